@@ -1,0 +1,1 @@
+"""Comparisons of cost: each module runs by `python -m benchmarks.NAME` and prints a table."""

@@ -1,0 +1,93 @@
+"""ctrlgrad differentiates programs with data-dependent control flow.
+
+    import ctrlgrad as cg
+    import ctrlgrad.numpy as cnp
+
+Write loops and branches with `while_loop`, `cond` and their kin; `grad` and `vjp` give programs whose loops run
+backwards. See the README for a tour.
+"""
+
+import importlib
+import importlib.util
+from typing import Any
+
+if importlib.util.find_spec("ctrlgrad.gradients") is None:
+    raise ImportError(
+        "ctrlgrad is not installed in a way that finds its parts `gradients`, `stacks` and `memory`, which lie\n"
+        "beside the folder `ctrlgrad` in a checkout. Install the checkout with `pip install -e .`, or start Python\n"
+        "elsewhere: after a plain install, Python started in the checkout finds its folder `ctrlgrad` first."
+    )
+
+from ctrlgrad import debug, numpy
+from ctrlgrad.custom import checkpoint, custom_jvp, custom_vjp
+from ctrlgrad.errors import CtrlgradError, GradientMismatch
+from ctrlgrad.frontend.control import cond, unknown_dims, while_loop
+from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
+from ctrlgrad.frontend.switches import case, switch
+from ctrlgrad.frontend.tensor_array import TensorArray
+from ctrlgrad.function import Function, TensorSpec, function
+from ctrlgrad.jacobians import hessian, jacfwd, jacrev
+from ctrlgrad.options import options
+from ctrlgrad.transforms import grad, jvp, stop_gradient, value_and_grad, vjp
+from ctrlgrad.vmap import vmap
+
+__version__ = "0.1.0"
+
+# What is built on the names above, loaded when first used.
+_LAZY = {
+    "check_grads": ("ctrlgrad.verify", "check_grads"),
+    "nn": ("ctrlgrad.nn", None),
+    "optim": ("ctrlgrad.optim", None),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ctrlgrad' has no attribute {name!r}")
+    module_name, attribute = _LAZY[name]
+    module = importlib.import_module(module_name)
+    value = module if attribute is None else getattr(module, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
+
+
+__all__ = [
+    "CtrlgradError",
+    "Function",
+    "GradientMismatch",
+    "TensorArray",
+    "TensorSpec",
+    "case",
+    "check_grads",
+    "checkpoint",
+    "cond",
+    "custom_jvp",
+    "custom_vjp",
+    "debug",
+    "foldl",
+    "foldr",
+    "fori_loop",
+    "function",
+    "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "map",
+    "nn",
+    "numpy",
+    "optim",
+    "options",
+    "scan",
+    "stop_gradient",
+    "switch",
+    "unknown_dims",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+    "while_loop",
+]

@@ -1,0 +1,255 @@
+"""`if` and the conditional expression: both branches are traced, and their variables joined by one `cond` node.
+
+Each branch runs exactly once in Python, in a region of its own. A variable that has the same static value on
+both sides keeps it; one that has arrays on both sides becomes a result of the node; one that has a value on one
+side only is `Undefined` afterwards, except for the return value, whose place zeros take: the flag `do_return`
+beside it says that they are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ctrlgrad import tree
+from ctrlgrad.autograph.containers import unchanged
+from ctrlgrad.autograph.truth import is_traced, truth
+from ctrlgrad.autograph.undefined import Undefined, UndefinedReturnValue, is_flag, shown
+from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, zeros_value
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import cast, is_weak, value_in
+from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import Builder, TensorType, Type, Value, close
+from ctrlgrad.source import Source, here
+
+_NOT_A_TENSOR = """None is not a tensor: use a number that stands for it (such as numpy.nan or -1), or a bool beside
+a value that says whether it is meant"""
+_AGREE = "cast with .astype or reshape so that both sides agree; choose Python objects by Python conditions"
+
+GetState = Callable[[], tuple[Any, ...]]
+SetState = Callable[[tuple[Any, ...]], None]
+
+
+@dataclass
+class Region:
+    """A branch that has been traced: its builder, and what its variables hold at its end."""
+
+    builder: Builder
+    values: Sequence[Any]
+
+
+def record(name: str, fn: Callable[[], Sequence[Any]]) -> Region:
+    """Call `fn` with a region of its own as the current trace."""
+    builder = Builder(trace.current(), name)
+    with trace.recording(builder):
+        return Region(builder, fn())
+
+
+def if_stmt(
+    test: Any,
+    body: Callable[[], None],
+    orelse: Callable[[], None],
+    get_state: GetState,
+    set_state: SetState,
+    names: tuple[str, ...],
+    nouts: int,
+) -> None:
+    """`if test: body() else: orelse()`; only the first `nouts` variables are known to be used afterwards.
+
+    The others may be, by functions around this one that share them (`nonlocal`), so they are joined where they can
+    be, and without a value where not.
+    """
+    if not is_traced(test):
+        if test:
+            body()
+        else:
+            orelse()
+        return
+    source = here()
+    predicate = truth(test, "`if`", source)
+    known = _known_flags(predicate)
+    before = get_state()
+
+    def branch(block: Callable[[], None], taken: bool) -> Callable[[], Sequence[Any]]:
+        def run() -> Sequence[Any]:
+            set_state(tuple(_decided(name, x, known, taken) for name, x in zip(names, before, strict=True)))
+            block()
+            return get_state()
+
+        return run
+
+    try:
+        with unchanged("an `if`", source, body, orelse):
+            regions = record("true_fun", branch(body, True)), record("false_fun", branch(orelse, False))
+            set_state(before)
+        after = join_regions(predicate, *regions, names, "`if`", source, nouts)
+    except BaseException:
+        set_state(before)
+        raise
+    set_state(tuple(after))
+
+
+def if_exp(test: Any, when_true: Callable[[], Any], when_false: Callable[[], Any], text: str) -> Any:
+    """`when_true() if test else when_false()`."""
+    if not is_traced(test):
+        return when_true() if test else when_false()
+    source = here()
+    predicate = truth(test, f"`... if {text} else ...`", source)
+    with unchanged("a conditional expression", source, when_true, when_false):
+        regions = (
+            record("true_fun", lambda: (when_true(),)),
+            record("false_fun", lambda: (when_false(),)),
+        )
+    name = " the result of the conditional expression"
+    (result,) = join_regions(predicate, *regions, (name,), f"`... if {text} else ...`", source)
+    return result
+
+
+def _known_flags(predicate: Tensor) -> dict[Value, bool]:
+    """What a true predicate says about bool values: itself, and what it is the negation of."""
+    known = {predicate.value: True}
+    builder = trace.current()
+    assert builder is not None
+    if builder.nodes and builder.nodes[-1].op.name == "logical_not" and builder.nodes[-1].result is predicate.value:
+        known[builder.nodes[-1].operands[0]] = False
+    return known
+
+
+def _decided(name: str, x: Any, known: dict[Value, bool], taken: bool) -> Any:
+    """A flag as it is in the branch that is taken when the predicate is `taken`: decided, where it is the predicate."""
+    if is_flag(name) and isinstance(x, Tensor) and x.value in known:
+        return known[x.value] == taken
+    return x
+
+
+@dataclass
+class _Joined:
+    """A variable after the branches: static leaves, and `None` with a type where the node gives the leaf."""
+
+    treedef: tree.TreeDef
+    static: list[Any]
+    types: list[Type | None]
+    weak: list[bool]
+    sides: tuple[list[Any] | None, list[Any] | None]  # None: zeros take the place of the value
+
+
+def join_regions(
+    predicate: Tensor,
+    when_true: Region,
+    when_false: Region,
+    names: Sequence[str],
+    construct: str,
+    source: Source | None,
+    needed: int | None = None,
+) -> list[Any]:
+    """Record the `cond` node over two traced branches; returns what each variable holds after it.
+
+    Variables beyond the first `needed` that do not fit together are `Undefined`, not an error.
+    """
+    results: list[Any] = []
+    for position, (name, a, b) in enumerate(zip(names, when_true.values, when_false.values, strict=True)):
+        if a is True and b is False:
+            results.append(predicate)
+        elif a is False and b is True:
+            results.append(FUNCTIONS["logical_not"](predicate))
+        else:
+            try:
+                results.append(_join(name, a, b, construct, source))
+            except TypeMismatchError:
+                if needed is None or position < needed:
+                    raise
+                where = f" at {source}" if source else ""
+                results.append(Undefined(name, f"differs between the branches of the {construct}{where}"))
+    joined = [r for r in results if isinstance(r, _Joined)]
+    builder = trace.current()
+    assert builder is not None
+    graphs = []
+    for side, region in ((1, when_false), (0, when_true)):
+        with trace.recording(region.builder):
+            outputs = [v for r in joined for v in _outputs(region.builder, r, side)]
+        graphs.append(region.builder.finish(outputs))
+    values: list[Value] = []
+    if any(graph.nodes or graph.outputs for graph in graphs):
+        closed = close(graphs)
+        hints = [
+            _hint(name) for name, r in zip(names, results, strict=True) if isinstance(r, _Joined) for t in r.types if t
+        ]
+        operands = [value_in(builder, predicate), *closed.captures]
+        values = list(builder.emit_all("cond", operands, regions=closed.regions, source=source, hints=hints))
+    return [_assemble(builder, r, values) if isinstance(r, _Joined) else r for r in results]
+
+
+def _outputs(builder: Builder, joined: _Joined, side: int) -> list[Value]:
+    leaves = joined.sides[side]
+    outputs = []
+    for position, t in enumerate(joined.types):
+        if t is None:
+            continue
+        if leaves is None:
+            outputs.append(zeros_value(builder, t))
+        else:
+            x = leaves[position]
+            outputs.append(value_in(builder, cast(x, t.dtype) if isinstance(t, TensorType) else x))
+    return outputs
+
+
+def _assemble(builder: Builder, joined: _Joined, values: list[Value]) -> Any:
+    """The variable with the node's results, taken from the front of `values`, at its leaves."""
+    leaves = [
+        static if t is None else Tensor(builder, values.pop(0), weak)
+        for static, t, weak in zip(joined.static, joined.types, joined.weak, strict=True)
+    ]
+    return tree.unflatten(joined.treedef, leaves)
+
+
+def _hint(name: str) -> str | None:
+    return name if name.isidentifier() and not is_flag(name) else None
+
+
+def _join(name: str, a: Any, b: Any, construct: str, source: Source | None) -> Any:
+    """What a variable holds after two branches: a static value, `Undefined`, or a `_Joined`."""
+    if a is b:
+        return a
+    for x in (a, b):
+        if isinstance(x, Undefined):
+            if isinstance(a, Undefined) and isinstance(b, Undefined) and a.reason is None and b.reason is None:
+                return a
+            where = f" at {source}" if source else ""
+            return Undefined(name, x.reason or f"is set in only one branch of the {construct}{where}")
+    absent_a, absent_b = isinstance(a, UndefinedReturnValue), isinstance(b, UndefinedReturnValue)
+    if absent_a and absent_b:
+        return a
+    leaves_a, treedef = tree.flatten(b if absent_a else a)
+    leaves_b, treedef_b = tree.flatten(a if absent_b else b)
+    if treedef != treedef_b:
+        raise _differ(name, a, b, construct, source)
+    joined = _Joined(treedef, [], [], [], (None if absent_a else leaves_a, None if absent_b else leaves_b))
+    wrong = []
+    for path, x, y in zip(leaf_paths(name, treedef), leaves_a, leaves_b, strict=True):
+        arrays = is_array(x) and is_array(y)
+        is_static = same(x, y) and not (arrays and (absent_a or absent_b))
+        t = joint_type([x, y]) if arrays and not is_static else None
+        if t is None and not is_static:
+            wrong.append(path)
+        joined.static.append(x)
+        joined.types.append(t)
+        joined.weak.append(is_weak(x) and is_weak(y))
+    if wrong:
+        raise _differ(name, a, b, construct, source, wrong)
+    return joined
+
+
+def _differ(
+    name: str, a: Any, b: Any, construct: str, source: Source | None, paths: Sequence[str] = ()
+) -> TypeMismatchError:
+    where = f" (at {', '.join(paths)})" if paths and list(paths) != [name] else ""
+    return TypeMismatchError(
+        f"autograph: {shown(name)} differs between the branches of {construct} on a traced tensor{where}",
+        source=source,
+        expected="the same structure, dtypes and shapes on both sides, and the same Python objects",
+        got=f"true: {describe(a)}\nfalse: {describe(b)}",
+        hint=_NOT_A_TENSOR if a is None or b is None else _AGREE,
+    )

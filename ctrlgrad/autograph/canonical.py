@@ -1,0 +1,174 @@
+"""Lowers what malt does not know, or does not lower to Python's exact meaning, before malt sees the tree.
+
+In: the tree of a function as parsed. Out: a tree in which
+
+- comparisons with several operators, `in` and `not in` are calls of `ag__.chain` and `ag__.contains`, so that each
+  operand is evaluated once;
+- `assert` is a call of `ag__.assert_stmt`;
+- `for` and `while` have no `else`;
+- `super()` names its class and object;
+- annotations are gone: they would be evaluated where their names may not exist.
+
+Line numbers are kept. What cannot be lowered is `Unconvertible`, with the line.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, TypeVar
+
+from ctrlgrad.autograph.parse import Definition, Unconvertible
+
+N = TypeVar("N", bound=ast.AST)
+
+
+def canonical(definition: Definition) -> Definition:
+    """The tree with malt's blind spots lowered; works in place."""
+    return _Canonical().visit(definition)  # type: ignore[no-any-return]
+
+
+def _at(place: ast.AST, node: N) -> N:
+    """A new node and all below it that has no line yet, at the line of another."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.expr | ast.stmt | ast.arg | ast.keyword) and not hasattr(part, "lineno"):
+            ast.copy_location(part, place)
+    return node
+
+
+def _runtime(name: str) -> ast.expr:
+    return ast.Attribute(ast.Name("ag__", ast.Load()), name, ast.Load())
+
+
+def _thunk(body: ast.expr) -> ast.Lambda:
+    return ast.Lambda(ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]), body)
+
+
+class _Canonical(ast.NodeTransformer):
+    def __init__(self) -> None:
+        self.first_argument: list[str | None] = []
+        self.loops = 0
+
+    def _refuse(self, node: ast.AST, what: str) -> Unconvertible:
+        return Unconvertible(f"{what} (line {getattr(node, 'lineno', '?')}) cannot be converted")
+
+    # Functions.
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        self._strip(node.args)
+        node.returns = None
+        return self._inside(node)
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self._inside(node)
+
+    def _inside(self, node: ast.FunctionDef | ast.Lambda) -> Any:
+        arguments = (*node.args.posonlyargs, *node.args.args)
+        self.first_argument.append(arguments[0].arg if arguments else None)
+        self.generic_visit(node)
+        self.first_argument.pop()
+        return node
+
+    @staticmethod
+    def _strip(arguments: ast.arguments) -> None:
+        given = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        for argument in given:
+            if argument is not None:
+                argument.annotation = None
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        self.generic_visit(node)
+        if node.value is None:
+            return ast.copy_location(ast.Pass(), node)
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            if not self.first_argument or self.first_argument[-1] is None:
+                raise self._refuse(node, "super() in a function without arguments")
+            node.args = [ast.Name("__class__", ast.Load()), ast.Name(self.first_argument[-1], ast.Load())]
+        return _at(node, node)
+
+    # Comparisons.
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        self.generic_visit(node)
+        if len(node.ops) > 1:
+            arguments = [node.left]
+            for op, right in zip(node.ops, node.comparators, strict=True):
+                arguments += [ast.Constant(type(op).__name__), _thunk(right)]
+            return _at(node, ast.Call(_runtime("chain"), arguments, []))
+        if isinstance(node.ops[0], ast.In | ast.NotIn):
+            name = "contains" if isinstance(node.ops[0], ast.In) else "not_contains"
+            return _at(node, ast.Call(_runtime(name), [node.left, node.comparators[0]], []))
+        return node
+
+    # Statements.
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        self.generic_visit(node)
+        if not __debug__:
+            return node
+        message = ast.Tuple([node.msg] if node.msg else [], ast.Load())
+        return _at(node, ast.Expr(ast.Call(_runtime("assert_stmt"), [node.test, _thunk(message)], [])))
+
+    def visit_For(self, node: ast.For) -> Any:
+        return self._loop(node)
+
+    def visit_While(self, node: ast.While) -> Any:
+        return self._loop(node)
+
+    def _loop(self, node: ast.For | ast.While) -> Any:
+        """`else` becomes `if` on a variable that every `break` of the loop sets."""
+        if not node.orelse:
+            return self.generic_visit(node)
+        self.loops += 1
+        name = f"broken__{self.loops}"
+        orelse, node.orelse = node.orelse, []
+        node.body = [_MarkBreaks(name).visit(statement) for statement in node.body]
+        start = ast.Assign([ast.Name(name, ast.Store())], ast.Constant(False))
+        test = ast.UnaryOp(ast.Not(), ast.Name(name, ast.Load()))
+        end = ast.If(test, orelse, [])
+        return [_at(node, start), self.generic_visit(node), self.visit(_at(orelse[0], end))]
+
+    # What is refused.
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
+        raise self._refuse(node, "an assignment inside an expression, `:=`,")
+
+    def visit_Match(self, node: ast.Match) -> Any:
+        raise self._refuse(node, "a `match` statement")
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> Any:
+        raise self._refuse(node, "`async def`")
+
+    def visit_TryStar(self, node: ast.AST) -> Any:
+        raise self._refuse(node, "`except*`")
+
+
+class _MarkBreaks(ast.NodeTransformer):
+    """Sets a variable before each `break` of one loop, those of loops inside it left alone."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def visit_Break(self, node: ast.Break) -> Any:
+        assign = ast.Assign([ast.Name(self.name, ast.Store())], ast.Constant(True))
+        marked = ast.If(ast.Constant(True), [assign, node], [])
+        return _at(node, marked)
+
+    def _inner_loop(self, node: ast.For | ast.While) -> Any:
+        node.orelse = [self.visit(statement) for statement in node.orelse]
+        return node
+
+    def visit_For(self, node: ast.For) -> Any:
+        return self._inner_loop(node)
+
+    def visit_While(self, node: ast.While) -> Any:
+        return self._inner_loop(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> Any:
+        return node

@@ -1,0 +1,271 @@
+"""`for`: over rows of a traced tensor and `range` of a traced bound a node, over all else in Python.
+
+What a traced loop runs over is an `Items`: how many there are, and the k-th of them. `range`, `enumerate`, `zip`
+and `reversed` of traced things are `Items` too.
+
+A Python loop whose `break` or `return` comes to depend on a tensor goes on as a node from there, if it runs over
+a `range`; over other Python iterables each further iteration becomes a branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.autograph.branches import GetState, SetState, if_stmt
+from ctrlgrad.autograph.logic import and_
+from ctrlgrad.autograph.loops import State, stage
+from ctrlgrad.autograph.slots import Place
+from ctrlgrad.autograph.truth import is_traced
+from ctrlgrad.autograph.values import weaken
+from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
+from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import TensorType
+from ctrlgrad.source import here
+
+
+class Items:
+    """What a traced loop runs over."""
+
+    def length(self) -> Any:
+        """How many: an int, or a traced integer scalar."""
+        raise NotImplementedError
+
+    def at(self, k: Any) -> Any:
+        """The k-th; `k` may be traced."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        n = self.length()
+        if is_traced(n):
+            raise TracingError(
+                "going through an unknown number of items in Python",
+                source=here(),
+                expected="a `for` statement; here Python itself asks for the items",
+                hint="write the loop as a `for` statement, or use ctrlgrad.scan or ctrlgrad.map",
+            )
+        return (self.at(k) for k in range(n))
+
+    def __len__(self) -> int:
+        n = self.length()
+        if is_traced(n):
+            raise TracingError("len() of an unknown number of items", source=here())
+        return int(n)
+
+
+@dataclass(frozen=True)
+class Rows(Items):
+    """The rows of an array."""
+
+    array: Any
+
+    def length(self) -> Any:
+        return self.array.shape[0]
+
+    def at(self, k: Any) -> Any:
+        return FUNCTIONS["getitem"](self.array, k)
+
+
+@dataclass(frozen=True)
+class Range(Items):
+    """`range(start, stop, step)`; start and stop may be traced. The items stand for Python ints."""
+
+    start: Any
+    stop: Any
+    step: int
+
+    def length(self) -> Any:
+        if not is_traced(self.start) and not is_traced(self.stop):
+            return len(range(self.start, self.stop, self.step))
+        distance = cast(self.stop, np.int64) - cast(self.start, np.int64)
+        steps = distance if self.step == 1 else -(-distance // np.int64(self.step))
+        return FUNCTIONS["maximum"](steps, np.int64(0))
+
+    def at(self, k: Any) -> Any:
+        offset = k if self.step == 1 else k * self.step
+        return offset if not is_traced(self.start) and self.start == 0 else self.start + offset
+
+    @staticmethod
+    def of(*bounds: Any) -> Range:
+        """From the arguments of `range`."""
+        start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
+        for bound in (start, stop):
+            if is_traced(bound) and (
+                not isinstance(bound.type, TensorType) or bound.dtype.kind not in "iu" or bound.ndim
+            ):
+                raise TypeMismatchError(
+                    "autograph: range() of a tensor that is no integer scalar",
+                    source=here(),
+                    expected="i64[]",
+                    got=str(bound.type),
+                    hint="int(x) makes an integer of a scalar",
+                )
+        if is_traced(step):
+            raise TracingError(
+                "autograph: range() with a traced step",
+                source=here(),
+                expected="a Python int as the step",
+                got=repr(step),
+                hint="use `while` and add the step yourself",
+            )
+        start, stop = (weaken(x, True) if is_traced(x) else x for x in (start, stop))
+        return Range(start, stop, range(0, 0, step).step)
+
+
+@dataclass(frozen=True)
+class Enumerate(Items):
+    items: Items
+    start: Any = 0
+
+    def length(self) -> Any:
+        return self.items.length()
+
+    def at(self, k: Any) -> Any:
+        return (k + self.start, self.items.at(k))
+
+
+@dataclass(frozen=True)
+class Zip(Items):
+    parts: tuple[Items, ...]
+
+    def length(self) -> Any:
+        lengths = [part.length() for part in self.parts]
+        known = [n for n in lengths if not is_traced(n)]
+        shortest: Any = min(known) if known else None
+        for n in lengths:
+            if is_traced(n):
+                shortest = (
+                    n
+                    if shortest is None
+                    else FUNCTIONS["minimum"](n, np.int64(shortest) if not is_traced(shortest) else shortest)
+                )
+        return shortest
+
+    def at(self, k: Any) -> Any:
+        return tuple(part.at(k) for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Reversed(Items):
+    items: Items
+
+    def length(self) -> Any:
+        return self.items.length()
+
+    def at(self, k: Any) -> Any:
+        return self.items.at(self.items.length() - 1 - k)
+
+
+def as_items(x: Any) -> Items | None:
+    """`Items` for a traced tensor; None for what Python iterates over itself."""
+    if isinstance(x, Items):
+        return x
+    if not isinstance(x, Tensor):
+        return None
+    if not isinstance(x.type, TensorType) or x.ndim == 0:
+        raise ShapeError(
+            "autograph: `for` over a tensor without rows",
+            source=here(),
+            expected="a tensor of one dimension or more",
+            got=str(x.type),
+            hint="range(n) runs over the integers below a traced n",
+        )
+    return Rows(x)
+
+
+def beside(x: Any) -> Items:
+    """`Items` for what runs beside traced items in `zip`."""
+    items = as_items(x)
+    if items is not None:
+        return items
+    if isinstance(x, range):
+        return Range(x.start, x.stop, x.step)
+    if isinstance(x, np.ndarray) and x.ndim:
+        return Rows(x)
+    if isinstance(x, list | tuple):
+        return Rows(FUNCTIONS["stack"](x))
+    raise TypeMismatchError(
+        "autograph: zip() of a traced tensor and something that has no rows",
+        source=here(),
+        expected="arrays, tensors, ranges, or lists of arrays of one shape",
+        got=type(x).__name__,
+    )
+
+
+def for_stmt(
+    iterable: Any,
+    extra_test: Callable[[], Any] | None,
+    body: Callable[[Any], None],
+    get_state: GetState,
+    set_state: SetState,
+    names: tuple[str, ...],
+    options: dict[str, Any],
+) -> None:
+    """`for target in iterable: body(target)`, as long as `extra_test()` holds."""
+    state = State(get_state, set_state, names)
+    items = as_items(iterable)
+    if items is not None:
+        _stage_for(items, extra_test, body, state)
+    elif extra_test is None:
+        for target in iterable:
+            body(target)
+    else:
+        _in_python(iterable, extra_test, body, state)
+
+
+def _in_python(iterable: Any, extra_test: Callable[[], Any], body: Callable[[Any], None], state: State) -> None:
+    iterator = iter(iterable)
+    done = 0
+    while True:
+        go = extra_test()
+        if is_traced(go):
+            if isinstance(iterable, range):
+                rest = iterable[done:]
+                if rest:
+                    _stage_for(Range(rest.start, rest.stop, rest.step), extra_test, body, state)
+            else:
+                _unroll(iterator, extra_test, body, state)
+            return
+        if not go:
+            return
+        for target in islice(iterator, 1):
+            body(target)
+            break
+        else:
+            return
+        done += 1
+
+
+def _unroll(iterator: Iterator[Any], extra_test: Callable[[], Any], body: Callable[[Any], None], state: State) -> None:
+    """Each further iteration as a branch on whether the loop still runs."""
+    for target in iterator:
+
+        def taken(target: Any = target) -> None:
+            body(target)
+
+        if_stmt(extra_test(), taken, lambda: None, state.get, state.set, state.names, len(state.names))
+
+
+def _stage_for(items: Items, extra_test: Callable[[], Any] | None, body: Callable[[Any], None], state: State) -> None:
+    place = Place("`for`", here())
+    length = items.length()
+    if not is_traced(length):
+        if length == 0:
+            return
+        length = np.int64(length)
+
+    def test(k: Any) -> Any:
+        more = FUNCTIONS["less"](k, length)
+        return more if extra_test is None else and_(lambda: more, extra_test)
+
+    def step(k: Any) -> None:
+        body(items.at(weaken(k, True)))
+
+    watched = (body,) if extra_test is None else (body, extra_test)
+    stage(place, state, test, step, watched, counts=True)

@@ -1,0 +1,124 @@
+"""`and`, `or`, `not`, comparison chains, `in` and `assert`.
+
+On Python values they are Python's own, evaluated as lazily. `a and b` on a traced `a` is a `cond`, so that `b`
+runs only where `a` holds (`i < n and xs[i] > 0`); where `b` can neither fail nor cost much it is a `logical_and`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ctrlgrad.autograph.branches import Region, join_regions, record
+from ctrlgrad.autograph.truth import is_traced, truth
+from ctrlgrad.errors import TracingError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import BOOL, close
+from ctrlgrad.ops.traits import is_total
+from ctrlgrad.source import here
+
+Thunk = Callable[[], Any]
+
+
+def not_(x: Any) -> Any:
+    """`not x`."""
+    return FUNCTIONS["logical_not"](truth(x, "`not`", here())) if is_traced(x) else not x
+
+
+def and_(left: Thunk, right: Thunk) -> Any:
+    """`left() and right()`."""
+    x = left()
+    return _lazy(x, right, "and") if is_traced(x) else x and right()
+
+
+def or_(left: Thunk, right: Thunk) -> Any:
+    """`left() or right()`."""
+    x = left()
+    return _lazy(x, right, "or") if is_traced(x) else x or right()
+
+
+def _lazy(x: Tensor, right: Thunk, word: str) -> Any:
+    source = here()
+    predicate = truth(x, f"`{word}`", source)
+    region = record("right", lambda: (right(),))
+    (y,) = region.values
+    if x.type == BOOL and isinstance(y, bool):
+        # `x and True` is x; `x and False` is False whatever x is.
+        return x if y == (word == "and") else y
+    if x.type == BOOL and isinstance(y, Tensor) and y.type == BOOL and all(map(is_total, region.builder.nodes)):
+        return FUNCTIONS["logical_" + word](predicate, _inlined(region, y))
+    other = record("left", lambda: (x,))
+    true, false = (region, other) if word == "and" else (other, region)
+    (result,) = join_regions(predicate, true, false, (f" the result of `{word}`",), f"`{word}`", source)
+    return result
+
+
+def _inlined(region: Region, y: Tensor) -> Tensor:
+    """The value of a region, computed in the current trace."""
+    builder = trace.current()
+    assert builder is not None
+    closed = close([region.builder.finish([y.value])])
+    (value,) = builder.inline(closed.regions[0], closed.captures)
+    return Tensor(builder, value)
+
+
+def contains(item: Any, container: Any) -> Any:
+    """`item in container`."""
+    if is_traced(container):
+        return FUNCTIONS["any"](container == item)
+    if not isinstance(container, list | tuple | set | frozenset | dict | range):
+        return item in container
+    if not is_traced(item) and not any(map(is_traced, container)):
+        return item in container
+    found: Any = False
+    for x in container:
+        hit: Any = x is item or x == item
+        if is_traced(hit):
+            hit = truth(hit, "`in`", here())
+            found = hit if found is False else FUNCTIONS["logical_or"](found, hit)
+        elif hit:
+            return True
+    return found
+
+
+def not_contains(item: Any, container: Any) -> Any:
+    """`item not in container`."""
+    return not_(contains(item, container))
+
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "Lt": operator.lt,
+    "LtE": operator.le,
+    "Gt": operator.gt,
+    "GtE": operator.ge,
+    "Eq": operator.eq,
+    "NotEq": operator.ne,
+    "Is": operator.is_,
+    "IsNot": operator.is_not,
+    "In": contains,
+    "NotIn": not_contains,
+}
+
+
+def chain(x: Any, comparison: str, right: Thunk, *more: Any) -> Any:
+    """`x < right() < ...`: each operand evaluated once, and only if what stands before it holds."""
+    y = right()
+    result = _COMPARISONS[comparison](x, y)
+    return and_(lambda: result, lambda: chain(y, *more)) if more else result
+
+
+def assert_stmt(test: Any, message: Callable[[], tuple[Any, ...]]) -> None:
+    """`assert test, message`."""
+    if is_traced(test):
+        raise TracingError(
+            "an `assert` on a traced tensor",
+            source=here(),
+            expected="a Python value, known while tracing",
+            got=repr(test),
+            hint="assert on shapes and dtypes, or return the condition and check it outside of the function",
+        )
+    if not test:
+        raise AssertionError(*message())

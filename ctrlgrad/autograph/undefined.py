@@ -1,0 +1,80 @@
+"""Variables without a value: what generated code puts where Python would have no binding.
+
+A variable that only one branch or only the body of a traced loop sets has no value afterwards that a graph
+could know to exist. It becomes `Undefined` with a reason, and reading it is the error; not reading it is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ctrlgrad.errors import TracingError
+from ctrlgrad.source import here
+
+_FLAG = re.compile(r"(do_return|break_|continue_)(_\d+)?")
+_RETURN_VALUE = re.compile(r"retval_(_\d+)?")
+
+
+class Undefined:
+    """A variable without a value; `reason` says why, where Python itself would have had one."""
+
+    __slots__ = ("name", "reason")
+
+    def __init__(self, name: str, reason: str | None = None) -> None:
+        self.name = name
+        self.reason = reason
+
+    def read(self) -> Any:
+        if self.reason is None:
+            raise UnboundLocalError(
+                f"cannot access local variable '{self.name}' where it is not associated with a value"
+            )
+        raise TracingError(
+            f"the variable `{self.name}` may have no value here",
+            source=here(),
+            expected="a value on every path, because which one is taken is known only when the program runs",
+            got=f"`{self.name}` {self.reason}",
+            hint=f"give `{self.name}` a value of the same dtype and shape before that statement",
+        )
+
+    def __repr__(self) -> str:
+        return f"<no value: {self.name}>"
+
+
+class UndefinedReturnValue:
+    """The return value of a function that has not returned yet."""
+
+    def __repr__(self) -> str:
+        return "<not returned>"
+
+
+def ld(value: Any) -> Any:
+    """Read a variable."""
+    return value.read() if isinstance(value, Undefined) else value
+
+
+def ldu(read: Callable[[], Any], name: str) -> Any:
+    """Read an attribute or an item that may not exist (yet)."""
+    try:
+        return read()
+    except Exception:
+        # Whatever goes wrong, the item has no value; the statement that reads it in earnest will say why.
+        return Undefined(name)
+
+
+def is_flag(name: str) -> bool:
+    """Whether a variable is one of those that stand for `return`, `break` and `continue`."""
+    return _FLAG.fullmatch(name) is not None
+
+
+def is_return_value(name: str) -> bool:
+    return _RETURN_VALUE.fullmatch(name) is not None
+
+
+def shown(name: str) -> str:
+    """How errors call a variable."""
+    return (
+        "the return value" if is_return_value(name) else f"the variable `{name}`" if name[:1] != " " else name.strip()
+    )

@@ -1,0 +1,184 @@
+"""Batching of `cond`.
+
+Where the selector is the same for all rows the cond stays and its branches are batched. Where it differs, the
+branches run one after the other, each only if a row takes it; the rows that do not take it are guarded (see
+`lanes`): they see what the first row sees that does, so a branch that is no place for a row can do it no harm. The
+results are put together row by row. A stack goes through the branches one after the other, each of which touches
+its own rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ctrlgrad.batching.lanes import Batched, Guard, Lane, Ragged, choose_rows
+from ctrlgrad.batching.lineage import origin
+from ctrlgrad.batching.ragged import merged
+from ctrlgrad.batching.regions import RAGGED, ROWS, arriving, guard_of, guarded, kind_of, leaving, taking_part
+from ctrlgrad.batching.stacks import as_ragged, choose, new_ragged, unguarded
+from ctrlgrad.batching.table import batches
+from ctrlgrad.batching.walk import Walk
+from ctrlgrad.ir import BOOL, Builder, Graph, Node, StackType, TensorType, Value, close
+from ctrlgrad.ops.term import Term, constant, emit, zeros
+
+
+@batches("cond")
+def _cond(walk: Walk, node: Node) -> Sequence[Lane]:
+    selector, *operands = node.operands
+    if not walk.is_same(selector):
+        return _Masked(walk, node).run()
+    walks, outputs = [], []
+    for region in node.regions:
+        entered = {v: walk.lanes[o] for v, o in zip(region.inputs, operands, strict=True)}
+        walks.append(Walk(Builder(walk.builder, region.name), walk.rows, entered))
+        outputs.append(walks[-1].run(region))
+    kinds = [max(map(kind_of, lanes)) for lanes in zip(*outputs, strict=True)]
+    guards = [_common_guard(lanes) for lanes in zip(*outputs, strict=True)]
+    types = [v.type for v in node.results]
+    regions = []
+    for inner, lanes in zip(walks, outputs, strict=True):
+        values = [
+            v
+            for lane, kind, t, guard in zip(lanes, kinds, types, guards, strict=True)
+            for v in leaving(inner, lane, kind, t, guard)
+        ]
+        regions.append(inner.builder.finish(values))
+    closed = close(regions)
+    results = list(
+        walk.builder.emit_all(
+            "cond",
+            [walk.term(selector).value, *closed.captures],
+            node.attrs,
+            regions=closed.regions,
+            source=node.source,
+            hints=[v.hint for v in regions[0].outputs],
+        )
+    )
+    return [
+        arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
+    ]
+
+
+def _common_guard(lanes: Sequence[Lane]) -> Guard | None:
+    guards = [guard_of(lane) for lane in lanes]
+    return guards[0] if all(g is guards[0] for g in guards) else None
+
+
+class _Masked:
+    """A cond whose rows take different branches."""
+
+    def __init__(self, walk: Walk, node: Node) -> None:
+        self.walk = walk
+        self.node = node
+        self.selector, *self.operands = node.operands
+        self.lanes = [walk.lanes[v] for v in self.operands]
+        # Result -> operand, for the stacks that every branch passes on.
+        self.threads = {
+            position: place
+            for position, v in enumerate(node.results)
+            if isinstance(v.type, StackType) and (place := self._thread(position)) is not None
+        }
+        for place in self.threads.values():
+            self.lanes[place] = as_ragged(self.lanes[place], walk.rows)
+
+    def _thread(self, position: int) -> int | None:
+        places = set()
+        for region in self.node.regions:
+            found = origin(region, region.outputs[position])
+            places.add(None if found is None else region.inputs.index(found))
+        return places.pop() if len(places) == 1 else None
+
+    def run(self) -> list[Lane]:
+        node, masks = self.node, self._masks()
+        sofar = [self._blank(position) for position in range(len(node.results))]
+        taken: Term | None = None
+        for mask, region in zip(masks, node.regions, strict=True):
+            sofar = self._branch(region, mask, taken, sofar)
+            taken = mask if taken is None else emit("logical_or", taken, mask)
+        return sofar
+
+    def _masks(self) -> list[Term]:
+        """For each branch the rows that take it."""
+        selector = self.walk.batched(self.selector)
+        if self.selector.type == BOOL:
+            return [emit("logical_not", selector), selector]
+        last = len(self.node.regions) - 1
+        index = emit("cast", selector, dtype=np.dtype(np.int64))
+        low, high = (constant(index.builder, n, index.dtype) for n in (0, last))
+        index = emit("minimum", emit("maximum", index, low), high)
+        return [index.equals(number) for number in range(last + 1)]
+
+    def _blank(self, position: int) -> Lane:
+        """A result before any branch has run."""
+        walk, t = self.walk, self.node.results[position].type
+        if isinstance(t, TensorType):
+            count = walk.rows.count(walk.builder)
+            blank = zeros(walk.builder, t.dtype, [count, *(0 if d is None else d for d in t.shape)])
+            return walk.lane(blank)
+        if position in self.threads:
+            return self.lanes[self.threads[position]]
+        zero = constant(walk.builder, 0, np.int64)
+        return new_ragged(walk.builder, walk.rows, walk.rows.spread(zero), t.element)
+
+    def _branch(self, region: Graph, mask: Term, taken: Term | None, sofar: list[Lane]) -> list[Lane]:
+        walk = self.walk
+        operands = list(self.lanes)
+        for position, place in self.threads.items():
+            operands[place] = sofar[position]
+
+        def skip(builder: Builder) -> list[Term]:
+            return [Term(builder, v) for lane in sofar for v in _values(lane)]
+
+        def enter(builder: Builder) -> list[Term]:
+            guard = taking_part(Term(builder, mask.value), walk.rows)
+            seen = [guarded(lane, guard, builder) for lane in operands]
+            inner = Walk(builder, walk.rows, dict(zip(region.inputs, seen, strict=True)))
+            produced = inner.run(region)
+            joined = []
+            for position, (lane, before) in enumerate(zip(produced, sofar, strict=True)):
+                joined += self._joined(inner, mask, taken, position, lane, before)
+            return joined
+
+        some = emit("any", mask, axes=(0,), keepdims=False)
+        results = [x.value for x in choose(walk.builder, some, [skip, enter])]
+        return [
+            arriving(walk.builder, RAGGED if isinstance(v.type, StackType) else ROWS, v.type, results, guard_of(lane))
+            for v, lane in zip(self.node.results, sofar, strict=True)
+        ]
+
+    def _joined(
+        self, inner: Walk, mask: Term, taken: Term | None, position: int, lane: Lane, before: Lane
+    ) -> list[Term]:
+        """A branch's result in the rows that took it, else what was there before."""
+        builder, t = inner.builder, self.node.results[position].type
+        mask = Term(builder, mask.value)
+        if isinstance(t, TensorType):
+            (old,) = (Term(builder, v) for v in _values(before))
+            new = inner.seen(lane, t)
+            if taken is None:
+                return [new]
+            if None not in t.shape:
+                return [choose_rows(mask, new, old)]
+            self.walk.rows.require_one_size()
+            # What was there before has the sizes of a result only if a branch has run.
+            some = emit("any", Term(builder, taken.value), axes=(0,), keepdims=False)
+            both: list[Callable[[Builder], Sequence[Term]]] = [
+                lambda inside: [Term(inside, new.value)],
+                lambda inside: [choose_rows(*(Term(inside, x.value) for x in (mask, new, old)))],
+            ]
+            return choose(builder, some, both)
+        assert isinstance(before, Ragged)
+        ragged = as_ragged(lane, inner.rows)
+        if position not in self.threads:
+            ragged = merged(mask, unguarded(ragged, builder), before, inner.rows)
+        return [Term(builder, ragged.buffer), Term(builder, ragged.lengths)]
+
+
+def _values(lane: Lane) -> list[Value]:
+    """The values of a lane of rows."""
+    if isinstance(lane, Ragged):
+        return [lane.buffer, lane.lengths]
+    assert isinstance(lane, Batched)
+    return [lane.value]

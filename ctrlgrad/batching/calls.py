@@ -1,0 +1,138 @@
+"""Batching of `call`: the function and the derivative that the user gave it, each batched.
+
+A checkpointed function takes its operands as they are. For a derivative given by the user every argument gets rows,
+so that its cotangent or tangent has rows too, whatever the rule makes of it.
+
+A call of kind "rows" is a batched graph inside a function that is being batched: region 0 is that graph, region 1
+what it was made from. It is there where rows have stacks of their own length. Their buffers have a size that all
+rows share; where outer rows would go different ways that size would differ between them, and both batch axes
+become one instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, SizesMayDiffer
+from ctrlgrad.batching.regions import arriving, guard_of, kind_of, leaving
+from ctrlgrad.batching.stacks import as_ragged, unguarded
+from ctrlgrad.batching.table import batches
+from ctrlgrad.batching.walk import Walk
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.ir import Builder, Graph, Node, TensorType, Value, close
+from ctrlgrad.ops.indexing import DYNAMIC, Key
+from ctrlgrad.ops.term import Term, emit, reshape
+
+
+@batches("call")
+def _call(walk: Walk, node: Node) -> Sequence[Lane]:
+    return {"checkpoint": _checkpoint, "rows": _rows}.get(node.attrs["kind"], _custom)(walk, node)
+
+
+def _checkpoint(walk: Walk, node: Node) -> Sequence[Lane]:
+    (region,) = node.regions
+    lanes = {v: walk.lanes[o] for v, o in zip(region.inputs, node.operands, strict=True)}
+    inner = Walk(Builder(walk.builder, region.name), walk.rows, lanes)
+    produced = inner.run(region)
+    kinds, guards = [kind_of(lane) for lane in produced], [guard_of(lane) for lane in produced]
+    types = [v.type for v in node.results]
+    outputs = [
+        v
+        for lane, kind, t, guard in zip(produced, kinds, types, guards, strict=True)
+        for v in leaving(inner, lane, kind, t, guard)
+    ]
+    closed = close([inner.builder.finish(outputs)])
+    attrs = {**node.attrs, "captures": len(closed.captures)}
+    results = list(walk.builder.emit_all("call", closed.captures, attrs, regions=closed.regions, source=node.source))
+    return [
+        arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
+    ]
+
+
+def _custom(walk: Walk, node: Node) -> Sequence[Lane]:
+    captures = node.attrs["captures"]
+    shared = [walk.lanes[v] for v in node.operands[:captures]]
+    closed = close([_with_rows(walk, node, region, shared) for region in node.regions])
+    operands = [*closed.captures, *(walk.batched(v).value for v in node.operands[captures:])]
+    attrs = {**node.attrs, "captures": len(closed.captures)}
+    results = walk.builder.emit_all("call", operands, attrs, regions=closed.regions, source=node.source)
+    return [Batched(walk.builder, v) for v in results]
+
+
+def _with_rows(walk: Walk, node: Node, region: Graph, shared: Sequence[Lane]) -> Graph:
+    """A function of the call, its arguments and results with rows; what it closes over as it is."""
+    builder = Builder(walk.builder, region.name)
+    lanes: dict[Value, Lane] = dict(zip(region.inputs, shared, strict=False))
+    for v in (*region.inputs[len(shared) :], *region.outputs):
+        if not isinstance(v.type, TensorType):
+            raise TypeMismatchError(
+                f"vmap: {node.attrs['kind']} with a TensorArray as an argument, result or residual",
+                source=node.source,
+                expected="arrays",
+                got=str(v.type),
+                hint="pass array.stack() and unstack it inside",
+            )
+    for v in region.inputs[len(shared) :]:
+        lanes[v] = Batched(builder, builder.input(walk.rows.of(v.tensor), v.hint))
+    inner = Walk(builder, walk.rows, lanes)
+    produced = inner.run(region)
+    return builder.finish([inner.seen(lane, v.tensor).value for lane, v in zip(produced, region.outputs, strict=True)])
+
+
+def _rows(walk: Walk, node: Node) -> Sequence[Lane]:
+    """The batched function with rows once more, if the sizes in it stay the same for all; else both axes as one."""
+    trial = replace(walk.rows, one_size=True)
+    lanes = dict(zip(node.regions[0].inputs, (walk.lanes[v] for v in node.operands), strict=True))
+    inner = Walk(Builder(walk.builder, node.regions[0].name), trial, lanes)
+    try:
+        produced = inner.run(node.regions[0])
+    except SizesMayDiffer:
+        return _together(walk, node)
+    walk.builder.nodes += inner.builder.nodes
+    return [
+        Same(walk.builder, lane.value) if isinstance(lane, Same) else walk.lane(inner.seen(lane, v.tensor))
+        for lane, v in zip(produced, node.regions[0].outputs, strict=True)
+    ]
+
+
+def _together(walk: Walk, node: Node) -> Sequence[Lane]:
+    """Both batch axes as one, `outer * inner` rows."""
+    builder, mapped = walk.builder, node.attrs["mapped"]
+    first = node.operands[mapped[0]]
+    outer, inner = walk.rows.count(builder), walk.term(first).dim(-first.tensor.rank)
+    total = outer * inner
+    sizes = [n if isinstance(n, int) else n.value for n in (total, inner)]
+    rows = Rows(sizes[0], nested=(*walk.rows.axes, sizes[1]))
+    # The outer row that each of all rows belongs to.
+    belongs = emit("floor_divide", rows.iota(builder), inner)
+    lanes: dict[Value, Lane] = {}
+    for position, (v, operand) in enumerate(zip(node.regions[1].inputs, node.operands, strict=True)):
+        if position in mapped:
+            x = walk.batched(operand)
+            lanes[v] = walk.lane(reshape(x, [total, *x.dims[2:]]))
+        else:
+            lanes[v] = _repeated(walk, walk.lanes[operand], belongs)
+    together = Walk(builder, rows, lanes)
+    produced = together.run(node.regions[1])
+    found: list[Lane] = []
+    for lane, v in zip(produced, node.regions[1].outputs, strict=True):
+        x = together.seen(lane, v.tensor)
+        found.append(walk.lane(reshape(x, [outer, inner, *x.dims[1:]])))
+    return found
+
+
+def _repeated(walk: Walk, lane: Lane, belongs: Term) -> Lane:
+    """A value of the outer rows, for each of the inner rows that belong to one."""
+    if isinstance(lane, Same | Fresh):
+        return lane
+    if isinstance(lane, Batched):
+        return walk.lane(emit("getitem", Term(walk.builder, lane.seen()), belongs, key=_whole_rows(lane.value)))
+    ragged = unguarded(as_ragged(lane, walk.rows), walk.builder)
+    buffer = emit("getitem", Term(walk.builder, ragged.buffer), belongs, key=_whole_rows(ragged.buffer))
+    lengths = emit("getitem", Term(walk.builder, ragged.lengths), belongs, key=(DYNAMIC,))
+    return Ragged(walk.builder, buffer.value, lengths.value, ragged.element)
+
+
+def _whole_rows(x: Value) -> Key:
+    return (DYNAMIC, *[slice(None)] * (x.tensor.rank - 1))

@@ -1,0 +1,155 @@
+"""Batching of indexed reads and updates.
+
+An index that differs from row to row becomes an index array; beside an indexed array with rows it is paired
+with the rows' own numbers. NumPy puts the axes of index arrays in front where something separates
+them, so results are transposed back, and values of updates are transposed to where they are expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ctrlgrad.batching.lanes import Batched, Lane, set_apart
+from ctrlgrad.batching.table import batches
+from ctrlgrad.batching.walk import Walk
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.ir import Node, Value
+from ctrlgrad.ops.indexing import DYNAMIC, Item, Key
+from ctrlgrad.ops.term import Term, emit, reshape, transpose
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where index arrays put their axes in the result of `x[key]`."""
+
+    at: int
+    joined: int
+    rest: int
+
+    @staticmethod
+    def of(key: Key, ranks: Sequence[int]) -> _Layout:
+        """`ranks` are those of the operands that fill the key's placeholders."""
+        joined = max((rank for rank, bound in zip(ranks, _slice_bounds(key), strict=True) if not bound), default=0)
+        at = rest = 0
+        places: list[int] = []
+        for position, item in enumerate(key):
+            if item is None or isinstance(item, slice):
+                rest += 1
+            elif joined:
+                at = at if places else rest
+                places.append(position)
+        adjacent = not places or places[-1] - places[0] + 1 == len(places)
+        return _Layout(at if adjacent else 0, joined, rest)
+
+
+@dataclass(frozen=True)
+class _Index:
+    """The batched form of a key: what to index with, and how to bring the result's axes into order."""
+
+    key: Key
+    operands: list[Term]
+    # The result's axes in the order (rows, axes of one row's result).
+    order: tuple[int, ...]
+
+
+def _index(walk: Walk, node: Node, indices: Sequence[Value], own: Term | None) -> _Index:
+    """The batched key. `own`: the number of the row that each row reads or writes; None where x has no rows."""
+    key: Key = node.attrs["key"]
+    before = _Layout.of(key, [v.tensor.rank for v in indices])
+    if all(walk.is_same(v) for v in indices):
+        after = _Layout.of((slice(None), *key), [v.tensor.rank for v in indices])
+        rest, joined = _split(after)
+        order = (rest[0], *rest[1 : 1 + before.at], *joined, *rest[1 + before.at :])
+        return _Index((slice(None), *key), [walk.term(v) for v in indices], order)
+    operands = [
+        walk.term(v) if bound else walk.aligned(v, before.joined)
+        for v, bound in zip(indices, _slice_bounds(key), strict=True)
+    ]
+    if own is not None:
+        key = (DYNAMIC, *key)
+        operands = [reshape(own, [walk.rows.count(walk.builder), *[1] * before.joined]), *operands]
+    rest, (rows, *joined) = _split(_Layout.of(key, [t.rank for t in operands]))
+    return _Index(key, operands, (rows, *rest[: before.at], *joined, *rest[before.at :]))
+
+
+def _split(layout: _Layout) -> tuple[list[int], list[int]]:
+    """The result's axes: those that no index array takes, and those of the index arrays."""
+    axes = list(range(layout.joined + layout.rest))
+    end = layout.at + layout.joined
+    return axes[: layout.at] + axes[end:], axes[layout.at : end]
+
+
+def _slice_bounds(key: Key) -> list[bool]:
+    """For each placeholder, whether it is a slice's bound."""
+    found = []
+    for item in key:
+        if isinstance(item, slice):
+            found += [True for part in (item.start, item.stop, item.step) if part is DYNAMIC]
+        elif item is DYNAMIC:
+            found.append(False)
+    return found
+
+
+def _check_slices(walk: Walk, node: Node, indices: Sequence[Value]) -> None:
+    key: Key = node.attrs["key"]
+    for v, bound in zip(indices, _slice_bounds(key), strict=True):
+        if bound and not walk.is_same(v):
+            raise TypeMismatchError(
+                "vmap: a slice's bound differs from row to row, so the results would have different shapes",
+                source=node.source,
+                expected="bounds that do not depend on a mapped argument",
+                got=f"x[{', '.join(_shown(item) for item in key)}] with a bound of each row's own",
+                hint="index with an array, x[start + numpy.arange(n)], or multiply by a mask",
+            )
+
+
+def _shown(item: Item) -> str:
+    if isinstance(item, slice):
+        return ":".join("" if part is None else str(part) for part in (item.start, item.stop))
+    return str(item)
+
+
+@batches("getitem")
+def _getitem(walk: Walk, node: Node) -> Sequence[Lane]:
+    x, *indices = node.operands
+    _check_slices(walk, node, indices)
+    lane = walk.lanes[x]
+    if not isinstance(lane, Batched) or all(walk.is_same(v) for v in indices):
+        operand, own = walk.term(x), None
+    else:
+        # A ghost reads the row that it follows where it lies: reading costs a row, whatever x's size.
+        operand = Term(walk.builder, lane.value)
+        own = walk.rows.iota(walk.builder) if lane.guard is None else Term(walk.builder, lane.guard.source)
+    index = _index(walk, node, indices, own)
+    result = emit("getitem", operand, *index.operands, key=index.key)
+    return [walk.lane(_ordered(result, index.order))]
+
+
+def _ordered(x: Term, order: tuple[int, ...]) -> Term:
+    return x if order == tuple(range(len(order))) else transpose(x, order)
+
+
+@batches("setitem additem")
+def _update(walk: Walk, node: Node) -> Sequence[Lane]:
+    x, value, *indices = node.operands
+    _check_slices(walk, node, indices)
+    target = walk.batched(x)
+    per_row = not all(walk.is_same(v) for v in indices)
+    index = _index(walk, node, indices, walk.rows.iota(walk.builder) if per_row else None)
+    given = _value(walk, value, index)
+    if node.op.name == "setitem" and per_row and all(v.tensor.rank == 0 for v in indices):
+        return [walk.lane(set_apart(target, given, index.operands, index.key))]
+    return [walk.lane(emit(node.op.name, target, given, *index.operands, key=index.key))]
+
+
+def _value(walk: Walk, value: Value, index: _Index) -> Term:
+    """The value of an update, its axes where the batched key expects them."""
+    identity = tuple(range(len(index.order)))
+    if walk.is_same(value) and index.order == identity:
+        return walk.term(value)
+    x = walk.aligned(value, len(index.order) - 1)
+    missing = len(index.order) - x.rank
+    if missing:
+        x = emit("expand_dims", x, axes=tuple(range(missing)))
+    return _ordered(x, tuple(index.order.index(axis) for axis in identity))

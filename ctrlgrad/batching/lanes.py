@@ -1,0 +1,215 @@
+"""How a value of the unbatched graph is held while a graph is batched: its lane.
+
+A tensor is `Same` for all rows, or `Batched` with the rows along axis 0. A stack is
+
+- `Same` or `Fresh` (just made, nothing emitted yet),
+- `Uniform`: one stack whose elements have a leading batch axis; all rows have pushed equally often, or
+- `Ragged`: a tensor `[rows, capacity, *element]` and a length per row. Its last slot is never a row's own: writes of
+  rows that must not write land there. What lies at or above a row's length means nothing.
+
+**Guards.** Where only some rows take part (a branch that others do not take, a loop that others have left),
+the rest are *ghosts* of a row that does: they see exactly what it sees, and write nothing. So no value that
+is computed for a ghost can be other than one that a real row computes anyway: no NaN, no index out of range,
+and a cotangent of zero stays zero. A guard says who takes part (`mask`) and whom each row follows (`source`, itself
+if it takes part). A lane that entered from outside the guarded region holds every row's own value, and its
+guard; it is redirected when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ctrlgrad.ir import Builder, StackType, TensorType, Value
+from ctrlgrad.ops.indexing import DYNAMIC, Key
+from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, reshape
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """Which rows take part, `bool[rows]`, and whom each row follows, `i64[rows]`."""
+
+    mask: Value
+    source: Value
+    _composed: dict[Guard, Guard] = field(default_factory=dict, repr=False)
+
+    def inside(self, builder: Builder, outer: Guard | None) -> Guard:
+        """This guard, of a region that `builder` makes, on a value that `outer` guards already."""
+        if outer is None:
+            return self
+        if outer not in self._composed:
+            mask = builder.emit("logical_and", [outer.mask, self.mask])
+            source = builder.emit("getitem", [outer.source, self.source], {"key": (DYNAMIC,)})
+            self._composed[outer] = Guard(mask, source)
+        return self._composed[outer]
+
+
+class SizesMayDiffer(Exception):
+    """Some rows may need an array of another size than others; raised where `Rows.one_size` asks for it."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The batch axis: how many rows, as an int, or as a scalar of the outermost graph.
+
+    With `one_size`, what holds only if sizes do not differ from row to row is refused when it is batched
+    (`SizesMayDiffer`) rather than when it runs. `nested` are the batch axes that were made one, outermost first.
+    """
+
+    size: int | Value
+    one_size: bool = False
+    nested: tuple[int | Value, ...] = ()
+
+    @property
+    def axes(self) -> tuple[int | Value, ...]:
+        """The sizes of the batch axes that the user sees."""
+        return self.nested or (self.size,)
+
+    def require_one_size(self) -> None:
+        """Called where rows that need different sizes would be an error at run time."""
+        if self.one_size:
+            raise SizesMayDiffer
+
+    @property
+    def static(self) -> int | None:
+        return self.size if isinstance(self.size, int) else None
+
+    def count(self, builder: Builder) -> int | Term:
+        return self.size if isinstance(self.size, int) else Term(builder, self.size)
+
+    def of(self, t: TensorType) -> TensorType:
+        """The type with a batch axis in front."""
+        return TensorType(t.dtype, (self.static, *t.shape))
+
+    def iota(self, builder: Builder) -> Term:
+        """0, 1, ... for each row."""
+        if isinstance(self.size, int):
+            return Term(builder, builder.emit("iota", (), {"shape": (self.size,)}))
+        return Term(builder, builder.emit("iota", [self.size], {"shape": (None,)}))
+
+    def spread(self, x: Term) -> Term:
+        """x repeated for each row."""
+        return broadcast_to(x, [self.count(x.builder), *x.dims])
+
+
+@dataclass(eq=False)
+class Same:
+    """A tensor or stack that is the same for all rows."""
+
+    builder: Builder
+    value: Value
+    # What it was turned into already, in its own builder: kept so that a loop does not turn it again and again.
+    made: dict[str, Lane] = field(default_factory=dict, repr=False)
+
+
+@dataclass(eq=False)
+class Fresh:
+    """A stack of zeros whose node is emitted when it is known which kind it has to be."""
+
+    builder: Builder
+    size: Value | None
+    attrs: dict[str, object]
+    made: dict[str, Lane] = field(default_factory=dict, repr=False)
+
+    @property
+    def element(self) -> TensorType:
+        element = self.attrs["element"]
+        assert isinstance(element, TensorType)
+        return element
+
+
+@dataclass(eq=False)
+class Batched:
+    """A tensor with the rows along axis 0; with a guard, `value` holds every row's own."""
+
+    builder: Builder
+    value: Value
+    guard: Guard | None = None
+    _redirected: Value | None = field(default=None, repr=False)
+
+    def seen(self) -> Value:
+        """What the rows see: their own value, ghosts that of the row they follow."""
+        if self.guard is None:
+            return self.value
+        if self._redirected is None:
+            self._redirected = redirect(Term(self.builder, self.value), self.guard).value
+        return self._redirected
+
+
+@dataclass(eq=False)
+class Uniform:
+    """A stack with batched elements; with a guard, they hold every row's own."""
+
+    builder: Builder
+    value: Value
+    guard: Guard | None = None
+    made: dict[str, Lane] = field(default_factory=dict, repr=False)
+
+    @property
+    def element(self) -> TensorType:
+        """Of one row."""
+        assert isinstance(self.value.type, StackType)
+        t = self.value.type.element
+        return TensorType(t.dtype, t.shape[1:])
+
+
+@dataclass(eq=False)
+class Ragged:
+    """A stack of its own length per row: `buffer[rows, capacity, *element]`, `lengths[rows]`."""
+
+    builder: Builder
+    buffer: Value
+    lengths: Value
+    element: TensorType
+    guard: Guard | None = None
+
+
+Lane = Same | Fresh | Batched | Uniform | Ragged
+
+
+def redirect(x: Term, guard: Guard) -> Term:
+    """Each row's value, ghosts given that of the row they follow, without a derivative."""
+    key = (DYNAMIC, *[slice(None)] * (x.rank - 1))
+    builder = x.builder
+    still = emit("stop_gradient", x) if x.tensor.is_differentiable else x
+    followed = emit("getitem", still, Term(builder, guard.source), key=key)
+    return choose_rows(Term(builder, guard.mask), x, followed)
+
+
+def choose_rows(mask: Term, a: Term, b: Term) -> Term:
+    """Row by row a or b, of equal rank."""
+    axes = tuple(range(1, a.rank))
+    return emit("where", emit("expand_dims", mask, axes=axes) if axes else mask, a, b)
+
+
+def fit(x: Term, t: TensorType) -> Term:
+    """x with the sizes that t knows and x's type does not."""
+    if t.accepts(x.type):
+        return x
+    return reshape(x, [x.dim(axis) if d is None else d for axis, d in enumerate(t.shape)])
+
+
+def greatest(x: Term) -> Term:
+    """The greatest of `x[rows]`, sizes or lengths; 0 without rows.
+
+    `all_rows` says that any greater number would do as well: where this graph is batched in its turn, the greatest
+    of all rows of all batches is taken, so that a size stays one for all.
+    """
+    some = emit("concat", x, Term(x.builder, x.builder.constant([0], x.dtype)), axis=0)
+    return emit("max", some, axes=(0,), keepdims=False, all_rows=True)
+
+
+def common(x: Term, of: str) -> Term:
+    """The size that all rows of `x[rows]` hold; `of` says in the error, where they differ, what it is the size of."""
+    return emit("common_size", x if x.dtype.name == "int64" else emit("cast", x, dtype="int64"), of=of)
+
+
+def set_apart(x: Term, value: Term, indices: Sequence[Term], key: Key) -> Term:
+    """`setitem` at positions of which none stands twice, so that its derivative need not look for the last one.
+
+    Adding to zeros instead of writing lets the cotangent of a written row cost that row, not the array.
+    """
+    if not x.tensor.is_differentiable:
+        return emit("setitem", x, value, *indices, key=key)
+    cleared = emit("setitem", x, constant(x.builder, 0, x.dtype), *indices, key=key)
+    return emit("additem", cleared, value, *indices, key=key)

@@ -1,0 +1,169 @@
+"""Batching of `while`.
+
+Where the predicate is the same for all rows the loop stays as it is and its carry gets rows: those parts that
+depend on a mapped value, a fixpoint.
+
+Where rows go round different numbers of times:
+
+    active, results = while captures(w) carry(active, x)
+        cond: any(active)
+        body: rows that are done see what the first active row sees (a guard, see `lanes`)
+              y = body(w, x);  next = active and cond(w, y);  x = y in active rows, else x
+
+A row that is done keeps its values and its stacks, and does nothing that an active row does not do: neither its
+values nor its derivatives can become NaN by iterations that it never made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ctrlgrad.batching.lanes import Batched, Lane, Ragged, choose_rows
+from ctrlgrad.batching.lineage import origin
+from ctrlgrad.batching.ragged import merged
+from ctrlgrad.batching.regions import (
+    RAGGED,
+    ROWS,
+    SHARED,
+    arriving,
+    entering,
+    guard_of,
+    guarded,
+    kind_of,
+    leaving,
+    taking_part,
+)
+from ctrlgrad.batching.stacks import as_ragged, choose, unguarded
+from ctrlgrad.batching.table import batches
+from ctrlgrad.batching.walk import Walk
+from ctrlgrad.ir import BOOL, Builder, Graph, Node, StackType, TensorType, Value, close
+from ctrlgrad.ops.term import Term, emit
+
+
+@batches("while")
+def _while(walk: Walk, node: Node) -> Sequence[Lane]:
+    captures = node.attrs["captures"]
+    init = [walk.lanes[v] for v in node.operands[captures:]]
+    kinds = [kind_of(lane) for lane in init]
+    while True:
+        cond = _Region(walk, node, node.regions[0], kinds, init)
+        (predicate,) = cond.outputs
+        if kind_of(predicate) != SHARED:
+            return _masked(walk, node, init)
+        body = _Region(walk, node, node.regions[1], kinds, init)
+        more = [max(kind, kind_of(lane)) for kind, lane in zip(kinds, body.outputs, strict=True)]
+        if more == kinds:
+            break
+        kinds = more
+    guards = [guard_of(lane) for lane in init]
+    types = [v.type for v in node.results]
+    outputs = [
+        v
+        for lane, kind, t, guard in zip(body.outputs, kinds, types, guards, strict=True)
+        for v in leaving(body.walk, lane, kind, t, guard)
+    ]
+    start = [
+        v
+        for lane, kind, t, guard in zip(init, kinds, types, guards, strict=True)
+        for v in leaving(walk, lane, kind, t, guard)
+    ]
+    test = cond.walk.builder.finish([cond.walk.term(cond.graph.outputs[0]).value])
+    results = _emit(walk, node, test, body.walk.builder.finish(outputs), start, node.attrs)
+    return [
+        arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
+    ]
+
+
+class _Region:
+    """The cond or body of a loop whose predicate all rows share, batched for a carry of given kinds."""
+
+    def __init__(self, outer: Walk, node: Node, graph: Graph, kinds: Sequence[int], init: Sequence[Lane]) -> None:
+        captures = node.attrs["captures"]
+        builder = Builder(outer.builder, graph.name)
+        lanes = {v: outer.lanes[o] for v, o in zip(graph.inputs[:captures], node.operands, strict=False)}
+        for v, kind, start in zip(graph.inputs[captures:], kinds, init, strict=True):
+            lanes[v] = entering(builder, outer.rows, kind, v.type, v.hint, guard_of(start))
+        self.graph = graph
+        self.walk = Walk(builder, outer.rows, lanes)
+        self.outputs = self.walk.run(graph)
+
+
+def _emit(
+    walk: Walk, node: Node, cond: Graph, body: Graph, start: Sequence[Value], attrs: Mapping[str, Any]
+) -> list[Value]:
+    closed = close([cond, body])
+    attrs = {**attrs, "captures": len(closed.captures)}
+    hints = [v.hint for v in body.inputs]
+    return list(
+        walk.builder.emit_all(
+            "while", [*closed.captures, *start], attrs, regions=closed.regions, source=node.source, hints=hints
+        )
+    )
+
+
+def _masked(walk: Walk, node: Node, init: Sequence[Lane]) -> Sequence[Lane]:
+    """The loop that runs while any row is active."""
+    cond, body = node.regions
+    captures, rows = node.attrs["captures"], walk.rows
+    types = [v.type for v in node.results]
+    kinds = [RAGGED if isinstance(t, StackType) else ROWS for t in types]
+    guards = [guard_of(lane) for lane in init]
+    around = [walk.lanes[v] for v in node.operands[:captures]]
+    first = _predicate(walk, cond, [*around, *init])
+    start = [first.value]
+    for lane, kind, t, guard in zip(init, kinds, types, guards, strict=True):
+        start += leaving(walk, lane, kind, t, guard)
+
+    builder = Builder(walk.builder, body.name)
+    active = Term(builder, builder.input(first.tensor, "active"))
+    carry = [
+        entering(builder, rows, kind, v.type, v.hint, guard)
+        for v, kind, guard in zip(body.inputs[captures:], kinds, guards, strict=True)
+    ]
+    guard = taking_part(active, rows)
+    seen = [guarded(lane, guard, builder) for lane in (*around, *carry)]
+    inner = Walk(builder, rows, dict(zip(body.inputs, seen, strict=True)))
+    produced = inner.run(body)
+    following = emit("logical_and", active, _predicate(inner, cond, [*seen[:captures], *produced]))
+    outputs = [following.value]
+    for position, (lane, before, t) in enumerate(zip(produced, carry, types, strict=True)):
+        if isinstance(t, TensorType):
+            assert isinstance(before, Batched)
+            if None in t.shape:
+                rows.require_one_size()
+            outputs.append(_kept(active, inner.seen(lane, t), Term(builder, before.value)).value)
+            continue
+        assert isinstance(before, Ragged)
+        ragged = as_ragged(lane, rows)
+        if origin(body, body.outputs[position]) is not body.inputs[captures + position]:
+            ragged = merged(active, unguarded(ragged, builder), before, rows)
+        outputs += [ragged.buffer, ragged.lengths]
+
+    test = Builder(walk.builder, cond.name)
+    inputs = [test.input(v.type, v.hint) for v in builder.inputs]
+    running = emit("any", Term(test, inputs[0]), axes=(0,), keepdims=False)
+    attrs = {k: v for k, v in node.attrs.items() if k != "counts_down"}
+    results = _emit(walk, node, test.finish([running.value]), builder.finish(outputs), start, attrs)
+    results.pop(0)
+    return [
+        arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
+    ]
+
+
+def _kept(active: Term, new: Term, old: Term) -> Term:
+    """The next carry: new in active rows, old in the others."""
+    if None not in old.tensor.shape[1:]:
+        return choose_rows(active, new, old)
+    # Sizes that change from iteration to iteration do so for all rows, or there is no array that holds them.
+    everyone = emit("all", active, axes=(0,), keepdims=False)
+    some = lambda inside: [choose_rows(*(Term(inside, x.value) for x in (active, new, old)))]
+    (kept,) = choose(active.builder, everyone, [some, lambda inside: [Term(inside, new.value)]])
+    return kept
+
+
+def _predicate(walk: Walk, cond: Graph, lanes: Sequence[Lane]) -> Term:
+    """For each row whether it goes round once more, computed where `walk` is."""
+    inner = Walk(walk.builder, walk.rows, dict(zip(cond.inputs, lanes, strict=True)))
+    (predicate,) = inner.run(cond)
+    return inner.seen(predicate, BOOL)

@@ -1,0 +1,34 @@
+"""Batching of reductions and scans: along the same axes, counted behind the batch axis."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+
+from ctrlgrad.batching.lanes import Lane, greatest
+from ctrlgrad.batching.table import batches
+from ctrlgrad.batching.walk import Walk
+from ctrlgrad.ir import Node
+from ctrlgrad.ops.term import Term, reshape
+
+
+@batches("sum prod max min any all argmax argmin")
+def _reduction(walk: Walk, node: Node) -> Sequence[Lane]:
+    (x,) = node.operands
+    if node.attrs.get("all_rows"):
+        flat = walk.term(x)
+        return [walk.lane_same(greatest(reshape(flat, [_product(flat.dims)])))]
+    axes = tuple(axis % x.tensor.rank + 1 for axis in node.attrs["axes"])
+    return [walk.lane(walk.emit(node.op.name, [walk.term(x)], {**node.attrs, "axes": axes}))]
+
+
+def _product(dims: Sequence[int | Term]) -> int | Term:
+    return functools.reduce(operator.mul, dims)
+
+
+@batches("cumsum cumprod")
+def _scan(walk: Walk, node: Node) -> Sequence[Lane]:
+    (x,) = node.operands
+    axis = node.attrs["axis"] % x.tensor.rank + 1
+    return [walk.lane(walk.emit(node.op.name, [walk.term(x)], {**node.attrs, "axis": axis}))]

@@ -1,0 +1,87 @@
+"""Lanes at the borders of regions: the values that carry them, and how a region that not all rows enter sees them."""
+
+from __future__ import annotations
+
+from ctrlgrad.batching.lanes import Batched, Fresh, Guard, Lane, Ragged, Rows, Same, Uniform
+from ctrlgrad.batching.stacks import as_ragged, as_uniform, plain, unguarded
+from ctrlgrad.batching.walk import Walk
+from ctrlgrad.ir import INDEX, Builder, StackType, TensorType, Type, Value
+from ctrlgrad.ops.term import Term, emit
+
+# How a value crosses a border: shared by all rows; with a batch axis; a stack with a length for each row.
+SHARED, ROWS, RAGGED = range(3)
+
+
+def kind_of(lane: Lane) -> int:
+    if isinstance(lane, Same | Fresh):
+        return SHARED
+    if isinstance(lane, Ragged) or (isinstance(lane, Uniform) and lane.guard is not None):
+        return RAGGED
+    return ROWS
+
+
+def entering(builder: Builder, rows: Rows, kind: int, t: Type, hint: str | None, guard: Guard | None) -> Lane:
+    """New inputs of a region for a value of type `t` (of one row), as a lane."""
+    if kind == SHARED:
+        return Same(builder, builder.input(t, hint))
+    if isinstance(t, TensorType):
+        return Batched(builder, builder.input(rows.of(t), hint))
+    if kind == ROWS:
+        return Uniform(builder, builder.input(StackType(rows.of(t.element)), hint))
+    buffer = TensorType(t.element.dtype, (rows.static, None, *t.element.shape))
+    lengths = TensorType(INDEX.dtype, (rows.static,))
+    return Ragged(builder, builder.input(buffer, hint), builder.input(lengths, "lengths"), t.element, guard)
+
+
+def leaving(walk: Walk, lane: Lane, kind: int, t: Type, guard: Guard | None) -> list[Value]:
+    """The values that carry a lane out of the region that `walk` makes, or into one, as a lane of that kind."""
+    if kind == SHARED:
+        return [plain(lane)]
+    if isinstance(t, TensorType):
+        return [walk.seen(lane, t).value]
+    if kind == ROWS:
+        return [as_uniform(lane, walk.rows).value]
+    ragged = guarded_by(walk, as_ragged(lane, walk.rows), guard)
+    return [ragged.buffer, ragged.lengths]
+
+
+def guarded_by(walk: Walk, lane: Ragged, guard: Guard | None) -> Ragged:
+    """The stack under that guard. One that every row has its own of may pass for a guarded one."""
+    if lane.guard is not None and lane.guard is not guard:
+        lane = unguarded(lane, walk.builder)
+    return Ragged(walk.builder, lane.buffer, lane.lengths, lane.element, guard)
+
+
+def arriving(builder: Builder, kind: int, t: Type, values: list[Value], guard: Guard | None) -> Lane:
+    """The lane that results of a region's node carry; takes them off the list."""
+    first = values.pop(0)
+    if kind == SHARED:
+        return Same(builder, first)
+    if isinstance(t, TensorType):
+        return Batched(builder, first)
+    if kind == ROWS:
+        return Uniform(builder, first)
+    return Ragged(builder, first, values.pop(0), t.element, guard)
+
+
+def guard_of(lane: Lane) -> Guard | None:
+    return lane.guard if isinstance(lane, Ragged | Uniform) else None
+
+
+def taking_part(mask: Term, rows: Rows) -> Guard:
+    """The guard of the rows in `mask`, of which there is one at least: the others follow the first of them."""
+    builder = mask.builder
+    first = emit("argmax", mask, axes=(0,), keepdims=False)
+    return Guard(mask.value, emit("where", mask, rows.iota(builder), first).value)
+
+
+def guarded(lane: Lane, guard: Guard, builder: Builder) -> Lane:
+    """A lane of the graph around, as the guarded region that `builder` makes sees it."""
+    if isinstance(lane, Batched):
+        return Batched(builder, lane.value, guard.inside(builder, lane.guard))
+    if isinstance(lane, Uniform):
+        return Uniform(builder, lane.value, guard.inside(builder, lane.guard))
+    if isinstance(lane, Ragged):
+        inner = guard.inside(builder, lane.guard)
+        return Ragged(builder, lane.buffer, lane.lengths, lane.element, inner)
+    return lane

@@ -1,0 +1,52 @@
+"""Batching of ops that find an order or positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ctrlgrad.batching.lanes import Lane
+from ctrlgrad.batching.table import batches
+from ctrlgrad.batching.walk import Walk
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.ir import Node
+from ctrlgrad.ops.term import Term, emit
+
+
+@batches("argsort fft")
+def _along_an_axis(walk: Walk, node: Node) -> Sequence[Lane]:
+    (x,) = node.operands
+    axis = node.attrs["axis"] % x.tensor.rank + 1
+    return [walk.lane(walk.emit(node.op.name, [walk.term(x)], {**node.attrs, "axis": axis}))]
+
+
+@batches("searchsorted")
+def _searchsorted(walk: Walk, node: Node) -> Sequence[Lane]:
+    row, values = node.operands
+    if walk.is_same(row):
+        return [walk.lane(walk.emit("searchsorted", [walk.term(row), walk.term(values)], node.attrs))]
+    # Each row of examples has a sorted row of its own: count the elements that come before.
+    rank = values.tensor.rank
+    rows = walk.aligned(row, rank + 1)
+    sought = walk.term(values)
+    sought = emit("expand_dims", sought, axes=(sought.rank,))
+    before = emit("less" if node.attrs["side"] == "left" else "less_equal", rows, sought)
+    if rows.dtype.kind == "f":
+        before = emit("logical_or", before, _before_nan(rows, sought, node.attrs["side"]))
+    return [walk.lane(emit("sum", emit("cast", before, dtype="int64"), axes=(rank + 1,), keepdims=False))]
+
+
+def _before_nan(rows: Term, sought: Term, side: str) -> Term:
+    """NaN is the last in the order: every number comes before it, and on the right side NaN too."""
+    last = emit("isnan", sought)
+    return last if side == "right" else emit("logical_and", last, emit("logical_not", emit("isnan", rows)))
+
+
+@batches("nonzero")
+def _nonzero(walk: Walk, node: Node) -> Sequence[Lane]:
+    raise TypeMismatchError(
+        "vmap: each row has a number of its own of elements that are not zero, so the results have different shapes",
+        source=node.source,
+        expected="nonzero (or indexing by a mask) of a value that does not depend on a mapped argument",
+        got=str(node.operands[0].type),
+        hint="numpy.where(mask, x, 0) keeps the shape; cumsum of the mask counts",
+    )

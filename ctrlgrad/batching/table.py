@@ -1,0 +1,33 @@
+"""The table of batching rules: what an op does to operands of which some have a row for each example.
+
+`rule(walk, node)` emits the batched form into the walk's builder and returns a lane for each result. It is asked
+only where an operand is not the same for all rows; other nodes are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from ctrlgrad.batching.lanes import Lane
+from ctrlgrad.ir import Node
+
+if TYPE_CHECKING:
+    from ctrlgrad.batching.walk import Walk
+
+Rule = Callable[["Walk", Node], Sequence[Lane]]
+R = TypeVar("R", bound=Callable[..., Sequence[Lane]])
+
+BATCH: dict[str, Rule] = {}
+
+
+def batches(names: str) -> Callable[[R], R]:
+    """Register a rule for ops by name."""
+
+    def register(fn: R) -> R:
+        for name in names.split():
+            assert name not in BATCH, f"{name} has two batching rules"
+            BATCH[name] = fn
+        return fn
+
+    return register

@@ -1,0 +1,161 @@
+"""Batching: a graph for one example becomes a graph for many at once, node by node.
+
+In: a graph and which inputs have a row for each example, along axis 0. Out: a graph of the same ops whose outputs
+have rows wherever they depend on such an input. Values that are the same for all rows stay as they are, so a
+matrix shared by all rows is multiplied once and a loop whose predicate is shared stays one loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, Uniform, common, fit
+from ctrlgrad.batching.stacks import plain
+from ctrlgrad.batching.table import BATCH
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.ir import Builder, Graph, Node, StackType, TensorType, Value, copy_node, walk
+from ctrlgrad.ops.term import Term
+
+
+class Walk:
+    """The lanes of one region's values; a rule asks it for operands and emits through `builder`."""
+
+    def __init__(self, builder: Builder, rows: Rows, lanes: Mapping[Value, Lane]) -> None:
+        self.builder = builder
+        self.rows = rows
+        self.lanes: dict[Value, Lane] = dict(lanes)
+
+    def run(self, graph: Graph) -> list[Lane]:
+        """Batch every node; returns the lanes of the outputs."""
+        for node in graph.nodes:
+            self.builder.source = node.source
+            self._node(node)
+        return [self.lanes[v] for v in graph.outputs]
+
+    def _node(self, node: Node) -> None:
+        if all(isinstance(self.lanes[v], Same | Fresh) for v in node.operands):
+            if node.op.name == "stack_new":
+                size = self.same(node.operands[0]).value if node.operands else None
+                self.lanes[node.result] = Fresh(self.builder, size, dict(node.attrs))
+                return
+            went = {v: plain(self.lanes[v]) for v in node.operands}
+            copy_node(self.builder, node, went)
+            self.lanes.update((v, Same(self.builder, went[v])) for v in node.results)
+            return
+        rule = BATCH.get(node.op.name)
+        if rule is None:
+            raise TypeMismatchError(f"vmap: {node.op.name} has no batching rule", source=node.source)
+        for value, lane in zip(node.results, rule(self, node), strict=True):
+            self.lanes[value] = self._fitted(lane, value)
+
+    def _fitted(self, lane: Lane, value: Value) -> Lane:
+        """A rule may lose a known size on its way; here it comes back."""
+        if not isinstance(lane, Batched) or lane.guard is not None:
+            return lane
+        term = Term(self.builder, lane.value)
+        fitting = fit(term, self.rows.of(value.tensor))
+        return lane if fitting is term else self.lane(fitting)
+
+    # What rules ask for.
+
+    def lane(self, x: Term) -> Batched:
+        """A result with rows."""
+        return Batched(self.builder, x.value)
+
+    def lane_same(self, x: Term) -> Same:
+        """A result that all rows share."""
+        return Same(self.builder, x.value)
+
+    def is_same(self, value: Value) -> bool:
+        return isinstance(self.lanes[value], Same | Fresh)
+
+    def term(self, value: Value) -> Term:
+        """A tensor as it is: with rows, or without where they share it."""
+        lane = self.lanes[value]
+        assert isinstance(lane, Same | Batched)
+        return Term(self.builder, lane.seen() if isinstance(lane, Batched) else lane.value)
+
+    def aligned(self, value: Value, rank: int) -> Term:
+        """A tensor as an operand among others of up to `rank` axes beside the batch axis."""
+        x = self.term(value)
+        missing = rank - value.tensor.rank
+        if self.is_same(value) or missing <= 0:
+            return x
+        return Term(self.builder, self.builder.emit("expand_dims", [x.value], {"axes": tuple(range(1, 1 + missing))}))
+
+    def batched(self, value: Value) -> Term:
+        """A tensor with rows, repeated where they share it."""
+        x = self.term(value)
+        return self.rows.spread(x) if self.is_same(value) else x
+
+    def same(self, value: Value) -> Term:
+        """A scalar that has to be the same for all rows, such as a size."""
+        x = self.term(value)
+        if self.is_same(value):
+            return x
+        self.rows.require_one_size()
+        return common(x, "a size")
+
+    def seen(self, lane: Lane, t: TensorType) -> Term:
+        """A tensor lane as rows of type `t`."""
+        assert isinstance(lane, Same | Batched)
+        if isinstance(lane, Same):
+            return self.rows.spread(Term(self.builder, lane.value))
+        return fit(Term(self.builder, lane.seen()), self.rows.of(t))
+
+    def emit(self, op: str, operands: Sequence[Term], attrs: Mapping[str, Any] = {}) -> Term:
+        return Term(self.builder, self.builder.emit(op, [x.value for x in operands], attrs))
+
+
+@dataclass(frozen=True)
+class BatchedGraph:
+    """The graph, and which of its outputs have rows (along axis 0)."""
+
+    graph: Graph
+    mapped: tuple[bool, ...]
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether it holds stacks with a length for each row, whose capacity all rows share."""
+        return any(node.attrs.get("all_rows") for node in walk(self.graph))
+
+
+def batch(graph: Graph, mapped: Sequence[int], size: int | None, *, all_outputs: bool = False) -> BatchedGraph:
+    """Batch a graph over the inputs at the positions `mapped`, which get the rows as a new axis 0.
+
+    Args:
+        size: the number of rows, or None where it is known at run time alone.
+        all_outputs: whether outputs that are the same for all rows get rows too.
+
+    Raises:
+        TypeMismatchError: an output is a TensorArray, or an op cannot be batched as it is used.
+    """
+    builder = Builder(name=f"{graph.name}_rows")
+    inputs = []
+    for position, v in enumerate(graph.inputs):
+        t = v.type
+        if position in mapped:
+            assert isinstance(t, TensorType), "a stack has no batch axis"
+            t = TensorType(t.dtype, (size, *t.shape))
+        inputs.append(builder.input(t, v.hint))
+    count: int | Value = builder.emit("dim", [inputs[mapped[0]]], {"axis": 0}) if size is None else size
+    lanes: dict[Value, Lane] = {
+        v: Batched(builder, new) if position in mapped else Same(builder, new)
+        for position, (v, new) in enumerate(zip(graph.inputs, inputs, strict=True))
+    }
+    outputs, flags = [], []
+    walked = Walk(builder, Rows(count), lanes)
+    for v, lane in zip(graph.outputs, walked.run(graph), strict=True):
+        if isinstance(lane, Uniform | Ragged | Fresh) or isinstance(lane.value.type, StackType):
+            raise TypeMismatchError(
+                "vmap: the function returns a TensorArray",
+                expected="arrays",
+                got="a TensorArray with rows of its own for each example",
+                hint="return array.stack()",
+            )
+        has_rows = all_outputs or isinstance(lane, Batched)
+        outputs.append(walked.seen(lane, v.tensor).value if has_rows else lane.value)
+        flags.append(has_rows)
+    return BatchedGraph(builder.finish(outputs), tuple(flags))

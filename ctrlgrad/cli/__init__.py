@@ -1,0 +1,137 @@
+"""The command `ctrlgrad`: `train` is the main job, `graph` prints graphs, `verify` checks derivatives.
+
+This module loads typer alone; what a subcommand needs is loaded when it runs, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Automatic differentiation of programs with data-dependent control flow.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class CellName(str, Enum):  # noqa: UP042  typer takes both; this one's values print as plain text everywhere
+    """The cells of `ctrlgrad.nn`."""
+
+    lstm = "lstm"
+    gru = "gru"
+    rnn = "rnn"
+
+
+@app.command()
+def train(
+    cell: Annotated[CellName, typer.Option(help="The recurrent cell.")] = CellName.lstm,
+    hidden: Annotated[int, typer.Option(min=1, help="Size of each layer's state.")] = 128,
+    layers: Annotated[int, typer.Option(min=1, help="Number of recurrent layers.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Lines in a batch.")] = 32,
+    steps: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the parameters' first values and the order of lines.")] = 0,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="A text file in UTF-8.", show_default="the language reference inside Python"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results.", show_default="the first free runs/NUMBER"),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="First compare a gradient with JAX (needs the extra jax).")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary alone, as JSON.")] = False,
+) -> None:
+    """Train a character model on lines of text; the loss is one data-dependent loop.
+
+    Exit codes: 0 done; 1 the check failed or training diverged; 2 unusable input; 130 stopped by Ctrl-C.
+    """
+    from ctrlgrad.cli.errors import reported  # loads rich and the library
+    from ctrlgrad.cli.train import train_and_report
+
+    with reported():
+        options = {"cell": cell.value, "hidden": hidden, "layers": layers, "batch": batch, "steps": steps, "seed": seed}
+        train_and_report(options, text, out, resume=resume, verify=verify, as_json=json)
+
+
+@app.command()
+def graph(
+    target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="A file, and a function in it.")],
+    grad: Annotated[bool, typer.Option("--grad", help="Print the graph of its gradient.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Print Graphviz DOT, regions as clusters.")] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Show the file and line that each node comes from.")
+    ] = False,
+) -> None:
+    """Print the graph that a function is traced to.
+
+    The file also holds a function example_args() that returns a tuple of arguments: their dtypes and shapes are the
+    graph's. With --grad, the gradient is with respect to the first of them.
+    """
+    from ctrlgrad.cli.errors import reported
+    from ctrlgrad.cli.graph import graph_text
+
+    with reported():
+        typer.echo(graph_text(target, grad=grad, dot=dot, sources=sources))
+
+
+@app.command()
+def verify(
+    target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="A file, and a function in it.")],
+    npz: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file of arrays arg0, arg1, ... or named as the parameters are.", show_default="example_args()"
+        ),
+    ] = None,
+    order: Annotated[int, typer.Option(min=1, help="The highest order of derivatives.")] = 2,
+    modes: Annotated[str, typer.Option(help="rev, fwd or both; above order 1, every combination.")] = "rev,fwd",
+    against: Annotated[str, typer.Option(help="The judges.")] = "finite_differences,jax",
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the random directions and cotangents.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print the comparisons as JSON.")] = False,
+) -> None:
+    """Compare a function's derivatives with finite differences and with JAX (needs the extra jax).
+
+    The arguments are what the file's function example_args() returns, a tuple, or the arrays in --npz. The table has a
+    row for each argument, order, mode and judge, with the largest error and the error that is tolerated.
+
+    Exit codes: 0 all agree; 1 some disagree; 2 unusable input.
+    """
+    from ctrlgrad.cli.errors import reported
+    from ctrlgrad.cli.verify import request_of, verify_and_report
+
+    with reported():
+        verify_and_report(target, npz, request_of(order, modes, against, seed), as_json=json)
+
+
+# What the usual builds of NumPy read, when they are loaded, for the number of threads of a matrix product.
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def main() -> None:
+    """The console script."""
+    if "train" in sys.argv[1:2]:
+        _use_one_thread_per_product()
+    app(prog_name="ctrlgrad")
+
+
+def _use_one_thread_per_product() -> None:
+    """Start this process anew with one BLAS thread, unless the user has set a number.
+
+    The products of one time step are too small to share: with two threads that spin while they wait, a step took
+    ten times as long on two busy cores. NumPy reads the number when it is loaded, which has happened by now.
+    """
+    if os.name != "posix" or any(name in os.environ for name in _THREAD_VARIABLES):
+        return
+    os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

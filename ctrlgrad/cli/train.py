@@ -1,0 +1,155 @@
+"""`ctrlgrad train`: a run, shown while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from ctrlgrad.cli.errors import FAILED, print_error
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.train import corpus, metrics, trainer
+from ctrlgrad.train.metrics import Metrics, Summary
+from ctrlgrad.train.settings import Settings
+from ctrlgrad.train.trainer import Job
+from ctrlgrad.train.verification import Comparison, compare_with_jax
+
+SAMPLES = 3
+# A smoothed figure: each step's weight in what the progress bar shows.
+_WEIGHT = 0.1
+
+
+def train_and_report(
+    options: Mapping[str, Any], text: Path | None, out: Path | None, *, resume: bool, verify: bool, as_json: bool
+) -> None:
+    """Run `ctrlgrad train`; raises the library's errors, `Interrupted`, and `typer.Exit` where the check fails."""
+    console = Console(quiet=as_json)
+    settings = Settings(**options)
+    out = _folder(out, resume)
+    trainer.check_folder(out, resume)
+    text_corpus = corpus.load(text, settings.batch)
+    job = trainer.prepare(settings, text_corpus, out, resume)
+    console.print(_headline(job), highlight=False)
+    if verify:
+        comparison = compare_with_jax(job)
+        console.print(_table(comparison))
+        job = job.with_verified(comparison.agrees)
+        if not comparison.agrees:
+            if as_json:
+                typer.echo(_nothing_trained(job).json())
+            print_error("Error", f"the gradient disagrees with JAX's: {comparison.worst}\n  nothing was trained")
+            raise typer.Exit(FAILED)
+    with _progress(console, job) as on_step:
+        summary, state = trainer.run(job, on_step)
+    if as_json:
+        typer.echo(summary.json())
+        return
+    _print_summary(console, job, summary)
+    for number in range(SAMPLES):
+        console.print(Text("  " + trainer.sample(job, state.params, number)), soft_wrap=True)
+
+
+def _folder(out: Path | None, resume: bool) -> Path:
+    if out is not None:
+        return out
+    if resume:
+        raise UserInputError(
+            "--resume: which run?", expected="the folder of a run", got="no --out", hint="add --out DIR"
+        )
+    number = 1
+    while Path("runs", str(number)).exists():
+        number += 1
+    return Path("runs", str(number))
+
+
+def _headline(job: Job) -> str:
+    s, c = job.settings, job.corpus
+    shape = f"{s.layers} x {s.cell} of {s.hidden}" if s.layers > 1 else f"{s.cell} of {s.hidden}"
+    start = f" from step {job.state.step}" if job.state.step else ""
+    return (
+        f"Training {shape} on {len(c.train)} lines ({c.symbols} symbols), {s.batch} a step, "
+        f"{s.steps} steps{start}; {len(c.validation)} lines for validation. Results go to {job.out}"
+    )
+
+
+class _Rate(ProgressColumn):
+    """Bits per character, characters per second and peak memory, from the task's fields."""
+
+    def render(self, task: Any) -> Text:
+        return Text(task.fields["figures"], style="cyan")
+
+
+@contextmanager
+def _progress(console: Console, job: Job) -> Iterator[trainer.OnStep]:
+    """A progress bar; where the output is no terminal, a line for every tenth of the run."""
+    bits = speed = None
+    total = job.settings.steps
+    columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=24), _Rate(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal or console.quiet) as progress:
+        task = progress.add_task("", total=total, completed=job.state.step, figures="")
+
+        def on_step(m: Metrics) -> None:
+            nonlocal bits, speed
+            bits = m.bits_per_char if bits is None else bits + _WEIGHT * (m.bits_per_char - bits)
+            rate = m.characters_per_second
+            speed = rate if speed is None else speed + _WEIGHT * (rate - speed)
+            figures = f"{bits:.3f} bits/char  {speed:,.0f} chars/s  {_size(m.peak_memory_bytes)}"
+            progress.update(task, completed=m.step, figures=figures)
+            if not console.is_terminal and (m.step * 10 // total > (m.step - 1) * 10 // total):
+                console.print(f"step {m.step}/{total}  {figures}", highlight=False)
+
+        yield on_step
+
+
+def _size(count: int | None) -> str:
+    return "" if count is None else f"peak {count / 2**20:,.0f} MiB"
+
+
+def _print_summary(console: Console, job: Job, summary: Summary) -> None:
+    table = Table(title=f"{summary.steps} steps in {summary.seconds:.1f} s", title_justify="left")
+    table.add_column("bits per character")
+    table.add_column("", justify="right")
+    table.add_row("unigram entropy of the text", f"{summary.unigram_bits_per_char:.4f}")
+    table.add_row("bigram entropy of the text", f"{summary.bigram_bits_per_char:.4f}")
+    table.add_row("validation", f"{summary.validation_bits_per_char:.4f}", style="bold")
+    console.print(table)
+    console.print(
+        f"{summary.characters_per_second:,.0f} characters per second, {_size(summary.peak_memory_bytes)}",
+        highlight=False,
+    )
+    if not (job.out / trainer.PLOT).exists():
+        console.print("No loss.png: it needs matplotlib (pip install 'ctrlgrad[plot]')", highlight=False, markup=False)
+    console.print("Lines that the model writes:")
+
+
+def _table(comparison: Comparison) -> Table:
+    table = Table(title="The first gradient, against JAX", title_justify="left")
+    for heading in ("parameter", "shape"):
+        table.add_column(heading)
+    for heading in ("largest error", "allowed"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for row in comparison.rows:
+        mark = Text("agrees", style="green") if row.agrees else Text("differs", style="bold red")
+        table.add_row(row.name, str(list(row.shape)), f"{row.error:.2e}", f"{row.allowed:.2e}", mark)
+    return table
+
+
+def _nothing_trained(job: Job) -> Summary:
+    return Summary(
+        validation_bits_per_char=None,
+        unigram_bits_per_char=job.corpus.unigram_bits_per_char(),
+        bigram_bits_per_char=job.corpus.bigram_bits_per_char(),
+        steps=job.state.step,
+        seconds=job.state.seconds,
+        characters_per_second=0.0,
+        peak_memory_bytes=metrics.peak_memory_bytes(),
+        verified=False,
+    )

@@ -1,0 +1,1 @@
+"""Engines: each runs any graph; all agree with the reference engine."""

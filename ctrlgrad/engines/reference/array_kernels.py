@@ -1,0 +1,141 @@
+"""Kernels of ops on tensors: elementwise ones, reductions and scans, and ops that move elements."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.reference.table import PURE, Pure, same, template_shape
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.ir import Node
+
+_UFUNCS = """negative sign square exp expm1 log log1p sqrt sin cos tan tanh sinh cosh arcsin arccos arctan reciprocal
+floor ceil trunc rint isnan isinf isfinite logical_not add subtract multiply divide power maximum minimum floor_divide
+remainder arctan2 logaddexp logical_and logical_or logical_xor equal not_equal less less_equal greater
+greater_equal log2 log10 exp2 arcsinh arccosh arctanh hypot copysign nextafter signbit bitwise_and bitwise_or
+bitwise_xor bitwise_invert bitwise_left_shift bitwise_right_shift conj"""
+
+
+PURE |= {name: same(getattr(np, name)) for name in _UFUNCS.split()}
+
+# Python's operators do the same on arrays, and on NumPy's scalars in a tenth of the time.
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "negative": operator.neg,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+}
+PURE |= {name: same(fn) for name, fn in _OPERATORS.items()}
+
+
+def _sigmoid(x: Any) -> Any:
+    return np.tanh(x * x.dtype.type(0.5)) * x.dtype.type(0.5) + x.dtype.type(0.5)
+
+
+PURE["abs"] = lambda node: np.abs
+PURE["sigmoid"] = lambda node: _sigmoid
+PURE["where"] = lambda node: np.where
+PURE["integer_power"] = same(np.power)
+PURE["real"] = lambda node: lambda x: x.real
+PURE["imag"] = lambda node: lambda x: x.imag
+PURE["stop_gradient"] = lambda node: lambda x: x
+
+
+def _cast(node: Node) -> Callable[..., Any]:
+    dtype = node.attrs["dtype"]
+    if node.operands[0].tensor.dtype.kind == "c" and dtype.kind not in "bc":
+        return lambda x: x.real.astype(dtype)
+    return lambda x: x.astype(dtype)
+
+
+def _complex(node: Node) -> Callable[..., Any]:
+    dtype = node.result.tensor.dtype
+
+    def kernel(re: Any, im: Any) -> Any:
+        result = np.empty(np.broadcast_shapes(re.shape, im.shape), dtype)
+        result.real, result.imag = re, im
+        return result
+
+    return kernel
+
+
+PURE["cast"] = _cast
+PURE["complex"] = _complex
+PURE["matmul"] = lambda node: np.matmul
+
+
+def _reduction(fn: Callable[..., Any]) -> Pure:
+    return lambda node: lambda x: fn(x, axis=node.attrs["axes"], keepdims=node.attrs["keepdims"])
+
+
+def _extreme_index(fn: Callable[..., Any]) -> Pure:
+    return lambda node: lambda x: fn(x, axis=node.attrs["axes"][0], keepdims=node.attrs["keepdims"])
+
+
+PURE |= {name: _reduction(getattr(np, name)) for name in ("sum", "prod", "max", "min", "any", "all")}
+PURE |= {name: _extreme_index(getattr(np, name)) for name in ("argmax", "argmin")}
+
+
+def _scan(fn: Callable[..., Any]) -> Pure:
+    def kernel(node: Node) -> Callable[..., Any]:
+        axis = node.attrs["axis"]
+        if node.attrs["reverse"]:
+            return lambda x: np.flip(fn(np.flip(x, axis), axis=axis, dtype=x.dtype), axis)
+        return lambda x: fn(x, axis=axis, dtype=x.dtype)
+
+    return kernel
+
+
+PURE["cumsum"] = _scan(np.cumsum)
+PURE["cumprod"] = _scan(np.cumprod)
+
+
+def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
+    """Sum over the axes in which `shape` was broadcast to the shape of `x`."""
+    lead = x.ndim - len(shape)
+    over = tuple(range(lead)) + tuple(
+        lead + axis for axis, d in enumerate(shape) if d == 1 and x.shape[lead + axis] != 1
+    )
+    return x.sum(axis=over, dtype=x.dtype).reshape(shape) if over else x
+
+
+def _common_size(node: Node) -> Callable[..., Any]:
+    of = node.attrs["of"]
+
+    def kernel(sizes: Any) -> Any:
+        differing = np.flatnonzero(sizes != sizes[0]) if sizes.size else sizes
+        if differing.size:
+            other = differing[0]
+            raise ExecutionError(
+                f"vmap: {of} differs from row to row",
+                expected="one size for all rows: an array has no rows of different sizes",
+                got=f"{sizes[0]} in row 0, {sizes[other]} in row {other}",
+                hint="give all rows the largest size and fill the shorter ones up, or reduce each row inside vmap",
+            )
+        return sizes[0] if sizes.size else np.int64(0)
+
+    return kernel
+
+
+PURE["common_size"] = _common_size
+PURE["constant"] = lambda node: lambda: node.attrs["value"]
+PURE["dim"] = lambda node: lambda x: np.int64(x.shape[node.attrs["axis"]])
+PURE["iota"] = lambda node: lambda *dims: np.arange(template_shape(node, dims)[0])
+PURE["reshape"] = lambda node: lambda x, *dims: np.reshape(x, template_shape(node, dims))
+PURE["broadcast_to"] = lambda node: lambda x, *dims: np.broadcast_to(x, template_shape(node, dims))
+PURE["sum_to"] = lambda node: lambda x, *dims: sum_to(x, template_shape(node, dims))
+PURE["transpose"] = lambda node: lambda x: np.transpose(x, node.attrs["axes"])
+PURE["expand_dims"] = lambda node: lambda x: np.expand_dims(x, node.attrs["axes"])
+PURE["squeeze"] = lambda node: lambda x: np.squeeze(x, node.attrs["axes"])
+PURE["flip"] = lambda node: lambda x: np.flip(x, node.attrs["axes"])
+PURE["concat"] = lambda node: lambda *xs: np.concatenate(xs, axis=node.attrs["axis"])

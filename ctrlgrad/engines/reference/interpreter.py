@@ -1,0 +1,208 @@
+"""The reference engine: what a graph means, one node after the other, in NumPy.
+
+A graph is turned once into a list of steps over numbered slots. A slot is cleared at its value's last use,
+so memory is freed as early as it can be, and an update of a dead value happens in place (`kernels.own`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
+from ctrlgrad.engines.reference.run import Run
+from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError
+from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
+
+Values = list[Any]
+
+
+@dataclass(slots=True)
+class Step:
+    """One node over slots: read `operands`, clear `dead`, call, write `results`, clear `unused`."""
+
+    node: Node
+    pure: Callable[..., Any] | None
+    effect: Callable[[Values, Run], Any] | None
+    operands: tuple[int, ...]
+    dead: tuple[int, ...]
+    results: tuple[int, ...]
+    unused: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Program:
+    """A graph over slots; the inputs are the first slots."""
+
+    size: int
+    inputs: int
+    unused_inputs: tuple[int, ...]
+    steps: list[Step]
+    outputs: tuple[int, ...]
+
+    def __call__(self, values: Values, run: Run) -> Values:
+        """Run on input values. Takes the list over: it is emptied as its values die."""
+        values += [None] * (self.size - self.inputs)
+        for slot in self.unused_inputs:
+            values[slot] = None
+        node = None
+        try:
+            if run.is_watched:
+                for step in self.steps:
+                    node = step.node
+                    _watched(step, values, run)
+            else:
+                for step in self.steps:
+                    node = step.node
+                    _execute(step, values, run)
+        except Exception as error:
+            assert node is not None
+            raise _explain(error, node) from error
+        run.counters.ops += len(self.steps)
+        return [values[slot] for slot in self.outputs]
+
+
+def _execute(step: Step, values: Values, run: Run) -> None:
+    operands = [values[slot] for slot in step.operands]
+    for slot in step.dead:
+        values[slot] = None
+    if step.pure is not None:
+        result = step.pure(*operands)
+    else:
+        assert step.effect is not None
+        result = step.effect(operands, run)
+    if len(step.results) == 1:
+        values[step.results[0]] = result
+    else:
+        for slot, value in zip(step.results, result, strict=True):
+            values[slot] = value
+    for slot in step.unused:
+        values[slot] = None
+
+
+def _watched(step: Step, values: Values, run: Run) -> None:
+    """As `_execute`, with everything that looks in before and after."""
+    operands = [values[slot] for slot in step.operands]
+    if run.observer is not None:
+        run.observer(step.node, operands)
+    given = run.finite.before(step.node, operands) if run.finite is not None else None
+    del operands
+    _execute(step, values, run)
+    if run.finite is not None and given is not None:
+        run.finite.after(step.node, given, [values[slot] for slot in step.results])
+    if run.check_types:
+        _check_types(step, values)
+
+
+def compile_graph(graph: Graph) -> Program:
+    """The program of a graph, made once and kept with it."""
+    if "reference" not in graph.compiled:
+        graph.compiled["reference"] = _compile(graph)
+    program = graph.compiled["reference"]
+    assert isinstance(program, Program)
+    return program
+
+
+def _compile(graph: Graph) -> Program:
+    slots: dict[Value, int] = {v: i for i, v in enumerate(graph.inputs)}
+    for node in graph.nodes:
+        for v in node.results:
+            slots[v] = len(slots)
+    last: dict[Value, int] = dict.fromkeys(slots, -1)
+    for position, node in enumerate(graph.nodes):
+        last.update((v, position) for v in node.operands)
+    last.update((v, len(graph.nodes)) for v in graph.outputs)
+    updated = _last_updates(graph)
+    steps = []
+    for position, node in enumerate(graph.nodes):
+        name = node.op.name
+        pure = PURE[name](node) if name in PURE else None
+        effect = None if pure else IN_PLACE[name](node)
+        if name == "getitem" and (updated.get(node.operands[0], -1) > position or node.result in graph.outputs):
+            pure = _copied(PURE[name](node))
+        dead = tuple(dict.fromkeys(slots[v] for v in node.operands if last[v] == position))
+        unused = tuple(slots[v] for v in node.results if last[v] < 0)
+        operands = tuple(slots[v] for v in node.operands)
+        steps.append(Step(node, pure, effect, operands, dead, tuple(slots[v] for v in node.results), unused))
+    unused_inputs = tuple(slots[v] for v in graph.inputs if last[v] < 0)
+    return Program(len(slots), len(graph.inputs), unused_inputs, steps, tuple(slots[v] for v in graph.outputs))
+
+
+def _last_updates(graph: Graph) -> dict[Value, int]:
+    """Where each value is last given to an op that may overwrite it.
+
+    A row of an array is a view; while it lives the array cannot be updated in place. A row read before such an
+    update is therefore copied: that costs the row, not the array.
+    """
+    updated: dict[Value, int] = {}
+    for position, node in enumerate(graph.nodes):
+        if node.op.name in IN_PLACE:
+            updated.update((v, position) for v in (node.operands if node.regions else node.operands[:1]))
+    return updated
+
+
+def _copied(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *operands: kernel(*operands).copy()
+
+
+def run_graph(graph: Graph, arguments: Sequence[Any], run: Run | None = None) -> Values:
+    """The outputs of a graph for the given arrays (and lists, for stacks)."""
+    with np.errstate(all="ignore"):
+        return compile_graph(graph)(list(arguments), run or Run())
+
+
+def _explain(error: Exception, node: Node) -> CtrlgradError:
+    """The error as one of ours, with the node's place in the user's code."""
+    if isinstance(error, CtrlgradError):
+        if error.source is None:
+            error.source = node.source
+        return error
+    got = ", ".join(str(v.type) for v in node.operands) or "no operands"
+    if isinstance(error, IndexError):
+        found = re.search(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+)", str(error))
+        return IndexOutOfRangeError(
+            f"{node.op.name}: {error}",
+            source=node.source,
+            expected=f"-{found[2]} <= index < {found[2]}" if found else "indices within the array's sizes",
+            got=f"index {found[1]}; operands {got}" if found else got,
+            hint="clip the index, or let the loop end before it leaves the array",
+        )
+    return ExecutionError(
+        f"{node.op.name}: {error}",
+        source=node.source,
+        expected=f"operands that {node.op.name} can be computed for",
+        got=got,
+        hint="the sizes or values of this run do not fit; look at the shapes of what this line takes",
+    )
+
+
+def _check_types(step: Step, values: Values) -> None:
+    for slot, declared in zip(step.results, step.node.results, strict=True):
+        if slot in step.unused:
+            continue
+        value, expected = values[slot], declared.type
+        if isinstance(expected, StackType):
+            fits = isinstance(value, list) and all(v is None or _is(v, expected.element) for v in value)
+        else:
+            fits = _is(value, expected)
+        if not fits:
+            got = f"{value.dtype.name}{value.shape}" if hasattr(value, "dtype") else type(value).__name__
+            raise ExecutionError(
+                f"{step.node.op.name}: the result is not of its declared type",
+                source=step.node.source,
+                expected=str(expected),
+                got=got,
+            )
+
+
+def _is(value: Any, expected: TensorType) -> bool:
+    return (
+        isinstance(value, np.ndarray | np.generic)
+        and value.dtype == expected.dtype
+        and value.ndim == expected.rank
+        and all(d is None or d == n for d, n in zip(expected.shape, value.shape, strict=True))
+    )

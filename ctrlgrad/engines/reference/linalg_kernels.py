@@ -1,0 +1,78 @@
+"""Kernels of factorisations, linear systems and the Fourier transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.reference.table import PURE, same
+from ctrlgrad.ir import Node
+
+
+def _adjoint(a: Any) -> Any:
+    return np.conj(np.swapaxes(a, -1, -2))
+
+
+def _adjugate(a: Any) -> Any:
+    """adj(u s v^H) = det(u) det(v^H) v adj(s) u^H, where adj(s) is the diagonal of the products of all others."""
+    u, s, vh = np.linalg.svd(a)
+    others = np.where(np.eye(s.shape[-1], dtype=bool), s.dtype.type(1), s[..., None, :]).prod(-1)
+    sign = (np.linalg.det(u) * np.linalg.det(vh))[..., None, None]
+    return (sign * (_adjoint(vh) * others[..., None, :])) @ _adjoint(u)
+
+
+def _adjugate_along(a: Any, e: Any) -> Any:
+    """As `_adjugate`, with the derivative of adj(s) along b = u^H e v in the middle.
+
+    With m_ij the product of all of s but s_i and s_j, that is sum over j != i of m_ij b_jj on the diagonal, and
+    -m_ij b_ij elsewhere.
+    """
+    u, s, vh = np.linalg.svd(a)
+    n = s.shape[-1]
+    same = np.eye(n, dtype=bool)
+    left_out = same[:, None, :] | same[None, :, :]
+    m = np.where(same, 0, np.where(left_out, s.dtype.type(1), s[..., None, None, :]).prod(-1))
+    b = _adjoint(u) @ e @ _adjoint(vh)
+    on_diagonal = m @ np.diagonal(b, axis1=-2, axis2=-1)[..., None]
+    sign = (np.linalg.det(u) * np.linalg.det(vh))[..., None, None]
+    return (sign * (_adjoint(vh) @ (on_diagonal * same - m * b))) @ _adjoint(u)
+
+
+def _singular_vectors(a: Any) -> Any:
+    u, _, vh = np.linalg.svd(a, full_matrices=False)
+    return np.concatenate([u, _adjoint(vh)], axis=-2)
+
+
+def _pinv(node: Node) -> Callable[..., Any]:
+    rtol = node.attrs["rtol"]
+
+    def kernel(a: Any) -> Any:
+        # NumPy's default for `rtol=None` is max(m, n) * eps, as in the Array API.
+        return np.linalg.pinv(a, rtol=max(a.shape[-2:]) * np.finfo(a.dtype).eps if rtol is None else rtol)
+
+    return kernel
+
+
+def _fft(node: Node) -> Callable[..., Any]:
+    axis, dtype = node.attrs["axis"], node.result.tensor.dtype
+    if node.attrs["inverse"]:
+        return lambda x: np.fft.ifft(x, axis=axis, norm="forward").astype(dtype, copy=False)
+    return lambda x: np.fft.fft(x, axis=axis).astype(dtype, copy=False)
+
+
+PURE["solve"] = same(np.linalg.solve)
+PURE["cholesky"] = same(np.linalg.cholesky)
+PURE["det"] = same(np.linalg.det)
+PURE["adjugate"] = same(_adjugate)
+PURE["adjugate_along"] = same(_adjugate_along)
+PURE["logabsdet"] = same(lambda a: np.linalg.slogdet(a)[1])
+PURE["det_sign"] = same(lambda a: np.linalg.slogdet(a)[0])
+PURE["orthonormal"] = same(lambda a: np.linalg.qr(a)[0])
+PURE["eigenvalues"] = same(lambda a: np.linalg.eigh(a)[0])
+PURE["eigenvectors"] = same(lambda a: np.linalg.eigh(a)[1])
+PURE["singular_values"] = same(np.linalg.svdvals)
+PURE["singular_vectors"] = same(_singular_vectors)
+PURE["pinv"] = _pinv
+PURE["fft"] = _fft

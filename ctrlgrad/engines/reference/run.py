@@ -1,0 +1,58 @@
+"""What one run of a graph keeps beside its values: counters, and an observer for who wants to look in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ctrlgrad.engines.reference.finite import FiniteCheck
+from ctrlgrad.ir import Node
+
+
+@dataclass
+class Counters:
+    """What a run did. Bytes are of array data; `peak_stack_bytes` is the most that all stacks held at once."""
+
+    ops: int = 0
+    pushes: int = 0
+    pushed_bytes: int = 0
+    pops: int = 0
+    copied_bytes: int = 0
+    # The most iterations that any one execution of a loop took, by its node, and all iterations together.
+    trips: dict[Node, int] = field(default_factory=dict)
+    iterations: Counter[Node] = field(default_factory=Counter)
+    pushes_by_node: Counter[Node] = field(default_factory=Counter)
+
+    def pushed(self, node: Node, value: Any) -> None:
+        self.pushes += 1
+        self.pushed_bytes += value.nbytes
+        self.pushes_by_node[node] += 1
+
+    def popped(self, node: Node) -> None:
+        self.pops += 1
+
+    def looped(self, node: Node, trips: int) -> None:
+        self.trips[node] = max(trips, self.trips.get(node, 0))
+        self.iterations[node] += trips
+
+
+@dataclass
+class Run:
+    """One execution of a graph."""
+
+    counters: Counters = field(default_factory=Counters)
+    # Check every result against its declared type: for tests, and to find where an op misbehaves.
+    check_types: bool = False
+    # Stop at the first op that makes a NaN or an Inf.
+    finite: FiniteCheck | None = None
+    # The number of the current iteration of each loop around the node that runs, the outermost first.
+    iterations: list[int] = field(default_factory=list)
+    # Called before each node with its operands' values; it must not keep them, or updates in place become copies.
+    observer: Callable[[Node, Sequence[Any]], None] | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anything looks in at every node."""
+        return self.observer is not None or self.finite is not None or self.check_types

@@ -1,0 +1,211 @@
+"""Kernels of stack ops: a stack is a list of arrays, None in a slot that was never written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.reference.run import Run
+from ctrlgrad.engines.reference.table import IN_PLACE, PURE, own_stack
+from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
+from ctrlgrad.ir import Node, StackType, TensorType
+
+
+def _zeros(element: TensorType, dims: Sequence[Any]) -> Any:
+    if not element.is_static and not dims:
+        raise ExecutionError(
+            "TensorArray: a slot that was never written is read, and its shape is not known",
+            expected="a slot that was written, or an element_shape without None",
+            got=f"element type {element}",
+            hint="write every slot before it is read",
+        )
+    rest = iter(dims)
+    return np.zeros(tuple(int(next(rest)) if d is None else d for d in element.shape), element.dtype)
+
+
+def _element(node: Node) -> TensorType:
+    t = node.operands[0].type
+    assert isinstance(t, StackType)
+    return t.element
+
+
+def _slot(s: list[Any], index: Any) -> int:
+    position = int(index)
+    if not -len(s) <= position < len(s):
+        raise IndexOutOfRangeError(
+            f"TensorArray: index {position} is out of range",
+            expected=f"-{len(s)} <= index < {len(s)}",
+            got=str(position),
+            hint="give the array a larger size, or none: then a write at index size() makes it grow",
+        )
+    return position % len(s)
+
+
+def _written_twice(position: int) -> ExecutionError:
+    return ExecutionError(
+        f"TensorArray: slot {position} is written twice",
+        expected="a slot that was not written before",
+        got=f"another write at index {position}",
+        hint="TensorArray(..., rewritable=True) makes an array whose slots may be written again",
+    )
+
+
+def _push(node: Node) -> Callable[[list[Any], Run], Any]:
+    def kernel(operands: list[Any], run: Run) -> Any:
+        s = own_stack(operands)
+        (value,) = operands
+        # A view would keep all of its base alive: a pushed row costs the row.
+        if isinstance(value, np.ndarray) and value.base is not None and value.nbytes < _base(value).nbytes:
+            value = value.copy()
+        s.append(value)
+        run.counters.pushed(node, value)
+        return s
+
+    return kernel
+
+
+def _base(value: np.ndarray) -> Any:
+    while isinstance(value, np.ndarray) and value.base is not None:
+        value = value.base
+    return value if hasattr(value, "nbytes") else np.frombuffer(value, np.uint8)
+
+
+def _pop(node: Node) -> Callable[[list[Any], Run], Any]:
+    element = _element(node)
+
+    def kernel(operands: list[Any], run: Run) -> Any:
+        s = own_stack(operands)
+        if not s:
+            raise ExecutionError("stack: popped more values than were pushed")
+        value = s.pop()
+        run.counters.popped(node)
+        return s, _zeros(element, operands) if value is None else value
+
+    return kernel
+
+
+def _read(node: Node) -> Callable[..., Any]:
+    element = _element(node)
+
+    def kernel(s: list[Any], index: Any, *dims: Any) -> Any:
+        value = s[_slot(s, index)]
+        return _zeros(element, dims) if value is None else value
+
+    return kernel
+
+
+def _write(node: Node) -> Callable[[list[Any], Run], Any]:
+    grow, once = node.attrs["grow"], node.attrs.get("once", False)
+
+    def kernel(operands: list[Any], run: Run) -> Any:
+        s = own_stack(operands)
+        index, value = operands
+        if grow and int(index) == len(s):
+            s.append(value)
+        else:
+            position = _slot(s, index)
+            if once and s[position] is not None:
+                raise _written_twice(position)
+            s[position] = value
+        return s
+
+    return kernel
+
+
+def _add(node: Node) -> Callable[[list[Any], Run], Any]:
+    def kernel(operands: list[Any], run: Run) -> Any:
+        s = own_stack(operands)
+        index, value = operands
+        position = _slot(s, index)
+        s[position] = value if s[position] is None else s[position] + value
+        return s
+
+    return kernel
+
+
+def _clear(node: Node) -> Callable[[list[Any], Run], Any]:
+    def kernel(operands: list[Any], run: Run) -> Any:
+        s = own_stack(operands)
+        s[_slot(s, operands[0])] = None
+        return s
+
+    return kernel
+
+
+def _stack_sum(a: list[Any], b: list[Any]) -> list[Any]:
+    if len(a) < len(b):
+        a, b = b, a
+    both = [y if x is None else x if y is None else x + y for x, y in zip(a, b, strict=False)]
+    return both + a[len(b) :]
+
+
+def _to_tensor(node: Node) -> Callable[..., Any]:
+    element = _element(node)
+
+    def kernel(s: list[Any], *dims: Any) -> Any:
+        if not s:
+            return np.zeros((0, *_zeros(element, dims).shape), element.dtype)
+        known = next((np.zeros(np.shape(v), element.dtype) for v in s if v is not None), None)
+        blank = _zeros(element, dims) if known is None else known
+        return np.stack([blank if v is None else v for v in s])
+
+    return kernel
+
+
+def _rows(node: Node) -> Callable[..., Any]:
+    element, axis = _element(node), node.attrs["axis"]
+
+    def kernel(s: list[Any]) -> Any:
+        return np.array([(_zeros(element, ()) if v is None else v).shape[axis] for v in s], np.int64)
+
+    return kernel
+
+
+def _concat(node: Node) -> Callable[..., Any]:
+    element, axis = _element(node), node.attrs["axis"]
+
+    def kernel(s: list[Any], rows: Any, *dims: Any) -> Any:
+        rest = _other_sizes(element, axis, s, dims)
+        parts = [
+            np.zeros((*rest[:axis], int(n), *rest[axis:]), element.dtype) if v is None else v
+            for v, n in zip(s, rows, strict=True)
+        ]
+        return np.concatenate(parts, axis) if parts else np.zeros((*rest[:axis], 0, *rest[axis:]), element.dtype)
+
+    return kernel
+
+
+def _other_sizes(element: TensorType, axis: int, s: list[Any], dims: Sequence[Any]) -> tuple[int, ...]:
+    """The sizes of all axes but one: of an element that was written, else as declared."""
+    known = next((v.shape for v in s if v is not None), None)
+    if known is None:
+        known = _zeros(TensorType(element.dtype, (*element.shape[:axis], 0, *element.shape[axis + 1 :])), dims).shape
+    return (*known[:axis], *known[axis + 1 :])
+
+
+def _split(node: Node) -> Callable[..., Any]:
+    axis = node.attrs["axis"]
+
+    def kernel(x: Any, rows: Any) -> Any:
+        # Copies: a view would keep the whole alive, and a slot may be updated in place.
+        return [part.copy() for part in np.split(x, np.cumsum(rows)[:-1], axis)] if len(rows) else []
+
+    return kernel
+
+
+IN_PLACE["stack_push"] = _push
+IN_PLACE["stack_pop"] = _pop
+IN_PLACE["stack_write"] = _write
+IN_PLACE["stack_add"] = _add
+IN_PLACE["stack_clear"] = _clear
+PURE["stack_new"] = lambda node: lambda size=0: [None] * int(size)
+PURE["stack_read"] = _read
+PURE["stack_sum"] = lambda node: _stack_sum
+PURE["stack_length"] = lambda node: lambda s: np.int64(len(s))
+PURE["stack_to_tensor"] = _to_tensor
+PURE["stack_rows"] = _rows
+PURE["stack_concat"] = _concat
+PURE["stack_split"] = _split
+PURE["stack_from_tensor"] = lambda node: lambda x: list(x)

@@ -1,0 +1,92 @@
+"""Errors that tell the user what happened, where in his code, and what to do.
+
+Every error of the library is a `CtrlgradError`. It is built from five parts: the operation and what went
+wrong (`problem`), the user's file and line (`source`), what was `expected`, what was `got`, and what to
+do about it (`hint`). Each subclass also inherits the built-in exception a Python user would expect, so
+`except TypeError` keeps working.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class CtrlgradError(Exception):
+    """Base of all errors of the library; see the module's docstring for the five parts."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        source: Any = None,
+        expected: str | None = None,
+        got: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.problem = problem
+        self.source = source
+        self.expected = expected
+        self.got = got
+        self.hint = hint
+        self.notes: list[str] = []
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        lines = [self.problem]
+        if self.source is not None:
+            lines.append(f"  at: {self.source}")
+        lines += [f"  {note}" for note in self.notes]
+        for label, text in (("expected", self.expected), ("got", self.got), ("try", self.hint)):
+            if text is not None:
+                head, *rest = text.split("\n")
+                lines.append(f"  {label}: {head}")
+                lines += [f"    {line}" for line in rest]
+        return "\n".join(lines)
+
+
+class TypeMismatchError(CtrlgradError, TypeError):
+    """Operands, a carry or branches do not have the types that an operation needs."""
+
+
+class ShapeError(CtrlgradError, ValueError):
+    """Shapes do not fit together."""
+
+
+class TracingError(CtrlgradError, TypeError):
+    """A traced tensor was used where Python needs a concrete value."""
+
+
+class LeakedValueError(CtrlgradError, RuntimeError):
+    """A traced tensor was used outside the function or region that it belongs to."""
+
+
+class DifferentiationError(CtrlgradError, TypeError):
+    """A derivative was asked for that does not exist."""
+
+
+class ExecutionError(CtrlgradError, RuntimeError):
+    """An operation failed while a graph was running."""
+
+
+class IndexOutOfRangeError(ExecutionError, IndexError):
+    """An index was out of range while a graph was running."""
+
+
+class NonFiniteError(ExecutionError, ArithmeticError):
+    """An operation made a NaN or an Inf while `check_nans` was on."""
+
+
+class MaximumIterationsError(ExecutionError):
+    """A loop's condition still held after `maximum_iterations` iterations."""
+
+
+class VerificationError(CtrlgradError, AssertionError):
+    """A graph breaks a rule of `ctrlgrad.ir.verifier`: a defect of the library or of a hand-built graph."""
+
+
+class GradientMismatch(CtrlgradError, AssertionError):
+    """`check_grads` found a derivative that disagrees with one of its judges."""
+
+
+class UserInputError(CtrlgradError, ValueError):
+    """A file, an option or an argument that the command or a public function cannot use."""

@@ -1,0 +1,1 @@
+"""From Python functions to graphs: traced tensors, array functions, and the constructs that have regions."""

@@ -1,0 +1,212 @@
+"""How an op is applied: to traced tensors it records a node, to concrete arrays it computes at once.
+
+So the same array functions serve inside and outside of a trace. Beside it stands what it takes to make an operand:
+its type, its value in a graph, NumPy's promotion, and the shape of a result whose sizes are partly unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import CtrlgradError, LeakedValueError, ShapeError, TypeMismatchError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.tensor import Tensor, is_operand
+from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value
+from ctrlgrad.source import Source, here
+
+# Runs one op on concrete arrays; set by `ctrlgrad.api`, which knows an engine.
+Evaluator = Callable[[Graph, Sequence[Any]], Sequence[Any]]
+_evaluator: list[Evaluator] = []
+
+_SCALARS = (bool, int, float, complex)
+
+
+def set_evaluator(evaluator: Evaluator) -> None:
+    """Say how an op is computed outside a trace."""
+    _evaluator[:] = [evaluator]
+
+
+def evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
+    """Run a graph on arrays now. A stack comes back as an `EagerStack`."""
+    results = _evaluator[0](graph, [x.items if isinstance(x, EagerStack) else x for x in arrays])
+    return [
+        EagerStack(value.type, x) if isinstance(value.type, StackType) else x
+        for value, x in zip(graph.outputs, results, strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class EagerStack:
+    """The stack of a `TensorArray` outside a trace: its type and its rows (None for a slot never written)."""
+
+    type: StackType
+    items: list[Any]
+
+
+def is_weak(x: Any) -> bool:
+    """Whether x is a Python number, or a tensor that stands for one."""
+    # np.float64 is a subclass of float, but no Python number: it has a dtype of its own.
+    return x.weak if isinstance(x, Tensor) else isinstance(x, _SCALARS) and not isinstance(x, np.generic)
+
+
+def type_of(x: Any) -> Type:
+    """The type that x has, or would have as a tensor."""
+    if isinstance(x, Tensor):
+        return x.value.type
+    if isinstance(x, EagerStack):
+        return x.type
+    array = np.asarray(x)
+    check_dtype(array.dtype)
+    return TensorType(array.dtype, array.shape)
+
+
+def check_dtype(dtype: np.dtype) -> None:
+    """Refuse dtypes that no graph can hold."""
+    if dtype.kind not in "biufc" or dtype.itemsize > 16 or dtype.name in ("float128", "longdouble"):
+        raise TypeMismatchError(
+            f"dtype {dtype} is not supported",
+            source=here(),
+            expected="bool, an integer, a float or a complex dtype",
+            got=str(dtype),
+            hint="convert it with numpy's .astype(...), and keep text and objects outside of traced functions",
+        )
+
+
+def value_in(builder: Builder, x: Any) -> Value:
+    """The value of x in the graph that `builder` makes: a tensor's own, or a constant."""
+    if isinstance(x, Tensor):
+        if not x.builder.is_open:
+            raise _leak(x)
+        return x.value
+    if isinstance(x, EagerStack):
+        return _stack_constant(builder, x)
+    array = np.asarray(x)
+    check_dtype(array.dtype)
+    return builder.constant(array)
+
+
+def _stack_constant(builder: Builder, x: EagerStack) -> Value:
+    stack = builder.emit("stack_new", [builder.constant(len(x.items))], {"element": x.type.element})
+    for position, item in enumerate(x.items):
+        if item is not None:
+            index = builder.constant(position)
+            stack = builder.emit("stack_write", [stack, index, builder.constant(item)], {"grow": False})
+    return stack
+
+
+def _leak(x: Tensor) -> LeakedValueError:
+    made: Source | None = next((n.source for n in x.builder.nodes if x.value in n.results), None)
+    return LeakedValueError(
+        "a traced tensor is used after its function or region has ended",
+        source=here(),
+        expected="a value that the function or region returned",
+        got=f"{x!r} from {x.builder.name}" + (f", made at {made}" if made else ""),
+        hint="return the value from the function, or carry it through the loop (as part of the carry)",
+    )
+
+
+def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> tuple[Any, ...]:
+    """Apply an op; tensors if an operand is one, else arrays computed at once."""
+    source = here()
+    try:
+        if any(isinstance(x, Tensor) for x in operands):
+            builder = trace.current()
+            if builder is None:
+                raise _leak(next(x for x in operands if isinstance(x, Tensor)))
+            values = [value_in(builder, x) for x in operands]
+            results = builder.emit_all(OPS[op], values, attrs, source=source)
+            weak = all(is_weak(x) for x in operands)
+            return tuple(Tensor(builder, v, weak) for v in results)
+        builder = Builder()
+        arrays = [x if isinstance(x, EagerStack) else np.asarray(x) for x in operands]
+        inputs = [builder.input(type_of(a)) for a in arrays]
+        graph = builder.finish(builder.emit_all(OPS[op], inputs, attrs, source=source))
+    except CtrlgradError as error:
+        if error.source is None:
+            error.source = source
+        raise
+    return tuple(evaluate(graph, arrays))
+
+
+def apply(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> Any:
+    """As `apply_all`, for an op with one result."""
+    (result,) = apply_all(op, operands, attrs)
+    return result
+
+
+def _dim(x: Tensor, axis: int) -> Any:
+    return apply("dim", [x], {"axis": axis})
+
+
+FUNCTIONS["__dim__"] = _dim
+
+
+def result_dtype(*operands: Any) -> np.dtype:
+    """NumPy's promotion (NEP 50): Python numbers, and tensors that stand for them, do not widen arrays."""
+    kinds: list[Any] = []
+    for x in operands:
+        if isinstance(x, Tensor):
+            kinds.append(x.dtype.type(0).item() if x.weak else x.dtype)
+        else:
+            kinds.append(x if is_weak(x) else np.asarray(x).dtype)
+    return np.result_type(*kinds)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """x with another dtype; x itself where it has it already."""
+    dtype = np.dtype(dtype)
+    if isinstance(x, Tensor):
+        if x.dtype == dtype:
+            return Tensor(x.builder, x.value) if x.weak else x
+        check_dtype(dtype)
+        strong = apply("cast", [x], {"dtype": dtype})
+        return Tensor(strong.builder, strong.value)
+    return np.asarray(x, dtype) if is_weak(x) else np.asarray(x).astype(dtype)
+
+
+def require_numbers(operation: str, *operands: Any) -> None:
+    """Refuse operands that are no arrays or numbers, and stacks."""
+    for position, x in enumerate(operands):
+        if not is_operand(x) and not isinstance(x, list | tuple):
+            raise TypeMismatchError(
+                f"{operation}: operand {position} is not an array",
+                source=here(),
+                expected="an array, a number or a traced tensor",
+                got=f"{type(x).__name__}",
+                hint="convert it with numpy.asarray",
+            )
+        if isinstance(x, Tensor) and isinstance(x.type, StackType):
+            raise TypeMismatchError(
+                f"{operation}: operand {position} is a TensorArray",
+                source=here(),
+                expected="a tensor",
+                got=str(x.type),
+                hint="use .read(i) or .stack()",
+            )
+
+
+def shape_template(dims: Sequence[Any]) -> tuple[tuple[int | None, ...], list[Any]]:
+    """Split sizes into a template (None where unknown) and the traced scalars that fill it, in order."""
+    shape: list[int | None] = []
+    operands: list[Any] = []
+    for d in dims:
+        if isinstance(d, Tensor):
+            shape.append(None)
+            operands.append(cast(d, np.int64))
+        else:
+            size = int(d)
+            if size < 0:
+                raise ShapeError(
+                    "a shape with a negative size",
+                    source=here(),
+                    expected="sizes of 0 or more",
+                    got=str(tuple(dims)),
+                    hint="-1 stands for the size that is left over in reshape alone",
+                )
+            shape.append(size)
+    return tuple(shape), operands

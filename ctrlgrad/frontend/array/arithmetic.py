@@ -1,0 +1,153 @@
+"""Arithmetic of two arrays, powers, and what bounds an array by others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.frontend.apply import apply, cast, is_weak
+from ctrlgrad.frontend.array.creation import ones_like
+from ctrlgrad.frontend.array.elementwise import reciprocal, sqrt
+from ctrlgrad.frontend.array.promote import convert, elementwise, loop_dtypes, operand, operands, rest_weak, shown
+from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.source import here
+
+Binary = Callable[[Any, Any], Any]
+
+# A power with a constant whole exponent up to here is a product: exact at zero, and cheaper than exp and log.
+LARGEST_PRODUCT = 8
+
+
+def _binary(
+    name: str, summary: str, example: str, *aliases: str, operator: bool = False, boolean: str | None = None
+) -> Binary:
+    """A function named and promoted as NumPy's ufunc; `boolean` is the op that stands for it on booleans."""
+    ufunc = getattr(np, name)
+
+    def function(x1: Any, x2: Any) -> Any:
+        xs = operands(name, (x1, x2))
+        on_booleans = boolean is not None and all(dtype.kind == "b" for dtype in loop_dtypes(ufunc, xs))
+        return elementwise(boolean if on_booleans and boolean else name, ufunc, *xs, keep_weak=operator)
+
+    call, result = example.split(" -> ")
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        f"{summary}\n\n    x1 and x2 broadcast together; the dtype is the one that numpy.{name} gives, and one that\n"
+        "    NumPy refuses is a TypeMismatchError; shapes that do not broadcast are a ShapeError.\n\n"
+        f"    >>> import ctrlgrad.numpy as cnp\n    >>> print(cnp.{call})\n    {result}\n    "
+    )
+    return array_function(*aliases)(function)
+
+
+add = _binary("add", "x1 + x2.", "add(1.0, 2.0) -> 3.0", operator=True, boolean="logical_or")
+subtract = _binary("subtract", "x1 - x2.", "subtract(1.0, 2.0) -> -1.0", operator=True)
+multiply = _binary("multiply", "x1 * x2.", "multiply(3.0, 2.0) -> 6.0", operator=True, boolean="logical_and")
+divide = _binary("divide", "x1 / x2.", "divide(1, 2) -> 0.5", "true_divide", operator=True)
+floor_divide = _binary("floor_divide", "The whole number below x1 / x2.", "floor_divide(7, 2) -> 3", operator=True)
+remainder = _binary("remainder", "x1 - x2 * floor(x1 / x2).", "remainder(7, 2) -> 1", "mod", operator=True)
+maximum = _binary("maximum", "The larger one.", "maximum(1.0, 2.0) -> 2.0", boolean="logical_or")
+minimum = _binary("minimum", "The smaller one.", "minimum(1.0, 2.0) -> 1.0", boolean="logical_and")
+arctan2 = _binary("arctan2", "The angle of the point (x2, x1).", "arctan2(0.0, 1.0) -> 0.0", "atan2")
+logaddexp = _binary("logaddexp", "log(exp(x1) + exp(x2)).", "logaddexp(0.0, -1e9) -> 0.0")
+hypot = _binary("hypot", "The length of the vector (x1, x2).", "hypot(3.0, 4.0) -> 5.0")
+copysign = _binary("copysign", "x1 with the sign of x2.", "copysign(2.0, -1.0) -> -2.0")
+nextafter = _binary("nextafter", "The next number after x1 towards x2.", "nextafter(1.0, 1.0) -> 1.0")
+
+
+@array_function()
+def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None) -> Any:
+    """x where it lies between `min` and `max`, else the nearer of the two; None is no bound.
+
+    All three broadcast together and promote as in NumPy. `a_min` and `a_max` are NumPy's older names.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.clip(5.0, 0.0, 1.0))
+    1.0
+    """
+    low, high = min if a_min is None else a_min, max if a_max is None else a_max
+    result = operand("clip", x)
+    if low is not None:
+        result = maximum(result, low)
+    return result if high is None else minimum(result, high)
+
+
+@array_function("pow")
+def power(x1: Any, x2: Any) -> Any:
+    """x1 to the power of x2.
+
+    A constant whole exponent up to 8 becomes a product, 0.5 a square root. Integers to a negative integer power
+    are an error: a TypeMismatchError where the exponent is known, else an ExecutionError at run time.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.power(2.0, 3))
+    8.0
+    """
+    base, exponent = operands("power", (x1, x2))
+    if not isinstance(base, Tensor) and not isinstance(exponent, Tensor):
+        return _concrete_power(base, exponent)
+    dtype = loop_dtypes(np.power, (base, exponent))[0]
+    constant = _constant(exponent)
+    if dtype.kind in "iu":
+        if constant is not None and constant < 0:
+            raise TypeMismatchError(
+                "power: an integer to a negative integer power",
+                source=here(),
+                got=f"{shown(base)} to the power {constant}",
+                hint="convert one operand with .astype(float)",
+            )
+        if constant is None or constant > LARGEST_PRODUCT:
+            return elementwise("integer_power", np.power, base, exponent, keep_weak=True)
+        return rest_weak(_product(cast(base, dtype), int(constant)), (base, exponent))
+    if isinstance(constant, int | float):
+        simple = _simple_power(convert("power", base, dtype), constant)
+        if simple is not None:
+            return rest_weak(simple, (base, exponent))
+    return elementwise("power", np.power, base, exponent, keep_weak=True)
+
+
+def _concrete_power(base: Any, exponent: Any) -> Any:
+    try:
+        with np.errstate(all="ignore"):
+            return np.power(base, exponent)
+    except (TypeError, ValueError) as error:
+        raise TypeMismatchError(
+            f"power: {error}",
+            source=here(),
+            got=f"{shown(base)}, {shown(exponent)}",
+            hint="convert with .astype(float)",
+        ) from error
+
+
+def _constant(exponent: Any) -> Any:
+    """The exponent as a Python number where it is known and a scalar, else None."""
+    if isinstance(exponent, Tensor) or np.ndim(exponent) != 0:
+        return None
+    return np.asarray(exponent).item()
+
+
+def _simple_power(base: Any, exponent: float) -> Any:
+    if exponent == 0.5:
+        return sqrt(base)
+    if exponent == -1:
+        return reciprocal(base)
+    if float(exponent).is_integer() and 0 <= exponent <= LARGEST_PRODUCT:
+        return _product(base, int(exponent))
+    return None
+
+
+def _product(base: Any, exponent: int) -> Any:
+    """base ** exponent by repeated squaring."""
+    if exponent == 0:
+        return 1 if is_weak(base) else ones_like(base)
+    result = None
+    while True:
+        if exponent & 1:
+            result = base if result is None else apply("multiply", [result, base])
+        exponent >>= 1
+        if not exponent:
+            return result
+        base = apply("square", [base])

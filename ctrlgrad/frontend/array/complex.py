@@ -1,0 +1,102 @@
+"""Complex numbers and their parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.frontend.apply import apply, result_dtype
+from ctrlgrad.frontend.array.arithmetic import arctan2
+from ctrlgrad.frontend.array.creation import zeros_like
+from ctrlgrad.frontend.array.dims import dtype_of
+from ctrlgrad.frontend.array.promote import convert, operand, operands, shown
+from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.source import here
+
+
+@array_function("conj")
+def conjugate(x: Any) -> Any:
+    """The complex conjugate; real numbers are their own.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.conjugate(1 + 2j))
+    (1-2j)
+    """
+    x = operand("conjugate", x)
+    return apply("conj", [x]) if dtype_of(x).kind == "c" else x
+
+
+@array_function()
+def real(x: Any) -> Any:
+    """The real part: float32 for complex64, float64 for complex128; real numbers are their own.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.real(1 + 2j))
+    1.0
+    """
+    x = operand("real", x)
+    return apply("real", [x]) if dtype_of(x).kind == "c" else x
+
+
+@array_function()
+def imag(x: Any) -> Any:
+    """The imaginary part, of the dtype of the real one; zero for real numbers.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.imag(1 + 2j))
+    2.0
+    """
+    x = operand("imag", x)
+    return apply("imag", [x]) if dtype_of(x).kind == "c" else zeros_like(x)
+
+
+@array_function()
+def angle(x: Any) -> Any:
+    """The angle of a complex number in radians, in (-pi, pi]; 0 or pi for real ones.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(round(float(cnp.angle(1j)), 6))
+    1.570796
+    """
+    x = operand("angle", x)
+    return arctan2(imag(x), real(x))
+
+
+@array_function()
+def make_complex(real: Any, imag: Any) -> Any:
+    """real + 1j * imag, without the arithmetic: infinities and nans stay in their part.
+
+    Args:
+        real, imag: real numbers that broadcast together; float32 makes complex64, everything else complex128.
+
+    Raises:
+        TypeMismatchError: an operand is complex.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.make_complex(1.0, 2.0))
+    (1+2j)
+    """
+    parts = operands("make_complex", (real, imag))
+    if any(dtype_of(x).kind == "c" for x in parts):
+        raise TypeMismatchError(
+            "make_complex: a part is complex",
+            source=here(),
+            got=", ".join(shown(x) for x in parts),
+            hint="take real(x)",
+        )
+    single = result_dtype(*parts) in (np.float32, np.float16)
+    dtype = np.dtype(np.float32 if single else np.float64)
+    return apply("complex", [convert("make_complex", x, dtype) for x in parts])
+
+
+@array_function()
+def iscomplexobj(x: Any) -> bool:
+    """Whether the dtype is complex.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.iscomplexobj(1j)
+    True
+    """
+    return dtype_of(operand("iscomplexobj", x)).kind == "c"

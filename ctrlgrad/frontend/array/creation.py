@@ -1,0 +1,157 @@
+"""Arrays made of a shape and a value, or of nested lists.
+
+With sizes and values that are known the result is a plain NumPy array, inside a trace too; a traced size or
+value makes a traced tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.frontend.apply import check_dtype
+from ctrlgrad.frontend.array.dims import broadcasted, dims, dtype_of, shape_of, sizes_argument
+from ctrlgrad.frontend.array.promote import from_nested, has_tensor, operand, to_dtype
+from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.tensor import Tensor
+
+
+def _filled(operation: str, shape: Any, value: Any, dtype: Any) -> Any:
+    sizes = sizes_argument(operation, shape)
+    value = operand(operation, value) if dtype is None else to_dtype(operation, value, dtype)
+    if isinstance(value, Tensor) or any(isinstance(d, Tensor) for d in sizes):
+        return broadcasted(value, sizes)
+    check_dtype(value.dtype)
+    return np.full(tuple(sizes), value)
+
+
+def _filled_like(operation: str, x: Any, value: Any, dtype: Any, shape: Any) -> Any:
+    x = operand(operation, x)
+    dtype = dtype_of(x) if dtype is None else dtype
+    if shape is None:
+        shape = shape_of(x) if None not in shape_of(x) else dims(x)
+    return _filled(operation, tuple(shape) if isinstance(shape, list | tuple) else shape, value, dtype)
+
+
+@array_function()
+def zeros(shape: Any, dtype: Any = np.float64) -> Any:
+    """Zeros of a shape: an int or several, any of which may be a traced integer scalar.
+
+    Raises:
+        ShapeError: a negative size. TypeMismatchError: a size that is not an integer.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.zeros((2,))
+    array([0., 0.])
+    """
+    return _filled("zeros", shape, 0, dtype)
+
+
+@array_function()
+def ones(shape: Any, dtype: Any = np.float64) -> Any:
+    """As `zeros`, filled with ones.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.ones(2)
+    array([1., 1.])
+    """
+    return _filled("ones", shape, 1, dtype)
+
+
+@array_function()
+def empty(shape: Any, dtype: Any = np.float64) -> Any:
+    """As `zeros`: every run of a program must give the same numbers, so nothing is left uninitialised.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.empty(2)
+    array([0., 0.])
+    """
+    return _filled("empty", shape, 0, dtype)
+
+
+@array_function()
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> Any:
+    """As `zeros`, filled with a value that broadcasts to the shape and may be traced; its dtype unless given.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.full(2, 7)
+    array([7, 7])
+    """
+    return _filled("full", shape, fill_value, dtype)
+
+
+@array_function()
+def zeros_like(x: Any, dtype: Any = None, *, shape: Any = None) -> Any:
+    """Zeros of the shape and dtype of x, unless others are given.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.zeros_like([1.0, 2.0])
+    array([0., 0.])
+    """
+    return _filled_like("zeros_like", x, 0, dtype, shape)
+
+
+@array_function()
+def ones_like(x: Any, dtype: Any = None, *, shape: Any = None) -> Any:
+    """Ones of the shape and dtype of x, unless others are given.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.ones_like([1.0, 2.0])
+    array([1., 1.])
+    """
+    return _filled_like("ones_like", x, 1, dtype, shape)
+
+
+@array_function()
+def empty_like(x: Any, dtype: Any = None, *, shape: Any = None) -> Any:
+    """As `zeros_like`; see `empty`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.empty_like([1.0, 2.0])
+    array([0., 0.])
+    """
+    return _filled_like("empty_like", x, 0, dtype, shape)
+
+
+@array_function()
+def full_like(x: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) -> Any:
+    """A value, which may be traced, in the shape and dtype of x, unless others are given.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.full_like([1.0, 2.0], 7)
+    array([7., 7.])
+    """
+    return _filled_like("full_like", x, fill_value, dtype, shape)
+
+
+def _as_array(operation: str, x: Any, dtype: Any) -> Any:
+    if not isinstance(x, Tensor) and not has_tensor(x):
+        x = from_nested(operation, x)
+    return operand(operation, x) if dtype is None else to_dtype(operation, x, dtype)
+
+
+@array_function()
+def asarray(x: Any, dtype: Any = None) -> Any:
+    """x as an array: nested lists may hold traced tensors beside numbers and arrays.
+
+    Raises:
+        ShapeError: the lists are ragged. TypeMismatchError: a dtype that no graph holds, such as text.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.asarray([1, 2], dtype=cnp.float32)
+    array([1., 2.], dtype=float32)
+    """
+    return _as_array("asarray", x, dtype)
+
+
+@array_function()
+def array(x: Any, dtype: Any = None) -> Any:
+    """As `asarray`, but never x itself where x could change later.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.array([[1, 2]])
+    array([[1, 2]])
+    """
+    result = _as_array("array", x, dtype)
+    return np.array(result) if isinstance(result, np.ndarray) else result

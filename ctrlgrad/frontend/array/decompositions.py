@@ -1,0 +1,351 @@
+"""Linear systems, determinants and factorisations of matrices, as in the Array API's linear algebra.
+
+All take leading batch dimensions, float32, float64 and their complex dtypes (integers become float64), and are
+differentiable in both modes. A matrix that has no answer (singular, not positive definite) is an ExecutionError at
+run time. Derivatives of eigenvectors and singular vectors exist where the values are distinct.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.frontend.apply import apply, cast
+from ctrlgrad.frontend.array.arithmetic import add, maximum, minimum, multiply
+from ctrlgrad.frontend.array.complex import conjugate
+from ctrlgrad.frontend.array.dims import (
+    broadcasted,
+    dim,
+    dims,
+    dtype_of,
+    expanded,
+    rank_of,
+    shape_of,
+    sliced,
+    squeezed,
+    whole_number,
+)
+from ctrlgrad.frontend.array.elementwise import stop_gradient
+from ctrlgrad.frontend.array.linalg import matmul
+from ctrlgrad.frontend.array.logic import greater
+from ctrlgrad.frontend.array.manipulation import matrix_transpose
+from ctrlgrad.frontend.array.promote import operand, shown
+from ctrlgrad.frontend.array.ranges import eye, triu
+from ctrlgrad.frontend.array.reduction import max as largest
+from ctrlgrad.frontend.array.reduction import sum as total
+from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.source import here
+
+
+class QRResult(NamedTuple):
+    """What `qr` returns: x = Q @ R."""
+
+    Q: Any
+    R: Any
+
+
+class SlogdetResult(NamedTuple):
+    """What `slogdet` returns: det(x) = sign * exp(logabsdet)."""
+
+    sign: Any
+    logabsdet: Any
+
+
+class EighResult(NamedTuple):
+    """What `eigh` returns: x = eigenvectors @ diag(eigenvalues) @ adjoint(eigenvectors)."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class SVDResult(NamedTuple):
+    """What `svd` returns: x = U @ diag(S) @ Vh."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+def adjoint(x: Any) -> Any:
+    """The conjugate transpose of matrices."""
+    return conjugate(matrix_transpose(x))
+
+
+def inexact(operation: str, x: Any) -> Any:
+    """The operand in a dtype that linear algebra is done in."""
+    x = operand(operation, x)
+    if dtype_of(x).kind in "biu":
+        return cast(x, np.float64)
+    if dtype_of(x).itemsize < 4:
+        raise TypeMismatchError(
+            f"{operation}: half precision is not supported", source=here(), got=shown(x), hint="x.astype(numpy.float32)"
+        )
+    return x
+
+
+def matrices(operation: str, x: Any, *, square: bool = False) -> Any:
+    """The operand, which must be matrices."""
+    x = inexact(operation, x)
+    shape = shape_of(x)
+    if rank_of(x) < 2:
+        raise ShapeError(f"{operation}: needs rank 2 or more", source=here(), got=shown(x))
+    if square and None not in shape[-2:] and shape[-1] != shape[-2]:
+        raise ShapeError(
+            f"{operation}: the matrices are not square", source=here(), expected="[..., n, n]", got=shown(x)
+        )
+    return x
+
+
+def _hermitian(x: Any) -> Any:
+    """The hermitian part, so that a derivative sees the matrix as the decomposition does."""
+    return multiply(add(x, adjoint(x)), 0.5)
+
+
+def _identity(x: Any) -> Any:
+    """One identity, of the size of square matrices."""
+    return eye(dim(x, -1), dtype=dtype_of(x))
+
+
+@array_function()
+def cholesky(x: Any, /, *, upper: bool = False) -> Any:
+    """The lower triangular L with x = L @ adjoint(L), or with `upper` the adjoint of it.
+
+    Args:
+        x: [..., n, n], hermitian and positive definite; of another matrix the hermitian part is taken.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.linalg.cholesky([[4.0, 2.0], [2.0, 2.0]])
+    array([[2., 0.],
+           [1., 1.]])
+    """
+    lower = apply("cholesky", [_hermitian(matrices("cholesky", x, square=True))])
+    return adjoint(lower) if upper else lower
+
+
+@array_function()
+def solve(x1: Any, x2: Any, /) -> Any:
+    """The x with x1 @ x = x2.
+
+    Args:
+        x1: [..., n, n], invertible.
+        x2: [n], or [..., n, k]; leading dimensions broadcast.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.linalg.solve([[2.0, 0.0], [0.0, 4.0]], [2.0, 4.0])
+    array([1., 1.])
+    """
+    a, b = matrices("solve", x1, square=True), inexact("solve", x2)
+    if rank_of(b) == 0:
+        raise ShapeError("solve: the right side is a scalar", source=here(), expected="[n] or [..., n, k]")
+    dtype = np.result_type(dtype_of(a), dtype_of(b))
+    a, b = cast(a, dtype), cast(b, dtype)
+    if rank_of(b) > 1:
+        return apply("solve", [a, b])
+    return squeezed(apply("solve", [a, expanded(b, [1])]), [rank_of(a) - 1])
+
+
+@array_function()
+def inv(x: Any, /) -> Any:
+    """The inverse of square matrices.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.linalg.inv([[2.0, 0.0], [0.0, 4.0]])
+    array([[0.5 , 0.  ],
+           [0.  , 0.25]])
+    """
+    x = matrices("inv", x, square=True)
+    return apply("solve", [x, _identity(x)])
+
+
+@array_function()
+def det(x: Any, /) -> Any:
+    """The determinant of square matrices: [...].
+
+    The first derivative is exact at singular matrices; the second one needs an invertible matrix.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(round(float(cnp.linalg.det([[2.0, 0.0], [0.0, 4.0]])), 12))
+    8.0
+    """
+    return apply("det", [matrices("det", x, square=True)])
+
+
+@array_function()
+def slogdet(x: Any, /) -> SlogdetResult:
+    """The sign of the determinant (a number of modulus 1 for complex matrices) and the logarithm of its modulus.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.linalg.slogdet([[1.0, 0.0], [0.0, -1.0]]).sign)
+    -1.0
+    """
+    x = matrices("slogdet", x, square=True)
+    # A real sign is constant where it is differentiable.
+    sign = apply("det_sign", [x if dtype_of(x).kind == "c" else stop_gradient(x)])
+    return SlogdetResult(sign, apply("logabsdet", [x]))
+
+
+@array_function()
+def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
+    """x = Q @ R with orthonormal columns in Q and an upper triangular R.
+
+    Args:
+        x: [..., m, n]. Q is [..., m, k] and R [..., k, n] with k = min(m, n).
+        mode: "reduced" only.
+
+    Derivatives exist where the first k columns are linearly independent.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> abs(cnp.linalg.qr([[3.0], [4.0]]).R)
+    array([[5.]])
+    """
+    if mode != "reduced":
+        raise TypeMismatchError("qr: only mode 'reduced' is supported", source=here(), got=repr(mode))
+    x = matrices("qr", x)
+    rows, columns = shape_of(x)[-2:]
+    if rows is not None and columns is not None and rows >= columns:
+        leading = x
+    else:
+        # Q depends on the first columns alone.
+        leading = sliced(x, rank_of(x) - 1, 0, minimum_size(x))
+    q = apply("orthonormal", [leading])
+    return QRResult(q, triu(apply("matmul", [adjoint(q), x])))
+
+
+def minimum_size(x: Any) -> Any:
+    """The smaller one of the last two sizes."""
+    rows, columns = dim(x, -2), dim(x, -1)
+    if isinstance(rows, Tensor) or isinstance(columns, Tensor):
+        return minimum(rows, columns)
+    return min(rows, columns)
+
+
+@array_function()
+def eigh(x: Any, /, UPLO: str = "L") -> EighResult:
+    """Eigenvalues, ascending and real: [..., n], and eigenvectors as columns: [..., n, n].
+
+    Args:
+        x: [..., n, n], hermitian; of another matrix the hermitian part is taken.
+        UPLO: accepted for NumPy; both triangles count.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.linalg.eigh([[2.0, 0.0], [0.0, 1.0]]).eigenvalues
+    array([1., 2.])
+    """
+    x = _hermitian(matrices("eigh", x, square=True))
+    return EighResult(apply("eigenvalues", [x]), apply("eigenvectors", [x]))
+
+
+@array_function()
+def eigvalsh(x: Any, /, UPLO: str = "L") -> Any:
+    """The eigenvalues of `eigh` alone.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.linalg.eigvalsh([[2.0, 0.0], [0.0, 1.0]])
+    array([1., 2.])
+    """
+    return apply("eigenvalues", [_hermitian(matrices("eigvalsh", x, square=True))])
+
+
+@array_function()
+def svd(x: Any, /, *, full_matrices: bool = False, compute_uv: bool = True) -> Any:
+    """x = U @ diag(S) @ Vh: the singular values S, descending, and the vectors as columns of U and rows of Vh.
+
+    Args:
+        x: [..., m, n]. U is [..., m, k], S is [..., k], Vh is [..., k, n] with k = min(m, n).
+        full_matrices: False only (the Array API's default is True): the other vectors are arbitrary.
+        compute_uv: False gives S alone, as in NumPy.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.linalg.svd([[0.0, 2.0], [1.0, 0.0]]).S
+    array([2., 1.])
+    """
+    if full_matrices:
+        raise TypeMismatchError(
+            "svd: full_matrices=True is not supported",
+            source=here(),
+            hint="pass full_matrices=False; the further vectors are not determined by the matrix",
+        )
+    x = matrices("svd", x)
+    if not compute_uv:
+        return apply("singular_values", [x])
+    both = apply("singular_vectors", [x])
+    axis, rows = rank_of(x) - 2, dim(x, -2)
+    u, v = sliced(both, axis, 0, rows), sliced(both, axis, rows, None)
+    return SVDResult(u, apply("singular_values", [x]), adjoint(v))
+
+
+@array_function()
+def svdvals(x: Any, /) -> Any:
+    """The singular values, descending: [..., min(m, n)].
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.linalg.svdvals([[0.0, 2.0], [1.0, 0.0]])
+    array([2., 1.])
+    """
+    return apply("singular_values", [matrices("svdvals", x)])
+
+
+@array_function()
+def pinv(x: Any, /, *, rtol: Any = None) -> Any:
+    """The pseudo-inverse of matrices [..., m, n]: [..., n, m].
+
+    Args:
+        rtol: a number; singular values up to rtol times the largest count as zero. By default max(m, n) * eps.
+
+    The derivative is the one along matrices of the same rank.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.linalg.pinv([[2.0, 0.0], [0.0, 0.0]])
+    array([[0.5, 0. ],
+           [0. , 0. ]])
+    """
+    if rtol is not None and (isinstance(rtol, Tensor) or np.ndim(rtol)):
+        raise TypeMismatchError("pinv: rtol is not a known number", source=here(), expected="a float", got=repr(rtol))
+    return apply("pinv", [matrices("pinv", x)], {"rtol": None if rtol is None else float(rtol)})
+
+
+@array_function()
+def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
+    """How many singular values exceed rtol (by default max(m, n) * eps) times the largest: int64 [...].
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.linalg.matrix_rank([[1.0, 1.0], [1.0, 1.0]]))
+    1
+    """
+    x = matrices("matrix_rank", x)
+    values = stop_gradient(apply("singular_values", [x]))
+    if rtol is None:
+        size = maximum(dim(x, -2), dim(x, -1))
+        rtol = multiply(cast(size, dtype_of(values)), np.finfo(dtype_of(values)).eps)
+    bound = multiply(largest(values, axis=-1, keepdims=True), rtol)
+    return total(greater(values, bound), axis=-1)
+
+
+@array_function()
+def matrix_power(x: Any, n: int, /) -> Any:
+    """Square matrices to a whole power, by repeated squaring; a negative one of the inverse.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.linalg.matrix_power([[1, 1], [0, 1]], 3)
+    array([[1, 3],
+           [0, 1]])
+    """
+    exponent = whole_number("matrix_power", "the exponent", n)
+    x = operand("matrix_power", x)
+    if rank_of(x) < 2 or dtype_of(x).kind not in "iu" or exponent < 0:
+        x = matrices("matrix_power", x, square=True)
+    if exponent < 0:
+        x, exponent = inv(x), -exponent
+    if exponent == 0:
+        return broadcasted(_identity(x), dims(x))
+    result = None
+    while True:
+        if exponent & 1:
+            result = x if result is None else matmul(result, x)
+        exponent >>= 1
+        if not exponent:
+            return result
+        x = matmul(x, x)

@@ -1,0 +1,162 @@
+"""`einsum`: pairwise contractions in the order that costs least where all sizes are known, else from the left."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.array.contract import Label, Term, contracted
+from ctrlgrad.frontend.array.dims import dtype_of, rank_of, shape_of, squeezed
+from ctrlgrad.frontend.array.promote import same_dtype, shown
+from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.source import here
+
+
+@array_function()
+def einsum(subscripts: str, *arrays: Any, optimize: Any = True) -> Any:
+    """Einstein's summation: products of arrays with named axes, summed over the names that the result lacks.
+
+    Args:
+        subscripts: as in NumPy: a letter for each axis, operands separated by commas, `...` for the axes
+            that broadcast, a letter twice in one operand for its diagonal. Without `->` the result has the letters
+            that occur once, in alphabetical order.
+        arrays: one for each operand.
+        optimize: accepted for NumPy's sake; the order of contraction is always chosen.
+
+    Raises:
+        ShapeError: the letters do not fit the arrays, or sizes of one letter differ.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.einsum("ij,j->i", [[1, 2], [3, 4]], [1, 1])
+    array([3, 7])
+    """
+    if not isinstance(subscripts, str):
+        raise TypeMismatchError(
+            "einsum: the subscripts are not text", source=here(), expected='such as "ij,jk->ik"', got=repr(subscripts)
+        )
+    given = subscripts.replace(" ", "")
+    if not arrays or given.partition("->")[0].count(",") != len(arrays) - 1:
+        raise ShapeError(
+            "einsum: one group of letters for each array",
+            source=here(),
+            expected=f"{len(arrays)} groups",
+            got=subscripts,
+        )
+    operands = same_dtype("einsum", arrays)
+    dtype = dtype_of(operands[0])
+    # Sums of small integers are taken in 64 bits, and wrap to the same value.
+    wide = np.sum(np.zeros(0, dtype)).dtype if dtype.kind in "biu" else dtype
+    plan = _parse(given, [rank_of(x) for x in operands])
+    terms = [Term(cast(x, wide), labels) for x, labels in zip(operands, plan.inputs, strict=True)]
+    terms = _without_broadcast_ones(subscripts, terms)
+    terms = [term.with_distinct_labels() for term in terms]
+    return cast(_contract_all(terms, plan.output).ordered(plan.output), dtype)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The labels of each operand's axes and of the result's. An axis of `...` is labelled by its place from the end."""
+
+    inputs: tuple[tuple[Label, ...], ...]
+    output: tuple[Label, ...]
+
+
+def _parse(given: str, ranks: Sequence[int]) -> _Plan:
+    left, arrow, right = given.partition("->")
+    inputs = tuple(_labels(given, group, rank) for group, rank in zip(left.split(","), ranks, strict=True))
+    everywhere = [label for labels in inputs for label in labels]
+    broad = max((-label for label in everywhere if isinstance(label, int)), default=0)
+    ellipsis: tuple[Label, ...] = tuple(range(-broad, 0))
+    if not arrow:
+        letters = sorted(label for label in set(everywhere) if isinstance(label, str) and everywhere.count(label) == 1)
+        return _Plan(inputs, (*ellipsis, *letters))
+    head, dots, tail = right.partition("...")
+    _check_letters(given, head + tail)
+    output = (*head, *(ellipsis if dots else ()), *tail)
+    if len(set(output)) != len(output) or not set(output) <= set(everywhere):
+        raise ShapeError("einsum: a letter of the result is repeated or stands in no operand", source=here(), got=given)
+    if ellipsis and not dots:
+        raise ShapeError("einsum: the result lacks the ... of an operand", source=here(), got=given)
+    return _Plan(inputs, output)
+
+
+def _labels(given: str, group: str, rank: int) -> tuple[Label, ...]:
+    head, dots, tail = group.partition("...")
+    _check_letters(given, head + tail)
+    broad = rank - len(head) - len(tail)
+    if broad < 0 or (broad > 0 and not dots):
+        raise ShapeError(
+            f"einsum: the group {group!r} does not fit its array",
+            source=here(),
+            expected=f"{len(head) + len(tail)} axes{' or more' if dots else ''}",
+            got=f"{rank} axes",
+        )
+    return (*head, *range(-broad, 0), *tail)
+
+
+def _check_letters(given: str, letters: str) -> None:
+    if any(letter not in string.ascii_letters for letter in letters):
+        raise ShapeError("einsum: not a letter", source=here(), expected="letters, commas, ... and ->", got=given)
+
+
+def _without_broadcast_ones(subscripts: str, terms: Sequence[Term]) -> list[Term]:
+    """The terms without axes of size 1 that broadcast against another operand's; an error where sizes differ."""
+    sizes: dict[Label, set[int | None]] = {}
+    for term in terms:
+        for label, size in zip(term.labels, shape_of(term.array), strict=True):
+            sizes.setdefault(label, set()).add(size)
+    for label, found in sizes.items():
+        if len(found - {1, None}) > 1:
+            raise ShapeError(
+                f"einsum: sizes of {label if isinstance(label, str) else '...'} differ",
+                source=here(),
+                expected=f"sizes that are equal or 1, for {subscripts}",
+                got=", ".join(shown(term.array) for term in terms),
+            )
+    result = []
+    for term in terms:
+        ones = [
+            axis
+            for axis, (label, size) in enumerate(zip(term.labels, shape_of(term.array), strict=True))
+            if size == 1 and sizes[label] != {1}
+        ]
+        labels = tuple(label for axis, label in enumerate(term.labels) if axis not in ones)
+        result.append(Term(squeezed(term.array, ones), labels))
+    return result
+
+
+def _contract_all(terms: list[Term], output: tuple[Label, ...]) -> Term:
+    for places in _path(terms, output):
+        chosen = [terms[place] for place in places]
+        terms = [term for place, term in enumerate(terms) if place not in places]
+        result = chosen[0]
+        for position, other in enumerate(chosen[1:], start=1):
+            later = [*terms, *chosen[position + 1 :]]
+            keep = frozenset(output).union(*(term.labels for term in later))
+            result = contracted(result, other, keep)
+        terms.append(result)
+    (last,) = terms
+    return last.without([label for label in last.labels if label not in output])
+
+
+def _path(terms: Sequence[Term], output: tuple[Label, ...]) -> list[tuple[int, ...]]:
+    """Which terms to contract, step by step; each step's result goes to the end of the list."""
+    if len(terms) == 1:
+        return []
+    if len(terms) == 2 or any(None in shape_of(term.array) for term in terms):
+        return [(0, 1), *((0, count) for count in range(len(terms) - 2, 0, -1))]
+    labels = list(dict.fromkeys(label for term in terms for label in term.labels))
+    if len(labels) > len(string.ascii_letters):
+        return [tuple(range(len(terms)))]
+    letters = dict(zip(labels, string.ascii_letters, strict=False))
+    groups = ["".join(letters[label] for label in group) for group in (*(term.labels for term in terms), output)]
+    # Only the shapes count: arrays of no bytes stand in.
+    blanks = [np.broadcast_to(np.float64(0), shape_of(term.array)) for term in terms]  # type: ignore[arg-type]
+    path, _ = np.einsum_path(",".join(groups[:-1]) + "->" + groups[-1], *blanks, optimize="greedy")
+    return [tuple(step) for step in path[1:]]

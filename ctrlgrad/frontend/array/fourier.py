@@ -1,0 +1,324 @@
+"""The names of `ctrlgrad.numpy.fft`: discrete Fourier transforms by the Array API, all on the one op `fft`.
+
+float32 and complex64 give complex64, everything else complex128. `norm` is "backward" (the inverse is divided by n),
+"ortho" (both by sqrt(n)) or "forward" (the forward transform is divided by n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.frontend.apply import apply, cast
+from ctrlgrad.frontend.array.arithmetic import divide, floor_divide, maximum, minimum, multiply, subtract
+from ctrlgrad.frontend.array.complex import conjugate
+from ctrlgrad.frontend.array.complex import real as real_part
+from ctrlgrad.frontend.array.dims import (
+    axes_in_order,
+    axis_of,
+    broadcasted,
+    concatenated,
+    dim,
+    dtype_of,
+    rank_of,
+    shape_of,
+    size_argument,
+    sliced,
+)
+from ctrlgrad.frontend.array.elementwise import sqrt
+from ctrlgrad.frontend.array.joining import roll
+from ctrlgrad.frontend.array.manipulation import flip
+from ctrlgrad.frontend.array.promote import operand, shown
+from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.source import here
+
+
+def _as_complex(operation: str, x: Any) -> Any:
+    x = operand(operation, x)
+    return cast(x, np.complex64 if dtype_of(x).name in ("float16", "float32", "complex64") else np.complex128)
+
+
+def _real_operand(operation: str, x: Any) -> Any:
+    x = operand(operation, x)
+    if dtype_of(x).kind == "c":
+        raise TypeMismatchError(f"{operation}: the operand is complex", source=here(), got=shown(x), hint="use fft")
+    return x
+
+
+def _size(operation: str, x: Any, axis: int, n: Any) -> Any:
+    size = dim(x, axis) if n is None else size_argument(operation, "n", n)
+    if not isinstance(size, Tensor) and size < 1:
+        raise ShapeError(f"{operation}: no elements to transform", source=here(), got=f"{shown(x)}, n={n}")
+    return size
+
+
+def _resized(x: Any, axis: int, size: Any) -> Any:
+    """x cut, or filled up with zeros, to a size along an axis."""
+    have = dim(x, axis)
+    if not isinstance(have, Tensor) and not isinstance(size, Tensor):
+        if size <= have:
+            return x if size == have else sliced(x, axis, 0, size)
+        missing: Any = size - have
+    else:
+        missing = maximum(subtract(size, have), 0)
+        x = sliced(x, axis, 0, minimum(size, have))
+    sizes = [missing if a == axis else dim(x, a) for a in range(rank_of(x))]
+    return concatenated([x, broadcasted(np.zeros((), dtype_of(x)), sizes)], axis)
+
+
+def _transformed(x: Any, axis: int, inverse: bool) -> Any:
+    return apply("fft", [x], {"axis": axis, "inverse": inverse})
+
+
+def _scaled(operation: str, x: Any, size: Any, norm: Any, inverse: bool) -> Any:
+    if norm not in (None, "backward", "ortho", "forward"):
+        raise TypeMismatchError(
+            f"{operation}: an unknown norm", source=here(), expected="'backward', 'ortho' or 'forward'", got=repr(norm)
+        )
+    if norm == "ortho":
+        return divide(x, cast(sqrt(cast(size, np.float64)), dtype_of(x)))
+    return divide(x, cast(size, dtype_of(x))) if inverse is (norm != "forward") else x
+
+
+def _one(operation: str, x: Any, n: Any, axis: Any, norm: Any, inverse: bool) -> Any:
+    x = _as_complex(operation, x)
+    place = axis_of(operation, axis, rank_of(x))
+    if n is not None or shape_of(x)[place] == 0:
+        x = _resized(x, place, _size(operation, x, place, n))
+    return _scaled(operation, _transformed(x, place, inverse), dim(x, place), norm, inverse)
+
+
+@array_function()
+def fft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
+    """y[k] = sum over j of x[j] exp(-2 pi i j k / n) along an axis, cut or filled up with zeros to n first.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.fft([1.0, 0.0])
+    array([1.+0.j, 1.+0.j])
+    """
+    return _one("fft", x, n, axis, norm, False)
+
+
+@array_function()
+def ifft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
+    """The inverse of `fft`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.ifft([2.0, 0.0])
+    array([1.+0.j, 1.+0.j])
+    """
+    return _one("ifft", x, n, axis, norm, True)
+
+
+@array_function()
+def rfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
+    """The first n // 2 + 1 elements of the `fft` of real numbers: the others are their conjugates.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.rfft([1.0, 0.0, 0.0]).shape
+    (2,)
+    """
+    whole = _one("rfft", _real_operand("rfft", x), n, axis, norm, False)
+    place = axis_of("rfft", axis, rank_of(whole))
+    return sliced(whole, place, 0, _half(dim(whole, place)) + 1)
+
+
+def _half(size: Any) -> Any:
+    return floor_divide(size, 2) if isinstance(size, Tensor) else size // 2
+
+
+def _whole(operation: str, x: Any, n: Any, axis: Any) -> tuple[Any, int]:
+    """All n elements of a transform of real numbers from the first n // 2 + 1, and the axis."""
+    x = _as_complex(operation, x)
+    place = axis_of(operation, axis, rank_of(x))
+    size = multiply(subtract(dim(x, place), 1), 2) if n is None else size_argument(operation, "n", n)
+    size = size if isinstance(size, Tensor) else int(size)
+    half: Any = _half(size)
+    if not isinstance(size, Tensor) and size < 1:
+        raise ShapeError(f"{operation}: no elements to transform", source=here(), got=f"{shown(x)}, n={n}")
+    kept = _resized(x, place, half + 1)
+    # Elements 1 to (n - 1) // 2 come back, conjugated, from the end.
+    last = size - half
+    mirrored = conjugate(flip(sliced(kept, place, 1, last), place))
+    return concatenated([kept, mirrored], place), place
+
+
+@array_function()
+def irfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
+    """The inverse of `rfft`: n real numbers, by default 2 * (m - 1) of m.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.irfft([1.0, 0.0])
+    array([0.5, 0.5])
+    """
+    whole, place = _whole("irfft", x, n, axis)
+    return _scaled("irfft", real_part(_transformed(whole, place, True)), dim(whole, place), norm, True)
+
+
+@array_function()
+def hfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
+    """The `fft` of n numbers with conjugate symmetry, given by the first n // 2 + 1: real.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.hfft([1.0, 0.0])
+    array([1., 1.])
+    """
+    whole, place = _whole("hfft", x, n, axis)
+    return _scaled("hfft", real_part(_transformed(whole, place, False)), dim(whole, place), norm, False)
+
+
+@array_function()
+def ihfft(x: Any, /, n: Any = None, axis: Any = -1, norm: Any = None) -> Any:
+    """The inverse of `hfft`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.ihfft([1.0, 1.0]).shape
+    (2,)
+    """
+    whole = _one("ihfft", _real_operand("ihfft", x), n, axis, norm, True)
+    place = axis_of("ihfft", axis, rank_of(whole))
+    return sliced(whole, place, 0, _half(dim(whole, place)) + 1)
+
+
+def _plan(operation: str, x: Any, s: Any, axes: Any) -> list[tuple[int, Any]]:
+    """The axes to transform, in order, and the size to transform each in (None: as it is)."""
+    rank = rank_of(x)
+    sizes = None if s is None else [None if n == -1 else n for n in s]
+    if axes is None:
+        axes = list(range(rank)) if sizes is None else list(range(rank - len(sizes), rank))
+    places = axes_in_order(operation, list(axes), rank)
+    sizes = [None] * len(places) if sizes is None else sizes
+    if len(sizes) != len(places) or not places:
+        raise ShapeError(f"{operation}: one size for each axis", source=here(), got=f"s={s}, axes={axes}")
+    return list(zip(places, sizes, strict=True))
+
+
+def _several(operation: str, x: Any, plan: Sequence[tuple[int, Any]], norm: Any, inverse: bool) -> Any:
+    for place, n in plan:
+        x = _one(operation, x, n, place, norm, inverse)
+    return x
+
+
+@array_function()
+def fftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+    """`fft` along several axes (None: all), each in the size that `s` names.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.fftn([[1.0, 0.0]])
+    array([[1.+0.j, 1.+0.j]])
+    """
+    x = _as_complex("fftn", x)
+    return _several("fftn", x, _plan("fftn", x, s, axes), norm, False)
+
+
+@array_function()
+def ifftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+    """The inverse of `fftn`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.ifftn([[2.0, 0.0]])
+    array([[1.+0.j, 1.+0.j]])
+    """
+    x = _as_complex("ifftn", x)
+    return _several("ifftn", x, _plan("ifftn", x, s, axes), norm, True)
+
+
+@array_function()
+def rfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+    """`rfft` along the last of several axes, `fft` along the others.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.rfftn([[1.0, 0.0, 0.0]]).shape
+    (1, 2)
+    """
+    x = _real_operand("rfftn", x)
+    *others, (place, n) = _plan("rfftn", x, s, axes)
+    return _several("rfftn", rfft(x, n, place, norm), others, norm, False)
+
+
+@array_function()
+def irfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
+    """The inverse of `rfftn`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.irfftn([[1.0, 0.0]])
+    array([[0.5, 0.5]])
+    """
+    x = _as_complex("irfftn", x)
+    *others, (place, n) = _plan("irfftn", x, s, axes)
+    return irfft(_several("irfftn", x, others, norm, True), n, place, norm)
+
+
+def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = np.float64) -> Any:
+    """The frequencies that belong to the elements of an `fft` of n samples at distance d.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.fftfreq(4)
+    array([ 0.  ,  0.25, -0.5 , -0.25])
+    """
+    return np.fft.fftfreq(n, d).astype(dtype)
+
+
+def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = np.float64) -> Any:
+    """As `fftfreq`, for `rfft`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.rfftfreq(4)
+    array([0.  , 0.25, 0.5 ])
+    """
+    return np.fft.rfftfreq(n, d).astype(dtype)
+
+
+def _shifts(operation: str, x: Any, axes: Any) -> list[int]:
+    return axes_in_order(operation, list(range(rank_of(x))) if axes is None else axes, rank_of(x))
+
+
+@array_function()
+def fftshift(x: Any, /, *, axes: Any = None) -> Any:
+    """The element of frequency zero moved to the middle, along axes or all.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.fftshift([0, 1, -1])
+    array([-1,  0,  1])
+    """
+    x = operand("fftshift", x)
+    for place in _shifts("fftshift", x, axes):
+        x = roll(x, _half(dim(x, place)), place)
+    return x
+
+
+@array_function()
+def ifftshift(x: Any, /, *, axes: Any = None) -> Any:
+    """The inverse of `fftshift`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fft.ifftshift([-1, 0, 1])
+    array([ 0,  1, -1])
+    """
+    x = operand("ifftshift", x)
+    for place in _shifts("ifftshift", x, axes):
+        half = _half(dim(x, place))
+        x = roll(x, subtract(0, half) if isinstance(half, Tensor) else -half, place)
+    return x
+
+
+__all__ = [
+    "fft",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "hfft",
+    "ifft",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "irfft",
+    "irfftn",
+    "rfft",
+    "rfftfreq",
+    "rfftn",
+]

@@ -1,0 +1,331 @@
+"""Functions that put arrays together and take them apart, and that move elements around the ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.array.arithmetic import add, floor_divide, minimum, multiply, remainder
+from ctrlgrad.frontend.array.dims import (
+    at_index,
+    axis_of,
+    broadcasted,
+    concatenated,
+    dim,
+    dims,
+    dtype_of,
+    expanded,
+    rank_of,
+    reshaped,
+    shape_of,
+    size_argument,
+    sliced,
+    whole_number,
+)
+from ctrlgrad.frontend.array.elementwise import negative
+from ctrlgrad.frontend.array.manipulation import ravel
+from ctrlgrad.frontend.array.promote import operand, same_dtype, shown, to_dtype
+from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.source import here
+
+
+def _several(operation: str, xs: Any) -> list[Any]:
+    """The arrays to join, promoted to one dtype; an array stands for its rows."""
+    if isinstance(xs, Tensor | np.ndarray):
+        xs = list(xs)
+    if not isinstance(xs, list | tuple) or not xs:
+        raise TypeMismatchError(
+            f"{operation}: takes a list of one array or more", source=here(), got=f"{type(xs).__name__} {xs!r}"[:60]
+        )
+    return same_dtype(operation, xs)
+
+
+def _check_fit(operation: str, arrays: Sequence[Any], axis: int | None) -> None:
+    """Refuse arrays whose sizes differ elsewhere than on `axis`."""
+    if len({rank_of(x) for x in arrays}) > 1:
+        raise ShapeError(
+            f"{operation}: the ranks differ",
+            source=here(),
+            expected="arrays of one rank",
+            got=", ".join(map(shown, arrays)),
+            hint="add a dimension with x[None], or join along a new one with numpy.stack",
+        )
+    for place in range(rank_of(arrays[0])):
+        if place != axis and len({shape_of(x)[place] for x in arrays} - {None}) > 1:
+            raise ShapeError(
+                f"{operation}: sizes differ on axis {place}",
+                source=here(),
+                expected="arrays that differ at most in the axis along which they are joined",
+                got=", ".join(map(shown, arrays)),
+                hint="join along the axis that differs, or pad the smaller ones",
+            )
+
+
+@array_function("concat")
+def concatenate(arrays: Any, axis: Any = 0, dtype: Any = None) -> Any:
+    """Arrays one after the other along an axis; flattened first where it is None.
+
+    Raises:
+        ShapeError: sizes differ on another axis, or the arrays are scalars.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.concatenate([[1, 2], [3.5]])
+    array([1. , 2. , 3.5])
+    """
+    parts = _several("concatenate", arrays)
+    if axis is None:
+        parts, axis = [ravel(x) for x in parts], 0
+    if rank_of(parts[0]) == 0:
+        raise ShapeError("concatenate: scalars have no axis", source=here(), got=shown(parts[0]), hint="use stack")
+    place = axis_of("concatenate", axis, rank_of(parts[0]))
+    _check_fit("concatenate", parts, place)
+    if dtype is not None:
+        parts = [to_dtype("concatenate", x, dtype) for x in parts]
+    return concatenated(parts, place)
+
+
+@array_function()
+def stack(arrays: Any, axis: Any = 0, *, dtype: Any = None) -> Any:
+    """Arrays of one shape side by side along a new axis.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.stack([[1, 2], [3, 4]], axis=1)
+    array([[1, 3],
+           [2, 4]])
+    """
+    parts = _several("stack", arrays)
+    _check_fit("stack", parts, None)
+    place = axis_of("stack", axis, rank_of(parts[0]) + 1)
+    if dtype is not None:
+        parts = [to_dtype("stack", x, dtype) for x in parts]
+    return concatenated([expanded(x, [place]) for x in parts], place)
+
+
+def _lifted(x: Any, rank: int) -> Any:
+    return expanded(x, range(max(rank - rank_of(x), 0)))
+
+
+@array_function("row_stack")
+def vstack(arrays: Any) -> Any:
+    """Arrays below each other; vectors are rows.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.vstack([[1, 2], [3, 4]])
+    array([[1, 2],
+           [3, 4]])
+    """
+    return concatenate([_lifted(x, 2) for x in _several("vstack", arrays)])
+
+
+@array_function()
+def hstack(arrays: Any) -> Any:
+    """Arrays beside each other: along the second axis, or the first for vectors.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.hstack([[1, 2], [3, 4]])
+    array([1, 2, 3, 4])
+    """
+    parts = [_lifted(x, 1) for x in _several("hstack", arrays)]
+    return concatenate(parts, 0 if rank_of(parts[0]) == 1 else 1)
+
+
+@array_function()
+def unstack(x: Any, *, axis: Any = 0) -> tuple[Any, ...]:
+    """The slices along an axis of known size, without that axis.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.unstack([[1, 2], [3, 4]])[1]
+    array([3, 4])
+    """
+    x = operand("unstack", x)
+    place = axis_of("unstack", axis, rank_of(x))
+    count = shape_of(x)[place]
+    if count is None:
+        raise ShapeError(
+            "unstack: the axis has an unknown size",
+            source=here(),
+            got=shown(x),
+            hint="use ctrlgrad.scan to loop over it",
+        )
+    return tuple(at_index(x, place, i) for i in range(count))
+
+
+def _cut(x: Any, axis: int, bounds: Sequence[Any]) -> list[Any]:
+    """x cut at the given places along an axis."""
+    starts, stops = [None, *bounds], [*bounds, None]
+    return [sliced(x, axis, start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+
+def _places(operation: str, indices_or_sections: Any) -> list[Any] | None:
+    """The places to cut at, or None for a number of equal parts."""
+    if isinstance(indices_or_sections, list | tuple) or np.ndim(_known(indices_or_sections)) == 1:
+        return [size_argument(operation, "a place to cut", place) for place in indices_or_sections]
+    return None
+
+
+def _known(x: Any) -> Any:
+    return 0 if isinstance(x, Tensor) and x.ndim == 0 else () if isinstance(x, Tensor) else x
+
+
+def _sections(operation: str, count: Any) -> int:
+    number = whole_number(operation, "the number of parts", count)
+    if number <= 0:
+        raise ShapeError(f"{operation}: at least one part", source=here(), got=str(number))
+    return number
+
+
+@array_function()
+def split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
+    """x cut into equal parts along an axis, or at the given places (which may be traced).
+
+    Raises:
+        ShapeError: the size does not divide; an ExecutionError at run time where it is unknown.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.split([1, 2, 3, 4], 2)[1]
+    array([3, 4])
+    """
+    x = operand("split", x)
+    place = axis_of("split", axis, rank_of(x))
+    cuts = _places("split", indices_or_sections)
+    if cuts is not None:
+        return _cut(x, place, cuts)
+    count, size = _sections("split", indices_or_sections), shape_of(x)[place]
+    if size is not None:
+        if size % count:
+            raise ShapeError(
+                "split: the parts are not equal",
+                source=here(),
+                expected=f"a size that {count} divides",
+                got=shown(x),
+                hint="use array_split",
+            )
+        return _cut(x, place, range(size // count, size, size // count) if size else [0] * (count - 1))
+    # A reshape fails at run time where the size does not divide.
+    sizes = dims(x)
+    rows = reshaped(x, [*sizes[:place], count, floor_divide(sizes[place], count), *sizes[place + 1 :]])
+    return [at_index(rows, place, i) for i in range(count)]
+
+
+@array_function()
+def array_split(x: Any, indices_or_sections: Any, axis: Any = 0) -> list[Any]:
+    """As `split`, but the parts may differ by one element, the larger ones first.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.array_split([1, 2, 3], 2)[1]
+    array([3])
+    """
+    x = operand("array_split", x)
+    place = axis_of("array_split", axis, rank_of(x))
+    cuts = _places("array_split", indices_or_sections)
+    if cuts is None:
+        count, size = _sections("array_split", indices_or_sections), dim(x, place)
+        if isinstance(size, Tensor):
+            small, extra = floor_divide(size, count), remainder(size, count)
+            cuts = [add(multiply(small, i), minimum(extra, i)) for i in range(1, count)]
+        else:
+            cuts = [size // count * i + min(size % count, i) for i in range(1, count)]
+    return _cut(x, place, cuts)
+
+
+@array_function()
+def roll(x: Any, shift: Any, axis: Any = None) -> Any:
+    """Elements moved along axes by `shift` places (which may be traced), around the end.
+
+    Without an axis, all elements in one dimension are moved.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.roll([1, 2, 3], 1)
+    array([3, 1, 2])
+    """
+    x = operand("roll", x)
+    if axis is None:
+        return reshaped(_rolled(ravel(x), _total(shift), 0), dims(x))
+    places = [axis_of("roll", a, rank_of(x)) for a in (axis if isinstance(axis, list | tuple) else (axis,))]
+    shifts = list(shift) if isinstance(shift, list | tuple) else [shift] * len(places)
+    if len(shifts) != len(places) and len(places) == 1:
+        places = places * len(shifts)
+    if len(shifts) != len(places):
+        raise ShapeError(
+            "roll: as many shifts as axes", source=here(), expected=f"{len(places)} shifts", got=str(shift)
+        )
+    for place, by in zip(places, shifts, strict=True):
+        x = _rolled(x, size_argument("roll", "the shift", by), place)
+    return x
+
+
+def _total(shift: Any) -> Any:
+    several = shift if isinstance(shift, list | tuple) else (shift,)
+    total: Any = 0
+    for by in several:
+        by = size_argument("roll", "the shift", by)
+        total = add(total, by) if isinstance(total, Tensor) or isinstance(by, Tensor) else total + by
+    return total
+
+
+def _rolled(x: Any, shift: Any, axis: int) -> Any:
+    size = dim(x, axis)
+    if not isinstance(size, Tensor) and not isinstance(shift, Tensor):
+        first = -shift % size if size else 0
+        return x if first == 0 else concatenated([sliced(x, axis, first, None), sliced(x, axis, None, first)], axis)
+    if not isinstance(shift, Tensor) and shift == 0:
+        return x
+    first = remainder(negative(cast(shift, np.int64)), size)
+    rolled = concatenated([sliced(x, axis, first, None), sliced(x, axis, None, first)], axis)
+    # Cutting at a traced place loses a known size.
+    return rolled if isinstance(size, Tensor) else reshaped(rolled, dims(x))
+
+
+@array_function()
+def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Any:
+    """x with a margin of a constant value.
+
+    Args:
+        x: any shape.
+        pad_width: known widths: one int, (before, after), or one such pair for each axis.
+        mode: "constant" only; another one is a TypeMismatchError.
+        constant_values: the value, in the same forms; a single one may be traced.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.pad([1, 2], (1, 0))
+    array([0, 1, 2])
+    """
+    if mode != "constant":
+        raise TypeMismatchError("pad: only mode 'constant' is supported", source=here(), got=repr(mode))
+    x = operand("pad", x)
+    widths = _pairs("the widths", pad_width, rank_of(x))
+    if widths.dtype.kind not in "iu" or (widths < 0).any():
+        raise ShapeError("pad: a width is not a whole number of zero or more", source=here(), got=str(pad_width))
+    value: Any = None
+    if isinstance(constant_values, Tensor):
+        value = to_dtype("pad", constant_values, dtype_of(x))
+    values = None if value is not None else _pairs("the values", constant_values, rank_of(x))
+    for axis, (before, after) in enumerate(widths.tolist()):
+        sizes = [dim(x, a) if a != axis and (before or after) else 0 for a in range(rank_of(x))]
+        parts = [x]
+        for side, width in enumerate((before, after)):
+            if width:
+                sizes[axis] = width
+                fill = value if values is None else to_dtype("pad", values[axis, side], dtype_of(x))
+                parts.insert(len(parts) if side else 0, broadcasted(fill, sizes))
+        x = concatenated(parts, axis)
+    return x
+
+
+def _pairs(what: str, given: Any, rank: int) -> np.ndarray:
+    if isinstance(given, Tensor):
+        raise TypeMismatchError(f"pad: {what} must be known", source=here(), got=repr(given))
+    try:
+        return np.broadcast_to(np.asarray(given), (rank, 2))
+    except ValueError as error:
+        raise ShapeError(
+            f"pad: {what} are of the wrong form",
+            source=here(),
+            expected=f"one number, (before, after), or {rank} such pairs",
+            got=str(given),
+        ) from error

@@ -1,0 +1,227 @@
+"""Reductions along axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.frontend.apply import apply, cast
+from ctrlgrad.frontend.array.arithmetic import maximum, subtract
+from ctrlgrad.frontend.array.dims import (
+    axes_of,
+    axis_of,
+    dim,
+    dtype_of,
+    rank_of,
+    reshaped,
+    times,
+)
+from ctrlgrad.frontend.array.elementwise import abs as absolute
+from ctrlgrad.frontend.array.elementwise import sqrt, square
+from ctrlgrad.frontend.array.manipulation import ravel
+from ctrlgrad.frontend.array.promote import operand, to_dtype, truth
+from ctrlgrad.frontend.array.ranges import diagonal
+from ctrlgrad.frontend.functions import array_function
+
+
+def reduce(op: str, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    return apply(op, [x], {"axes": axes, "keepdims": bool(keepdims)})
+
+
+def widened(operation: str, x: Any, dtype: Any) -> Any:
+    """The operand in the dtype that NumPy adds it up in: small integers and booleans grow to 64 bits."""
+    x = operand(operation, x)
+    wide = np.sum(np.zeros(0, dtype_of(x))).dtype if dtype is None else dtype
+    return to_dtype(operation, x, wide)
+
+
+@array_function()
+def sum(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+    """The sum along axes, or of all elements.
+
+    Args:
+        x: numbers of any shape; small integers and booleans are added up in 64 bits.
+        axis: an int, a tuple of ints, or None.
+        dtype: the dtype to add up in.
+        keepdims: keep each reduced axis with size 1.
+
+    Raises:
+        ShapeError: an axis that does not exist or stands twice.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.sum([[1.0, 2.0], [3.0, 4.0]]))
+    10.0
+    """
+    x = widened("sum", x, dtype)
+    return reduce("sum", x, axes_of("sum", axis, rank_of(x)), keepdims)
+
+
+def _count(x: Any, axes: tuple[int, ...]) -> Any:
+    return times([dim(x, a) for a in axes])
+
+
+def _inexact(operation: str, x: Any, dtype: Any) -> Any:
+    """The operand as floats or complex numbers, integers as float64."""
+    x = operand(operation, x)
+    if dtype is None:
+        dtype = np.float64 if dtype_of(x).kind in "biu" else dtype_of(x)
+    return to_dtype(operation, x, dtype)
+
+
+def _averaged(total: Any, count: Any) -> Any:
+    """total / count in the total's dtype."""
+    return apply("divide", [total, cast(count, dtype_of(total))])
+
+
+@array_function()
+def mean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+    """The mean along axes, or of all elements; arguments as for `sum`. Integers give float64; no elements give nan.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.mean([1, 2]))
+    1.5
+    """
+    x = _inexact("mean", x, dtype)
+    result = dtype_of(x)
+    # Half precision adds up in single, as in NumPy.
+    x = cast(x, np.float32) if result == np.float16 else x
+    axes = axes_of("mean", axis, rank_of(x))
+    return cast(_averaged(reduce("sum", x, axes, keepdims), _count(x, axes)), result)
+
+
+@array_function()
+def var(
+    x: Any, axis: Any = None, dtype: Any = None, *, ddof: Any = 0, correction: Any = None, keepdims: bool = False
+) -> Any:
+    """The variance along axes, or of all elements; arguments as for `sum`.
+
+    `correction` (NumPy's `ddof`) is subtracted from the number of elements that the squares are divided by.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.var([1.0, 3.0]))
+    1.0
+    """
+    x = _inexact("var", x, dtype)
+    result = np.zeros(0, dtype_of(x)).real.dtype
+    x = cast(x, np.float32) if result == np.float16 else x
+    axes = axes_of("var", axis, rank_of(x))
+    count = _count(x, axes)
+    centre = _averaged(reduce("sum", x, axes, True), count)
+    distance = apply("subtract", [x, centre])
+    squares = square(absolute(distance) if dtype_of(x).kind == "c" else distance)
+    left = maximum(subtract(count, ddof if correction is None else correction), 0)
+    return cast(_averaged(reduce("sum", squares, axes, keepdims), left), result)
+
+
+@array_function()
+def std(
+    x: Any, axis: Any = None, dtype: Any = None, *, ddof: Any = 0, correction: Any = None, keepdims: bool = False
+) -> Any:
+    """The square root of `var`, with its arguments.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.std([1.0, 3.0]))
+    1.0
+    """
+    return sqrt(var(x, axis, dtype, ddof=ddof, correction=correction, keepdims=keepdims))
+
+
+@array_function("amax")
+def max(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """The largest element along axes, or of all; arguments as for `sum`. No elements are a ShapeError.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.max([1.0, 3.0, 2.0]))
+    3.0
+    """
+    x = operand("max", x)
+    return reduce("max", x, axes_of("max", axis, rank_of(x)), keepdims)
+
+
+@array_function("amin")
+def min(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """The smallest element along axes, or of all; arguments as for `sum`. No elements are a ShapeError.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.min([1.0, 3.0, 2.0]))
+    1.0
+    """
+    x = operand("min", x)
+    return reduce("min", x, axes_of("min", axis, rank_of(x)), keepdims)
+
+
+def _position(op: str, x: Any, axis: Any, keepdims: bool) -> Any:
+    x = operand(op, x)
+    if axis is None:
+        place = reduce(op, ravel(x), (0,), False)
+        return reshaped(place, [1] * rank_of(x)) if keepdims else place
+    return reduce(op, x, (axis_of(op, axis, rank_of(x)),), keepdims)
+
+
+@array_function()
+def argmax(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """The index of the first largest element along an axis, or of all in one dimension: int64.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.argmax([1.0, 3.0, 2.0]))
+    1
+    """
+    return _position("argmax", x, axis, keepdims)
+
+
+@array_function()
+def argmin(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """The index of the first smallest element along an axis, or of all in one dimension: int64.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.argmin([1.0, 3.0, 2.0]))
+    0
+    """
+    return _position("argmin", x, axis, keepdims)
+
+
+@array_function()
+def any(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """Whether an element along axes, or of all, is other than zero.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.any([False, True]))
+    True
+    """
+    x = truth("any", x)
+    return reduce("any", x, axes_of("any", axis, rank_of(x)), keepdims)
+
+
+@array_function()
+def all(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """Whether every element along axes, or of all, is other than zero.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.all([False, True]))
+    False
+    """
+    x = truth("all", x)
+    return reduce("all", x, axes_of("all", axis, rank_of(x)), keepdims)
+
+
+@array_function()
+def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
+    """The sum of a diagonal.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.trace([[1, 2], [3, 4]]))
+    5
+    """
+    return sum(diagonal(x, offset, axis1, axis2), axis=-1, dtype=dtype)
+
+
+@array_function()
+def count_nonzero(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """How many elements along axes, or of all, are other than zero: int64. It has no derivative.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.count_nonzero([1, 0, 2]))
+    2
+    """
+    return sum(truth("count_nonzero", x), axis, np.int64, keepdims=keepdims)

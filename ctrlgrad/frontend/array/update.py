@@ -1,0 +1,148 @@
+"""`at(x)[key].set(value)` and its kin: indexed updates that return the new array.
+
+An update is done in place where the old array is not used again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.frontend.apply import apply, result_dtype
+from ctrlgrad.frontend.array.arithmetic import maximum, minimum, multiply
+from ctrlgrad.frontend.array.dims import (
+    broadcasted,
+    dim,
+    dims,
+    dtype_of,
+    expanded,
+    iota,
+    rank_of,
+    reshaped,
+    times,
+)
+from ctrlgrad.frontend.array.indexing import Index, index
+from ctrlgrad.frontend.array.manipulation import ravel
+from ctrlgrad.frontend.array.promote import convert, operand, operands, shown
+from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.loops import fori_loop
+from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.source import here
+
+
+@dataclass(frozen=True)
+class At:
+    """An array that waits for a key: `at(x)[key]`."""
+
+    x: Any
+
+    def __getitem__(self, key: Any) -> Place:
+        return Place(index(self.x, key))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A part of an array: each method returns the whole array with that part changed.
+
+    Values broadcast to the part and take the array's dtype; a value that would lose its fraction or its imaginary
+    part is a TypeMismatchError.
+    """
+
+    index: Index
+
+    def set(self, value: Any) -> Any:
+        """With `value` there. Where an integer array names a position twice, the last value stays."""
+        return self._update("setitem", "set", self._value("set", value))
+
+    def add(self, value: Any) -> Any:
+        """With `value` added. Where an integer array names a position twice, both values are added."""
+        return self._update("additem", "add", self._value("add", value))
+
+    def multiply(self, value: Any) -> Any:
+        """With `value` multiplied in. Where an integer array names a position twice, both values are."""
+        return self._combine("multiply", multiply, value)
+
+    def min(self, value: Any) -> Any:
+        """With the smaller one of what is there and `value`, or the smallest where a position is named twice."""
+        return self._combine("min", minimum, value)
+
+    def max(self, value: Any) -> Any:
+        """With the larger one of what is there and `value`, or the largest where a position is named twice."""
+        return self._combine("max", maximum, value)
+
+    def _value(self, method: str, value: Any) -> Any:
+        (value,) = operands(f"at[...].{method}", (value,))
+        dtype = dtype_of(self.index.target)
+        if not np.can_cast(result_dtype(value, self.index.target), dtype, "same_kind"):
+            raise TypeMismatchError(
+                f"at[...].{method}: the value's dtype does not fit the array's",
+                source=here(),
+                expected=f"a value that becomes {dtype} without loss of kind",
+                got=shown(value),
+                hint=f"value.astype({dtype.name}), or an array of another dtype",
+            )
+        return convert(f"at[...].{method}", value, dtype)
+
+    def _update(self, op: str, method: str, value: Any) -> Any:
+        at = self.index
+        if op == "additem" and dtype_of(at.target).kind == "b":
+            raise TypeMismatchError(
+                f"at[...].{method}: booleans do not add up", source=here(), got=shown(at.target), hint="use .set"
+            )
+        if self._is_choice(value):
+            x = at.target
+            return self._chosen(value if op == "setitem" else apply("add", [x, value]))
+        return apply(op, [at.target, value, *at.operands], {"key": at.key})
+
+    def _is_choice(self, value: Any) -> bool:
+        """Whether a traced mask is the whole key and the value has no row for each true element."""
+        at = self.index
+        return at.mask is not None and rank_of(value) <= rank_of(at.target) - rank_of(at.mask)
+
+    def _chosen(self, changed: Any) -> Any:
+        """`changed` where the mask holds, else the array as it was: its shape stays known."""
+        mask, x = self.index.mask, self.index.target
+        mask = expanded(mask, range(rank_of(mask), rank_of(x)))
+        return apply("where", [mask, changed, x])
+
+    def _combine(self, method: str, combine: Any, value: Any) -> Any:
+        at = self.index
+        value = self._value(method, value)
+        if self._is_choice(value):
+            return self._chosen(combine(at.target, value))
+        if at.may_repeat:
+            return self._one_by_one(combine, value)
+        old = apply("getitem", [at.target, *at.operands], {"key": at.key})
+        return self._update("setitem", method, combine(old, value))
+
+    def _one_by_one(self, combine: Any, value: Any) -> Any:
+        """A loop over the positions: an integer array may name one twice, and every value counts."""
+        at = self.index
+        numbers = reshaped(iota(times(dims(at.target))), dims(at.target))
+        places = apply("getitem", [numbers, *at.operands], {"key": at.key})
+        values = ravel(broadcasted(value, dims(places)))
+        places, flat = ravel(places), ravel(at.target)
+        one = {"key": (DYNAMIC,)}
+
+        def body(k: Any, x: Any) -> Any:
+            place = apply("getitem", [places, k], one)
+            new = combine(apply("getitem", [x, place], one), apply("getitem", [values, k], one))
+            return apply("setitem", [x, new, place], one)
+
+        return reshaped(fori_loop(0, dim(places, 0), body, flat), dims(at.target))
+
+
+@array_function()
+def at(x: Any) -> At:
+    """`at(x)[key]`, followed by `.set(v)`, `.add(v)`, `.multiply(v)`, `.min(v)` or `.max(v)`: x with a part changed.
+
+    Keys are those of `x[key]`. x itself stays as it is.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.at([1, 2, 3])[1:].add(10)
+    array([ 1, 12, 13])
+    """
+    return At(operand("at", x))

@@ -1,0 +1,149 @@
+"""Tracing a Python function into a region, and saying path by path where two pytrees of types differ."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ctrlgrad import tree
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import Builder, Graph, Type, Value
+from ctrlgrad.source import Source, here
+
+
+@dataclass
+class Traced:
+    """A region whose function has been called: its builder and the pytree of results."""
+
+    builder: Builder
+    leaves: list[Any]
+    treedef: tree.TreeDef
+
+    def finish(self, extra: Sequence[Value] = (), dtypes: Sequence[Any] | None = None) -> Graph:
+        """Close the region; its outputs are the leaves, cast to `dtypes`, then `extra`."""
+        with trace.recording(self.builder):
+            leaves = self.leaves
+            if dtypes is not None:
+                leaves = [x if d is None else cast(x, d) for x, d in zip(leaves, dtypes, strict=True)]
+            outputs = [value_in(self.builder, x) for x in leaves]
+        return self.builder.finish([*outputs, *extra])
+
+
+def trace_region(
+    name: str,
+    fn: Callable[..., Any],
+    treedef: tree.TreeDef,
+    types: Sequence[Type],
+    hints: Sequence[str | None],
+    weak: Sequence[bool] = (),
+) -> Traced:
+    """Call `fn` on one pytree of tensors that stand for the region's inputs; those marked `weak` for Python numbers."""
+    builder = Builder(trace.current(), name)
+    with trace.recording(builder):
+        numbers = weak or [False] * len(types)
+        inputs = [
+            Tensor(builder, builder.input(t, h), is_number)
+            for t, h, is_number in zip(types, hints, numbers, strict=True)
+        ]
+        leaves, result_treedef = tree.flatten(fn(tree.unflatten(treedef, inputs)))
+        check_leaves(name, leaves)
+    return Traced(builder, leaves, result_treedef)
+
+
+def check_callable(operation: str, name: str, fn: Any, arguments: Sequence[str], source: Source | None) -> None:
+    """Refuse what is no function, or none of so many arguments, before it is called."""
+    shown = f"a function of {', '.join(arguments)}" if arguments else "a function without arguments"
+    if not callable(fn):
+        raise TypeMismatchError(
+            f"{operation}: {name} is not a function",
+            source=source,
+            expected=shown,
+            got=type(fn).__name__,
+            hint="pass a function: lambda: value",
+        )
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return  # built-in functions may have none
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeMismatchError(
+            f"{operation}: {name} does not take the arguments that it is given",
+            source=source,
+            expected=shown,
+            got=f"{getattr(fn, '__name__', name)}{signature}",
+            hint="several values are carried as one pytree: lambda carry: ..., with carry = (a, b)"
+            if operation == "while_loop"
+            else "change its parameters, or the operands",
+        ) from error
+
+
+def check_leaves(what: str, leaves: Sequence[Any]) -> None:
+    """Refuse results that are no arrays or numbers."""
+    for leaf in leaves:
+        try:
+            type_of(leaf)
+        except (TypeError, ValueError) as error:
+            raise TypeMismatchError(
+                f"{what}: a leaf is not an array or a number",
+                source=here(),
+                expected="pytrees of arrays, numbers and traced tensors",
+                got=f"{type(leaf).__name__}",
+                hint="keep other objects outside, or make the object's class a pytree node by optree's registry",
+            ) from error
+
+
+def type_name(x: Any) -> str:
+    """The type as shown in errors; Python numbers are marked."""
+    t = type_of(x)
+    return f"{t} (a Python number)" if is_weak(x) and not isinstance(x, Tensor) else str(t)
+
+
+def same_structure(
+    operation: str,
+    source: Source | None,
+    labels: tuple[str, str],
+    a: tuple[list[Any], tree.TreeDef],
+    b: tuple[list[Any], tree.TreeDef],
+) -> None:
+    """Raise an error that names every path that stands in only one of two pytrees."""
+    if a[1] == b[1]:
+        return
+    left = dict(zip(tree.paths(a[1]), a[0], strict=True))
+    right = dict(zip(tree.paths(b[1]), b[0], strict=True))
+    lines = [
+        f"{labels[0]}{path}: {type_name(x)} has no counterpart in {labels[1]}"
+        for path, x in left.items()
+        if path not in right
+    ]
+    lines += [
+        f"{labels[1]}{path}: {type_name(x)} has no counterpart in {labels[0]}"
+        for path, x in right.items()
+        if path not in left
+    ]
+    raise TypeMismatchError(
+        f"{operation}: {labels[0]} and {labels[1]} are different pytrees",
+        source=source,
+        expected=f"the structure of {labels[0]}, {_structure(a[1])}",
+        got="\n".join([_structure(b[1]), *lines]),
+        hint="return the same containers with the same keys in the same order",
+    )
+
+
+def _structure(treedef: tree.TreeDef) -> str:
+    return str(treedef).removeprefix("PyTreeSpec(").removesuffix(", namespace='ctrlgrad')").removesuffix(")")
+
+
+def at_once(fn: Callable[[], Any]) -> Any:
+    """Trace a function without arguments and compute its result: how a construct works outside a trace."""
+    builder = Builder(name="at_once")
+    with trace.recording(builder):
+        leaves, treedef = tree.flatten(fn())
+        outputs = [value_in(builder, x) for x in leaves]
+    return tree.unflatten(treedef, evaluate(builder.finish(outputs), []))

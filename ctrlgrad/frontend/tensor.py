@@ -1,0 +1,245 @@
+"""The traced tensor: a value of the graph that is being traced, with NumPy's operators, methods and protocols.
+
+What it is asked to compute it looks up in `FUNCTIONS`; what needs a concrete number it refuses with advice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import TracingError, TypeMismatchError
+from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
+from ctrlgrad.ir import Builder, TensorType, Type, Value
+from ctrlgrad.source import here
+
+
+class Tensor:
+    """A value of the graph that is being traced: dtype and shape are known, the numbers are not.
+
+    It has NumPy's operators and methods and works in `np.tanh(x)` as in `ctrlgrad.numpy.tanh(x)`. A dimension
+    that is unknown until run time appears in `shape` as a traced scalar. `weak` marks a tensor that stands for a
+    Python number: it does not widen what it is combined with (NEP 50).
+    """
+
+    __slots__ = ("builder", "value", "weak")
+    __array_priority__ = 1000
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, builder: Builder, value: Value, weak: bool = False) -> None:
+        self.builder = builder
+        self.value = value
+        self.weak = weak
+
+    @property
+    def type(self) -> Type:
+        return self.value.type
+
+    @property
+    def tensor_type(self) -> TensorType:
+        """The type; an error for a stack."""
+        if not isinstance(self.value.type, TensorType):
+            raise TypeMismatchError(
+                "a TensorArray is not a tensor",
+                source=here(),
+                expected="a tensor",
+                got=str(self.value.type),
+                hint="use .read(i) or .stack()",
+            )
+        return self.value.type
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.tensor_type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.tensor_type.rank
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """An int for each known dimension, a traced int64 scalar for each unknown one."""
+        return tuple(
+            FUNCTIONS["__dim__"](self, axis) if d is None else d for axis, d in enumerate(self.tensor_type.shape)
+        )
+
+    @property
+    def size(self) -> Any:
+        total: Any = 1
+        for d in self.shape:
+            total = total * d
+        return total
+
+    @property
+    def T(self) -> Any:
+        return FUNCTIONS["transpose"](self)
+
+    @property
+    def mT(self) -> Any:
+        return FUNCTIONS["matrix_transpose"](self)
+
+    @property
+    def at(self) -> Any:
+        return FUNCTIONS["at"](self)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.value.type}{', ' + self.value.hint if self.value.hint else ''})"
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    # What needs a concrete number is refused with advice.
+
+    def _concrete(self, what: str, hint: str) -> TracingError:
+        return TracingError(
+            f"{what} needs a number, and a traced tensor has none until the program runs",
+            source=here(),
+            expected="a concrete value",
+            got=repr(self),
+            hint=hint,
+        )
+
+    def __bool__(self) -> bool:
+        raise self._concrete(
+            "bool() (an `if`, a `while`, `and`, `or`, `not`, or a comparison chain)",
+            "use ctrlgrad.cond for `if`, ctrlgrad.while_loop for `while`, numpy.where to choose elementwise,\n"
+            "numpy.logical_and / logical_or / logical_not for `and` / `or` / `not`; or keep the Python and let\n"
+            "ctrlgrad.function(autograph=True) turn it into them",
+        )
+
+    def __int__(self) -> int:
+        raise self._concrete("int()", "keep it a tensor: x.astype(int); indices and loop bounds may be tensors")
+
+    def __index__(self) -> int:
+        raise self._concrete(
+            "using it as a Python index (range(), list[...], a shape)",
+            "use ctrlgrad.fori_loop for range(); index arrays, not lists: ctrlgrad.numpy.stack(items)[t]\n"
+            "slice a NumPy array xs outside of the trace, or pass it to the function as an argument",
+        )
+
+    def __float__(self) -> float:
+        raise self._concrete("float()", "keep it a tensor: x.astype(float)")
+
+    def __complex__(self) -> complex:
+        raise self._concrete("complex()", "keep it a tensor: x.astype(complex)")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise self._concrete(
+            "converting it to a NumPy array (numpy.asarray(x), or xs[x] where xs is a NumPy array)",
+            "index a NumPy array xs by ctrlgrad.numpy.take(xs, t, axis=0), or pass xs to the function as an argument\n"
+            "use ctrlgrad.numpy functions, or NumPy functions that take the tensor itself as an argument",
+        )
+
+    def __len__(self) -> int:
+        shape = self.tensor_type.shape
+        if not shape:
+            raise TracingError(
+                "len() of a scalar",
+                source=here(),
+                expected="a tensor of rank 1 or more",
+                got=repr(self),
+                hint="x.ndim is the rank; a scalar is one number",
+            )
+        if shape[0] is None:
+            raise self._concrete("len() of an unknown dimension", "use x.shape[0], a traced scalar")
+        return shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.tensor_type.shape:
+            raise TracingError(
+                "iterating over a scalar",
+                source=here(),
+                expected="a tensor of rank 1 or more",
+                got=repr(self),
+                hint="use the scalar itself; ctrlgrad.fori_loop counts up to a traced scalar",
+            )
+        if self.tensor_type.shape[0] is None:
+            raise self._concrete("iterating over an unknown dimension", "use ctrlgrad.scan or ctrlgrad.fori_loop")
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: Any) -> Any:
+        return FUNCTIONS["getitem"](self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TracingError(
+            "item assignment: a traced tensor cannot be changed in place",
+            source=here(),
+            expected="an update that returns the new tensor",
+            got=f"an assignment into {self!r}",
+            hint="x = x.at[index].set(value), or .add(value); it is done in place where x is not used again",
+        )
+
+    # NumPy's protocols.
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return call_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return call_function(func, args, kwargs)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        return FUNCTIONS["__namespace__"]()
+
+
+def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    def forward(self: Any, other: Any) -> Any:
+        return FUNCTIONS[name](self, other) if is_operand(other) else NotImplemented
+
+    def reflected(self: Any, other: Any) -> Any:
+        return FUNCTIONS[name](other, self) if is_operand(other) else NotImplemented
+
+    return forward, reflected
+
+
+def is_operand(x: Any) -> bool:
+    """Whether x is a tensor, an array or a number."""
+    return isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex)
+
+
+_OPERATORS = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "power",
+    "matmul": "matmul",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}
+_COMPARISONS = {
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+}
+for _dunder, _name in _OPERATORS.items():
+    _forward, _reflected = _binary(_name)
+    setattr(Tensor, f"__{_dunder}__", _forward)
+    setattr(Tensor, f"__r{_dunder}__", _reflected)
+for _dunder, _name in _COMPARISONS.items():
+    setattr(Tensor, f"__{_dunder}__", _binary(_name)[0])
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return call(f"Tensor.{name}", name, (self, *args), kwargs)
+
+    method.__name__ = name
+    return method
+
+
+for _dunder, _name in {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}.items():
+    setattr(Tensor, f"__{_dunder}__", _method(_name))
+_METHODS = """sum mean prod max min any all argmax argmin cumsum cumprod clip reshape transpose squeeze astype take
+ravel flatten dot round std var copy conj swapaxes repeat sort argsort"""
+for _name in _METHODS.split():
+    setattr(Tensor, _name, _method(_name))

@@ -1,0 +1,49 @@
+"""The state of tracing: which builder receives nodes now.
+
+`recording(builder)` makes a builder the current one for a block. When the block ends the builder is
+finished: its tensors must not be used any more, and using one is a `LeakedValueError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ctrlgrad.ir import Builder
+
+
+class _State(threading.local):
+    builder: Builder | None = None
+
+
+_STATE = _State()
+
+
+def current() -> Builder | None:
+    """The innermost builder that is recording, or None outside any trace."""
+    return _STATE.builder
+
+
+@contextmanager
+def recording(builder: Builder) -> Iterator[Builder]:
+    """Record nodes into `builder` until the block ends. A builder may be recorded into several times."""
+    outer = _STATE.builder
+    _STATE.builder = builder
+    builder.is_open = True
+    try:
+        yield builder
+    finally:
+        _STATE.builder = outer
+        builder.is_open = False
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Compute at once, as outside any trace, until the block ends."""
+    outer = _STATE.builder
+    _STATE.builder = None
+    try:
+        yield
+    finally:
+        _STATE.builder = outer

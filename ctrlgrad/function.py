@@ -1,0 +1,330 @@
+"""`function`: a Python function traced once per signature into a graph, and run by an engine."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad import tree
+from ctrlgrad.autograph import convert
+from ctrlgrad.engines.reference import FiniteCheck, Run, run_graph
+from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import EagerStack, is_weak, set_evaluator, type_of, value_in
+from ctrlgrad.frontend.regions import check_leaves
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
+from ctrlgrad.options import check_engine, current_options
+from ctrlgrad.passes import inline_calls, simplify
+from ctrlgrad.source import here
+
+_ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """The declared type of an argument: a shape (None for an unknown dimension) and a dtype.
+
+    >>> import ctrlgrad as cg
+    >>> cg.TensorSpec((None, 3), "float32").type
+    TensorType(dtype=dtype('float32'), shape=(None, 3))
+    """
+
+    shape: Sequence[int | None]
+    dtype: Any = np.float64
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(np.dtype(self.dtype), tuple(self.shape))
+
+
+@dataclass(frozen=True)
+class _Static:
+    """An argument that is no array: part of the signature. Compared by its value and its type."""
+
+    value: Any
+    kind: type
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What must be equal for two calls to share a graph, up to the sizes of dimensions."""
+
+    treedef: Any
+    leaves: tuple[Any, ...]
+    engine: str
+
+
+@dataclass
+class Concrete:
+    """A traced signature: the types it accepts, its graph, and how its results are put together."""
+
+    types: tuple[Type, ...]
+    graph: Graph
+    treedef: tree.TreeDef
+    simplified: Graph
+
+    def accepts(self, types: Sequence[Type]) -> bool:
+        return all(mine.accepts(its) for mine, its in zip(self.types, types, strict=True))
+
+
+@dataclass
+class _Signature:
+    """All that was traced for one key. `exact_only`: the function needs to know its sizes."""
+
+    variants: list[Concrete] = field(default_factory=list)
+    exact_only: bool = False
+
+
+class Function:
+    """A Python function that runs as a graph; made by `ctrlgrad.function`."""
+
+    def __init__(self, fn: Callable[..., Any], engine: str, signature: Sequence[Any] | None, name: str | None) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.engine = engine
+        wish = name or str(getattr(fn, "__name__", "function"))
+        self.name: str = wish if wish.isidentifier() else "function"
+        self.signature = signature
+        self.traces = 0
+        self._cache: dict[_Key, _Signature] = {}
+        self._lock = threading.RLock()
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if trace.current() is not None:
+            return self.fn(*args, **kwargs)
+        concrete, arrays = self._specialize(args, kwargs)
+        results = _evaluate(concrete.simplified, arrays)
+        return tree.unflatten(concrete.treedef, hand_out(concrete.simplified, results, arrays))
+
+    def graph(self, *args: Any, **kwargs: Any) -> Graph:
+        """The graph for these arguments, simplified as it would run. Arguments may be `TensorSpec`s.
+
+        >>> import ctrlgrad as cg
+        >>> print(cg.function(lambda x: x * x + 1.0, name="f").graph(2.0))
+        graph f(x: f64[]) {
+          v1 = multiply x, x : f64[]
+          v2 = constant 1. : f64[]
+          v3 = add v1, v2 : f64[]
+          return v3
+        }
+        """
+        return self._specialize(args, kwargs)[0].simplified
+
+    def _specialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Concrete, list[Any]]:
+        leaves, treedef = tree.flatten((args, kwargs))
+        types: list[Type] = []
+        keys: list[Any] = []
+        arrays: list[Any] = []
+        for leaf in leaves:
+            if isinstance(leaf, TensorSpec):
+                types.append(leaf.type)
+                keys.append((leaf.type.dtype, leaf.type.rank, False))
+            elif isinstance(leaf, _ARRAYS):
+                t = type_of(leaf)
+                types.append(t)
+                arrays.append(leaf.items if isinstance(leaf, EagerStack) else np.asarray(leaf))
+                keys.append(t if isinstance(t, StackType) else (t.dtype, t.rank, is_weak(leaf)))
+            elif hasattr(leaf, "__array__"):
+                arrays.append(np.asarray(leaf))
+                types.append(type_of(arrays[-1]))
+                keys.append((arrays[-1].dtype, arrays[-1].ndim, False))
+            else:
+                keys.append(_static(leaf))
+        if self.signature is not None:
+            types = self._declared(args, kwargs, types)
+        key = _Key(treedef, tuple(keys), self.engine)
+        with self._lock:
+            known = self._cache.setdefault(key, _Signature())
+            for concrete in known.variants:
+                if concrete.accepts(types):
+                    return concrete, arrays
+            concrete = self._trace_new(known, types, leaves, treedef)
+        return concrete, arrays
+
+    def _trace_new(self, known: _Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+        """Trace for these types; where only sizes differ from a former call, with those unknown."""
+        if known.variants and not known.exact_only:
+            merged = [join(a, b) for a, b in zip(known.variants[-1].types, types, strict=True)]
+            if all(t is not None for t in merged):
+                try:
+                    concrete = self._trace([t for t in merged if t is not None], leaves, treedef)
+                except (TracingError, ShapeError):
+                    # The function uses its sizes as Python numbers: it is traced once per size instead.
+                    known.exact_only = True
+                else:
+                    known.variants.append(concrete)
+                    return concrete
+        concrete = self._trace(types, leaves, treedef)
+        known.variants.append(concrete)
+        return concrete
+
+    def _trace(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+        self.traces += 1
+        builder = Builder(name=self.name)
+        hints = iter(argument_names(self.fn, treedef))
+        given = iter(types)
+        with trace.recording(builder):
+            traced: list[Any] = []
+            for leaf in leaves:
+                hint = next(hints)
+                if isinstance(leaf, (*_ARRAYS, TensorSpec)) or hasattr(leaf, "__array__"):
+                    traced.append(Tensor(builder, builder.input(next(given), hint), weak=is_weak(leaf)))
+                else:
+                    traced.append(leaf)
+            args, kwargs = tree.unflatten(treedef, traced)
+            results, result_treedef = tree.flatten(self.fn(*args, **kwargs))
+            check_leaves(f"{self.name}: the result", results)
+            outputs = [value_in(builder, x) for x in results]
+        graph = builder.finish(outputs)
+        return Concrete(tuple(types), graph, result_treedef, simplify(inline_calls(graph)))
+
+    def _declared(self, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[Type]) -> list[Type]:
+        assert self.signature is not None
+        specs = tree.leaves(tuple(self.signature))
+        if len(specs) != len(types):
+            raise TypeMismatchError(
+                f"{self.name}: the arguments do not fit the signature",
+                source=here(),
+                expected=f"{len(specs)} arrays",
+                got=f"{len(types)} arrays",
+                hint="pass as many arrays as the signature declares, or change the signature",
+            )
+        for position, (spec, given) in enumerate(zip(specs, types, strict=True)):
+            if not spec.type.accepts(given):
+                raise TypeMismatchError(
+                    f"{self.name}: array {position} does not fit the signature",
+                    source=here(),
+                    expected=str(spec.type),
+                    got=str(given),
+                    hint="cast or reshape the argument, or declare the dimension as None",
+                )
+        return [spec.type for spec in specs]
+
+    def __repr__(self) -> str:
+        return f"<ctrlgrad function {self.name}>"
+
+
+def argument_names(fn: Callable[..., Any], treedef: tree.TreeDef) -> list[str | None]:
+    """A name per leaf of `(args, kwargs)`: the parameter's, and the keys inside it."""
+    try:
+        parameters = [p.name for p in inspect.signature(fn).parameters.values()]
+    except (TypeError, ValueError):
+        parameters = []
+    names: list[str | None] = []
+    for path in treedef.paths():
+        group, *rest = path
+        if group == 0 and rest:
+            position, *rest = rest
+            rest = [parameters[position] if position < len(parameters) else f"x{position}", *rest]
+        names.append("_".join(map(str, rest)) or None)
+    return names
+
+
+def _static(leaf: Any) -> _Static:
+    if isinstance(leaf, Tensor):
+        raise TracingError(
+            "a traced tensor reached a function outside of its trace",
+            source=here(),
+            expected="arrays and numbers",
+            got=repr(leaf),
+            hint="return the value from the traced function, and pass on what that returns",
+        )
+    try:
+        hash(leaf)
+    except TypeError as error:
+        raise TypeMismatchError(
+            "an argument is neither an array nor hashable",
+            source=here(),
+            expected="pytrees of arrays and numbers; other leaves are part of the signature and must be hashable",
+            got=type(leaf).__name__,
+            hint="make the object hashable, or leave it out of the arguments and use it from outside",
+        ) from error
+    return _Static(leaf, type(leaf))
+
+
+def _bases(x: Any) -> list[Any]:
+    """An array and the arrays whose memory it views."""
+    chain = [x]
+    while isinstance(chain[-1], np.ndarray) and chain[-1].base is not None:
+        chain.append(chain[-1].base)
+    return chain
+
+
+def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """Results as the user gets them: arrays of their own that share no memory with arguments or constants."""
+    handed: list[Any] = []
+    taken = {id(y) for x in arguments for y in _bases(x)}
+    for value, x in zip(graph.outputs, results, strict=True):
+        if isinstance(value.type, StackType):
+            handed.append(EagerStack(value.type, list(x)))
+            continue
+        array = np.asarray(x)
+        if array.base is not None or not array.flags.writeable or id(array) in taken:
+            array = array.copy()
+        taken.add(id(array))
+        handed.append(array)
+    return handed
+
+
+def _evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
+    return run_graph(graph, arrays, Run(finite=FiniteCheck() if current_options().check_nans else None))
+
+
+set_evaluator(_evaluate)
+
+
+def function(
+    fn: Callable[..., Any] | None = None,
+    *,
+    engine: str = "auto",
+    signature: Sequence[Any] | None = None,
+    name: str | None = None,
+    autograph: bool = False,
+) -> Any:
+    """Make a Python function run as a graph: it is called once per signature, with symbolic tensors.
+
+    Args:
+        fn: takes and returns pytrees of arrays and numbers. Leaves of other types are part of the signature.
+        engine: "reference", or "auto" for the best engine that is installed.
+        signature: one `TensorSpec` (or pytree of them) per positional argument; None for an unknown dimension.
+        name: how the graph is called.
+        autograph: whether Python's `if`, `while`, `for`, `and`, `or` and `not` on traced tensors become `cond` and
+            `while_loop`, in `fn` and in the functions of yours that it calls. Needs `ctrlgrad[autograph]`.
+
+    Two calls whose arrays differ in sizes alone share a graph: at the second call the sizes that differ become
+    unknown and the function is traced once more.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> @cg.function
+    ... def norm(x):
+    ...     return np.sqrt((x * x).sum())
+    >>> norm(np.array([3.0, 4.0]))
+    array(5.)
+    """
+    check_engine(engine)
+    if fn is None:
+        return lambda fn: function(fn, engine=engine, signature=signature, name=name, autograph=autograph)
+    if not callable(fn):
+        raise UserInputError(
+            "function: the argument is not callable",
+            source=here(),
+            expected="a Python function",
+            got=type(fn).__name__,
+            hint="write @ctrlgrad.function above a def, or ctrlgrad.function(fn)",
+        )
+    if autograph:
+        fn = convert(fn)
+    return Function(fn, engine if engine != "auto" else current_options().engine, signature, name)
+
+
+__all__ = ["Function", "TensorSpec", "argument_names", "function", "hand_out"]

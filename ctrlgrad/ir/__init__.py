@@ -1,0 +1,37 @@
+"""The intermediate representation: types, ops, the structured graph, its builder, verifier and printer."""
+
+from ctrlgrad.ir.builder import Builder, close, copy_node, copy_nodes, free_values
+from ctrlgrad.ir.graph import Graph, Node, Value
+from ctrlgrad.ir.op import OPS, Op, Trait, declare
+from ctrlgrad.ir.printer import format_graph
+from ctrlgrad.ir.types import BOOL, INDEX, StackType, TensorType, Type, broadcast_shapes, join
+from ctrlgrad.ir.verifier import verify
+from ctrlgrad.ir.walk import count_ops, definitions, uses, walk
+
+__all__ = [
+    "BOOL",
+    "INDEX",
+    "OPS",
+    "Builder",
+    "Graph",
+    "Node",
+    "Op",
+    "StackType",
+    "TensorType",
+    "Trait",
+    "Type",
+    "Value",
+    "broadcast_shapes",
+    "close",
+    "copy_node",
+    "copy_nodes",
+    "count_ops",
+    "declare",
+    "definitions",
+    "format_graph",
+    "free_values",
+    "join",
+    "uses",
+    "verify",
+    "walk",
+]

@@ -1,0 +1,77 @@
+"""The structured graph: values in single assignment, nodes, and regions that are graphs themselves.
+
+A `Graph` owns its inputs, its nodes in an order in which every operand is defined before it is used, and
+its outputs. A region (the cond and body of a `while`, the branches of a `cond`) is a `Graph` too and is
+closed: it sees nothing but its own inputs. All three classes are immutable and compare by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ctrlgrad.ir.op import Op
+from ctrlgrad.ir.types import TensorType, Type
+from ctrlgrad.source import Source
+
+NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """One SSA value. `hint` is the name it would like to have in printed text."""
+
+    type: Type
+    hint: str | None = None
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type, where it must be a tensor's."""
+        assert isinstance(self.type, TensorType), f"{self.type} is not a tensor type"
+        return self.type
+
+    def __repr__(self) -> str:
+        return f"Value({self.type}{'' if self.hint is None else f', {self.hint!r}'})"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """One application of an op. `attrs` holds what is known when the graph is built."""
+
+    op: Op
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    regions: tuple[Graph, ...] = ()
+    source: Source | None = None
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        (value,) = self.results
+        return value
+
+    def __repr__(self) -> str:
+        return f"Node({self.op.name}: {', '.join(str(v.type) for v in self.operands)})"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Graph:
+    """A function on values: `inputs`, `nodes` in order, `outputs`."""
+
+    inputs: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    name: str = "graph"
+    # Filled by an engine with the compiled form of this graph; a cache, never part of its meaning.
+    compiled: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        from ctrlgrad.ir.printer import format_graph  # the printer needs this module first
+
+        return format_graph(self)
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name!r}: {len(self.inputs)} inputs, {len(self.nodes)} nodes, {len(self.outputs)} outputs)"

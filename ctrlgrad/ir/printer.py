@@ -1,0 +1,201 @@
+"""Graphs as text that is meant to be read, and that is the same on every run.
+
+    graph f(x: f64[], n: i64[]) {
+      zero = constant 0
+      i, y = while captures(n, x) carry(i = zero, y = x) {
+        cond {
+          v1 = less i, n : bool[]
+          yield v1
+        }
+        body {
+          ...
+          yield i_1, y_1
+        }
+      } : i64[], f64[]
+      return y
+    }
+
+The regions of a node see the operand list by the names in its header; both regions of a loop share them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.ir.graph import Graph, Node, Value
+
+_REGION_NAMES = {"while": ("cond", "body")}
+# Attributes that are printed only where they differ from this, or never (...).
+_QUIET: Mapping[str, Any] = {
+    "captures": ...,
+    "counts_down": ...,
+    "paired": ...,
+    "fn": ...,
+    "grow": False,
+    "keepdims": False,
+    "reverse": False,
+    "maximum_iterations": None,
+    "parallel_iterations": 32,
+    "swap_memory": None,
+    "checkpoint": None,
+    "name": None,
+}
+
+
+def format_graph(graph: Graph, *, sources: bool = False) -> str:
+    """The text of a graph; with `sources`, each node's file and line as a comment."""
+    return "\n".join(_Printer(sources).graph(graph))
+
+
+class _Printer:
+    def __init__(self, sources: bool) -> None:
+        self.sources = sources
+        self.names: dict[Value, str] = {}
+        self.taken: dict[str, int] = {}
+
+    def name(self, value: Value) -> str:
+        if value not in self.names:
+            self.names[value] = self.fresh(value.hint or "v")
+        return self.names[value]
+
+    def fresh(self, wish: str) -> str:
+        wish = "".join(c if c.isalnum() or c in "_." else "_" for c in wish) or "v"
+        while True:
+            count = self.taken.get(wish, -1 if wish != "v" else 0) + 1
+            self.taken[wish] = count
+            name = wish if count == 0 else f"{wish}{count}" if wish == "v" else f"{wish}_{count}"
+            if name == wish or name not in self.taken:
+                self.taken.setdefault(name, 0)
+                return name
+
+    def join(self, values: Sequence[Value]) -> str:
+        return ", ".join(self.name(v) for v in values)
+
+    def graph(self, graph: Graph) -> list[str]:
+        inputs = ", ".join(f"{self.name(v)}: {v.type}" for v in graph.inputs)
+        lines = [f"graph {graph.name}({inputs}) {{"]
+        lines += self.body(graph, "  ", "return")
+        lines.append("}")
+        return lines
+
+    def body(self, graph: Graph, indent: str, last: str) -> list[str]:
+        lines = []
+        for node in graph.nodes:
+            lines += [indent + line for line in self.node(node)]
+        lines.append(f"{indent}{last} {self.join(graph.outputs)}".rstrip())
+        return lines
+
+    def node(self, node: Node) -> list[str]:
+        comment = f"  # {node.source.short}" if self.sources and node.source else ""
+        if node.regions:
+            return self.control(node, comment)
+        if "key" in node.attrs:
+            parts = [self.indexed(node)]
+        else:
+            parts = [part for part in (self.join(node.operands), _format_attrs(node)) if part]
+        types = ", ".join(str(v.type) for v in node.results)
+        text = f"{node.op.name} {', '.join(parts)}".rstrip()
+        return [f"{self.join(node.results)} = {text} : {types}{comment}"]
+
+    def indexed(self, node: Node) -> str:
+        """`x[t, 2:5]` for a read, `x[t, 2:5], value` for an update."""
+        first = len(node.operands) - sum(_placeholders(item) for item in node.attrs["key"])
+        names = iter([self.name(v) for v in node.operands[first:]])
+
+        def part(x: Any) -> str:
+            return "" if x is None else next(names) if isinstance(x, enum.Enum) else str(x)
+
+        def item(x: Any) -> str:
+            if x is None:
+                return "None"
+            if not isinstance(x, slice):
+                return part(x)
+            text = f"{part(x.start)}:{part(x.stop)}"
+            return text if x.step is None else f"{text}:{part(x.step)}"
+
+        key = ", ".join(item(x) for x in node.attrs["key"])
+        rest = self.join(node.operands[1:first])
+        return f"{self.name(node.operands[0])}[{key}]" + (f", {rest}" if rest else "")
+
+    def control(self, node: Node, comment: str) -> list[str]:
+        captures = node.attrs.get("captures", len(node.operands) - 1)
+        region_inputs = [region.inputs for region in node.regions]
+        if node.op.name == "while":
+            outer, carried = node.operands[:captures], node.operands[captures:]
+            head, shift = "while", 0
+        else:
+            outer, carried = node.operands[1:], ()
+            head, shift = f"cond {self.name(node.operands[0])}", 1
+        outer_names = [self.name(v) for v in outer]
+        for inputs in region_inputs:
+            self.names.update(zip(inputs, outer_names, strict=False))
+        start = len(outer_names)
+        entries = []
+        for position, initial in enumerate(carried):
+            initial_name = self.name(initial)
+            inner = self.fresh(region_inputs[0][start + position].hint or "c")
+            for inputs in region_inputs:
+                self.names[inputs[start + position]] = inner
+            entries.append(f"{inner} = {initial_name}")
+        if outer_names:
+            head += f" captures({', '.join(outer_names)})"
+        if node.op.name == "while":
+            head += f" carry({', '.join(entries)})"
+        extras = [f"{k}={v!r}" for k, v in node.attrs.items() if _is_shown(k, v)]
+        if extras:
+            head += f" [{', '.join(extras)}]"
+        lines: list[str] = []
+        for number, region in enumerate(node.regions):
+            lines.append(f"  {_region_name(node, number, shift)} {{")
+            lines += self.body(region, "    ", "yield")
+            lines.append("  }")
+        results = self.join(node.results)
+        types = ", ".join(str(v.type) for v in node.results)
+        return [f"{results + ' = ' if results else ''}{head} {{{comment}", *lines, f"}} : {types}".rstrip(" :")]
+
+
+def _region_name(node: Node, number: int, shift: int) -> str:
+    if node.op.name in _REGION_NAMES:
+        return _REGION_NAMES[node.op.name][number]
+    if node.operands[0].tensor.dtype == np.dtype(bool):
+        return ("false", "true")[number]
+    return f"branch {number}"
+
+
+def _placeholders(item: Any) -> int:
+    """How many operands an item of an index key stands for."""
+    parts = (item.start, item.stop, item.step) if isinstance(item, slice) else (item,)
+    return sum(isinstance(x, enum.Enum) for x in parts)
+
+
+def _format_attrs(node: Node) -> str:
+    if node.op.name == "constant":
+        return _format_array(node.attrs["value"])
+    return ", ".join(f"{key}={_format(value)}" for key, value in node.attrs.items() if _is_shown(key, value))
+
+
+def _is_shown(key: str, value: Any) -> bool:
+    quiet = _QUIET.get(key)
+    return quiet is not ... and value is not None and not (key in _QUIET and value == quiet)
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return _format_array(value)
+    if isinstance(value, np.dtype):
+        return value.name
+    if isinstance(value, tuple):
+        inner = ", ".join("?" if v is None else _format(v) for v in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return str(value)
+
+
+def _format_array(array: np.ndarray) -> str:
+    if array.size <= 8:
+        return np.array2string(array, separator=", ", max_line_width=10**6).replace("\n", "")
+    first = ", ".join(str(x) for x in array.reshape(-1)[:3])
+    return f"<{first}, ... {array.size} elements>"

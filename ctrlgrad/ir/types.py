@@ -1,0 +1,114 @@
+"""Types of the values in a graph.
+
+A `TensorType` is a dtype and a shape; a dimension that is not known until run time is `None`. A `StackType`
+is a run-time list of tensors of one element type: the stacks of the gradient transform and the user's
+`TensorArray` are both of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Dim = int | None
+Shape = tuple[Dim, ...]
+
+_SHORT = {"bool": "bool", "int": "i", "uint": "u", "float": "f", "complex": "c"}
+
+
+def dtype_name(dtype: np.dtype) -> str:
+    """`f32`, `i64`, `bool`, `c128`: the short name used in printed graphs."""
+    for kind, short in _SHORT.items():
+        if dtype.name.startswith(kind):
+            return short if short == "bool" else short + dtype.name[len(kind) :]
+    return dtype.name
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """An array of one dtype; `shape` holds an int per known dimension and None per unknown one."""
+
+    dtype: np.dtype
+    shape: Shape = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        object.__setattr__(self, "shape", tuple(None if d is None else int(d) for d in self.shape))
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is known."""
+        return None not in self.shape
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether a value of this type can have a cotangent other than zero."""
+        return self.dtype.kind in "fc"
+
+    def accepts(self, other: Type) -> bool:
+        """Whether a value of type `other` may stand where this type is declared."""
+        return (
+            isinstance(other, TensorType)
+            and self.dtype == other.dtype
+            and len(self.shape) == len(other.shape)
+            and all(mine is None or mine == its for mine, its in zip(self.shape, other.shape, strict=True))
+        )
+
+    def __str__(self) -> str:
+        return f"{dtype_name(self.dtype)}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class StackType:
+    """A list of tensors of type `element`, grown and shrunk at its end or indexed."""
+
+    element: TensorType
+
+    @property
+    def is_differentiable(self) -> bool:
+        return self.element.is_differentiable
+
+    def accepts(self, other: Type) -> bool:
+        return isinstance(other, StackType) and self.element.accepts(other.element)
+
+    def __str__(self) -> str:
+        return f"stack<{self.element}>"
+
+
+Type = TensorType | StackType
+
+BOOL = TensorType(np.dtype(bool))
+INDEX = TensorType(np.dtype(np.int64))
+
+
+def join(a: Type, b: Type) -> Type | None:
+    """The smallest type that accepts both (dimensions that differ become unknown), or None if there is none."""
+    if isinstance(a, StackType) and isinstance(b, StackType):
+        element = join(a.element, b.element)
+        return StackType(element) if isinstance(element, TensorType) else None
+    if not isinstance(a, TensorType) or not isinstance(b, TensorType) or a.dtype != b.dtype or a.rank != b.rank:
+        return None
+    return TensorType(a.dtype, tuple(m if m == n else None for m, n in zip(a.shape, b.shape, strict=True)))
+
+
+def broadcast_shapes(shapes: Sequence[Shape]) -> Shape | None:
+    """NumPy's broadcasting on shapes with unknown dimensions; None when they do not fit.
+
+    An unknown dimension beside a known one other than 1 becomes the known one; beside 1 or another unknown
+    one it stays unknown.
+    """
+    rank = max((len(shape) for shape in shapes), default=0)
+    result: list[Dim] = []
+    for axis in range(rank):
+        dims = {shape[axis - rank + len(shape)] for shape in shapes if axis - rank + len(shape) >= 0}
+        known = {d for d in dims if d is not None and d != 1}
+        if len(known) > 1:
+            return None
+        result.append(known.pop() if known else None if None in dims else 1)
+    return tuple(result)

@@ -1,0 +1,34 @@
+"""Looking through a graph: every node of every region, definitions, uses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ctrlgrad.ir.graph import Graph, Node, Value
+
+
+def walk(graph: Graph) -> Iterator[Node]:
+    """Every node, those of regions right after the node that owns them."""
+    for node in graph.nodes:
+        yield node
+        for region in node.regions:
+            yield from walk(region)
+
+
+def definitions(graph: Graph) -> dict[Value, Node]:
+    """The node that defines each value of this graph (not of its regions)."""
+    return {value: node for node in graph.nodes for value in node.results}
+
+
+def uses(graph: Graph) -> Counter[Value]:
+    """How often each value is an operand or output of this graph."""
+    counts: Counter[Value] = Counter(graph.outputs)
+    for node in graph.nodes:
+        counts.update(node.operands)
+    return counts
+
+
+def count_ops(graph: Graph) -> Counter[str]:
+    """How many nodes of each op the graph and its regions hold."""
+    return Counter(node.op.name for node in walk(graph))

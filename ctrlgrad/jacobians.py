@@ -1,0 +1,127 @@
+"""`jacfwd`, `jacrev` and `hessian`: whole derivative matrices, a basis vector per row of a `vmap`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ctrlgrad import tree
+from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.regions import check_leaves
+from ctrlgrad.function import Function
+from ctrlgrad.source import here
+from ctrlgrad.transforms import check_argnums, check_differentiable, jvp, renamed, vjp
+from ctrlgrad.vmap import vmap
+
+
+def _basis(x: Any) -> Any:
+    """One array like x per element of x, which is 1 there and 0 elsewhere, along a new first axis."""
+    zeros = FUNCTIONS["zeros_like"](x)
+    size = zeros.size
+    return FUNCTIONS["reshape"](FUNCTIONS["eye"](size, dtype=zeros.dtype), (size, *zeros.shape))
+
+
+class _Chosen:
+    """The arguments that are differentiated, as leaves, and the function of those leaves alone."""
+
+    def __init__(
+        self, operation: str, fn: Callable[..., Any], argnums: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.numbers = check_argnums(operation, argnums, args)
+        self.leaves, self.treedef = tree.flatten(tuple(args[n] for n in self.numbers))
+        self.single = not isinstance(argnums, tuple | list)
+        check_leaves(f"{operation}: an argument", self.leaves)
+        check_differentiable(operation, self.leaves, self.treedef, here())
+
+        def of_leaves(*leaves: Any) -> Any:
+            replaced = list(args)
+            for n, x in zip(self.numbers, tree.unflatten(self.treedef, leaves), strict=True):
+                replaced[n] = x
+            return fn(*replaced, **kwargs)
+
+        self.of_leaves = of_leaves
+
+    def pack(self, per_leaf: Sequence[Any]) -> Any:
+        """One value per leaf, arranged as the arguments are."""
+        packed = tree.unflatten(self.treedef, per_leaf)
+        return packed[0] if self.single else packed
+
+
+def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Function:
+    """The Jacobian by forward mode, column by column; as `jax.jacfwd`. Best where inputs are fewer than outputs.
+
+    The result is a pytree like `fn`'s result whose leaves are pytrees like the argument, of arrays of shape
+    `[*output shape, *input shape]`.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> cg.jacfwd(lambda x: x * x)(np.array([1.0, 2.0]))
+    array([[2., 0.],
+           [0., 4.]])
+    """
+
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        chosen = _Chosen("jacfwd", fn, argnums, args, kwargs)
+        zeros = [FUNCTIONS["zeros_like"](x) for x in chosen.leaves]
+        columns: list[list[Any]] = []
+        treedef = None
+        for position, x in enumerate(chosen.leaves):
+
+            def along(direction: Any, position: int = position) -> Any:
+                tangents = [direction if i == position else z for i, z in enumerate(zeros)]
+                return jvp(chosen.of_leaves, tuple(chosen.leaves), tuple(tangents))[1]
+
+            moved, treedef = tree.flatten(vmap(along)(_basis(x)))
+            columns.append([_last(column, zeros[position].shape) for column in moved])
+        if treedef is None:
+            return fn(*args, **kwargs)
+        rows = [chosen.pack([column[i] for column in columns]) for i in range(len(columns[0]))]
+        return tree.unflatten(treedef, rows)
+
+    return Function(renamed(jacobian, fn, "jacfwd"), "auto", None, None)
+
+
+def _last(column: Any, shape: tuple[Any, ...]) -> Any:
+    """`[size, *output]` as `[*output, *shape]`."""
+    moved = FUNCTIONS["moveaxis"](column, 0, -1)
+    return FUNCTIONS["reshape"](moved, (*moved.shape[:-1], *shape))
+
+
+def jacrev(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Function:
+    """The Jacobian by reverse mode, row by row; as `jax.jacrev`. Best where outputs are fewer than inputs.
+
+    The result has the form that `jacfwd` gives.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> cg.jacrev(lambda x: np.sum(x * x, keepdims=True))(np.array([1.0, 2.0]))
+    array([[2., 4.]])
+    """
+
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        chosen = _Chosen("jacrev", fn, argnums, args, kwargs)
+        result, pullback = vjp(chosen.of_leaves, *chosen.leaves)
+        outputs, treedef = tree.flatten(result)
+        zeros = [FUNCTIONS["zeros_like"](y) for y in outputs]
+        rows = []
+        for position, y in enumerate(outputs):
+
+            def back(direction: Any, position: int = position) -> Any:
+                given = [direction if i == position else z for i, z in enumerate(zeros)]
+                return pullback(tree.unflatten(treedef, given))
+
+            found = vmap(back)(_basis(y))
+            shape = zeros[position].shape
+            rows.append(chosen.pack([FUNCTIONS["reshape"](row, (*shape, *row.shape[1:])) for row in found]))
+        return tree.unflatten(treedef, rows)
+
+    return Function(renamed(jacobian, fn, "jacrev"), "auto", None, None)
+
+
+def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Function:
+    """The matrix of second derivatives, forward over reverse; as `jax.hessian`.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> cg.hessian(lambda x: np.sum(x ** 3))(np.array([1.0, 2.0]))
+    array([[ 6.,  0.],
+           [ 0., 12.]])
+    """
+    return jacfwd(jacrev(fn, argnums), argnums)

@@ -1,0 +1,19 @@
+"""Recurrent cells and losses, as plain functions on pytrees of parameters."""
+
+from ctrlgrad.nn.cells import CELLS, Cell, gru_cell, gru_init, lstm_cell, lstm_init, rnn_cell, rnn_init
+from ctrlgrad.nn.init import orthogonal, uniform_fan_in
+from ctrlgrad.nn.losses import softmax_cross_entropy
+
+__all__ = [
+    "CELLS",
+    "Cell",
+    "gru_cell",
+    "gru_init",
+    "lstm_cell",
+    "lstm_init",
+    "orthogonal",
+    "rnn_cell",
+    "rnn_init",
+    "softmax_cross_entropy",
+    "uniform_fan_in",
+]

@@ -1,0 +1,48 @@
+"""`call`: a function kept whole because its derivative is not that of its nodes.
+
+Operands are the function's inputs, `attrs["captures"]` outer values first. Region 0 computes the results.
+`attrs["kind"]` says what its derivative is, and which further regions it has:
+
+- "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved;
+- "custom_vjp": region 1, forward, maps the inputs to (results, residuals); region 2, backward, maps (captures,
+  residuals, one cotangent per result) to one cotangent per input that is no capture;
+- "custom_jvp": region 1 maps (inputs, one tangent per input that is no capture) to one tangent per result;
+- "rows": that of region 1, which computes one row of region 0: of the operands at `attrs["mapped"]`, and of all
+  results, a row along axis 0. So a batched function that is batched once more can be batched over both at once.
+
+Before a graph runs, `ctrlgrad.passes.inline_calls` puts region 0 in the place of the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.ir.graph import Graph
+from ctrlgrad.ir.op import Trait, declare
+from ctrlgrad.ir.types import Type
+
+KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "rows")
+
+
+def _infer_call(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    declared = [v.type for v in regions[0].inputs]
+    if len(declared) != len(operands) or not all(d.accepts(t) for d, t in zip(declared, operands, strict=True)):
+        raise TypeMismatchError(
+            "call: the operands do not fit",
+            expected=", ".join(map(str, declared)),
+            got=", ".join(map(str, operands)),
+        )
+    return [v.type for v in regions[0].outputs]
+
+
+declare("call", None, _infer_call)
+
+
+def _infer_barrier(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    return (operands[0],)
+
+
+# The identity, which no pass sees through: what is computed again from it is not merged with what was computed before.
+declare("barrier", 1, _infer_barrier, Trait.VIEW)

@@ -1,0 +1,66 @@
+"""The two ops that own regions.
+
+`while`: operands are `attrs["captures"]` loop-invariant captures, then the initial carry. Region 0, the cond,
+and region 1, the body, both take (captures, carry); the cond yields a bool scalar, the body the next carry.
+The results are the last carry. Runs the body as long as the cond yields true. `attrs["counts_down"]` marks a
+reversed loop: its first carry starts as the number of iterations.
+
+`cond`: operand 0 is a bool scalar (regions: false, true) or an integer scalar (region i for i, clamped to
+the range); the others are every region's inputs. The results are what the chosen region yields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.ir.graph import Graph
+from ctrlgrad.ir.op import declare
+from ctrlgrad.ir.types import BOOL, Type, join
+from ctrlgrad.ops.checks import scalar_index
+
+
+def _accept(what: str, declared: Sequence[Type], given: Sequence[Type]) -> None:
+    if len(declared) != len(given):
+        raise TypeMismatchError(f"{what}: wrong number of values", expected=str(len(declared)), got=str(len(given)))
+    for position, (d, g) in enumerate(zip(declared, given, strict=True)):
+        if not d.accepts(g):
+            raise TypeMismatchError(f"{what}: value {position} has another type", expected=str(d), got=str(g))
+
+
+def _infer_while(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    cond, body = regions
+    carry = [v.type for v in body.inputs[attrs["captures"] :]]
+    _accept("while: operands", [v.type for v in body.inputs], operands)
+    _accept("while: inputs of the cond", [v.type for v in body.inputs], [v.type for v in cond.inputs])
+    _accept("while: result of the cond", [BOOL], [v.type for v in cond.outputs])
+    _accept("while: result of the body", carry, [v.type for v in body.outputs])
+    return carry
+
+
+def _infer_cond(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    selector, *rest = operands
+    if selector != BOOL:
+        scalar_index("cond", "the selector", selector)
+    elif len(regions) != 2:
+        raise TypeMismatchError("cond: a bool selects one of two branches", got=f"{len(regions)} branches")
+    results = [v.type for v in regions[0].outputs]
+    for number, region in enumerate(regions):
+        _accept(f"cond: inputs of branch {number}", [v.type for v in region.inputs], rest)
+        if len(region.outputs) != len(results):
+            raise TypeMismatchError("cond: the branches yield different numbers of values")
+        for position, output in enumerate(region.outputs):
+            joined = join(results[position], output.type)
+            if joined is None:
+                raise TypeMismatchError(
+                    f"cond: the branches differ in result {position}",
+                    expected=str(results[position]),
+                    got=str(output.type),
+                )
+            results[position] = joined
+    return results
+
+
+declare("while", None, _infer_while)
+declare("cond", None, _infer_cond)

@@ -1,0 +1,43 @@
+"""Matrix products. `matmul` takes two operands of rank 2 or more and broadcasts their leading dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.ir.graph import Graph
+from ctrlgrad.ir.op import Trait, declare
+from ctrlgrad.ir.types import TensorType, Type, broadcast_shapes
+from ctrlgrad.ops.checks import tensors
+
+
+def _infer_matmul(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    a, b = tensors("matmul", operands)
+    if a.dtype != b.dtype or a.dtype.kind not in "iufc":
+        raise TypeMismatchError(
+            "matmul: dtypes differ or are not numbers",
+            expected="two operands of one integer, float or complex dtype",
+            got=f"{a} and {b}",
+            hint="cast with .astype",
+        )
+    if a.rank < 2 or b.rank < 2:
+        raise ShapeError(
+            "matmul: operands need rank 2 or more",
+            expected="[..., m, k] and [..., k, n]",
+            got=f"{a} and {b}",
+            hint="give a vector a dimension of size 1: x[None, :] or x[:, None]",
+        )
+    inner = (a.shape[-1], b.shape[-2])
+    batch = broadcast_shapes((a.shape[:-2], b.shape[:-2]))
+    if batch is None or (None not in inner and inner[0] != inner[1]):
+        raise ShapeError(
+            "matmul: the shapes do not fit",
+            expected=f"[..., m, {inner[0]}] and [..., {inner[0]}, n]",
+            got=f"{a} and {b}",
+            hint="transpose one operand with .mT, or give leading dimensions that broadcast",
+        )
+    return (TensorType(a.dtype, (*batch, a.shape[-2], b.shape[-1])),)
+
+
+declare("matmul", 2, _infer_matmul, Trait.TOTAL_IF_STATIC)

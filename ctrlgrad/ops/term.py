@@ -1,0 +1,158 @@
+"""Terms: values of one builder with operators, so that a derivative rule reads as mathematics.
+
+A term's operations emit nodes into its builder. Numbers become constants of the term's dtype. Unlike the
+user's tensors, terms do not promote: what is combined has equal dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.ir import Builder, TensorType, Type, Value
+
+
+class Term:
+    """A value with operators; see the module's docstring."""
+
+    def __init__(self, builder: Builder, value: Value) -> None:
+        self.builder = builder
+        self._value = value
+
+    @property
+    def value(self) -> Value:
+        return self._value
+
+    @property
+    def type(self) -> Type:
+        return self._value.type
+
+    @property
+    def tensor(self) -> TensorType:
+        assert isinstance(self.type, TensorType)
+        return self.type
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.tensor.dtype
+
+    @property
+    def rank(self) -> int:
+        return self.tensor.rank
+
+    def dim(self, axis: int) -> int | Term:
+        """The size of an axis: an int where it is known, else a scalar term."""
+        known = self.tensor.shape[axis]
+        return emit("dim", self, axis=axis % self.rank) if known is None else known
+
+    @property
+    def dims(self) -> list[int | Term]:
+        return [self.dim(axis) for axis in range(self.rank)]
+
+    def __add__(self, other: Operand) -> Term:
+        return emit("add", self, other)
+
+    def __sub__(self, other: Operand) -> Term:
+        return emit("subtract", self, other)
+
+    def __mul__(self, other: Operand) -> Term:
+        return emit("multiply", self, other)
+
+    def __truediv__(self, other: Operand) -> Term:
+        return emit("divide", self, other)
+
+    def __pow__(self, other: Operand) -> Term:
+        return emit("power", self, other)
+
+    def __radd__(self, other: Operand) -> Term:
+        return emit("add", other, self)
+
+    def __rsub__(self, other: Operand) -> Term:
+        return emit("subtract", other, self)
+
+    def __rmul__(self, other: Operand) -> Term:
+        return emit("multiply", other, self)
+
+    def __rtruediv__(self, other: Operand) -> Term:
+        return emit("divide", other, self)
+
+    def __neg__(self) -> Term:
+        return emit("negative", self)
+
+    def __matmul__(self, other: Term) -> Term:
+        return emit("matmul", self, other)
+
+    def __gt__(self, other: Operand) -> Term:
+        return emit("greater", self, other)
+
+    def __lt__(self, other: Operand) -> Term:
+        return emit("less", self, other)
+
+    def equals(self, other: Operand) -> Term:
+        return emit("equal", self, other)
+
+
+Operand = Term | int | float | complex
+
+
+def emit_all(op: str, *operands: Operand, attrs: Mapping[str, Any] = {}) -> tuple[Term, ...]:
+    """Emit a node; numbers take the dtype of the first term."""
+    first = next(x for x in operands if isinstance(x, Term))
+    builder = first.builder
+    dtype = first.dtype if isinstance(first.type, TensorType) else None
+    values = [x.value if isinstance(x, Term) else builder.constant(x, dtype) for x in operands]
+    return tuple(Term(builder, v) for v in builder.emit_all(op, values, attrs))
+
+
+def emit(op: str, *operands: Operand, **attrs: Any) -> Term:
+    """As `emit_all`, for an op with one result."""
+    (result,) = emit_all(op, *operands, attrs=attrs)
+    return result
+
+
+def where(condition: Term, a: Operand, b: Operand) -> Term:
+    like = a if isinstance(a, Term) else b
+    assert isinstance(like, Term)
+    a, b = (x if isinstance(x, Term) else constant(like.builder, x, like.dtype) for x in (a, b))
+    return emit("where", condition, a, b)
+
+
+def constant(builder: Builder, x: Any, dtype: Any = None) -> Term:
+    return Term(builder, builder.constant(x, dtype))
+
+
+def sized(builder: Builder, dims: Sequence[int | Term]) -> tuple[tuple[int | None, ...], list[Term]]:
+    """Split sizes into a shape template and the terms for its unknown dimensions."""
+    return tuple(d if isinstance(d, int) else None for d in dims), [d for d in dims if isinstance(d, Term)]
+
+
+def reshape(x: Term, dims: Sequence[int | Term]) -> Term:
+    shape, unknown = sized(x.builder, dims)
+    return x if shape == x.tensor.shape and not unknown else emit("reshape", x, *unknown, shape=shape)
+
+
+def broadcast_to(x: Term, dims: Sequence[int | Term]) -> Term:
+    shape, unknown = sized(x.builder, dims)
+    return x if shape == x.tensor.shape and not unknown else emit("broadcast_to", x, *unknown, shape=shape)
+
+
+def sum_to(x: Term, dims: Sequence[int | Term]) -> Term:
+    """Sum over the axes in which `dims` were broadcast to the shape of x; nothing where the shapes are known equal."""
+    shape, unknown = sized(x.builder, dims)
+    return x if shape == x.tensor.shape and not unknown else emit("sum_to", x, *unknown, shape=shape)
+
+
+def zeros(builder: Builder, dtype: np.dtype, dims: Sequence[int | Term]) -> Term:
+    """Zeros that take no memory until they are written to."""
+    return broadcast_to(constant(builder, 0, dtype), dims)
+
+
+def transpose(x: Term, axes: Sequence[int]) -> Term:
+    return emit("transpose", x, axes=tuple(axes))
+
+
+def swap_last(x: Term) -> Term:
+    """The matrices transposed."""
+    return transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))

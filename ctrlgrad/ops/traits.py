@@ -1,0 +1,24 @@
+"""Questions that passes ask of a node, answered from its op's traits and its types."""
+
+from __future__ import annotations
+
+from ctrlgrad.ir.graph import Node
+from ctrlgrad.ir.op import Trait
+from ctrlgrad.ir.types import TensorType
+from ctrlgrad.ops.indexing import is_static
+
+_INDEXING = frozenset({"getitem", "setitem", "additem"})
+
+
+def is_total(node: Node) -> bool:
+    """Whether a node can never fail at run time, so that it may run where it would not have been reached."""
+    traits = node.op.traits
+    if Trait.TOTAL in traits:
+        return True
+    if node.op.name in _INDEXING:
+        return _is_static(node) and is_static(node.attrs["key"])
+    return Trait.TOTAL_IF_STATIC in traits and _is_static(node)
+
+
+def _is_static(node: Node) -> bool:
+    return all(isinstance(v.type, TensorType) and v.type.is_static for v in (*node.operands, *node.results))

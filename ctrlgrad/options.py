@@ -1,0 +1,66 @@
+"""Options that hold for a block of code: `with cg.options(engine="reference"): ...`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.source import here
+
+ENGINES = ("auto", "reference")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options in force."""
+
+    engine: str = "auto"
+    check_nans: bool = False
+
+
+_OPTIONS: ContextVar[Options] = ContextVar("ctrlgrad options", default=Options())  # noqa: B039
+
+
+def current_options() -> Options:
+    return _OPTIONS.get()
+
+
+def check_engine(engine: str) -> None:
+    """Refuse the name of an engine that does not exist."""
+    if engine not in ENGINES:
+        raise UserInputError(
+            f"there is no engine {engine!r}", source=here(), expected=" or ".join(map(repr, ENGINES)), got=repr(engine)
+        )
+
+
+@contextmanager
+def options(**changes: Any) -> Iterator[Options]:
+    """Set options for a block; the former ones come back at its end, whatever happens.
+
+    Args:
+        engine: which engine runs graphs that do not name one: "auto" or "reference".
+        check_nans: stop with a `NonFiniteError` at the first op that makes a NaN or an Inf. It names the line, says
+            whether it happened in a gradient, and in which iteration of each loop.
+
+    >>> import ctrlgrad as cg
+    >>> with cg.options(engine="reference") as now:
+    ...     now.engine
+    'reference'
+    """
+    names = {f.name for f in fields(Options)}
+    for name in changes:
+        if name not in names:
+            raise UserInputError(
+                f"there is no option {name!r}", source=here(), expected=", ".join(sorted(names)), got=name
+            )
+    if "engine" in changes:
+        check_engine(changes["engine"])
+    token = _OPTIONS.set(replace(_OPTIONS.get(), **changes))
+    try:
+        yield _OPTIONS.get()
+    finally:
+        _OPTIONS.reset(token)

@@ -1,0 +1,108 @@
+"""What a run leaves beside its checkpoint: `metrics.jsonl`, `summary.json` and `loss.png`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.train.checkpoint import write_atomically
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """A line of `metrics.jsonl`: the mean over the steps since the line before."""
+
+    step: int
+    bits_per_char: float
+    characters_per_second: float
+    peak_memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`summary.json`. `verified` is None when `--verify` was not given, and the validation figure where no step ran."""
+
+    validation_bits_per_char: float | None
+    unigram_bits_per_char: float
+    bigram_bits_per_char: float
+    steps: int
+    seconds: float
+    characters_per_second: float
+    peak_memory_bytes: int | None
+    verified: bool | None
+
+    def json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
+
+
+def peak_memory_bytes() -> int | None:
+    """The largest resident size that this process has had; None where the system does not tell."""
+    try:
+        import resource  # absent on Windows
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak) if sys.platform == "darwin" else int(peak) * 1024
+
+
+def append(path: Path, line: Metrics) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(line)) + "\n")
+
+
+def read(path: Path) -> list[Metrics]:
+    """All whole lines (a crash may have cut the last one short); an error for a file that is none of ours."""
+    if not path.exists():
+        return []
+    lines = []
+    whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+    for number, text in enumerate(whole.splitlines(), start=1):
+        try:
+            lines.append(Metrics(**json.loads(text)))
+        except (ValueError, TypeError):
+            raise UserInputError(
+                "--resume: a line of metrics cannot be read",
+                expected="the metrics of `ctrlgrad train`",
+                got=f"{path}, line {number}: {text[:60]!r}",
+                hint="remove the line, or start another run in another --out",
+            ) from None
+    return lines
+
+
+def rewind(path: Path, step: int) -> list[Metrics]:
+    """Drop the lines of steps after a checkpoint's, which the run that continues writes again; returns the others."""
+    kept = [line for line in read(path) if line.step <= step]
+    write_atomically(path, "".join(json.dumps(asdict(line)) + "\n" for line in kept).encode())
+    return kept
+
+
+def plot(path: Path, lines: Sequence[Metrics], summary: Summary) -> bool:
+    """Draw bits per character over steps; False where matplotlib (the extra `plot`) is not installed."""
+    try:
+        from matplotlib.figure import Figure  # a heavy import, and an extra
+    except ImportError:
+        return False
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot([m.step for m in lines], [m.bits_per_char for m in lines], color="tab:blue", label="training")
+    levels = [
+        ("unigram entropy", summary.unigram_bits_per_char, "tab:gray", ":"),
+        ("bigram entropy", summary.bigram_bits_per_char, "black", "--"),
+        ("validation", summary.validation_bits_per_char, "tab:orange", "-"),
+    ]
+    for label, bits, color, style in levels:
+        if bits is not None:
+            axes.axhline(bits, color=color, linestyle=style, linewidth=1.3, label=f"{label}: {bits:.2f}")
+    axes.set(xlabel="step", ylabel="bits per character", xlim=(0, summary.steps), ylim=(0, None))
+    axes.set_title("Training a character model")
+    axes.grid(alpha=0.25)
+    axes.legend(loc="lower left")
+    temporary = path.with_name(f".{path.name}")
+    with open(temporary, "wb") as file:
+        figure.savefig(file, format="png")
+    temporary.replace(path)
+    return True

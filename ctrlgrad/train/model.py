@@ -1,0 +1,111 @@
+"""The character model: its parameters, its loss as one `while_loop`, and its sampler as another.
+
+The loss of a batch runs one iteration per character of its longest line, as far as the lengths say at run time;
+lines that have ended are masked. The sampler runs until the line ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad import tree
+from ctrlgrad.nn import CELLS, softmax_cross_entropy, uniform_fan_in
+from ctrlgrad.train.corpus import END
+from ctrlgrad.train.settings import EMBEDDING, Settings
+
+SAMPLE_LIMIT = 200
+
+
+class Model:
+    """The functions of one model; parameters are passed to each of them.
+
+    Parameters: `embedding` `[symbols, EMBEDDING]`, `layers` (a list of a cell's parameters), and the read-out
+    `out` `{"w": [hidden, symbols], "b": [symbols]}`, all float32.
+    """
+
+    def __init__(self, settings: Settings, symbols: int) -> None:
+        self.settings = settings
+        self.symbols = symbols
+        self.cell = CELLS[settings.cell]
+        spec = cg.TensorSpec
+        params = self.init(np.random.default_rng(0))
+        # The number of characters is unknown, so that batches of any length run the same graph.
+        data = (spec((None, settings.batch), np.int64), spec((settings.batch,), np.int64))
+        like = tree.map(lambda p: spec(p.shape, p.dtype), params)
+        self.bits_and_grads = cg.function(cg.value_and_grad(self.bits_per_char), signature=(like, *data))
+        self.line_bits_of = cg.function(self.line_bits, signature=(like, *data))
+        self.sample_of = cg.function(self.sample, signature=(like, spec((SAMPLE_LIMIT,), np.float32)))
+
+    def init(self, rng: np.random.Generator) -> Any:
+        """Parameters drawn from a generator."""
+        hidden = self.settings.hidden
+        sizes = [EMBEDDING] + [hidden] * (self.settings.layers - 1)
+        return {
+            "embedding": rng.standard_normal((self.symbols, EMBEDDING)).astype(np.float32),
+            "layers": [self.cell.init(rng, inputs, hidden) for inputs in sizes],
+            "out": {"w": uniform_fan_in(rng, hidden, self.symbols), "b": np.zeros(self.symbols, np.float32)},
+        }
+
+    def start(self, batch: int) -> list[Any]:
+        """The state of every layer before a line's first character."""
+        return [self.cell.start(batch, self.settings.hidden) for _ in range(self.settings.layers)]
+
+    def step(self, params: Any, states: list[Any], symbols: Any) -> tuple[list[Any], Any]:
+        """Read one symbol of each line, int64 `[batch]`; returns the next states and the logits `[batch, symbols]`."""
+        x = params["embedding"][symbols]
+        after = []
+        for layer, state in zip(params["layers"], states, strict=True):
+            state = self.cell.step(layer, state, x)
+            after.append(state)
+            x = state[0]
+        return after, x @ params["out"]["w"] + params["out"]["b"]
+
+    def line_bits(self, params: Any, symbols: Any, lengths: Any) -> Any:
+        """The bits that each line costs, float32 `[lines]`; `symbols` and `lengths` are those of a `Batch`."""
+        longest = cnp.max(lengths)
+
+        def is_unfinished(carry: Any) -> Any:
+            return carry["t"] < longest
+
+        def read_one(carry: Any) -> Any:
+            t = carry["t"]
+            states, logits = self.step(params, carry["states"], symbols[t])
+            nats = softmax_cross_entropy(logits, symbols[t + 1])
+            alive = t < lengths
+            return {"t": t + 1, "states": states, "nats": carry["nats"] + cnp.where(alive, nats, np.float32(0))}
+
+        lines = self.settings.batch
+        first = {"t": 0, "states": self.start(lines), "nats": np.zeros(lines, np.float32)}
+        last = cg.while_loop(is_unfinished, read_one, first, name="read lines")
+        return last["nats"] * np.float32(1 / np.log(2))
+
+    def bits_per_char(self, params: Any, symbols: Any, lengths: Any) -> Any:
+        """The loss: bits per character over all lines, each line's end counted as a character."""
+        return cnp.sum(self.line_bits(params, symbols, lengths)) / cnp.sum(lengths).astype(np.float32)
+
+    def sample(self, params: Any, uniform: Any) -> Any:
+        """A line, int64 `[SAMPLE_LIMIT]`: symbols up to the first `END`, then zeros.
+
+        `uniform` is float32 `[SAMPLE_LIMIT]` in [0, 1); number t picks symbol t by the inverse of the distribution
+        function that the model gives. The loop ends with the line, or where the numbers end.
+        """
+
+        def is_unfinished(carry: Any) -> Any:
+            return cnp.logical_and(
+                carry["t"] < SAMPLE_LIMIT, cnp.logical_or(carry["t"] == 0, carry["symbol"][0] != END)
+            )
+
+        def write_one(carry: Any) -> Any:
+            t = carry["t"]
+            states, logits = self.step(params, carry["states"], carry["symbol"])
+            below = cnp.cumsum(cnp.exp(logits - cnp.max(logits)), axis=1)
+            symbol = cnp.sum((below <= uniform[t] * below[0, -1]).astype(np.int64), axis=1)
+            return {"t": t + 1, "states": states, "symbol": symbol, "line": carry["line"].write(t, symbol[0])}
+
+        line = cg.TensorArray("int64", size=SAMPLE_LIMIT, element_shape=())
+        first = {"t": 0, "states": self.start(1), "symbol": np.full(1, END, np.int64), "line": line}
+        return cg.while_loop(is_unfinished, write_one, first, name="write a line")["line"].stack()

@@ -1,0 +1,70 @@
+"""The gradient of the next step, beside the one that JAX computes from the same forward graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+import ctrlgrad as cg
+from ctrlgrad import tree
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.train.corpus import TrainingOrder
+from ctrlgrad.train.trainer import Job
+
+# Both sides compute in float32 and add up in different orders: what is allowed, relative to a parameter's largest
+# gradient entry. A wrong term or a lost iteration shows far above it.
+TOLERANCE = 2e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One parameter: the largest difference of any entry of its gradient, and how large it may be."""
+
+    name: str
+    shape: tuple[int, ...]
+    error: float
+    allowed: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.error <= self.allowed  # false where the error is not a number
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All parameters."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def agrees(self) -> bool:
+        return all(row.agrees for row in self.rows)
+
+    @property
+    def worst(self) -> str:
+        """The names of the parameters that differ."""
+        return ", ".join(row.name for row in self.rows if not row.agrees)
+
+
+def compare_with_jax(job: Job) -> Comparison:
+    """Compare the gradient of the batch that the next step takes. Needs JAX; `UserInputError` without it."""
+    try:
+        from ctrlgrad.verify.jax_judge import JaxJudge  # loads JAX, an extra
+    except ImportError as error:
+        raise UserInputError(
+            "--verify: JAX is not installed", got=str(error), hint="pip install 'ctrlgrad[jax]', or leave out --verify"
+        ) from None
+    batch = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed).at(job.state.step)
+    arguments = (job.state.params, batch.symbols, batch.lengths)
+    _, grads = job.model.bits_and_grads(*arguments)
+    leaves, treedef = tree.flatten(job.state.params)
+    graph = cg.function(job.model.bits_per_char).graph(*arguments)
+    theirs = JaxJudge(graph, tree.leaves(arguments), range(len(leaves))).derivative().gradient
+    rows = []
+    for path, ours, judged in zip(tree.paths(treedef), tree.leaves(grads), theirs, strict=True):
+        # In float64, so that the comparison itself rounds nothing.
+        difference = np.abs(np.asarray(ours, np.float64) - np.asarray(judged, np.float64))
+        allowed = TOLERANCE * float(np.max(np.abs(judged), initial=0.0))
+        rows.append(Row(f"params{path}", ours.shape, float(np.max(difference, initial=0.0)), allowed))
+    return Comparison(tuple(rows))

@@ -1,0 +1,363 @@
+"""`grad` and its kin: Python functions to Python functions, by way of graphs.
+
+Each transform traces its function into a graph of its own, differentiates that, and inlines the result into the
+trace around it, so transforms compose in any order and to any depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad import tree
+from ctrlgrad.errors import DifferentiationError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import EagerStack, cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.regions import at_once, check_leaves, same_structure
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.function import Function, argument_names, hand_out
+from ctrlgrad.gradients.forward import push_forward
+from ctrlgrad.gradients.reverse import Pullback, reverse
+from ctrlgrad.ir import Builder, Graph, TensorType, Value, close
+from ctrlgrad.passes import simplify
+from ctrlgrad.source import Source, here
+
+
+@dataclass
+class _Traced:
+    """A function traced into a graph over (captures of the trace around it, its own inputs)."""
+
+    captures: tuple[Value, ...]
+    graph: Graph
+    leaves: list[Any]
+    treedef: tree.TreeDef
+
+
+def _trace(
+    fn: Callable[..., Any], leaves: Sequence[Any], hints: Sequence[str | None], call: Callable[[list[Any]], Any]
+) -> _Traced:
+    """Trace `call(tensors)` with one input per leaf; outer tensors that it uses become captures."""
+    builder = Builder(trace.current(), getattr(fn, "__name__", "function").replace("<lambda>", "function"))
+    with trace.recording(builder):
+        inputs = [Tensor(builder, builder.input(type_of(x), h), is_weak(x)) for x, h in zip(leaves, hints, strict=True)]
+        results, treedef = tree.flatten(call(list(inputs)))
+        check_leaves("the differentiated function's result", results)
+        outputs = [value_in(builder, x) for x in results]
+    closed = close([builder.finish(outputs)])
+    return _Traced(closed.captures, simplify(closed.regions[0]), results, treedef)
+
+
+def check_argnums(operation: str, argnums: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """The chosen positions, counted from the front."""
+    numbers = argnums if isinstance(argnums, tuple | list) else (argnums,)
+    for n in numbers:
+        if not isinstance(n, int) or not -len(args) <= n < len(args):
+            raise UserInputError(
+                f"{operation}: argnums does not fit the call",
+                source=here(),
+                expected=f"positions among {len(args)} positional arguments",
+                got=repr(argnums),
+                hint="argnums counts from 0; pass what is to be differentiated by position, not by name",
+            )
+    return tuple(n % len(args) for n in numbers)
+
+
+def check_differentiable(operation: str, leaves: Sequence[Any], treedef: tree.TreeDef, source: Source | None) -> None:
+    """Refuse to differentiate with respect to what is no float."""
+    for x, path in zip(leaves, tree.paths(treedef), strict=True):
+        t = type_of(x)
+        if not t.is_differentiable:
+            raise DifferentiationError(
+                f"{operation}: the derivative with respect to a value that is not a float",
+                source=source,
+                expected="float32 or float64 arguments",
+                got=f"argument{path}: {t}",
+                hint="leave it out of argnums, or pass it as floats: x.astype(float)",
+            )
+
+
+def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """A function that returns `fn(*args)` and its gradient; as `jax.value_and_grad`.
+
+    Args:
+        fn: returns a float scalar, or with `has_aux` a pair of it and any pytree.
+        argnums: which positional arguments to differentiate: an int, or several for a tuple of gradients.
+
+    Raises (when called):
+        DifferentiationError: the result is no float scalar, or an argument to differentiate is no float.
+
+    >>> import ctrlgrad as cg
+    >>> value, gradient = cg.value_and_grad(lambda x: x ** 3)(2.0)
+    >>> float(value), float(gradient)
+    (8.0, 12.0)
+    """
+
+    def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
+        source = here()
+        numbers = check_argnums("grad", argnums, args)
+        chosen = [args[n] for n in numbers]
+        leaves, treedef = tree.flatten(tuple(chosen))
+        check_leaves("grad: an argument", leaves)
+        check_differentiable("grad", leaves, treedef, source)
+
+        def call(tensors: list[Any]) -> Any:
+            replaced = list(args)
+            for n, x in zip(numbers, tree.unflatten(treedef, tensors), strict=True):
+                replaced[n] = x
+            return _loss(fn(*replaced, **kwargs), has_aux, source)
+
+        traced = _trace(fn, leaves, _hints(fn, args, numbers), call)
+        captures = len(traced.captures)
+        pullback = reverse(traced.graph, range(captures, captures + len(leaves)), (0,))
+        outputs, gradients = _inline(pullback, traced, leaves, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
+        value = tree.unflatten(traced.treedef, outputs)
+        gradient = tree.unflatten(treedef, gradients)
+        if not isinstance(argnums, tuple | list):
+            (gradient,) = gradient
+        return value, gradient
+
+    return Function(renamed(value_and_gradient, fn, "value_and_grad"), "auto", None, None)
+
+
+def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """A function that returns the gradient of `fn`; as `jax.grad`. Its result can be differentiated again.
+
+    With `has_aux` it returns (gradient, aux). See `value_and_grad`.
+
+    >>> import ctrlgrad as cg
+    >>> cube = lambda x: x ** 3
+    >>> float(cg.grad(cube)(2.0)), float(cg.grad(cg.grad(cube))(2.0))
+    (12.0, 12.0)
+    """
+    both = value_and_grad(fn, argnums, has_aux)
+
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, result = both.fn(*args, **kwargs)
+        return (result, value[1]) if has_aux else result
+
+    return Function(renamed(gradient, fn, "grad"), "auto", None, None)
+
+
+def renamed(wrapper: Callable[..., Any], fn: Callable[..., Any], prefix: str) -> Callable[..., Any]:
+    """The wrapper under a name that says what it makes of `fn`."""
+    name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
+    wrapper.__name__ = f"{prefix}_{name}"
+    wrapper.__wrapped__ = fn  # type: ignore[attr-defined]
+    return wrapper
+
+
+def _hints(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int]) -> list[str | None]:
+    """Names for the leaves of the arguments at `numbers`."""
+    _, treedef = tree.flatten((tuple(args), {}))
+    named = list(zip(treedef.paths(), argument_names(fn, treedef), strict=True))
+    return [name for n in numbers for path, name in named if path[1] == n]
+
+
+def _loss(result: Any, has_aux: bool, source: Source | None) -> Any:
+    loss = result
+    if has_aux:
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TypeMismatchError(
+                "grad: with has_aux the function returns a pair",
+                source=source,
+                expected="(loss, aux)",
+                got=type(result).__name__,
+                hint="return (loss, aux) as a tuple, or leave has_aux out",
+            )
+        loss = result[0]
+    leaves = tree.leaves(loss)
+    check_leaves("grad: the result", leaves)
+    t = type_of(leaves[0]) if len(leaves) == 1 else None
+    if not isinstance(t, TensorType) or t.rank != 0 or t.dtype.kind != "f":
+        raise DifferentiationError(
+            "grad: the function's result is not a float scalar",
+            source=source,
+            expected="one value of type f32[] or f64[]",
+            got=", ".join(str(type_of(x)) for x in leaves) or "nothing",
+            hint="reduce it with .sum() or .mean(), or use ctrlgrad.vjp with a cotangent",
+        )
+    return result
+
+
+def _inline(
+    pullback: Pullback, traced: _Traced, leaves: Sequence[Any], seeds: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Record both halves into the current trace; returns the outputs and the cotangents."""
+    builder = trace.current()
+    assert builder is not None
+    results = builder.inline(pullback.forward, [*traced.captures, *(value_in(builder, x) for x in leaves)])
+    split = len(results) - pullback.residuals
+    given = [*results[split:], *(value_in(builder, x) for x in seeds)]
+    cotangents = builder.inline(pullback.backward, given)
+    return [Tensor(builder, v) for v in results[:split]], [Tensor(builder, v) for v in cotangents]
+
+
+def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """The result of `fn(*primals)` and its pullback; as `jax.vjp`.
+
+    Args:
+        fn: returns any pytree of arrays.
+        primals: pytrees of float arrays; all are differentiated.
+
+    Returns:
+        (outputs, pullback): `pullback(cotangents)` takes a pytree like the outputs and returns a tuple with one
+        pytree of cotangents per primal. It may be called many times; the forward pass is not repeated.
+
+    >>> import ctrlgrad as cg
+    >>> y, pullback = cg.vjp(lambda a, b: a * b, 2.0, 3.0)
+    >>> [float(g) for g in pullback(1.0)]
+    [3.0, 2.0]
+    """
+    source = here()
+    leaves, treedef = tree.flatten(primals)
+    check_leaves("vjp: a primal", leaves)
+    check_differentiable("vjp", leaves, treedef, source)
+    hints = _hints(fn, primals, range(len(primals)))
+    traced = _trace(fn, leaves, hints, lambda tensors: fn(*tree.unflatten(treedef, tensors)))
+    captures = len(traced.captures)
+    seeded = tuple(i for i, v in enumerate(traced.graph.outputs) if v.type.is_differentiable)
+    halves = reverse(traced.graph, range(captures, captures + len(leaves)), seeded)
+    residuals: list[Any]
+    builder = trace.current()
+    if builder is None:
+        # Copies: the pullback must not see what the caller does to his arrays, nor to the outputs.
+        results = evaluate(halves.forward, [x if isinstance(x, EagerStack) else np.array(x) for x in leaves])
+        split = len(results) - halves.residuals
+        residuals = results[split:]
+        outputs = hand_out(traced.graph, results[:split], residuals)
+    else:
+        values = builder.inline(halves.forward, [*traced.captures, *(value_in(builder, x) for x in leaves)])
+        split = len(values) - halves.residuals
+        outputs, residuals = ([Tensor(builder, v) for v in part] for part in (values[:split], values[split:]))
+
+    def pullback(cotangents: Any) -> tuple[Any, ...]:
+        given, given_treedef = tree.flatten(cotangents)
+        labels = ("the outputs", "the cotangents")
+        same_structure("vjp", here(), labels, (outputs, traced.treedef), (given, given_treedef))
+        seeds = []
+        for i in seeded:
+            t = traced.graph.outputs[i].type
+            seed = cast(given[i], t.dtype) if isinstance(t, TensorType) and is_weak(given[i]) else given[i]
+            if not t.accepts(type_of(seed)):
+                raise TypeMismatchError(
+                    "vjp: a cotangent does not fit its output",
+                    source=here(),
+                    expected=str(t),
+                    got=str(type_of(seed)),
+                    hint="a cotangent has the dtype and shape of its output: numpy.ones_like(output)",
+                )
+            seeds.append(seed)
+        if trace.current() is None:
+            found: Any = hand_out(halves.backward, evaluate(halves.backward, [*residuals, *seeds]), seeds)
+        else:
+            found = _inline_backward(halves, residuals, seeds)
+        return tree.unflatten(treedef, found)  # type: ignore[no-any-return]
+
+    return tree.unflatten(traced.treedef, outputs), pullback
+
+
+def _inline_backward(halves: Pullback, residuals: Sequence[Any], seeds: Sequence[Any]) -> list[Tensor]:
+    builder = trace.current()
+    assert builder is not None
+    given = [value_in(builder, x) for x in (*residuals, *seeds)]
+    return [Tensor(builder, v) for v in builder.inline(halves.backward, given)]
+
+
+def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """The result of `fn(*primals)` and its derivative along `tangents`, by forward mode; as `jax.jvp`.
+
+    Args:
+        fn: returns any pytree of arrays.
+        primals: a tuple of pytrees of float arrays.
+        tangents: a tuple of pytrees like them.
+
+    Returns:
+        (outputs, tangents of the outputs); the tangent of an integer or boolean output is zeros of its dtype.
+
+    Needs the memory of one iteration however long a loop is.
+
+    >>> import ctrlgrad as cg
+    >>> y, t = cg.jvp(lambda x: x * x, (3.0,), (1.0,))
+    >>> float(y), float(t)
+    (9.0, 6.0)
+    """
+    source = here()
+    for name, given in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(given, tuple | list):
+            raise TypeMismatchError(
+                f"jvp: the {name} are not a tuple",
+                source=source,
+                expected="a tuple with one entry per argument of the function",
+                got=type(given).__name__,
+                hint="for one argument: jvp(fn, (x,), (t,))",
+            )
+    if trace.current() is None:
+        return at_once(lambda: _jvp(fn, primals, tangents, source))  # type: ignore[no-any-return]
+    return _jvp(fn, primals, tangents, source)
+
+
+def _jvp(
+    fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], source: Source | None
+) -> tuple[Any, Any]:
+    leaves, treedef = tree.flatten(tuple(primals))
+    check_leaves("jvp: a primal", leaves)
+    check_differentiable("jvp", leaves, treedef, source)
+    given, given_treedef = tree.flatten(tuple(tangents))
+    check_leaves("jvp: a tangent", given)
+    same_structure("jvp", source, ("primals", "tangents"), (leaves, treedef), (given, given_treedef))
+    directions = []
+    for x, t, path in zip(leaves, given, tree.paths(treedef), strict=True):
+        primal = type_of(x)
+        direction = cast(t, primal.dtype) if isinstance(primal, TensorType) and is_weak(t) else t
+        if not primal.accepts(type_of(direction)):
+            raise TypeMismatchError(
+                f"jvp: the tangent{path} does not fit its primal",
+                source=source,
+                expected=str(primal),
+                got=str(type_of(direction)),
+                hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal)",
+            )
+        directions.append(direction)
+    hints = _hints(fn, primals, range(len(primals)))
+    traced = _trace(fn, leaves, hints, lambda xs: fn(*tree.unflatten(treedef, xs)))
+    captures = len(traced.captures)
+    pushed = push_forward(traced.graph, range(captures, captures + len(leaves)))
+    builder = trace.current()
+    assert builder is not None
+    given_values = [value_in(builder, x) for x in (*leaves, *directions)]
+    results = builder.inline(pushed.graph, [*traced.captures, *given_values])
+    outputs = results[: len(traced.graph.outputs)]
+    moved = dict(zip(pushed.tangents, results[len(outputs) :], strict=True))
+    zero = [
+        _zeros_like(Tensor(builder, v)) if i not in moved else Tensor(builder, moved[i]) for i, v in enumerate(outputs)
+    ]
+    return (
+        tree.unflatten(traced.treedef, [Tensor(builder, v) for v in outputs]),
+        tree.unflatten(traced.treedef, zero),
+    )
+
+
+def _zeros_like(x: Tensor) -> Any:
+    return FUNCTIONS["zeros_like"](x)
+
+
+def stop_gradient(x: Any) -> Any:
+    """The same values with derivative zero, leaf by leaf; as `jax.lax.stop_gradient`.
+
+    >>> import ctrlgrad as cg
+    >>> float(cg.grad(lambda x: x * cg.stop_gradient(x))(3.0))
+    3.0
+    """
+    return tree.map(_stop_leaf, x)
+
+
+def _stop_leaf(x: Any) -> Any:
+    if not isinstance(x, Tensor) or not x.type.is_differentiable:
+        return x
+    builder = trace.current()
+    assert builder is not None
+    return Tensor(builder, builder.emit("stop_gradient", [value_in(builder, x)], source=here()), x.weak)

@@ -1,0 +1,296 @@
+"""`check_grads`: the library's derivatives against judges that share no rule with it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad as cg
+from ctrlgrad import tree
+from ctrlgrad.engines.reference import run_graph
+from ctrlgrad.errors import ExecutionError, GradientMismatch, UserInputError
+from ctrlgrad.ir import Graph
+from ctrlgrad.verify.finite_differences import Sample, Slope, slope
+from ctrlgrad.verify.report import GradientReport, Row
+from ctrlgrad.verify.subject import Arrays, Function, Gradient, Jvp, Subject, by_forward, by_reverse, sample, subject_of
+from ctrlgrad.verify.tolerances import Tolerances, coarsest_epsilon
+
+MODES = ("rev", "fwd")
+JUDGES = ("finite_differences", "jax")
+DIRECTIONS = 2
+
+
+def check_grads(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    order: int = 1,
+    modes: Sequence[str] = ("rev",),
+    against: Sequence[str] = JUDGES,
+    rtol: float | None = None,
+    atol: float | None = None,
+    seed: int = 0,
+) -> GradientReport:
+    """Compare the derivatives of `fn` at `args` with finite differences and with JAX.
+
+    Args:
+        fn: a function of arrays and pytrees of arrays, which returns a pytree of arrays of any shape. Results
+            that are not scalar are weighted by random cotangents.
+        args: its arguments. Every leaf of a float dtype is differentiated; Python numbers count as arrays.
+        order: the highest order of derivatives. Order k is the gradient of order k - 1 along a random direction.
+        modes: "rev" for reverse mode, "fwd" for forward mode; above order 1 also every combination of them.
+        against: "finite_differences" (the reference engine, central differences in the arguments' dtype along
+            random directions) and "jax" (the forward graph as a JAX function, differentiated by JAX).
+        rtol, atol: the tolerance, `atol + rtol * scale`. By default it follows the coarsest dtype of the
+            program, the order, and the conditioning measured at `args`; the report says what it was.
+        seed: of the random cotangents and directions.
+
+    Returns:
+        The report: a row for each argument leaf, order, mode and judge. `print` shows it as a table.
+
+    Raises:
+        GradientMismatch: a derivative disagrees with a judge; the message holds the table.
+        UserInputError: nothing to differentiate, an unknown mode or judge, or JAX is not installed.
+
+    >>> import numpy as np
+    >>> import ctrlgrad as cg
+    >>> def f(x):
+    ...     return cg.while_loop(lambda y: np.sum(y * y) < 100.0, lambda y: 1.5 * y + np.sin(y), x)
+    >>> cg.check_grads(f, (np.array([0.3, 0.5]),), order=2, against=("finite_differences",)).ok
+    True
+    """
+    jvp = getattr(cg, "jvp", None)
+    report = compare(
+        fn, args, gradient=cg.grad, jvp=jvp, order=order, modes=modes, against=against, rtol=rtol, atol=atol, seed=seed
+    )
+    if not report.ok:
+        raise GradientMismatch(
+            f"check_grads: {len(report.failures)} of {len(report.rows)} comparisons disagree\n{report}",
+            hint="a kink or a jump near the arguments misleads finite differences: try other arguments, or JAX alone;\n"
+            "if JAX disagrees too, the derivative is wrong, and the line with the lowest order is where to begin",
+        )
+    return report
+
+
+def compare(
+    fn: Function,
+    args: Sequence[Any],
+    *,
+    gradient: Gradient,
+    jvp: Jvp | None = None,
+    order: int = 1,
+    modes: Sequence[str] = ("rev",),
+    against: Sequence[str] = JUDGES,
+    rtol: float | None = None,
+    atol: float | None = None,
+    seed: int = 0,
+) -> GradientReport:
+    """As `check_grads`, for derivatives by any `gradient` and `jvp`; returns the report whatever it says."""
+    _check_request(order, modes, against, jvp)
+    rng = np.random.default_rng(seed)
+    subject = subject_of(fn, args, _tracer(fn), rng)
+    directions = [subject.random(rng) for _ in range(order)]
+    graph = subject.graph(subject.scalar)
+    tolerances = Tolerances(coarsest_epsilon(graph), rtol, atol)
+    check = _Check(subject, gradient, jvp, directions, tolerances, rng)
+    if "jax" in against:
+        check.use_jax(graph)
+    for k in range(1, order + 1):
+        for chain in product(modes, repeat=k):
+            check.derivative(chain, differences="finite_differences" in against)
+    return GradientReport(tuple(check.rows))
+
+
+def _check_request(order: int, modes: Sequence[str], against: Sequence[str], jvp: Jvp | None) -> None:
+    if isinstance(order, bool) or not isinstance(order, int) or order < 1:
+        raise UserInputError("check_grads: order", expected="an int of 1 or more", got=repr(order))
+    for label, given, known in (("modes", modes, MODES), ("against", against, JUDGES)):
+        if isinstance(given, str) or not given or any(name not in known for name in given):
+            expected = f"one or more of {', '.join(known)}"
+            raise UserInputError(f"check_grads: {label}", expected=expected, got=repr(given))
+    if "fwd" in modes and jvp is None:
+        raise UserInputError("check_grads: there is no forward mode to check", got=repr(tuple(modes)), hint='("rev",)')
+
+
+def _tracer(fn: Function) -> Callable[..., Graph]:
+    """How functions of the leaves are traced: with the unknown dimensions that `fn` declares, if it does."""
+    declared = getattr(fn, "signature", None)
+    signature = None if declared is None else tree.leaves(tuple(declared))
+
+    def trace(function: Function, *leaves: Any) -> Graph:
+        graph: Graph = cg.function(function, signature=signature).graph(*leaves)
+        return graph
+
+    return trace
+
+
+def _jax_judge() -> Any:
+    """The module that needs JAX, loaded when it is asked for."""
+    try:
+        importlib.import_module("jax")
+    except ImportError as error:
+        raise UserInputError(
+            "check_grads: JAX is not installed", hint='pip install "ctrlgrad[jax]", or against=("finite_differences",)'
+        ) from error
+    return importlib.import_module("ctrlgrad.verify.jax_judge")
+
+
+@dataclass
+class _Check:
+    """One run of `compare`: what is checked, and the rows so far."""
+
+    subject: Subject
+    gradient: Gradient
+    jvp: Jvp | None
+    directions: list[Arrays]
+    tolerances: Tolerances
+    rng: np.random.Generator
+    rows: list[Row] = field(default_factory=list)
+    judge: Any = None
+    # By order: JAX's own derivative, shared by all modes.
+    judged: dict[int, Any] = field(default_factory=dict)
+
+    def use_jax(self, graph: Graph) -> None:
+        """Translate the scalar function, and compare its value."""
+        self.judge = _jax_judge().JaxJudge(graph, self.subject.leaves, self.subject.wrt)
+        judged = self.jax(1)
+        value = np.asarray(run_graph(graph, self.subject.leaves)[0])
+        moved = np.asarray(run_graph(graph, self.last_bit())[0])
+        self.elementwise("value", 0, "", value, judged.value, float(np.abs(moved - value)))
+
+    def jax(self, order: int) -> Any:
+        if order not in self.judged:
+            self.judged[order] = self.judge.derivative(self.directions[: order - 1])
+        return self.judged[order]
+
+    def derivative(self, chain: tuple[str, ...], differences: bool) -> None:
+        """Check one derivative: `chain` names the modes from the innermost to the outermost."""
+        *inner, mode = chain
+        function = self.subject.scalar
+        for name, direction in zip(inner, self.directions, strict=False):
+            function = self.along(name, function, direction)
+        label = " over ".join(reversed(chain))
+        if mode == "rev":
+            self.reverse(function, len(chain), label, differences)
+        else:
+            self.forward(function, len(chain), label, differences)
+
+    def along(self, mode: str, function: Function, direction: Sequence[Any]) -> Function:
+        if mode == "rev":
+            return by_reverse(self.gradient, function, self.subject.wrt, tuple(direction))
+        assert self.jvp is not None
+        return by_forward(self.jvp, function, self.subject.wrt, direction)
+
+    def reverse(self, function: Function, order: int, label: str, differences: bool) -> None:
+        """Every element against JAX; every leaf along random directions against finite differences."""
+        graph = self.subject.graph(self.gradient(function, self.subject.wrt))
+        gradient = [np.asarray(g) for g in run_graph(graph, self.subject.leaves)]
+        if self.judge is not None:
+            moved = run_graph(graph, self.last_bit())
+            for path, g, m, expected in zip(self.subject.paths, gradient, moved, self.jax(order).gradient, strict=True):
+                distance = float(np.max(np.abs(m - g))) if np.shape(m) == g.shape else 0.0
+                self.elementwise(path, order, label, g, expected, distance)
+        if differences:
+            scalar = self.subject.graph(function)
+            magnitude = max(float(np.max(np.abs(g))) for g in gradient)
+            for leaf, g in enumerate(gradient):
+                size = float(np.linalg.norm(g.astype(np.float64))) / np.sqrt(g.size)
+                pairs = [
+                    (float(np.sum(g.astype(np.float64) * d)), self.difference(scalar, leaf, d))
+                    for d in self.unit_directions(leaf)
+                ]
+                self.along_directions(leaf, order, label, pairs, size, magnitude)
+
+    def forward(self, function: Function, order: int, label: str, differences: bool) -> None:
+        """Every leaf along random directions, against each judge."""
+        scalar = self.subject.graph(function)
+        for leaf in range(len(self.subject.wrt)):
+            found, exact, moved, pairs = [], [], 0.0, []
+            for d in self.unit_directions(leaf):
+                tangent = [d if other == leaf else np.zeros_like(x) for other, x in enumerate(self.subject.point())]
+                graph = self.subject.graph(self.along("fwd", function, tangent))
+                value = float(run_graph(graph, self.subject.leaves)[0])
+                found.append(value)
+                if self.judge is not None:
+                    moved = max(moved, abs(float(run_graph(graph, self.last_bit())[0]) - value))
+                    exact.append(float(np.sum(self.jax(order).gradient[leaf] * d)))
+                if differences:
+                    pairs.append((value, self.difference(scalar, leaf, d)))
+            if self.judge is not None:
+                path = self.subject.paths[leaf]
+                self.elementwise(path, order, label, np.array(found), np.array(exact), moved)
+            if differences:
+                size = max(abs(s.value) for _, s in pairs)
+                self.along_directions(leaf, order, label, pairs, size, size)
+
+    def elementwise(
+        self, path: str, order: int, label: str, found: np.ndarray, expected: np.ndarray, moved: float
+    ) -> None:
+        """A row for an array against JAX's."""
+        judge = f"jax ({self.judge.translation.form})"
+        scale = float(np.max(np.abs(expected)))
+        if found.shape != expected.shape or found.dtype != expected.dtype:
+            note = f"{found.dtype.name}{list(found.shape)}, not {expected.dtype.name}{list(expected.shape)}"
+            self.rows.append(Row(path, order, label, judge, float("nan"), scale, 0.0, note))
+            return
+        tolerance = self.tolerances.jax(order, scale, self.magnitude(order), moved)
+        self.rows.append(Row(path, order, label, judge, float(np.max(np.abs(found - expected))), scale, tolerance))
+
+    def magnitude(self, order: int) -> float:
+        judged = self.jax(max(order, 1))
+        return max(float(np.max(np.abs(x))) for x in (judged.value, *judged.gradient))
+
+    def along_directions(
+        self, leaf: int, order: int, label: str, pairs: list[tuple[float, Slope]], size: float, magnitude: float
+    ) -> None:
+        """A row for directional derivatives against finite differences: that of the worst of them."""
+        rows = []
+        for found, judged in pairs:
+            tolerance = self.tolerances.differences(order, size, magnitude, judged.error, judged.noise)
+            note = "" if judged.is_conclusive else "no step keeps the trip counts and branches, or is finite"
+            error = abs(found - judged.value)
+            rows.append(Row(self.subject.paths[leaf], order, label, "finite differences", error, size, tolerance, note))
+        self.rows.append(max(rows, key=_badness))
+
+    def difference(self, graph: Graph, leaf: int, direction: np.ndarray) -> Slope:
+        """The slope of a scalar graph along a direction of one leaf."""
+        x = self.subject.point()[leaf]
+        # Between moving each element by a share of its size and moving the leaf as a whole by that share.
+        step = 0.1 * max(float(np.sqrt(np.mean(np.square(x, dtype=np.float64)))), 0.1) * x.size**0.25
+
+        def at(distance: float) -> Sample:
+            shift = [distance * direction if other == leaf else None for other in range(len(self.subject.wrt))]
+            try:
+                return sample(graph, self.subject.moved(shift))
+            except ExecutionError:
+                # Out of the function's domain, for instance an index out of range there.
+                return Sample(float("nan"))
+
+        centre = at(0.0)
+        moved = sample(graph, self.last_bit()).value
+        rounding = max(4.0 * self.tolerances.epsilon * abs(centre.value), 2.0 * abs(moved - centre.value))
+        return slope(at, step, rounding)
+
+    def unit_directions(self, leaf: int) -> Iterator[np.ndarray]:
+        x = self.subject.point()[leaf]
+        for _ in range(DIRECTIONS if x.size > 1 else 1):
+            direction = self.rng.standard_normal(x.shape)
+            yield np.asarray(direction / np.linalg.norm(direction), x.dtype)
+
+    def last_bit(self) -> Arrays:
+        """The arguments, each differentiated element moved by its last bit up or down."""
+        rng = np.random.default_rng(len(self.subject.wrt))
+        signs = (np.sign(rng.standard_normal(x.shape)) for x in self.subject.point())
+        return self.subject.moved(
+            [np.asarray(s * np.spacing(np.abs(x)), x.dtype) for s, x in zip(signs, self.subject.point(), strict=True)]
+        )
+
+
+def _badness(row: Row) -> float:
+    ratio = row.absolute / row.tolerance if row.tolerance else row.absolute
+    return float("inf") if np.isnan(ratio) else ratio

@@ -1,0 +1,79 @@
+"""What ops on complex numbers, orders, matrices and spectra are in JAX: further entries of `jax_ops.TENSOR_OPS`.
+
+`nonzero` has no entry: the number of its results depends on data, and JAX needs it before it starts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ctrlgrad.ir import Node
+from ctrlgrad.verify.jax_ops import TENSOR_OPS, Entry, _elementwise
+from ctrlgrad.verify.recording import Sizes
+
+_SAME = """log2 log10 exp2 arcsinh arccosh arctanh hypot copysign nextafter signbit bitwise_and bitwise_or bitwise_xor
+bitwise_invert bitwise_left_shift bitwise_right_shift conj real imag"""
+
+_FIRST = frozenset(TENSOR_OPS)
+TENSOR_OPS |= {name: _elementwise(getattr(jnp, name)) for name in _SAME.split()}
+TENSOR_OPS["integer_power"] = _elementwise(jnp.power)
+TENSOR_OPS["complex"] = _elementwise(lambda re, im: lax.complex(*jnp.broadcast_arrays(re, im)))
+
+
+def _argsort(node: Node, sizes: Sizes | None, x: Any) -> Any:
+    order = jnp.argsort(x, axis=node.attrs["axis"], descending=node.attrs["descending"], stable=True)
+    return order.astype(jnp.int64)
+
+
+def _searchsorted(node: Node, sizes: Sizes | None, row: Any, values: Any) -> Any:
+    return jnp.searchsorted(row, values, side=node.attrs["side"]).astype(jnp.int64)
+
+
+def _solve(a: Any, b: Any) -> Any:
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return jnp.linalg.solve(*(jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b)))
+
+
+def _singular_vectors(a: Any) -> Any:
+    u, _, vh = jnp.linalg.svd(a, full_matrices=False)
+    return jnp.concatenate([u, jnp.conj(jnp.swapaxes(vh, -1, -2))], axis=-2)
+
+
+def _adjugate(a: Any) -> Any:
+    return jnp.linalg.det(a)[..., None, None] * jnp.linalg.inv(a)
+
+
+def _pinv(node: Node, sizes: Sizes | None, a: Any) -> Any:
+    rtol = node.attrs["rtol"]
+    return jnp.linalg.pinv(a, rtol=max(a.shape[-2:]) * float(np.finfo(a.dtype).eps) if rtol is None else rtol)
+
+
+def _fft(node: Node, sizes: Sizes | None, x: Any) -> Any:
+    if node.attrs["inverse"]:
+        return jnp.fft.ifft(x, axis=node.attrs["axis"], norm="forward")
+    return jnp.fft.fft(x, axis=node.attrs["axis"])
+
+
+_MATRICES: dict[str, Entry] = {
+    "solve": _elementwise(_solve),
+    "cholesky": _elementwise(lambda a: jnp.linalg.cholesky(a, symmetrize_input=False)),
+    "det": _elementwise(jnp.linalg.det),
+    "adjugate": _elementwise(_adjugate),
+    "logabsdet": _elementwise(lambda a: jnp.linalg.slogdet(a)[1]),
+    "det_sign": _elementwise(lambda a: jnp.linalg.slogdet(a)[0]),
+    "orthonormal": _elementwise(lambda a: jnp.linalg.qr(a)[0]),
+    "eigenvalues": _elementwise(lambda a: jnp.linalg.eigh(a, symmetrize_input=False)[0]),
+    "eigenvectors": _elementwise(lambda a: jnp.linalg.eigh(a, symmetrize_input=False)[1]),
+    "singular_values": _elementwise(lambda a: jnp.linalg.svd(a, full_matrices=False)[1]),
+    "singular_vectors": _elementwise(_singular_vectors),
+}
+
+TENSOR_OPS |= _MATRICES
+TENSOR_OPS |= {"argsort": _argsort, "searchsorted": _searchsorted, "pinv": _pinv, "fft": _fft}
+
+# The ops that this file adds.
+ADDED = frozenset(TENSOR_OPS) - _FIRST

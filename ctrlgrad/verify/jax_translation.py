@@ -1,0 +1,235 @@
+"""A forward graph as a JAX function, so that JAX's own derivatives can judge ours.
+
+JAX cannot differentiate a `while_loop` in reverse. Two forms that it can:
+
+- `scan`: a loop is a `lax.scan` over as many steps as the recorded run took at most; each step runs the body
+  under `lax.cond` where the loop is still going and keeps the carry where it has ended, so an ended loop
+  computes nothing (and leaks no NaN into a gradient). Branches are `lax.switch`, stacks are buffers. The whole
+  is compiled.
+- `unrolled`: JAX runs op by op on concrete numbers, and Python's own `while` and `if` follow them. It takes
+  programs whose sizes differ from iteration to iteration, which no scan can hold, and is slow.
+
+`translate` chooses the first where it exists, and says in `Translation.form` what it chose. This path shares
+no derivative rule with the library: it reads the forward graph alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.ir import Graph, Node, StackType, Value
+from ctrlgrad.verify import jax_more_ops  # noqa: F401  (fills the table)
+from ctrlgrad.verify.jax_ops import TENSOR_OPS
+from ctrlgrad.verify.jax_stacks import BOUNDED, LISTS, NotStaticError
+from ctrlgrad.verify.recording import Recording, Sizes, choice, record, sizes_of
+
+# In `jax` itself since JAX 0.8.
+_enable_x64: Any = (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64
+
+# Each program runs once or twice: compiling it is the larger part of the time, at half of it without optimisation.
+_QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+Form = Literal["scan", "unrolled"]
+Arrays = tuple[Any, ...]
+
+
+def x64() -> AbstractContextManager[Any]:
+    """64-bit types in JAX for a block; the user's own setting stays as it is."""
+    return _enable_x64(True)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A JAX function of a graph's inputs, right for the arguments that it was made for and others of their path."""
+
+    graph: Graph
+    form: Form
+    recording: Recording
+    function: Callable[..., Arrays]
+
+    def __call__(self, *arguments: Any) -> tuple[np.ndarray, ...]:
+        """The outputs as NumPy arrays."""
+        with x64():
+            return tuple(np.asarray(x) for x in self.run(self.function, *map(jnp.asarray, arguments)))
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `function`, which is this translation's or a derivative of it: compiled, or op by op if unrolled."""
+        if self.form == "unrolled":
+            return function(*arguments)
+        return jax.jit(function).lower(*arguments).compile(compiler_options=_QUICK)(*arguments)
+
+
+def translate(graph: Graph, arguments: Sequence[Any], form: Form | None = None) -> Translation:
+    """Translate a graph for given arguments, by the form asked for or, if None, by `scan` where it exists.
+
+    Raises `UserInputError` where a graph takes or returns a stack, or has no `scan` form and that was asked for.
+    """
+    for value in (*graph.inputs, *graph.outputs):
+        if isinstance(value.type, StackType):
+            raise UserInputError(
+                "check against JAX: a TensorArray is an argument or a result of the function",
+                got=str(value.type),
+                hint="return array.stack() instead, and make TensorArrays inside the function",
+            )
+    arguments = [np.asarray(x) for x in arguments]
+    recording = record(graph, arguments)
+    if form == "unrolled":
+        return Translation(graph, "unrolled", recording, _Unrolled().function(graph))
+    function = _Scan(recording).function(graph)
+    try:
+        with x64():
+            jax.eval_shape(function, *arguments)
+    except NotStaticError as error:
+        if form == "scan":
+            raise UserInputError(
+                "check against JAX: the program has no form with fixed sizes", got=str(error), hint='form="unrolled"'
+            ) from error
+        return Translation(graph, "unrolled", recording, _Unrolled().function(graph))
+    return Translation(graph, "scan", recording, function)
+
+
+class _Form(ABC):
+    """Runs a graph's nodes on JAX values; the subclasses say what control flow, stacks and sizes are."""
+
+    stacks: dict[str, Callable[..., Any]]
+
+    def function(self, graph: Graph) -> Callable[..., Arrays]:
+        return lambda *arguments: self.run(graph, tuple(jnp.asarray(x) for x in arguments))
+
+    def run(self, graph: Graph, arguments: Arrays) -> Arrays:
+        values: dict[Value, Any] = dict(zip(graph.inputs, arguments, strict=True))
+        for node in graph.nodes:
+            results = self.node(node, tuple(values[v] for v in node.operands))
+            values.update(zip(node.results, results, strict=True))
+        return tuple(values[v] for v in graph.outputs)
+
+    def node(self, node: Node, operands: Arrays) -> Arrays:
+        name = node.op.name
+        if name == "while":
+            return self.loop(node, operands)
+        if name == "cond":
+            return self.branch(node, operands)
+        entry = TENSOR_OPS.get(name) or self.stacks[name]
+        results = entry(node, self.sizes(node, operands), *operands)
+        return results if len(node.results) != 1 else (results,)
+
+    @abstractmethod
+    def loop(self, node: Node, operands: Arrays) -> Arrays: ...
+
+    @abstractmethod
+    def branch(self, node: Node, operands: Arrays) -> Arrays: ...
+
+    @abstractmethod
+    def sizes(self, node: Node, operands: Arrays) -> Sizes | None: ...
+
+
+class _Scan(_Form):
+    stacks = BOUNDED
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    def sizes(self, node: Node, operands: Arrays) -> Sizes | None:
+        if node.op.name in ("stack_new", "stack_from_tensor", "stack_split"):
+            return self.room(node.result)
+        sizes = self.recording.sizes.get(node, ())
+        if sizes is None:
+            raise NotStaticError(f"{node.op.name}{_at(node)} has another size at each execution")
+        return sizes or None
+
+    def room(self, stack: Value) -> Sizes:
+        shape = self.recording.element_shape[stack]
+        if shape is None:
+            raise NotStaticError(f"the elements of a {stack.type} differ in shape")
+        return (self.recording.capacity[stack], *shape)
+
+    def loop(self, node: Node, operands: Arrays) -> Arrays:
+        captures, start = operands[: node.attrs["captures"]], operands[node.attrs["captures"] :]
+        trips = self.recording.trips(node)
+        if trips == 0:
+            return start
+        cond, body = node.regions
+
+        def advance(carry: Arrays) -> Arrays:
+            after = self.run(body, captures + carry)
+            _same_shapes(f"the carry of the loop{_at(node)}", carry, after)
+            return after
+
+        def going(carry: Arrays) -> Any:
+            return self.run(cond, captures + carry)[0]
+
+        def step(state: tuple[Arrays, Any], _: None) -> tuple[tuple[Arrays, Any], None]:
+            carry, alive = state
+
+            def proceed(carry: Arrays) -> tuple[Arrays, Any]:
+                after = advance(carry)
+                return after, going(after)
+
+            return lax.cond(alive, proceed, lambda carry: (carry, jnp.asarray(False)), carry), None
+
+        if self.recording.always_takes_all_trips(node):
+            # No execution ends before another: the mask would always be true.
+            return lax.scan(lambda carry, _: (advance(carry), None), start, None, length=trips)[0]
+        return lax.scan(step, (start, going(start)), None, length=trips)[0][0]
+
+    def branch(self, node: Node, operands: Arrays) -> Arrays:
+        selector, *rest = operands
+        taken = sorted(self.recording.branches.get(node, ()))
+        assert taken, "a node that never ran stands in a loop or branch that is not translated"
+        if len(taken) == 1:
+            return self.run(node.regions[taken[0]], tuple(rest))
+        first: list[Arrays] = []
+
+        def function(region: Graph) -> Callable[..., Arrays]:
+            def call(*arguments: Any) -> Arrays:
+                results = self.run(region, arguments)
+                _same_shapes(f"the results of the branch{_at(node)}", first[0] if first else results, results)
+                first.append(results)
+                return results
+
+            return call
+
+        # A branch that the recorded run never took is not translated: its place is held by one that it took.
+        chosen = [number if number in taken else taken[0] for number in range(len(node.regions))]
+        functions = {number: function(node.regions[number]) for number in taken}
+        result: Arrays = lax.switch(selector.astype(jnp.int32), [functions[number] for number in chosen], *rest)
+        return result
+
+
+class _Unrolled(_Form):
+    stacks = LISTS
+
+    def sizes(self, node: Node, operands: Arrays) -> Sizes | None:
+        return sizes_of(node, operands)
+
+    def loop(self, node: Node, operands: Arrays) -> Arrays:
+        captures, carry = operands[: node.attrs["captures"]], operands[node.attrs["captures"] :]
+        cond, body = node.regions
+        while bool(self.run(cond, captures + carry)[0]):
+            carry = self.run(body, captures + carry)
+        return carry
+
+    def branch(self, node: Node, operands: Arrays) -> Arrays:
+        selector, *rest = operands
+        return self.run(node.regions[choice(node, selector)], tuple(rest))
+
+
+def _same_shapes(what: str, before: Arrays, after: Arrays) -> None:
+    one, other = ([jnp.shape(x) for x in jax.tree.leaves(values)] for values in (before, after))
+    if one != other:
+        raise NotStaticError(f"{what} changes its shapes from {one} to {other}")
+
+
+def _at(node: Node) -> str:
+    return f" at {node.source}" if node.source else ""

@@ -1,0 +1,129 @@
+"""The table of operations in the documentation, made from the registry and the tables keyed by it.
+
+python -m ctrlgrad.verify.op_table > docs/operations.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.batching import BATCH
+from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.gradients import forward  # noqa: F401  (fills the tables)
+from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
+from ctrlgrad.ir import BOOL, INDEX, OPS, Op, StackType, TensorType, Type
+
+_DTYPES = {
+    "bool": np.dtype(bool),
+    "int": np.dtype(np.int64),
+    "float": np.dtype(np.float64),
+    "complex": np.dtype(np.complex128),
+}
+# Ops of regions and of whole graphs: each transform has a file for them.
+_CONTROL = ("while", "cond", "call")
+
+_X = "x"
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Operands and attributes that fit an op: `_X` stands for a tensor of the dtype that is tried."""
+
+    operands: Sequence[Type | str] = (_X,)
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    shape: tuple[int, ...] = (2, 2)
+
+
+_SLICES = {"key": (slice(None), slice(None))}
+_AXES = {"axes": (0,), "keepdims": False}
+_SAMPLES: dict[str, _Sample] = {
+    **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), _Sample(attrs=_AXES)),
+    **dict.fromkeys(("cumsum", "cumprod"), _Sample(attrs={"axis": 0, "reverse": False})),
+    **dict.fromkeys(("reshape", "broadcast_to", "sum_to"), _Sample(attrs={"shape": (2, 2)})),
+    **dict.fromkeys(("setitem", "additem"), _Sample((_X, _X), _SLICES)),
+    **dict.fromkeys(("dim", "argsort", "fft"), _Sample(attrs={"axis": 0, "descending": False, "inverse": False})),
+    **dict.fromkeys(("matmul", "solve", "adjugate_along", "concat"), _Sample((_X, _X), {"axis": 0})),
+    "common_size": _Sample(shape=(2,)),
+    "flip": _Sample(attrs={"axes": (0,)}),
+    "forget_sizes": _Sample(attrs={"axes": (0,)}),
+    "expand_dims": _Sample(attrs={"axes": (0,)}),
+    "squeeze": _Sample(attrs={"axes": (0,)}, shape=(1, 2)),
+    "transpose": _Sample(attrs={"axes": (1, 0)}),
+    "getitem": _Sample(attrs=_SLICES),
+    "where": _Sample((BOOL, _X, _X)),
+    "cast": _Sample(attrs={"dtype": np.dtype(np.float64)}),
+    "searchsorted": _Sample((_X, _X), shape=(2,)),
+    "pinv": _Sample(attrs={"rtol": None}),
+    "iota": _Sample((INDEX,), {"shape": (None,)}),
+    "constant": _Sample((), {"value": np.zeros(())}),
+}
+
+
+def accepted_dtypes(op: Op) -> tuple[str, ...] | None:
+    """The classes of dtypes that an op's type rule takes; None where it takes no tensor of a free choice."""
+    if op.name in _CONTROL or op.name.startswith("stack_") or op.name in ("iota", "constant", "callback"):
+        return None
+    sample = _SAMPLES.get(op.name, _Sample((_X,) * (op.arity or 1)))
+    return tuple(name for name, dtype in _DTYPES.items() if _fits(op, sample, dtype))
+
+
+def _fits(op: Op, sample: _Sample, dtype: np.dtype) -> bool:
+    types: list[Type] = []
+    for operand in sample.operands:
+        is_type = isinstance(operand, TensorType | StackType)
+        types.append(operand if is_type else TensorType(dtype, sample.shape))  # type: ignore[arg-type]
+    try:
+        op.infer(types, sample.attrs, ())
+    except CtrlgradError:
+        return False
+    return True
+
+
+def _derivative(name: str) -> tuple[str, str]:
+    """How forward mode and reverse mode treat an op."""
+    if name in _CONTROL:
+        return "by region", "by region"
+    if name in NOT_DIFFERENTIABLE:
+        return "none", "none"
+    if name in ELEMENTWISE:
+        return "elementwise", "elementwise"
+    return ("linear" if name in LINEAR else "rule" if name in FORWARD else "missing"), (
+        "rule" if name in REVERSE else "missing"
+    )
+
+
+def rows() -> list[tuple[str, ...]]:
+    """A row per op: name, forward, reverse, batching, dtypes."""
+    result: list[tuple[str, ...]] = []
+    for name in sorted(OPS):
+        dtypes = accepted_dtypes(OPS[name])
+        batching = "rule" if name in BATCH else "missing"
+        result.append((f"`{name}`", *_derivative(name), batching, "-" if dtypes is None else ", ".join(dtypes)))
+    return result
+
+
+def table() -> str:
+    """The page, in Markdown."""
+    lines = [
+        "# Operations",
+        "",
+        "Every op of the graph. *Forward* and *reverse* say where its derivative comes from: the partial derivatives",
+        "of an elementwise op, the op itself where it is linear (its transpose in reverse), a rule of its own, or the",
+        "derivative of its regions. *none* means that the result carries no derivative: it is an integer or a boolean,",
+        "or piecewise constant. The dtypes are those that the op's type rule takes; a dash stands for no free choice.",
+        "",
+        "This page is made by `python -m ctrlgrad.verify.op_table`.",
+        "",
+        "| op | forward | reverse | batching | dtypes |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [f"| {' | '.join(row)} |" for row in rows()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -1,0 +1,321 @@
+"""`vmap`: a function of one example becomes a function of many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optree
+
+from ctrlgrad import tree
+from ctrlgrad.batching import BatchedGraph, batch
+from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
+from ctrlgrad.frontend.regions import check_leaves
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.function import Function
+from ctrlgrad.gradients.calls import rows_call, set_batch
+from ctrlgrad.ir import Builder, Graph, TensorType, Type, Value, close
+from ctrlgrad.ops.term import Term, constant, emit, sized, transpose
+from ctrlgrad.passes import inline_calls, simplify
+from ctrlgrad.source import Source, here
+
+Axis = int | None
+
+
+def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Function:
+    """A function that maps `fn` over an axis of its arguments, all rows at once; as `jax.vmap`.
+
+    Loops and branches on values that differ from row to row are allowed: a loop runs until every row is done, and
+    rows that are done, or take another branch, neither change nor disturb results and derivatives.
+
+    Args:
+        fn: takes arrays without the mapped axis, returns a pytree of arrays without it.
+        in_axes: an int, None (the argument is the same for all rows), or a tuple or list with an entry for each
+            positional argument; an entry may be a pytree that is a prefix of its argument. Negative axes
+            count from the end. Keyword arguments are mapped over axis 0.
+        out_axes: where the mapped axis stands in each result: an int, or a pytree that is a prefix of the result.
+            None for a result that is the same for all rows. A result that does not depend on a mapped
+            argument is repeated.
+
+    Raises (when called):
+        UserInputError: in_axes or out_axes does not fit the arguments or the result, or nothing is mapped.
+        ShapeError: an axis does not exist, or the mapped axes have different sizes.
+        TypeMismatchError: a result is not an array; a result with out_axes None differs from row to row; a
+            TensorArray is mapped or returned; a slice's bounds differ from row to row.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, lambda c: (c[0] + 1, c[1] / 2), (0, x))[0]
+    >>> cg.vmap(halvings)(np.array([1.0, 10.0, 3.0]))
+    array([0, 4, 2])
+    >>> cg.vmap(lambda a, b: a @ b, in_axes=(0, None))(np.ones((2, 3)), np.arange(3.0))
+    array([3., 3.])
+    """
+
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        source = here()
+        try:
+            return _vmap(fn, in_axes, out_axes, args, kwargs, source)
+        except CtrlgradError as error:
+            if error.source is None:
+                error.source = source
+            raise
+
+    name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
+    mapped.__name__ = f"vmap_{name}"
+    mapped.__wrapped__ = fn  # type: ignore[attr-defined]
+    return Function(mapped, "auto", None, None)
+
+
+class _Mapped(Builder):
+    """The builder of a function that is being mapped."""
+
+
+def _is_mapped(builder: Builder | None) -> bool:
+    """Whether what is recorded there will be mapped."""
+    return builder is not None and (isinstance(builder, _Mapped) or _is_mapped(builder.parent))
+
+
+def _batched_whole(row: Graph, mapped: Sequence[int], size: int | None) -> Graph:
+    return batch(row, mapped, size, all_outputs=True).graph
+
+
+set_batch(_batched_whole)
+
+
+def _first_row(builder: Builder, value: Value) -> Value:
+    return emit("getitem", Term(builder, value), key=(0, *[slice(None)] * (value.tensor.rank - 1))).value
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """One leaf of the arguments."""
+
+    value: Any
+    type: Type
+    axis: Axis
+    path: str
+
+    @property
+    def size(self) -> int | None:
+        """The size of the mapped axis, None where it is not known."""
+        assert isinstance(self.type, TensorType) and self.axis is not None
+        return self.type.shape[self.axis]
+
+    @property
+    def inner(self) -> Type:
+        """The type of one row."""
+        if self.axis is None:
+            return self.type
+        assert isinstance(self.type, TensorType)
+        shape = self.type.shape
+        return TensorType(self.type.dtype, shape[: self.axis] + shape[self.axis + 1 :])
+
+
+def _vmap(
+    fn: Callable[..., Any],
+    in_axes: Any,
+    out_axes: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    source: Source | None,
+) -> Any:
+    leaves, treedef = tree.flatten((args, kwargs))
+    check_leaves("vmap: an argument", leaves)
+    arguments = _arguments(leaves, treedef, _in_axes(in_axes, args, kwargs, source), source)
+    mapped = [position for position, a in enumerate(arguments) if a.axis is not None]
+    size = _size([arguments[i] for i in mapped], source)
+
+    outer = trace.current()
+    assert outer is not None
+    builder = _Mapped(outer, "rows_of")
+    with trace.recording(builder):
+        inputs = [Tensor(builder, builder.input(a.inner), a.axis is None and is_weak(a.value)) for a in arguments]
+        inner_args, inner_kwargs = tree.unflatten(treedef, inputs)
+        results, result_treedef = tree.flatten(fn(*inner_args, **inner_kwargs))
+        check_leaves("vmap: the function's result", results)
+        outputs = [value_in(builder, x) for x in results]
+    closed = close([builder.finish(outputs)])
+    captures = len(closed.captures)
+    row = simplify(closed.regions[0])
+    batched = batch(row, [captures + i for i in mapped], size)
+    moved = _rows_first(outer, arguments, size)
+    operands = [*closed.captures, *moved]
+    if batched.has_buffers and _is_mapped(outer):
+        # What is mapped around it may need the rows anew.
+        outer.source = source
+        values = tuple(rows_call(outer, row, [captures + i for i in mapped], operands))
+        given = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, values), source)
+        shared = [axis is None and not rows for axis, rows in zip(given, batched.mapped, strict=True)]
+        values = tuple(_first_row(outer, v) if once else v for v, once in zip(values, shared, strict=True))
+        batched = BatchedGraph(batched.graph, tuple(not once for once in shared))
+    else:
+        values = outer.inline(inline_calls(batched.graph, ("rows",)), operands)
+    rows = Tensor(outer, moved[mapped[0]]).shape[0]
+    tensors = [Tensor(outer, v) for v in values]
+    axes = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, tensors), source)
+    return tree.unflatten(result_treedef, _placed(tensors, batched, axes, rows, tree.paths(result_treedef), source))
+
+
+def _in_axes(in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any], source: Source | None) -> list[Axis]:
+    if isinstance(in_axes, tuple | list):
+        if len(in_axes) != len(args):
+            raise UserInputError(
+                "vmap: in_axes does not fit the call",
+                source=source,
+                expected=f"one entry for each of the {len(args)} positional arguments",
+                got=f"{len(in_axes)} entries: {in_axes!r}",
+            )
+        given = []
+        for prefix, x in zip(in_axes, args, strict=True):
+            given += _flat_axes("in_axes", prefix, x, source)
+    else:
+        given = _flat_axes("in_axes", in_axes, args, source)
+    return [*given, *(0 for _ in tree.leaves(kwargs))]
+
+
+def _is_axis(x: Any) -> bool:
+    return x is None or isinstance(x, int)
+
+
+def _flat_axes(label: str, prefix: Any, full: Any, source: Source | None) -> list[Axis]:
+    """An axis for each leaf of `full`, from a pytree of axes that is a prefix of it."""
+    axes, treedef = optree.tree_flatten(prefix, is_leaf=_is_axis, none_is_leaf=True, namespace=tree.NAMESPACE)
+    wrong = [axis for axis in axes if not _is_axis(axis) or isinstance(axis, bool)]
+    if wrong:
+        raise UserInputError(
+            f"vmap: {label} holds something that is no axis",
+            source=source,
+            expected="ints and None, in a pytree that is a prefix of what they belong to",
+            got=repr(wrong[0]),
+        )
+    try:
+        parts = treedef.flatten_up_to(full)
+    except (ValueError, TypeError) as error:
+        what = "argument" if label == "in_axes" else "result"
+        raise UserInputError(
+            f"vmap: {label} does not fit the {what}",
+            source=source,
+            expected=f"an int, None, or a pytree that is a prefix of the {what}",
+            got=f"{prefix!r}: {error}",
+        ) from error
+    return [axis for axis, part in zip(axes, parts, strict=True) for _ in tree.leaves(part)]
+
+
+def _arguments(
+    leaves: Sequence[Any], treedef: tree.TreeDef, axes: Sequence[Axis], source: Source | None
+) -> list[_Argument]:
+    found = []
+    for x, axis, path in zip(leaves, axes, tree.paths(treedef), strict=True):
+        t = type_of(x)
+        if axis is not None:
+            if not isinstance(t, TensorType):
+                raise TypeMismatchError(
+                    "vmap: a TensorArray has no axis to map over",
+                    source=source,
+                    got=f"argument{path}: {t}",
+                    hint="pass array.stack() and unstack it inside, or in_axes None for it",
+                )
+            axis = _counted_from_the_front("in_axes", axis, t.rank, f"argument{path}: {t}", source)
+        found.append(_Argument(x, t, axis, path))
+    return found
+
+
+def _counted_from_the_front(label: str, axis: int, rank: int, what: str, source: Source | None) -> int:
+    if not -rank <= axis < rank:
+        raise ShapeError(
+            f"vmap: {label} {axis} is out of range",
+            source=source,
+            expected=f"-{rank} <= axis < {rank}" if rank else "None: a scalar has no axis",
+            got=what,
+        )
+    return axis % rank
+
+
+def _size(mapped: Sequence[_Argument], source: Source | None) -> int | None:
+    """The number of rows, None where no argument tells it."""
+    if not mapped:
+        raise UserInputError(
+            "vmap: no argument is mapped",
+            source=source,
+            expected="an argument with an axis in in_axes",
+            got="in_axes None for all arguments, or no arguments",
+        )
+    known = {a.size for a in mapped if a.size is not None}
+    if len(known) > 1:
+        raise ShapeError(
+            "vmap: the mapped axes have different sizes",
+            source=source,
+            expected="one size for all mapped arguments",
+            got="\n".join(f"argument{a.path}: {a.type}, axis {a.axis}" for a in mapped),
+        )
+    # No rows at all: left to run time, as argmax over no elements is refused when a graph is built.
+    return (known.pop() or None) if known else None
+
+
+def _rows_first(builder: Builder, arguments: Sequence[_Argument], size: int | None) -> list[Value]:
+    """The arguments with their mapped axis in front; sizes that are not known yet are compared when it runs."""
+    moved: list[Value] = []
+    rows: Term | None = None
+    for a in arguments:
+        if a.axis is None:
+            moved.append(value_in(builder, a.value))
+            continue
+        x = Term(builder, value_in(builder, a.value))
+        if a.axis:
+            x = transpose(x, (a.axis, *(axis for axis in range(x.rank) if axis != a.axis)))
+        if size is None:
+            first = x.dim(0)
+            if isinstance(first, Term) and rows is None:
+                rows = first
+            else:
+                rows = rows or constant(builder, first, np.int64)
+                shape, unknown = sized(builder, x.dims[1:])
+                x = emit("reshape", x, rows, *unknown, shape=(None, *shape))
+        moved.append(x.value)
+    return moved
+
+
+def _placed(
+    tensors: Sequence[Tensor],
+    batched: BatchedGraph,
+    axes: Sequence[Axis],
+    rows: Any,
+    paths: Sequence[str],
+    source: Source | None,
+) -> list[Any]:
+    """The results with their rows where out_axes says."""
+    placed = []
+    for x, has_rows, axis, path in zip(tensors, batched.mapped, axes, paths, strict=True):
+        if axis is None:
+            if has_rows:
+                raise TypeMismatchError(
+                    "vmap: a result with out_axes None differs from row to row",
+                    source=source,
+                    expected="a result that depends on no mapped argument",
+                    got=f"result{path}: {x.type}",
+                    hint="give it an axis in out_axes",
+                )
+            placed.append(x)
+            continue
+        if not has_rows:
+            if not isinstance(x.type, TensorType):
+                raise TypeMismatchError(
+                    "vmap: the function returns a TensorArray",
+                    source=source,
+                    expected="arrays",
+                    got=f"result{path}: {x.type}",
+                    hint="return array.stack()",
+                )
+            shape, operands = shape_template([rows, *x.shape])
+            x = apply("broadcast_to", [x, *operands], {"shape": shape})
+        axis = _counted_from_the_front("out_axes", axis, x.ndim, f"result{path}: {x.type}, its rows in front", source)
+        if axis:
+            order = [*range(1, x.ndim)]
+            order.insert(axis, 0)
+            x = apply("transpose", [x], {"axes": tuple(order)})
+        placed.append(x)
+    return placed

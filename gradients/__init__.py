@@ -1,0 +1,13 @@
+"""Gradients: derivative rules, and the transforms of graphs for reverse and forward mode.
+
+`reverse` splits a graph into a forward half that keeps residuals and a backward half that uses them;
+`push_forward` computes tangents beside the values. Both give ordinary graphs, so they can be applied again.
+"""
+
+if __name__ != "ctrlgrad.gradients":
+    raise ImportError("this folder is a part of ctrlgrad: import ctrlgrad.gradients, not gradients")
+
+from ctrlgrad.gradients.forward import Pushforward, push_forward
+from ctrlgrad.gradients.reverse import Pullback, reverse
+
+__all__ = ["Pullback", "Pushforward", "push_forward", "reverse"]

@@ -1,0 +1,193 @@
+"""The reverse pass over one scope: cotangents, added up eagerly, node by node from the last to the first.
+
+A cotangent that is zero is not there at all; it is made only where an op cannot do without. An op that reads
+a part of its operand adds to the operand's cotangent (`reverse_into`), so reading a row costs a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import DifferentiationError
+from ctrlgrad.gradients.table import NOT_DIFFERENTIABLE, REVERSE, ReverseRule
+from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
+from ctrlgrad.ops.term import Term, constant, emit, reshape, sum_to, zeros
+from ctrlgrad.stacks.saving import Scope
+from ctrlgrad.stacks.sizes import Size
+
+
+class Primal(Term):
+    """A forward value as seen by the backward side; it is brought over only when a rule uses it."""
+
+    def __init__(self, scope: Scope, forward: Value) -> None:
+        super().__init__(scope.backward, forward)
+        self.scope = scope
+        self.forward = forward
+
+    @property
+    def value(self) -> Value:
+        return self.scope.resolve(self.forward)
+
+    def dim(self, axis: int) -> int | Term:
+        known = self.tensor.shape[axis]
+        if known is not None:
+            return known
+        return Term(self.builder, self.scope.resolve(Size(self.forward, axis % self.rank)))
+
+    def length(self) -> Term:
+        """The number of slots of a stack."""
+        return Term(self.builder, self.scope.resolve(self.scope.observe("stack_length", self.forward)))
+
+
+# The reverse rules of ops that own regions: (adjoint, node) -> None.
+REGION_RULES: dict[str, Callable[[Adjoint, Node], None]] = {}
+
+
+class Adjoint:
+    """The cotangents of one scope's values while its nodes are reversed."""
+
+    def __init__(self, scope: Scope, varied: set[Value]) -> None:
+        self.scope = scope
+        self.varied = varied
+        self.cotangents: dict[Value, Term] = {}
+
+    @property
+    def graph(self) -> Graph:
+        return self.scope.graph
+
+    def primal(self, value: Value) -> Primal:
+        return Primal(self.scope, value)
+
+    def add(self, value: Value, cotangent: Term) -> None:
+        """Add to a value's cotangent; nothing where the value is not varied."""
+        if value not in self.varied:
+            return
+        cotangent = _with_known_sizes(cotangent, value)
+        known = self.cotangents.get(value)
+        if known is None:
+            self.cotangents[value] = cotangent
+        elif isinstance(cotangent.type, StackType):
+            self.cotangents[value] = emit("stack_sum", known, cotangent)
+        else:
+            self.cotangents[value] = known + cotangent
+
+    def take(self, value: Value) -> Term | None:
+        """The cotangent, which is then gone: every use of the value has been seen."""
+        return self.cotangents.pop(value, None)
+
+    def zeros_like(self, value: Value) -> Term:
+        primal = self.primal(value)
+        builder = self.scope.backward
+        if isinstance(value.type, StackType):
+            attrs = {"element": value.type.element}
+            return Term(builder, builder.emit("stack_new", [primal.length().value], attrs))
+        return zeros(builder, value.tensor.dtype, primal.dims)
+
+    def run(self) -> None:
+        """Reverse every node; what is left in `cotangents` belongs to the graph's inputs."""
+        backward = self.scope.backward
+        for node in reversed(self.graph.nodes):
+            if not any(v in self.cotangents for v in node.results):
+                continue
+            backward.source = node.source and node.source.gradient
+            region_rule = REGION_RULES.get(node.op.name)
+            if region_rule is not None:
+                region_rule(self, node)
+            else:
+                self._reverse(node)
+
+    def _reverse(self, node: Node) -> None:
+        rule = REVERSE.get(node.op.name)
+        if rule is None:
+            known = node.op.name in NOT_DIFFERENTIABLE
+            raise DifferentiationError(
+                f"{node.op.name} has no derivative" if known else f"{node.op.name} has no reverse rule",
+                source=node.source,
+                hint="use ctrlgrad.stop_gradient on its operand if the derivative there is meant to be zero",
+            )
+        cotangents = [self.take(v) for v in node.results]
+        if len(node.results) == 1:
+            (cotangent,) = cotangents
+        else:
+            cotangent = _Cotangents(self, node, cotangents)  # type: ignore[assignment]
+        results = [self.primal(v) for v in node.results]
+        result = results[0] if len(results) == 1 else results
+        operands = [self.primal(v) for v in node.operands]
+        attrs = dict(node.attrs)
+        first = node.operands[0]
+        if rule.accumulate is not None and first in self.varied:
+            accumulated = self.take(first)
+            if accumulated is None:
+                accumulated = self.zeros_like(first)
+            self.cotangents[first] = rule.accumulate(accumulated, cotangent, result, *operands, **attrs)
+        together = None if rule.joint is None else rule.joint(cotangent, result, *operands, **attrs)
+        for position, operand in enumerate(node.operands):
+            if operand not in self.varied:
+                continue
+            if together is not None:
+                given = together[position]
+            else:
+                given = self._pull(rule, position, cotangent, result, operands, attrs)
+            if given is None:
+                continue
+            if rule.broadcasts:
+                given = sum_to_operand(given, node, position, operands[position])
+            self.add(operand, given)
+
+    @staticmethod
+    def _pull(
+        rule: ReverseRule, position: int, cotangent: Any, result: Any, operands: Sequence[Term], attrs: dict[str, Any]
+    ) -> Term | None:
+        if rule.variadic is not None:
+            return rule.variadic(position, cotangent, result, *operands, **attrs)
+        pullback = rule.pullbacks[position] if position < len(rule.pullbacks) else None
+        return None if pullback is None else pullback(cotangent, result, *operands, **attrs)
+
+
+class _Cotangents:
+    """The cotangents of a node with several results, zeros made on demand."""
+
+    def __init__(self, adjoint: Adjoint, node: Node, given: Sequence[Term | None]) -> None:
+        self.adjoint = adjoint
+        self.node = node
+        self.given = given
+
+    def __getitem__(self, position: int) -> Term:
+        term = self.given[position]
+        return self.adjoint.zeros_like(self.node.results[position]) if term is None else term
+
+
+def _with_known_sizes(cotangent: Term, value: Value) -> Term:
+    """A cotangent with the sizes that are known of its value: where a loop or a branch declares them unknown, and
+    what it yields has them, the cotangent comes back with less than is known."""
+    if not isinstance(value.type, TensorType) or value.type.accepts(cotangent.type):
+        return cotangent
+    shape = value.type.shape
+    return reshape(cotangent, [cotangent.dim(axis) if d is None else d for axis, d in enumerate(shape)])
+
+
+def sum_to_operand(cotangent: Term, node: Node, position: int, operand: Term) -> Term:
+    """Undo the broadcasting of one operand of an elementwise op."""
+    others = [v.type for i, v in enumerate(node.operands) if i != position]
+    t = operand.tensor
+    if None in t.shape and t.rank == cotangent.rank:
+        certain = all(
+            d is not None or all(_has_no_more(other, axis - t.rank) for other in others)
+            for axis, d in enumerate(t.shape)
+        )
+        if certain and all(d is None or d == c for d, c in zip(t.shape, cotangent.tensor.shape, strict=True)):
+            return cotangent
+    return sum_to(cotangent, operand.dims)
+
+
+def _has_no_more(other: Any, axis: int) -> bool:
+    """Whether an operand cannot have broadcast others along an axis counted from the end."""
+    assert isinstance(other, TensorType)
+    return -axis > other.rank or other.shape[axis] == 1
+
+
+def one(scope: Scope, dtype: np.dtype) -> Term:
+    return constant(scope.backward, 1, dtype)

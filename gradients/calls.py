@@ -1,0 +1,177 @@
+"""The derivatives of `call`: recomputed inside, or given by the user.
+
+checkpoint   backward: the function's own forward and backward halves, one after the other, from its operands
+custom_vjp   forward: the user's forward function, whose residuals are saved; backward: his backward function
+rows         backward: the rows' own backward function, batched; what all rows share gets the sum of theirs
+custom_jvp   forward mode: the user's tangent function; backward: its transpose, which is its own reverse mode
+             with respect to the tangents, in which it is linear
+
+Source of the last: Frostig et al., "Decomposing reverse-mode automatic differentiation", 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ctrlgrad.errors import DifferentiationError
+from ctrlgrad.gradients.adjoint import REGION_RULES, Adjoint
+from ctrlgrad.ir import OPS, Builder, Graph, Node, StackType, TensorType, Value
+from ctrlgrad.ops.term import Term, emit
+
+# Reverse mode itself; set by `ctrlgrad.gradients.reverse`, which it would otherwise import in a circle.
+Reverse = Callable[[Graph, list[int], list[int]], tuple[Graph, Graph, int]]
+_reverse: list[Reverse] = []
+
+
+def set_reverse(reverse: Reverse) -> None:
+    """Say how a graph is split into forward half, backward half and number of residuals."""
+    _reverse[:] = [reverse]
+
+
+# Batching of a graph over inputs, all of its outputs with rows; set by `ctrlgrad.vmap`.
+Batch = Callable[[Graph, Sequence[int], int | None], Graph]
+_batch: list[Batch] = []
+
+
+def set_batch(batch: Batch) -> None:
+    """Say how a graph gets a row for each entry along axis 0 of some inputs, and of all outputs."""
+    _batch[:] = [batch]
+
+
+def rows_call(builder: Builder, row: Graph, mapped: Sequence[int], operands: Sequence[Value]) -> tuple[Value, ...]:
+    """Emit a call of kind "rows": `row` for each row of the operands at `mapped`."""
+    size = operands[mapped[0]].tensor.shape[0]
+    # No rows at all are left to run time: some ops refuse to be built without elements.
+    batched = _batch[0](row, mapped, size or None)
+    attrs = {"kind": "rows", "captures": 0, "mapped": tuple(mapped)}
+    return builder.emit_all("call", operands, attrs, regions=(batched, row))
+
+
+def reverse_call(adjoint: Adjoint, node: Node) -> None:
+    seeded = [i for i, v in enumerate(node.results) if v in adjoint.cotangents]
+    wanted = [j for j, v in enumerate(node.operands) if v in adjoint.varied]
+    rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_vjp": _custom_vjp, "custom_jvp": _custom_jvp}
+    rules[node.attrs["kind"]](adjoint, node, seeded, wanted)
+
+
+def _checkpoint(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
+    builder = adjoint.scope.backward
+    seeds = [adjoint.cotangents.pop(node.results[i]).value for i in seeded]
+    forward, backward, residuals = _reverse[0](node.regions[0], wanted, seeded)
+    results = builder.inline(forward, [_again(adjoint, node, v) for v in node.operands])
+    cotangents = builder.inline(backward, [*results[len(results) - residuals :], *seeds])
+    for j, cotangent in zip(wanted, cotangents, strict=True):
+        adjoint.add(node.operands[j], Term(builder, cotangent))
+
+
+def _again(adjoint: Adjoint, node: Node, value: Value) -> Value:
+    """An operand to compute again from: behind a barrier, or common subexpressions would undo the recomputation."""
+    resolved = _resolved(adjoint, node, value)
+    if not value.type.is_differentiable or isinstance(value.type, StackType):
+        return resolved
+    return adjoint.scope.backward.emit("barrier", [resolved], hint=value.hint)
+
+
+def _resolved(adjoint: Adjoint, node: Node, value: Value) -> Value:
+    """An operand on the backward side. A TensorArray as it was in one iteration cannot be saved."""
+    if isinstance(value.type, StackType) and not adjoint.scope.keeps(value):
+        what = "a function inside vmap" if node.attrs["kind"] == "rows" else node.attrs["kind"]
+        raise DifferentiationError(
+            f"{what}: it uses a TensorArray that changes in the loop around, and is computed again backward",
+            source=node.source,
+            expected="a TensorArray from outside of the loop, or arrays",
+            got=str(value.type),
+            hint="read what it needs before the call, or pass array.stack()",
+        )
+    return adjoint.scope.resolve(value)
+
+
+def _rows(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
+    builder, row, mapped = adjoint.scope.backward, _silent(node.regions[1]), node.attrs["mapped"]
+    seeds = [adjoint.cotangents.pop(node.results[i]).value for i in seeded]
+    forward, backward, residuals = _reverse[0](row, wanted, seeded)
+    pull = Builder(name=backward.name)
+    inputs = [pull.input(v.type, v.hint) for v in row.inputs]
+    given = [pull.input(row.outputs[i].type) for i in seeded]
+    results = pull.inline(forward, inputs)
+    found = pull.inline(backward, [*results[len(results) - residuals :], *given])
+    graph = pull.finish([_as_tensor(pull, node, v) for v in found])
+    places = [*mapped, *range(len(inputs), len(inputs) + len(seeds))]
+    operands = [*(_resolved(adjoint, node, v) for v in node.operands), *seeds]
+    for j, value in zip(wanted, rows_call(builder, graph, places, operands), strict=True):
+        cotangent = Term(builder, value)
+        if j not in mapped:
+            cotangent = emit("sum", cotangent, axes=(0,), keepdims=False)
+        if isinstance(node.operands[j].type, StackType):
+            cotangent = emit("stack_from_tensor", cotangent)
+        adjoint.add(node.operands[j], cotangent)
+
+
+def _silent(graph: Graph) -> Graph:
+    """The graph without callbacks: what is computed again does not show itself again."""
+    nodes = (
+        Node(n.op, n.operands, n.results, n.attrs, tuple(_silent(region) for region in n.regions), n.source)
+        for n in graph.nodes
+        if n.op.name != "callback"
+    )
+    return Graph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
+
+
+def _as_tensor(builder: Builder, node: Node, cotangent: Value) -> Value:
+    """The cotangent of one row; that of a TensorArray as an array, which can have rows."""
+    if isinstance(cotangent.type, TensorType):
+        return cotangent
+    if None in cotangent.type.element.shape:
+        raise DifferentiationError(
+            "vmap: the derivative with respect to a TensorArray whose elements have unknown sizes",
+            source=node.source,
+            expected="a TensorArray whose element_shape is known",
+            got=str(cotangent.type),
+            hint="pass array.stack() into the mapped function and unstack it inside",
+        )
+    return builder.emit("stack_to_tensor", [cotangent], {"size": None})
+
+
+def refuse_captures(node: Node, wanted: list[int]) -> None:
+    """A derivative given by the user says nothing about values that his function closes over."""
+    if any(j < node.attrs["captures"] for j in wanted):
+        raise DifferentiationError(
+            f"{node.attrs['kind']}: the function closes over a value that is being differentiated",
+            source=node.source,
+            expected="a function whose result depends on its arguments alone",
+            got=", ".join(str(node.operands[j].type) for j in wanted if j < node.attrs["captures"]),
+            hint="pass the value as an argument, or cut it with ctrlgrad.stop_gradient",
+        )
+
+
+def _custom_vjp(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
+    refuse_captures(node, wanted)
+    scope, builder, captures = adjoint.scope, adjoint.scope.backward, node.attrs["captures"]
+    _, forward, backward = node.regions
+    residuals = tuple(Value(v.type, v.hint) for v in forward.outputs[len(node.results) :])
+    attrs = {"kind": "checkpoint", "captures": captures}
+    results = (*node.results, *residuals)
+    scope.replace(node, Node(OPS["call"], node.operands, results, attrs, (forward,), node.source))
+    cotangents = [(adjoint.take(v) or adjoint.zeros_like(v)).value for v in node.results if v.type.is_differentiable]
+    given = [scope.resolve(v) for v in (*node.operands[:captures], *residuals)]
+    found = builder.inline(backward, [*given, *cotangents])
+    for operand, cotangent in zip(node.operands[captures:], found, strict=True):
+        adjoint.add(operand, Term(builder, cotangent))
+
+
+def _custom_jvp(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
+    refuse_captures(node, wanted)
+    builder = adjoint.scope.backward
+    push = node.regions[1]
+    count = len(node.operands)
+    seeds = [adjoint.cotangents.pop(node.results[i]).value for i in seeded]
+    forward, backward, residuals = _reverse[0](push, list(range(count, len(push.inputs))), seeded)
+    # Linear in the tangents: any tangents do, so the primals' own zeros.
+    tangents = [adjoint.zeros_like(v).value for v in node.operands[node.attrs["captures"] :]]
+    results = builder.inline(forward, [*(adjoint.scope.resolve(v) for v in node.operands), *tangents])
+    cotangents = builder.inline(backward, [*results[len(results) - residuals :], *seeds])
+    for operand, cotangent in zip(node.operands[node.attrs["captures"] :], cotangents, strict=True):
+        adjoint.add(operand, Term(builder, cotangent))
+
+
+REGION_RULES["call"] = reverse_call

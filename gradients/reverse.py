@@ -1,0 +1,70 @@
+"""Reverse mode: a graph becomes a forward graph that keeps residuals and a backward graph that uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ctrlgrad.gradients import branches, calls, loops, rules  # noqa: F401  (they fill the tables)
+from ctrlgrad.gradients.activity import varied_values
+from ctrlgrad.gradients.adjoint import Adjoint
+from ctrlgrad.ir import Builder, Graph
+from ctrlgrad.ops.term import Term
+from ctrlgrad.stacks.saving import FunctionScope
+
+
+@dataclass(frozen=True)
+class Pullback:
+    """The two halves of a derivative.
+
+    `forward` maps the function's inputs to its outputs followed by residuals (saved values and stacks);
+    `backward` maps residuals followed by one cotangent per entry of `seeded` to one cotangent per entry of `wrt`.
+    """
+
+    forward: Graph
+    backward: Graph
+    residuals: int
+    seeded: tuple[int, ...]
+    wrt: tuple[int, ...]
+
+
+def _halves(graph: Graph, wrt: Sequence[int], seeded: Sequence[int]) -> tuple[Graph, Graph, int]:
+    pullback = reverse(graph, wrt, seeded)
+    return pullback.forward, pullback.backward, pullback.residuals
+
+
+def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int]) -> Pullback:
+    """Differentiate `graph` in reverse.
+
+    Args:
+        wrt: positions of the inputs whose cotangents are wanted; all of differentiable type.
+        seeded: positions of the outputs whose cotangents will be given; the others count as zero.
+    """
+    backward = Builder(name=f"{graph.name}_backward")
+    scope = FunctionScope(graph, backward)
+    adjoint = Adjoint(scope, varied_values(graph, [graph.inputs[i] for i in wrt]))
+    seeds = [Builder().input(graph.outputs[i].type, f"d_{graph.outputs[i].hint or 'out'}") for i in seeded]
+    for i, seed in zip(seeded, seeds, strict=True):
+        adjoint.add(graph.outputs[i], Term(backward, seed))
+    adjoint.run()
+    cotangents = [adjoint.cotangents.get(graph.inputs[i]) or adjoint.zeros_like(graph.inputs[i]) for i in wrt]
+    outputs = tuple(term.value for term in cotangents)
+
+    residual_inputs = tuple(backward.inputs)
+    behind = {scope.resolved[v]: v for v in scope.residuals}
+    for thread in scope.threads:
+        # A stack that nothing was pushed on has not moved.
+        behind[thread.backward_in] = thread.forward_out or thread.forward_in
+    residuals = tuple(behind[v] for v in residual_inputs)
+    nodes = (*scope.new_stacks, *scope.forward_nodes(graph.inputs))
+    forward = Graph(graph.inputs, nodes, (*graph.outputs, *residuals), f"{graph.name}_forward")
+    return Pullback(
+        forward,
+        Graph((*residual_inputs, *seeds), tuple(backward.nodes), outputs, backward.name),
+        len(residuals),
+        tuple(seeded),
+        tuple(wrt),
+    )
+
+
+calls.set_reverse(_halves)

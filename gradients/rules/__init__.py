@@ -1,0 +1,29 @@
+"""Derivative rules, file by file as in `ctrlgrad.ops`; importing them fills `ctrlgrad.gradients.table`."""
+
+from ctrlgrad.gradients.rules import (
+    complex,
+    debug,
+    decompositions,
+    elementwise,
+    fourier,
+    indexing,
+    linalg,
+    reduction,
+    shape,
+    sorting,
+    stack,
+)
+
+__all__ = [
+    "complex",
+    "debug",
+    "decompositions",
+    "elementwise",
+    "fourier",
+    "indexing",
+    "linalg",
+    "reduction",
+    "shape",
+    "sorting",
+    "stack",
+]

@@ -1,0 +1,46 @@
+"""Derivatives of ops that move elements. All are linear; each line is the transpose of an op."""
+
+from __future__ import annotations
+
+from ctrlgrad.gradients.table import jointly_linear, linear, not_differentiable, reverse_variadic
+from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ops.term import Term, broadcast_to, emit, reshape, sum_to, transpose
+
+not_differentiable("constant dim iota common_size")
+
+linear("forget_sizes", lambda ct, x, axes: reshape(ct, x.dims))
+linear("reshape", lambda ct, x, *dims, shape: reshape(ct, x.dims))
+linear("broadcast_to", lambda ct, x, *dims, shape: sum_to(ct, x.dims))
+linear("sum_to", lambda ct, x, *dims, shape: broadcast_to(ct, x.dims))
+linear("transpose", lambda ct, x, axes: transpose(ct, [axes.index(axis) for axis in range(len(axes))]))
+linear("expand_dims", lambda ct, x, axes: emit("squeeze", ct, axes=axes))
+linear("squeeze", lambda ct, x, axes: emit("expand_dims", ct, axes=axes))
+linear("flip", lambda ct, x, axes: emit("flip", ct, axes=axes))
+
+
+def _cast(ct: Term, x: Term, dtype: object) -> Term:
+    return emit("cast", ct, dtype=x.dtype)
+
+
+linear("cast", _cast)
+
+
+def _concat(position: int, ct: Term, out: Term, *parts: Term, axis: int) -> Term:
+    """The part of the cotangent that came from one operand."""
+    start: int | Term = 0
+    for part in parts[:position]:
+        start = start + part.dim(axis)
+    return slice_along(ct, axis, start, start + parts[position].dim(axis))
+
+
+jointly_linear("concat", None)
+reverse_variadic("concat", _concat)
+
+
+def slice_along(x: Term, axis: int, start: int | Term, stop: int | Term) -> Term:
+    """`x[..., start:stop, ...]` along one axis; the bounds are not negative."""
+    bounds = [start, stop]
+    dynamic = [b for b in bounds if isinstance(b, Term)]
+    first, last = (DYNAMIC if isinstance(b, Term) else b for b in bounds)
+    key = tuple(slice(first, last, None) if i == axis else slice(None) for i in range(x.rank))
+    return emit("getitem", x, *dynamic, key=key)

@@ -1,0 +1,7 @@
+"""Orders and positions are integers: sorted values get their derivative from the `getitem` that reads them."""
+
+from __future__ import annotations
+
+from ctrlgrad.gradients.table import not_differentiable
+
+not_differentiable("argsort searchsorted nonzero")

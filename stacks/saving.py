@@ -1,0 +1,359 @@
+"""How a value of the forward side reaches the backward side.
+
+A derivative is built as two mirrored scopes: what runs forward and what runs backward. The backward side asks
+for a forward value by `resolve`; where it comes from depends on the scope:
+
+- in a function, it is a residual: an output of the forward graph and an input of the backward graph;
+- in a region, a capture is asked of the scope around it; a constant is made again; an induction variable follows
+  from the number of the iteration. Of everything else that is wanted, `choice` finds the cheapest set to save
+  that the rest follows from. A saved value is pushed, right where it is computed, on a stack of its own and
+  popped at the start of the backward region. The next value of a carry that is itself pushed is not pushed again:
+  it is the value that the backward loop popped one iteration before.
+
+A stack is made in the outermost scope and threaded through every region between there and its push; the pops
+go through the mirrored regions in reverse. Every scope therefore holds, for each stack that passes through it,
+one `Thread`: the forward value before and after, and the backward value before and after.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType, Trait, Value
+from ctrlgrad.stacks.choice import choose
+from ctrlgrad.stacks.sizes import Size, origin
+
+# Ops that only move data; with those that are cheap, what may be computed again.
+_MOVES = frozenset({"getitem", "concat"})
+
+
+@dataclass(eq=False)
+class Thread:
+    """One stack's way through a scope and its mirror image."""
+
+    forward_in: Value
+    backward_in: Value
+    outer: Thread | None
+    forward_out: Value | None = None
+    backward_out: Value | None = None
+
+
+@dataclass(eq=False)
+class Scope(ABC):
+    """A graph and its mirror image; base of `FunctionScope` and `RegionScope`."""
+
+    graph: Graph
+    backward: Builder
+    threads: list[Thread] = field(default_factory=list)
+    resolved: dict[Value | Size, Value] = field(default_factory=dict)
+    # Additions to the forward nodes: right after a value is defined, right before a node, in place of a node.
+    after: dict[Value, list[Node]] = field(default_factory=dict)
+    before: dict[Node, list[Node]] = field(default_factory=dict)
+    instead: dict[Node, Node] = field(default_factory=dict)
+    made_by: dict[Value, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.made_by = {v: node for node in self.graph.nodes for v in node.results}
+
+    def resolve(self, value: Value | Size) -> Value:
+        """The backward side's copy of a forward value, or of the size of one of its axes."""
+        if isinstance(value, Size):
+            value = origin(self.made_by, value)
+        if value not in self.resolved:
+            self.resolved[value] = self._bring_size(value) if isinstance(value, Size) else self._bring(value)
+        return self.resolved[value]
+
+    def _bring_size(self, size: Size) -> Value:
+        known = size.value.tensor.shape[size.axis]
+        if known is not None:
+            return self.backward.constant(known, INDEX.dtype)
+        return self.resolve(self.observe("dim", size.value, {"axis": size.axis}))
+
+    @abstractmethod
+    def _bring(self, value: Value) -> Value: ...
+
+    @abstractmethod
+    def keeps(self, value: Value) -> bool:
+        """Whether a forward value can be had on the backward side without a push."""
+
+    @abstractmethod
+    def thread(self, type: StackType, hint: str | None) -> Thread:
+        """A new stack, empty before this scope's forward side and after its backward side."""
+
+    def observe(self, op: str, value: Value, attrs: Mapping[str, Any] | None = None) -> Value:
+        """Compute something small of a forward value on the forward side, right where the value is made."""
+        for node in self.after.get(value, ()):
+            if node.op.name == op and dict(node.attrs) == dict(attrs or {}):
+                return node.result
+        return self.append_after(value, op, [value], attrs or {}, f"{value.hint}_{op}" if value.hint else op)
+
+    def append_after(
+        self, anchor: Value, op: str, operands: Sequence[Value], attrs: Mapping[str, Any], hint: str
+    ) -> Value:
+        maker = Builder()
+        source = self.made_by[anchor].source if anchor in self.made_by else self.backward.source
+        maker.source = source
+        result = maker.emit(op, operands, attrs, hint=hint)
+        (node,) = maker.nodes
+        self.after.setdefault(anchor, []).append(node)
+        self.made_by[result] = node
+        return result
+
+    def constant_before(self, node: Node, array: Any) -> Value:
+        """A constant for a node that replaces `node`."""
+        maker = Builder()
+        value = maker.constant(array)
+        self.before.setdefault(node, []).extend(maker.nodes)
+        return value
+
+    def replace(self, node: Node, new: Node) -> None:
+        self.instead[node] = new
+        self.made_by.update((v, new) for v in new.results)
+
+    def forward_nodes(self, inputs: Sequence[Value]) -> tuple[Node, ...]:
+        """The forward side's nodes with all additions in their places."""
+        nodes: list[Node] = []
+
+        def put(node: Node) -> None:
+            nodes.append(node)
+            for value in node.results:
+                follow(value)
+
+        def follow(value: Value) -> None:
+            for node in self.after.get(value, ()):
+                put(node)
+
+        for value in inputs:
+            follow(value)
+        for node in self.graph.nodes:
+            nodes += self.before.get(node, ())
+            put(self.instead.get(node, node))
+        return tuple(nodes)
+
+    def is_constant(self, value: Value) -> bool:
+        node = self.made_by.get(value)
+        return node is not None and node.op.name == "constant"
+
+
+@dataclass(eq=False)
+class FunctionScope(Scope):
+    """The outermost scope: forward values become residuals."""
+
+    residuals: list[Value] = field(default_factory=list)
+    new_stacks: list[Node] = field(default_factory=list)
+
+    def _bring(self, value: Value) -> Value:
+        if self.is_constant(value):
+            return self.backward.constant(self.made_by[value].attrs["value"])
+        self.residuals.append(value)
+        return self.backward.input(value.type, value.hint)
+
+    def keeps(self, value: Value) -> bool:
+        return True
+
+    def thread(self, type: StackType, hint: str | None) -> Thread:
+        maker = Builder()
+        start = maker.emit("stack_new", (), {"element": type.element, "paired": True}, hint=hint)
+        self.new_stacks += maker.nodes
+        thread = Thread(start, self.backward.input(type, hint), None)
+        self.threads.append(thread)
+        return thread
+
+
+@dataclass(eq=False)
+class Induction:
+    """A carry that is `first + iteration * step` at the start of an iteration (minus, if it counts `down`)."""
+
+    first: Value  # of the outer scope
+    step: Value  # of this scope: a capture or a constant
+    down: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """A value that is the next iteration's carry at `position`: `wanted` on the backward side, followed by `popped`."""
+
+    position: int
+    wanted: Value
+    popped: Value
+
+
+@dataclass(eq=False)
+class RegionScope(Scope):
+    """The body of a loop or a branch.
+
+    `captures` says which outer forward value stands behind an input of the region; `index` is the backward
+    side's value of the iteration that is being reversed (loops only).
+    """
+
+    outer: Scope = None  # type: ignore[assignment]
+    captures: dict[Value, Value] = field(default_factory=dict)
+    inductions: dict[Value, Induction] = field(default_factory=dict)
+    index: Value | None = None
+    # How many backward nodes come before what is popped and computed again: those that make `index`.
+    opening: int = 0
+    # Forward values that are needed, and the backward values that will stand for them.
+    wanted: dict[Value, Value] = field(default_factory=dict)
+    # Outer forward values that the backward region needs, with the backward region's input for each.
+    needs: dict[Value | Size, Value] = field(default_factory=dict)
+    # The carry of a loop: the first value of each, and what follows it.
+    carry: dict[Value, tuple[Value, Value]] = field(default_factory=dict)
+
+    def need(self, outer_value: Value | Size) -> Value:
+        if outer_value not in self.needs:
+            type, hint = (INDEX, "size") if isinstance(outer_value, Size) else (outer_value.type, outer_value.hint)
+            self.needs[outer_value] = Value(type, hint)
+        return self.needs[outer_value]
+
+    def _bring_size(self, size: Size) -> Value:
+        outside = self._size_outside(size)
+        return super()._bring_size(size) if outside is None else self.need(outside)
+
+    def _size_outside(self, size: Size) -> Size | None:
+        """The same size in the outer scope: of a capture, or of a carry whose shape the body keeps."""
+        if size.value in self.captures:
+            return Size(self.captures[size.value], size.axis)
+        if size.value in self.carry:
+            first, following = self.carry[size.value]
+            if origin(self.made_by, Size(following, size.axis)) == size:
+                return Size(first, size.axis)
+        return None
+
+    def _bring(self, value: Value) -> Value:
+        free = self._free(value, self.backward)
+        if free is not None:
+            return free
+        # Whether it is saved, or computed again from what is, is decided when all that is wanted is known.
+        self.wanted[value] = Value(value.type, value.hint)
+        return self.wanted[value]
+
+    def _free(self, value: Value, builder: Builder) -> Value | None:
+        """A value that is to be had without a stack: a capture, a constant, an induction variable, an outer size."""
+        if value in self.captures:
+            return self.need(self.captures[value])
+        if value in self.inductions:
+            return self._induction(value, builder)
+        node = self.made_by.get(value)
+        if node is not None and node.op.name == "constant":
+            return builder.constant(node.attrs["value"])
+        if node is not None and node.op.name == "dim":
+            size = origin(self.made_by, Size(node.operands[0], node.attrs["axis"]))
+            outside = self._size_outside(size)
+            return None if outside is None else self.need(outside)
+        return None
+
+    def _is_free(self, value: Value) -> bool:
+        if value in self.captures or value in self.inductions or self.is_constant(value):
+            return True
+        node = self.made_by.get(value)
+        if node is None or node.op.name != "dim":
+            return False
+        return self._size_outside(origin(self.made_by, Size(node.operands[0], node.attrs["axis"]))) is not None
+
+    def _induction(self, value: Value, builder: Builder) -> Value:
+        induction = self.inductions[value]
+        assert self.index is not None
+        distance = self.index
+        if value.type != INDEX:
+            distance = builder.emit("cast", [distance], {"dtype": value.tensor.dtype})
+        if not self._is_one(induction.step):
+            step = self._free(induction.step, builder)
+            assert step is not None
+            distance = builder.emit("multiply", [distance, step])
+        if self._is_zero(induction.first) and not induction.down:
+            return distance
+        move = "subtract" if induction.down else "add"
+        return builder.emit(move, [self.need(induction.first), distance], hint=value.hint)
+
+    def _operands(self, value: Value) -> list[Value] | None:
+        """What a value can be computed again from by a cheap op, without what is free; None if it cannot."""
+        node = self.made_by.get(value)
+        if node is None or node.regions or node.op.name == "dim" or len(node.results) != 1:
+            return None
+        if Trait.CHEAP not in node.op.traits and node.op.name not in _MOVES:
+            return None
+        if any(isinstance(v.type, StackType) for v in (*node.operands, *node.results)):
+            return None
+        array = self.captures.get(node.operands[0]) if node.op.name == "getitem" else None
+        if array is not None and not self.outer.keeps(array):
+            # Reading again needs the whole array: only if the scope around has it anyway.
+            return None
+        return [v for v in node.operands if not self._is_free(v)]
+
+    def keeps(self, value: Value) -> bool:
+        if value in self.captures:
+            return self.outer.keeps(self.captures[value])
+        return self._is_free(value)
+
+    def trip_count(self, carry: Sequence[Value]) -> int | None:
+        """Which of these carries counts the iterations already, from 0 up by 1."""
+        for position, value in enumerate(carry):
+            induction = self.inductions.get(value)
+            if induction is None or value.type != INDEX or induction.down:
+                continue
+            if self._is_one(induction.step) and self._is_zero(induction.first):
+                return position
+        return None
+
+    def _is_one(self, step: Value) -> bool:
+        return self.is_constant(step) and bool(self.made_by[step].attrs["value"] == 1)
+
+    def _is_zero(self, first: Value) -> bool:
+        return self.outer.is_constant(first) and bool(self.outer.made_by[first].attrs["value"] == 0)
+
+    def settle(self) -> list[Shift]:
+        """Decide what is saved, push it, and put pops and what is computed again in front of the backward nodes.
+
+        Returns the saved values that need no stack: the next value of a carry that is pushed itself.
+        """
+        saved = choose(self.wanted, self._operands)
+        prologue = Builder()
+        prologue.source = self.backward.source
+        brought = {v: self.wanted.get(v) or Value(v.type, v.hint) for v in saved}
+        shifts = []
+        for value in saved:
+            carry = next((c for c, (_, following) in self.carry.items() if following is value and c in brought), None)
+            if carry is not None and carry.type == value.type:
+                shifts.append(Shift(list(self.carry).index(carry), brought[value], brought[carry]))
+            else:
+                self._push(value, brought[value], prologue)
+        self._compute_again(brought, prologue)
+        nodes = self.backward.nodes
+        self.backward.nodes = [*nodes[: self.opening], *prologue.nodes, *nodes[self.opening :]]
+        return shifts
+
+    def _compute_again(self, brought: dict[Value, Value], prologue: Builder) -> None:
+        """Emit what follows from saved and free values, in the forward order."""
+        needed = set(self.wanted) - set(brought)
+        for node in reversed(self.graph.nodes):
+            if any(v in needed for v in node.results):
+                needed.update(v for v in node.operands if v not in brought and not self._is_free(v))
+        for node in self.graph.nodes:
+            if not any(v in needed for v in node.results):
+                continue
+            operands = []
+            for v in node.operands:
+                operand = brought.get(v) or self._free(v, prologue)
+                assert operand is not None
+                operands.append(operand)
+            result = self.wanted.get(node.result) or Value(node.result.type, node.result.hint)
+            brought[node.result] = result
+            prologue.nodes.append(Node(node.op, tuple(operands), (result,), node.attrs, (), prologue.source))
+
+    def _push(self, value: Value, wanted: Value, prologue: Builder) -> None:
+        assert isinstance(value.type, TensorType), "a stack is never saved on a stack"
+        node = self.made_by.get(value)
+        hint = f"{value.hint or (node.op.name if node is not None else 'saved')}_stack"
+        thread = self.thread(StackType(value.type), hint)
+        thread.forward_out = self.append_after(value, "stack_push", [thread.forward_in, value], {}, hint)
+        thread.backward_out = Value(thread.backward_in.type, hint)
+        results = (thread.backward_out, wanted)
+        prologue.nodes.append(Node(OPS["stack_pop"], (thread.backward_in,), results, source=prologue.source))
+
+    def thread(self, type: StackType, hint: str | None) -> Thread:
+        thread = Thread(Value(type, hint), Value(type, hint), self.outer.thread(type, hint))
+        self.threads.append(thread)
+        return thread

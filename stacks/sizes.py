@@ -1,0 +1,115 @@
+"""Where the size of a dimension comes from, so that sizes are captured rather than saved once per iteration.
+
+`origin(made_by, Size(v, axis))` follows a dimension that is unknown until run time back through the nodes that
+pass it on: the rows of a product are those of its left operand, a transpose renames axes, an elementwise op has
+the one unknown size among its operands. It stops at an input or where the size is really computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ctrlgrad.ir import Node, TensorType, Trait, Value
+from ctrlgrad.ops.reduction import reduced_shape
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of one axis of a tensor."""
+
+    value: Value
+    axis: int
+
+
+# Ops whose result has the shape of their first operand.
+_SHAPE_OF_FIRST = frozenset(
+    {
+        "cumsum",
+        "cumprod",
+        "flip",
+        "setitem",
+        "additem",
+        "stop_gradient",
+        "forget_sizes",
+        "barrier",
+        "watch",
+        "sort",
+        "argsort",
+    }
+)
+
+
+def origin(made_by: Mapping[Value, Node], size: Size) -> Size:
+    """The first size in the chain that is known to equal this one."""
+    while True:
+        node = made_by.get(size.value)
+        step = None if node is None else _source(made_by, node, size.axis)
+        if step is None:
+            return size
+        size = step
+
+
+def _source(made_by: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
+    """Which operand's size a result's size is, if the op passes it on."""
+    name, attrs = node.op.name, node.attrs
+    if Trait.ELEMENTWISE in node.op.traits:
+        return _elementwise(made_by, node, axis)
+    first = node.operands[0] if node.operands else None
+    if first is None or not isinstance(first.type, TensorType):
+        return None
+    if name in _SHAPE_OF_FIRST:
+        return Size(first, axis)
+    if name == "transpose":
+        return Size(first, attrs["axes"][axis])
+    if name == "expand_dims":
+        kept = [a for a in range(node.result.tensor.rank) if a not in attrs["axes"]]
+        return Size(first, kept.index(axis)) if axis in kept else None
+    if name == "squeeze":
+        return Size(first, [a for a in range(first.type.rank) if a not in attrs["axes"]][axis])
+    if name in ("sum", "max", "min", "prod", "any", "all", "argmax", "argmin"):
+        if attrs["keepdims"]:
+            return Size(first, axis) if axis not in attrs["axes"] else None
+        assert reduced_shape(first.type.shape, attrs["axes"], False) == node.result.tensor.shape
+        return Size(first, [a for a in range(first.type.rank) if a not in attrs["axes"]][axis])
+    if name == "matmul":
+        rank = node.result.tensor.rank
+        if axis == rank - 1:
+            return Size(node.operands[1], node.operands[1].tensor.rank - 1)
+        return Size(first, first.type.rank - 2) if axis == rank - 2 else None
+    if name == "concat" and axis != attrs["axis"]:
+        return Size(first, axis)
+    if name == "getitem":
+        return _whole_slice(node, axis)
+    return None
+
+
+def _elementwise(made_by: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
+    from_end = axis - node.result.tensor.rank
+    here = [v.tensor.shape[from_end] for v in node.operands if v.tensor.rank >= -from_end]
+    if any(d not in (None, 1) for d in (*here, node.result.tensor.shape[axis])):
+        # One size is known: an operand whose size is unknown may be of size 1.
+        return None
+    unknown = [
+        Size(v, v.tensor.rank + from_end)
+        for v in node.operands
+        if v.tensor.rank >= -from_end and v.tensor.shape[from_end] is None
+    ]
+    if len(unknown) <= 1:
+        return unknown[0] if unknown else None
+    origins = {origin(made_by, size) for size in unknown}
+    return origins.pop() if len(origins) == 1 else None
+
+
+def _whole_slice(node: Node, axis: int) -> Size | None:
+    """For a key of scalars and slices: the axis that a whole slice takes over."""
+    if any(v.tensor.rank > 0 for v in node.operands[1:]):
+        return None
+    source, position = 0, 0
+    for item in node.attrs["key"]:
+        kept = item is None or isinstance(item, slice)
+        if kept and position == axis:
+            return Size(node.operands[0], source) if item == slice(None) else None
+        position += kept
+        source += item is not None
+    return None

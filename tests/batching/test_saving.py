@@ -1,0 +1,25 @@
+"""What the gradient of a mapped loop saves per iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.ir import walk
+
+
+def test_a_matrix_of_each_row_that_a_loop_captures_is_not_pushed() -> None:
+    """Rows that are done see another row's matrix: which one follows from the mask, so the mask is saved."""
+
+    def f(a: Any, x: Any) -> Any:
+        body = lambda c: (c[0] + 1, cnp.tanh(a @ c[1] * 0.3) + x * 0.1)
+        return cg.while_loop(lambda c: c[0] < 4 * x[0], body, (0.0, x))[1].sum()
+
+    rng = np.random.default_rng(0)
+    a, x = rng.standard_normal((5, 16, 16)), rng.uniform(0.2, 1.8, (5, 16))
+    graph = cg.grad(lambda a, x: cg.vmap(f)(a, x).sum(), (0, 1)).graph(a, x)
+    pushed = [node.operands[1].tensor for node in walk(graph) if node.op.name == "stack_push"]
+    assert sorted(np.prod(t.shape, dtype=int) * t.dtype.itemsize for t in pushed) == [5, 8, 5 * 16 * 8, 5 * 16 * 8]

@@ -1,0 +1,46 @@
+"""A text and a runner that the tests of the command share."""
+
+import json
+import random
+
+import pytest
+from typer.testing import CliRunner
+
+from ctrlgrad.cli import app
+
+SMALL = ("--hidden", "8", "--batch", "4")
+
+
+@pytest.fixture
+def text(tmp_path):
+    """120 different lines of different length, of few words."""
+    rng = random.Random(0)
+    words = ["loop", "stack", "value", "graph", "push", "pop", "branch"]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(f"{n} " + " ".join(rng.choices(words, k=rng.randint(1, 5))) for n in range(120)))
+    return path
+
+
+@pytest.fixture
+def command():
+    """Run the command in this process: `command("train", "--steps", 3)`."""
+
+    def run(*arguments):
+        return CliRunner().invoke(app, [str(a) for a in arguments])
+
+    return run
+
+
+@pytest.fixture
+def train(command, text, tmp_path):
+    """Run a small training and return what it printed and left in the folder `name`."""
+
+    def run(name, *arguments, steps=30, text=text):
+        out = tmp_path / name
+        result = command("train", *SMALL, "--steps", steps, "--text", text, "--out", out, *arguments)
+        summary = out / "summary.json"
+        result.summary = json.loads(summary.read_text()) if summary.exists() else None
+        result.out = out
+        return result
+
+    return run

@@ -1,0 +1,114 @@
+"""Text becomes symbols as documented, and its entropies are right where they can be known."""
+
+import numpy as np
+import pytest
+
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.train import corpus
+
+
+def numbered(count):
+    return [f"line {n} beside 0123456789" for n in range(count)]
+
+
+def test_every_tenth_line_is_for_validation():
+    c = corpus.build(numbered(40), 4, "text")
+    assert [c.text(line) for line in c.validation] == numbered(40)[9::10]
+    assert len(c.train) == 36
+
+
+def test_a_repeated_line_counts_once_so_that_validation_is_never_trained_on(tmp_path):
+    path = tmp_path / "t.txt"
+    path.write_text("\n".join(numbered(30) * 3))
+    c = corpus.load(path, 4)
+    train, validation = ({c.text(line) for line in part} for part in (c.train, c.validation))
+    assert len(c.train) + len(c.validation) == 30 and not train & validation
+
+
+def test_blank_lines_trailing_white_space_and_line_ends_do_not_matter(tmp_path):
+    plain, other = tmp_path / "a", tmp_path / "b"
+    plain.write_bytes("\n".join(numbered(30)).encode())
+    other.write_bytes(b"\xef\xbb\xbf" + "  \r\n\r\n".join(numbered(30)).encode() + b"\r\n")
+    assert corpus.load(plain, 4).fingerprint == corpus.load(other, 4).fingerprint
+
+
+def test_no_character_of_a_long_line_is_lost(tmp_path):
+    path = tmp_path / "t.txt"
+    long = "".join(chr(ord("a") + n % 26) + str(n) for n in range(1000))
+    path.write_text("\n".join([long, *numbered(30)]))
+    c = corpus.load(path, 4)
+    lines = [c.text(line) for line in c.train + c.validation]
+    assert max(map(len, lines)) == corpus.LINE_LIMIT
+    assert sum(map(len, lines)) == len(long) + sum(map(len, numbered(30)))
+
+
+def test_a_character_that_training_lacks_is_unknown():
+    lines = numbered(10)
+    lines[9] += "!"
+    c = corpus.build(lines, 4, "text")
+    assert c.validation[0][-2:].tolist() == [corpus.UNKNOWN, corpus.END]
+    assert c.text(c.validation[0]) == lines[9].replace("!", "\N{REPLACEMENT CHARACTER}")
+
+
+def test_the_vocabulary_keeps_the_most_frequent_characters(monkeypatch):
+    monkeypatch.setattr(corpus, "VOCABULARY_LIMIT", 3)
+    c = corpus.build(["aaa" + "b" * n + "cc"[: n % 2 + 1] + chr(200 + n) for n in range(1, 21)], 4, "text")
+    assert c.characters == "abc"
+
+
+def test_entropies_of_lines_that_are_known():
+    # Every line is "ab" or "ba" and its end: two starts, then all is certain; three symbols in equal numbers.
+    line = {"ab": np.array([2, 3, 0]), "ba": np.array([3, 2, 0])}
+    c = corpus.Corpus("ab", (line["ab"], line["ba"]), (line["ab"], line["ba"]), "")
+    assert c.unigram_bits_per_char() == pytest.approx(np.log2(3))
+    # After END: a or b, after a: b or END, after b: a or END, each with probability one half.
+    assert c.bigram_bits_per_char() == pytest.approx(1.0)
+
+
+def test_bigram_entropy_of_a_deterministic_text_is_the_choice_at_the_start():
+    lines = tuple(np.array([s, 0]) for s in (2, 3, 4, 5))
+    c = corpus.Corpus("abcd", lines, (), "")
+    assert c.bigram_bits_per_char() == pytest.approx(2 / 2)  # two bits at the first of two symbols
+
+
+def test_a_batch_has_its_lines_in_columns():
+    batch = corpus.pad([np.array([5, 6, 0]), np.array([7, 0])], 3)
+    assert batch.symbols.T.tolist() == [[0, 5, 6, 0], [0, 7, 0, 0], [0, 0, 0, 0]]
+    assert batch.lengths.tolist() == [3, 2, 0] and batch.characters == 5
+
+
+def test_batches_are_a_function_of_seed_and_step_and_each_pass_sees_a_line_once():
+    c = corpus.build(numbered(40), 4, "text")
+    order, again = corpus.TrainingOrder(c, 4, 3), corpus.TrainingOrder(c, 4, 3)
+    forwards = [order.at(step).symbols for step in range(18)]
+    backwards = [again.at(step).symbols for step in reversed(range(18))][::-1]
+    for a, b in zip(forwards, backwards, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for number in (0, 1):
+        seen = [c.text(column[1:]) for symbols in forwards[9 * number : 9 * number + 9] for column in symbols.T]
+        assert sorted(seen) == sorted(c.text(line) for line in c.train)
+    assert not np.array_equal(forwards[0], corpus.TrainingOrder(c, 4, 4).at(0).symbols)
+
+
+def test_validation_batches_hold_every_line_once():
+    c = corpus.build([f"{'x' * (n % 7)}{n}" for n in range(95)], 4, "text")
+    batches = corpus.validation_batches(c, 4)
+    seen = [c.text(b.symbols[1:, j]) for b in batches for j in range(4) if b.lengths[j]]
+    assert sorted(seen) == sorted(c.text(line) for line in c.validation)
+    assert sum(b.characters for b in batches) == sum(map(len, c.validation))
+
+
+def test_the_default_text_is_real_text():
+    c = corpus.load(None, 32)
+    assert len(c.train) > 3000 and c.symbols > 80
+    assert 1 < c.bigram_bits_per_char() < c.unigram_bits_per_char() < np.log2(c.symbols)
+
+
+@pytest.mark.parametrize("count, batch", [(9, 1), (40, 37)])
+def test_a_text_that_is_too_short_is_refused_with_what_is_needed(count, batch):
+    with pytest.raises(UserInputError) as caught:
+        corpus.build(numbered(count), batch, "text")
+    needed = int(caught.value.expected.split()[2])
+    corpus.build(numbered(needed), batch, "text")
+    with pytest.raises(UserInputError):
+        corpus.build(numbered(needed - 1), batch, "text")

@@ -1,0 +1,196 @@
+"""A run of `ctrlgrad train`: what it leaves, that it is repeatable, and that it continues exactly."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from ctrlgrad.train import trainer
+from ctrlgrad.train.model import Model
+
+KEYS = [
+    "validation_bits_per_char",
+    "unigram_bits_per_char",
+    "bigram_bits_per_char",
+    "steps",
+    "seconds",
+    "characters_per_second",
+    "peak_memory_bytes",
+    "verified",
+]
+
+
+def metrics_of(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def numbers(result):
+    """What must not differ between runs: everything but times and memory."""
+    figures = {k: result.summary[k] for k in KEYS if k not in ("seconds", "characters_per_second", "peak_memory_bytes")}
+    return figures, [(m["step"], m["bits_per_char"]) for m in metrics_of(result.out)]
+
+
+def assert_same_numbers(a, b):
+    assert numbers(a) == numbers(b)
+    tensors, others = load_file(a.out / "checkpoint.safetensors"), load_file(b.out / "checkpoint.safetensors")
+    assert tensors.keys() == others.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, others[name], err_msg=name)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_a_run_learns_and_leaves_its_results(train, cell):
+    result = train("run", "--cell", cell, steps=45)
+    assert result.exit_code == 0, result.output
+    assert list(result.summary) == KEYS
+    names = ["checkpoint.safetensors", "loss.png", "metrics.jsonl", "summary.json"]
+    assert sorted(p.name for p in result.out.iterdir()) == names
+    lines = metrics_of(result.out)
+    assert [m["step"] for m in lines] == [10, 20, 30, 40, 45]
+    assert set(lines[0]) == {"step", "bits_per_char", "characters_per_second", "peak_memory_bytes"}
+    assert lines[-1]["bits_per_char"] < lines[0]["bits_per_char"]
+    assert result.summary["validation_bits_per_char"] < result.summary["unigram_bits_per_char"]
+    assert result.summary["steps"] == 45 and result.summary["verified"] is None
+    assert (result.out / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_it_prints_lines_that_the_model_writes(train):
+    result = train("run", steps=3)
+    written = result.stdout.split("Lines that the model writes:\n")[1].splitlines()
+    assert len([line for line in written if line.startswith("  ")]) == 3
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(train):
+    first, again, other = train("a"), train("b"), train("c", "--seed", 1)
+    assert_same_numbers(first, again)
+    assert numbers(other) != numbers(first)
+
+
+def test_two_layers_are_two_cells(train):
+    train("run", "--layers", 2, steps=2)
+    tensors = load_file(train("run2", "--layers", 2, steps=2).out / "checkpoint.safetensors")
+    assert tensors["params.layers.1.wx"].shape == (8, 32)
+
+
+def test_json_prints_the_summary_alone(train):
+    result = train("run", "--json", steps=3)
+    assert json.loads(result.stdout) == result.summary
+    assert result.stderr == ""
+
+
+def test_a_run_without_out_takes_the_first_free_folder(command, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "1").mkdir(parents=True)
+    assert command("train", "--hidden", 4, "--batch", 2, "--steps", 1, "--text", text).exit_code == 0
+    assert (tmp_path / "runs" / "2" / "summary.json").exists()
+
+
+@pytest.fixture
+def train_until(train, monkeypatch):
+    """Run a small training and press Ctrl-C in it after a step."""
+
+    def run_until(stop, name, *arguments):
+        run = trainer.run
+
+        def stopped_run(job, on_step):
+            def pressing(m):
+                on_step(m)
+                if m.step == stop:
+                    signal.raise_signal(signal.SIGINT)
+
+            return run(job, pressing)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer, "run", stopped_run)
+            return train(name, *arguments)
+
+    return run_until
+
+
+@pytest.mark.parametrize("stop", [1, 10, 13, 30])
+def test_a_run_stopped_after_any_step_continues_to_the_same_numbers(train, train_until, stop):
+    whole = train("whole")
+    broken = train_until(stop, "broken")
+    assert broken.exit_code == 130 and broken.summary is None
+    assert f"after step {stop}" in broken.stderr and str(broken.out) in broken.stderr
+    resumed = train("broken", "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert_same_numbers(whole, resumed)
+
+
+def test_metrics_that_a_killed_run_wrote_after_its_checkpoint_are_written_again(train, train_until):
+    whole = train("whole")
+    broken = train_until(13, "broken")
+    with open(broken.out / "metrics.jsonl", "a") as file:
+        lost = {"step": 20, "bits_per_char": 1.0, "characters_per_second": 1.0, "peak_memory_bytes": 1}
+        file.write(json.dumps(lost) + '\n{"step": 30, "bits')
+    assert_same_numbers(whole, train("broken", "--resume"))
+
+
+def test_resuming_a_finished_run_ends_in_the_same_numbers(train):
+    first = train("run", steps=12)
+    before = numbers(first)
+    assert numbers(train("run", "--resume", steps=12)) == before
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_a_valid_checkpoint_and_exit_code_130(train, text, tmp_path):
+    out = tmp_path / "broken"
+    steps = 400
+    options = ["--hidden", "8", "--batch", "4", "--steps", str(steps), "--text", str(text), "--out", str(out)]
+    code = "from ctrlgrad.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "train", *options], stdin=subprocess.DEVNULL, stderr=-1, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not (out / "metrics.jsonl").exists() or not metrics_of(out):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert str(out / "checkpoint.safetensors") in stderr and "Traceback" not in stderr
+    assert 10 <= metrics_of(out)[-1]["step"] < steps
+    assert_same_numbers(train("whole", steps=steps), train("broken", "--resume", steps=steps))
+
+
+def test_verify_compares_every_parameter_with_jax(train):
+    pytest.importorskip("jax")
+    result = train("run", "--verify", steps=2)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("agrees") == 6 and "differs" not in result.stdout
+    assert result.summary["verified"] is True
+
+
+def test_verified_survives_a_resume(train):
+    pytest.importorskip("jax")
+    train("run", "--verify", steps=2)
+    assert train("run", "--resume", steps=2).summary["verified"] is True
+
+
+def test_a_wrong_gradient_stops_the_run_before_it_starts(train, monkeypatch):
+    pytest.importorskip("jax")
+    init = Model.__init__
+
+    def init_with_a_wrong_gradient(self, settings, symbols):
+        init(self, settings, symbols)
+        right = self.bits_and_grads
+
+        def wrong(*arguments):
+            bits, grads = right(*arguments)
+            grads["layers"][0]["wh"] = grads["layers"][0]["wh"] * np.float32(1.001)
+            return bits, grads
+
+        self.bits_and_grads = wrong
+
+    monkeypatch.setattr(Model, "__init__", init_with_a_wrong_gradient)
+    result = train("run", "--verify", "--json", steps=2)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["verified"] is False
+    assert "wh" in result.stderr and not result.out.exists()

@@ -1,0 +1,22 @@
+"""Shared by all tests: where the corpus lies, and `--update-golden`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+# pytest's importlib mode does not put the tests' folder on the path; the corpus is imported by name.
+if str(HERE) not in sys.path:
+    sys.path.insert(0, str(HERE))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden/*.txt anew")
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--update-golden"))

@@ -1,0 +1,158 @@
+"""A derivative rule for every op, or a word that it has none; and every rule right, in both modes and to second order.
+
+Each case of `rule_cases` is judged by finite differences in float64 and by JAX. A differentiable op must be
+differentiated by one of them: it stands in a case's graph, or in the graph of its first derivative, which the second
+order differentiates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rule_cases import CASES, Case
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
+from ctrlgrad.ir import OPS, walk
+from ctrlgrad.verify import jax_more_ops
+from ctrlgrad.verify.jax_ops import TENSOR_OPS
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_compilation() -> Iterator[None]:
+    """Most of the time would go into optimising programs that run once."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+# Ops whose derivatives are transforms of their regions.
+CONTROL = {"while", "cond", "call"}
+# Identities that transforms and debugging put in; their own tests look at what they are for.
+ELSEWHERE = {"barrier", "watch"}
+# The number of its results depends on data.
+# That of `adjugate_along` is met in derivatives alone, which are not translated.
+NOT_IN_JAX = {"nonzero", "adjugate_along"}
+
+
+def test_every_op_has_rules_or_says_that_it_has_none() -> None:
+    both = {name for name in REVERSE if name in ELEMENTWISE or name in FORWARD or name in LINEAR}
+    assert both == set(REVERSE), "a reverse rule without a forward rule"
+    assert set(ELEMENTWISE) | set(FORWARD) | set(LINEAR) == both, "a forward rule without a reverse rule"
+    assert not both & NOT_DIFFERENTIABLE
+    assert both | NOT_DIFFERENTIABLE | CONTROL == set(OPS)
+
+
+def _loss(case: Case) -> Any:
+    """A scalar in which every number of the results counts differently."""
+
+    def loss(*args: Any) -> Any:
+        results = case.fn(*args)
+        results = results if isinstance(results, tuple) else (results,)
+        return sum(cnp.sum(cnp.sin(r * (0.7 + k))) for k, r in enumerate(results))
+
+    return loss
+
+
+def _all_grads(case: Case) -> Any:
+    return cg.grad(_loss(case), argnums=tuple(range(len(case.args))))
+
+
+def test_every_rule_is_used_by_a_case() -> None:
+    used: set[str] = set()
+    for case in CASES.values():
+        function = Case(_all_grads(case), case.args, unknown=case.unknown).function()
+        used |= {node.op.name for node in walk(function.graph(*case.args))}
+    assert set(REVERSE) - used - ELSEWHERE == set()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rule(name: str) -> None:
+    case = CASES[name]
+    # JAX judges every element that reverse mode gives, differences judge both modes. Sizes are always known to JAX,
+    # so a case with unknown ones is for differences alone.
+    if "jax" in case.against and not case.unknown:
+        cg.check_grads(case.function(), case.args, order=1 if "complex" in name else 2, against=("jax",))
+    if "finite_differences" in case.against:
+        cg.check_grads(case.function(), case.args, order=2, modes=("rev", "fwd"), against=("finite_differences",))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_single_precision(name: str) -> None:
+    """In float32 the first and second derivatives are float32, and those of float64 up to its precision."""
+    case = CASES[name]
+    if name in ("cast", "complex cast"):
+        pytest.skip("names float64 itself")
+    second = Case(_along(case), case.args, unknown=case.unknown)
+    exact = second.function()(*case.args)
+    single = second.function(np.float32)(*(x.astype(np.float32) for x in case.args))
+    for e, s in zip(exact, single, strict=True):
+        assert s.dtype == np.float32
+        np.testing.assert_allclose(s, e, rtol=2e-2, atol=2e-2 * max(1.0, np.abs(e).max(initial=0.0)))
+
+
+def _along(case: Case) -> Any:
+    """The first derivative, and the second along ones."""
+    numbers = tuple(range(len(case.args)))
+
+    def along(*args: Any) -> Any:
+        gradient = _all_grads(case)
+        slope = cg.grad(lambda *inner: sum(cnp.sum(g) for g in gradient(*inner)), argnums=numbers)
+        return (*gradient(*args), *slope(*args))
+
+    return along
+
+
+# Complex arguments: the convention is JAX's.
+
+POINT = np.array([0.3 - 0.7j, -1.2 + 0.4j, 0.9 + 1.1j])
+MATRIX = np.random.default_rng(3).normal(size=(3, 3)) + 1j * np.random.default_rng(4).normal(size=(3, 3))
+OF_COMPLEX = {
+    "holomorphic": lambda xp, z: xp.sum(xp.real(xp.sin(z) * xp.exp(1j * z) / z)),
+    "not holomorphic": lambda xp, z: xp.sum(xp.abs(z) ** 3) + xp.sum(xp.imag(z * xp.conj(z)[::-1] ** 2)),
+    "angle": lambda xp, z: xp.sum(xp.angle(z) * xp.real(z)),
+    "matrices": lambda xp, z: xp.abs(xp.linalg.det(MATRIX * z)) + xp.sum(xp.abs(xp.linalg.solve(MATRIX, z) ** 2)),
+    "eigenvalues": lambda xp, z: xp.sum(xp.linalg.eigvalsh(xp.outer(z, xp.conj(z)) + MATRIX @ MATRIX.conj().T) ** 2),
+    "spectrum": lambda xp, z: xp.sum(xp.abs(xp.fft.fft(z) ** 2)),
+}
+
+
+@pytest.mark.parametrize("name", OF_COMPLEX)
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_gradient_of_complex_arguments_is_that_of_jax(name: str, dtype: str) -> None:
+    fn, z = OF_COMPLEX[name], POINT.astype(dtype)
+    tolerance = {"rtol": 2e-3, "atol": 2e-3} if dtype == "complex64" else {"rtol": 1e-10, "atol": 1e-12}
+    with jax.enable_x64(True):
+        expected = np.asarray(jax.grad(lambda x: fn(jnp, x))(z))
+        tangent = z[::-1] * (1 + 2j)
+        slope = float(jax.jvp(lambda x: fn(jnp, x), (z,), (tangent.astype(dtype),))[1])
+    found = cg.grad(lambda x: fn(cnp, x))(z)
+    np.testing.assert_allclose(found, expected, **tolerance)
+    assert (found.dtype == np.dtype(dtype)) or name in ("matrices", "eigenvalues")
+    np.testing.assert_allclose(
+        cg.jvp(lambda x: fn(cnp, x), (z,), (tangent.astype(dtype),))[1], slope, rtol=tolerance["rtol"]
+    )
+
+
+def test_the_sign_of_a_matrix_product_is_not_conjugated() -> None:
+    """The gradient of Re(w z) is w, not its conjugate."""
+    w = 2 - 3j
+    assert cg.grad(lambda z: cnp.real(w * z))(1 + 1j) == w
+
+
+def test_norms_at_zero_have_derivative_zero() -> None:
+    for norm in (cnp.linalg.vector_norm, lambda x: cnp.linalg.vector_norm(x, ord=3), cnp.linalg.norm):
+        np.testing.assert_array_equal(cg.grad(norm)(np.zeros(3)), np.zeros(3))
+
+
+def test_every_op_has_a_form_in_jax() -> None:
+    assert jax_more_ops is not None
+    forms = set(TENSOR_OPS) | CONTROL | NOT_IN_JAX | {name for name in OPS if name.startswith("stack_")}
+    assert set(OPS) - forms - {"barrier", "watch", "callback"} == set()

@@ -1,0 +1,333 @@
+"""What must hold for a random program, and who judges it.
+
+- The engine gives what the plain twin gives, with every intermediate result of its declared type.
+- Every graph passes the verifier, and its text is the same when it is traced again.
+- The first derivative: reverse and forward mode agree with each other, with finite differences and with JAX.
+- The second derivative along a direction: reverse over reverse, forward over reverse, reverse over forward and
+  forward over forward agree with each other, with finite differences and with JAX.
+
+The scalar that is differentiated is a weighted sum of the sines of all results. Where a float is compared, the twin
+notes how nearly: programs that decide within `MARGIN` are not judged, since rounding could turn the decision.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import ctrlgrad as cg
+from ctrlgrad.engines.reference import Run, run_graph
+from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import value_in
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import Graph, verify
+from ctrlgrad.verify.finite_differences import Sample, slope
+from ctrlgrad.verify.jax_translation import Form, translate, x64
+from ctrlgrad.verify.subject import sample
+from random_programs.kinds import Float
+from random_programs.program import Program
+from random_programs.running import Decisions, TooLongError, plain_run, signature, traced_function
+from random_programs.source import plain_source, traced_source
+
+MARGIN = 1e-4
+# Relative to the largest element of what is compared, or to one where all are smaller.
+TWIN, MODES, JAX_FIRST, JAX_SECOND, DIFFERENCES = 1e-11, 1e-9, 1e-8, 1e-7, 1e-5
+
+Arrays = tuple[np.ndarray, ...]
+# What a wrong program, graph or translation raises where it runs.
+_ERRORS = (CtrlgradError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AssertionError)
+
+
+class ProgramMismatch(AssertionError):
+    """A random program for which something does not hold."""
+
+
+class UnsuitableError(Exception):
+    """The program is empty, decides too nearly, or takes too long to be judged."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was compared: names of comparisons, and how many iterations the program took."""
+
+    compared: Counter[str]
+    iterations: int
+
+
+def examine(program: Program, *, jax_form: Form | None = None, seed: int = 0) -> Verdict:
+    """Judge a program; with `jax_form` by JAX too, its loops in that form.
+
+    Raises `ProgramMismatch` with the program's source, and `UnsuitableError`.
+    """
+    if not program.body.statements:
+        raise UnsuitableError("nothing happens in it")
+    try:
+        results, decisions = plain_run(program)
+    except TooLongError as error:
+        raise UnsuitableError("too many iterations") from error
+    except _ERRORS as error:
+        raise ProgramMismatch(f"the plain twin: {type(error).__name__}: {error}\n\n{describe(program)}") from error
+    if decisions.margin < MARGIN:
+        raise UnsuitableError("a decision is too near")
+    judged = _Judged(program, seed)
+    try:
+        judged.value(results)
+        judged.graphs()
+        judged.derivatives()
+        if not program.cuts:
+            judged.finite_differences()
+        if jax_form is not None:
+            judged.jax(jax_form)
+    except ProgramMismatch as mismatch:
+        raise ProgramMismatch(f"{mismatch}\n\n{describe(program)}") from None
+    except _ERRORS as error:
+        raise ProgramMismatch(f"{type(error).__name__}: {error}\n\n{describe(program)}") from error
+    return Verdict(judged.compared, decisions.iterations)
+
+
+def describe(program: Program) -> str:
+    """The program as source with its arguments."""
+    arguments = "\n".join(
+        f"{a.variable.name} = np.array({a.value.tolist()}, np.{a.value.dtype})  # declared {a.spec[0]}"
+        for a in program.arguments
+    )
+    return f"{traced_source(program)}\n{arguments}\n\n# The twin.\n{plain_source(program)}"
+
+
+@dataclass
+class _Judged:
+    """One program with its graphs, each traced when it is first needed."""
+
+    program: Program
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.fn = traced_function(self.program)
+        self.arguments: Arrays = tuple(a.value for a in self.program.arguments)
+        self.wrt = tuple(i for i, a in enumerate(self.program.arguments) if isinstance(a.variable.kind, Float))
+        self.signature = signature(self.program)
+        rng = np.random.default_rng(self.seed)
+        self.direction: Arrays = tuple(np.asarray(rng.standard_normal(x.shape)) for x in self.point)
+        self.compared: Counter[str] = Counter()
+
+    @property
+    def point(self) -> Arrays:
+        return tuple(self.arguments[i] for i in self.wrt)
+
+    def trace(self, function: Callable[..., Any], name: str) -> Graph:
+        traced: Graph = cg.function(function, signature=self.signature, name=name).graph(*self.arguments)
+        return traced
+
+    def run(self, graph: Graph) -> list[np.ndarray]:
+        return [np.asarray(x) for x in run_graph(graph, self.arguments, Run(check_types=True))]
+
+    def traced_loss(self, *arguments: Any) -> Any:
+        """A scalar in which every float of the results counts."""
+        total: Any = 0.0
+        for position, (leaf, kind) in enumerate(zip(self.fn(*arguments), self.program.result_kinds, strict=True)):
+            if isinstance(kind, Float):
+                total = total + (1.0 + position / 8.0) * np.sum(np.sin(leaf))
+        return total
+
+    def replayed(self, graph: Graph) -> Callable[..., Any]:
+        """A function that records a graph into the trace around it.
+
+        To trace the program's Python once for each derivative would be most of the time.
+        """
+
+        def function(*arguments: Any) -> Any:
+            builder = trace.current()
+            assert builder is not None
+            values = builder.inline(graph, [value_in(builder, x) for x in arguments])
+            return tuple(Tensor(builder, v) for v in values)
+
+        return function
+
+    def scalar(self, graph: Graph) -> Callable[..., Any]:
+        """The same for a graph with one result."""
+        function = self.replayed(graph)
+        return lambda *arguments: function(*arguments)[0]
+
+    def along(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The derivative of a function along the direction, by forward mode."""
+
+        def tangent(*arguments: Any) -> Any:
+            def of_point(*point: Any) -> Any:
+                merged = list(arguments)
+                for i, x in zip(self.wrt, point, strict=True):
+                    merged[i] = x
+                return function(*merged)
+
+            directions = tuple(map(self.as_declared, self.wrt, self.direction))
+            return cg.jvp(of_point, tuple(arguments[i] for i in self.wrt), directions)[1]
+
+        return tangent
+
+    def as_declared(self, position: int, direction: np.ndarray) -> Any:
+        """A direction whose sizes are as unknown as those of its argument."""
+        axes = [axis for axis, d in enumerate(self.program.arguments[position].spec[0]) if d is None]
+        return cg.unknown_dims(direction, axes) if axes else direction
+
+    # Graphs.
+
+    @cached_property
+    def forward_graph(self) -> Graph:
+        return self.trace(self.fn, "program")
+
+    @cached_property
+    def loss_graph(self) -> Graph:
+        return self.trace(self.traced_loss, "loss")
+
+    @cached_property
+    def gradient_graph(self) -> Graph:
+        return self.trace(cg.grad(self.scalar(self.loss_graph), argnums=self.wrt), "gradient")
+
+    @cached_property
+    def slope_graph(self) -> Graph:
+        """The derivative of the loss along the direction, by forward mode."""
+        return self.trace(self.along(self.scalar(self.loss_graph)), "slope")
+
+    @cached_property
+    def second_graphs(self) -> dict[str, Graph]:
+        """The Hessian times the direction, by each order of modes; by forward over forward a scalar."""
+        gradient, slope = self.replayed(self.gradient_graph), self.scalar(self.slope_graph)
+
+        def slope_by_reverse(*arguments: Any) -> Any:
+            return sum(np.sum(g * v) for g, v in zip(gradient(*arguments), self.direction, strict=True))
+
+        functions: dict[str, Callable[..., Any]] = {
+            "reverse over reverse": cg.grad(slope_by_reverse, argnums=self.wrt),
+            "forward over reverse": self.along(gradient),
+            "reverse over forward": cg.grad(slope, argnums=self.wrt),
+            "forward over forward": self.along(slope),
+        }
+        return {name: self.trace(function, name.replace(" ", "_")) for name, function in functions.items()}
+
+    # Judgements.
+
+    def value(self, expected: Sequence[Any]) -> None:
+        """The engine against the plain twin."""
+        found = self.run(self.forward_graph)
+        for position, (a, b) in enumerate(zip(found, expected, strict=True)):
+            self.same("the plain twin", f"result {position}", a, np.asarray(b), TWIN)
+            if a.dtype != np.asarray(b).dtype:
+                raise ProgramMismatch(f"result {position}: dtype {a.dtype}, the plain twin's is {np.asarray(b).dtype}")
+
+    def graphs(self) -> None:
+        """Every graph passes the verifier and is the same when traced again."""
+        graphs: dict[str, Graph] = {
+            "program": self.forward_graph,
+            "gradient": self.gradient_graph,
+            "slope": self.slope_graph,
+            **self.second_graphs,
+        }
+        for name, graph in graphs.items():
+            verify(graph, name)
+        again = _Judged(self.program, self.seed)
+        for name, one, other in (
+            ("program", self.forward_graph, again.forward_graph),
+            ("gradient", self.gradient_graph, again.gradient_graph),
+            ("slope", self.slope_graph, again.slope_graph),
+        ):
+            if str(one) != str(other):
+                raise ProgramMismatch(f"the text of the graph of {name} differs when it is traced again")
+        self.compared["verifier and text"] += 1
+
+    @cached_property
+    def found_gradient(self) -> list[np.ndarray]:
+        return self.run(self.gradient_graph)
+
+    @cached_property
+    def found_second(self) -> dict[str, list[np.ndarray]]:
+        return {name: self.run(graph) for name, graph in self.second_graphs.items()}
+
+    def dot(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """The product with the direction."""
+        return np.asarray(sum(float(np.sum(a * v)) for a, v in zip(arrays, self.direction, strict=True)))
+
+    def derivatives(self) -> None:
+        """The modes against each other."""
+        for g, x in zip(self.found_gradient, self.point, strict=True):
+            if g.shape != x.shape or g.dtype != x.dtype:
+                raise ProgramMismatch(f"the gradient of {x.dtype}{x.shape} is {g.dtype}{g.shape}")
+        (forward,) = self.run(self.slope_graph)
+        self.same("forward mode", "reverse mode", self.dot(self.found_gradient), forward, MODES)
+        others = dict(self.found_second)
+        first = others.pop("reverse over reverse")
+        for name, other in others.items():
+            if name == "forward over forward":
+                self.same(name, "reverse over reverse", self.dot(first), other[0], MODES)
+            else:
+                self.all_same(name, "reverse over reverse", first, other, MODES)
+
+    def finite_differences(self) -> None:
+        """The first and second derivative along the direction."""
+        directional = {
+            "first derivative": (self.loss_graph, self.dot(self.found_gradient)),
+            "second derivative": (self.slope_graph, self.dot(self.found_second["reverse over reverse"])),
+        }
+        length = float(np.sqrt(sum(np.sum(v * v) for v in self.direction)))
+        for name, (graph, found) in directional.items():
+            judged = slope(partial(self.sample, graph), 0.05 / length, 1e-14)
+            if not judged.is_conclusive:
+                continue
+            self.compared["finite differences"] += 1
+            tolerance = DIFFERENCES * max(1.0, abs(float(found))) + 10.0 * judged.error
+            if not abs(judged.value - float(found)) <= tolerance:
+                raise ProgramMismatch(f"{name}: {float(found)!r}, by finite differences {judged}")
+
+    def sample(self, graph: Graph, step: float) -> Sample:
+        """A scalar graph's value at a distance along the direction."""
+        arguments = list(self.arguments)
+        for i, v in zip(self.wrt, self.direction, strict=True):
+            arguments[i] = np.asarray(arguments[i] + step * v)
+        return sample(graph, arguments)
+
+    def jax(self, form: Form) -> None:
+        """Value, gradient, and the gradient's derivative along the direction."""
+        translation = translate(self.loss_graph, self.arguments, form)
+
+        def scalar(point: tuple[Any, ...]) -> Any:
+            arguments: list[Any] = list(self.arguments)
+            for i, x in zip(self.wrt, point, strict=True):
+                arguments[i] = x
+            return translation.function(*arguments)[0]
+
+        with x64():
+            point, direction = (tuple(map(jnp.asarray, arrays)) for arrays in (self.point, self.direction))
+            gradient, second = translation.run(lambda x: jax.jvp(jax.grad(scalar), (x,), (direction,)), point)
+        self.all_same("JAX, first derivative", "gradient", self.found_gradient, gradient, JAX_FIRST)
+        found = self.found_second["reverse over reverse"]
+        self.all_same("JAX, second derivative", "reverse over reverse", found, second, JAX_SECOND)
+        self.compared[f"jax {form}"] += 1
+
+    def all_same(self, judge: str, what: str, found: Sequence[Any], expected: Sequence[Any], tolerance: float) -> None:
+        """Compare arrays one by one, relative to the largest element of all."""
+        scale = max((float(np.max(np.abs(x))) for x in expected if np.size(x)), default=0.0)
+        for a, b in zip(found, expected, strict=True):
+            self.same(judge, what, np.asarray(a), np.asarray(b), tolerance, scale)
+
+    def same(
+        self, judge: str, what: str, found: np.ndarray, expected: np.ndarray, tolerance: float, scale: float = 0.0
+    ) -> None:
+        """Compare; what is not finite is never right, since every value of a program is."""
+        self.compared[judge] += 1
+        if found.shape != expected.shape:
+            raise ProgramMismatch(f"{what}: shape {found.shape}; by {judge}: {expected.shape}")
+        if not found.size:
+            return
+        a, b = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+        allowed = tolerance * max(1.0, scale, float(np.max(np.abs(b))))
+        if not (np.all(np.isfinite(a)) and np.max(np.abs(a - b)) <= allowed):
+            raise ProgramMismatch(f"{what}: {found!r}\nby {judge}: {expected!r}\nallowed difference: {allowed:.2e}")
+
+
+__all__ = ["Decisions", "ProgramMismatch", "UnsuitableError", "Verdict", "describe", "examine"]

@@ -1,0 +1,180 @@
+"""What a line of a random program can be: shapes, slices, indices, indexed updates."""
+
+from __future__ import annotations
+
+from random_programs.kinds import Dim, Float, Unknown, is_filled, without
+from random_programs.operations import broadcast, operation
+from random_programs.writer import Writer
+
+
+@operation(3)
+def reshaping(w: Writer) -> bool:
+    found = w.floats(lambda k: k.rank > 0)
+    if found is None:
+        return False
+    x, kind = found
+    unknown = sum(isinstance(d, Unknown) for d in kind.dims)
+    form = w.choose(("transpose", "flip", "flatten", "expand", "broadcast", "swap"))
+    if form == "flip":
+        axis = w.number(0, kind.rank - 1)
+        w.line(kind, form, f"np.flip({x}, axis={axis})")
+    elif form == "flatten" and unknown <= 1:
+        total = 1
+        for d in kind.dims:
+            total *= d if isinstance(d, int) else 1
+        dim: Dim = total if not unknown else w.unknown(filled=kind.is_filled)
+        w.line(Float((dim,)), form, f"np.reshape({x}, (-1,))")
+    elif form == "expand" and kind.rank < 3:
+        axis = w.number(0, kind.rank)
+        w.line(Float(kind.dims[:axis] + (1,) + kind.dims[axis:]), form, f"np.expand_dims({x}, {axis})")
+    elif form == "broadcast" and kind.rank < 2 and kind.is_static:
+        w.line(Float((2, *kind.dims)), form, f"np.broadcast_to({x}, {(2, *kind.dims)})")
+    elif form == "swap" and kind.rank > 1:
+        dims = (kind.dims[1], kind.dims[0], *kind.dims[2:])
+        w.line(Float(dims), form, f"np.swapaxes({x}, 0, 1)")
+    else:
+        w.line(Float(kind.dims[::-1]), "transpose", f"np.transpose({x})")
+    return True
+
+
+@operation(2)
+def joining(w: Writer) -> bool:
+    found = w.floats(lambda k: k.rank > 0)
+    if found is None:
+        return False
+    x, kind = found
+    other = w.floats(lambda k: k.rank == kind.rank and k.dims[1:] == kind.dims[1:])
+    assert other is not None
+    y, more = other
+    both = (kind.dims[0], more.dims[0])
+    if all(isinstance(d, int) for d in both):
+        size: Dim = sum(d for d in both if isinstance(d, int))
+        if isinstance(size, int) and size > 6:
+            return False
+    elif all(isinstance(d, Unknown) and d.grown for d in both):
+        return False
+    else:
+        size = w.unknown(filled=kind.is_filled or more.is_filled)
+    w.line(Float((size, *kind.dims[1:])), "concatenate", f"np.concatenate([{x}, {y}])")
+    return True
+
+
+@operation(2)
+def stacking(w: Writer) -> bool:
+    x, kind = w.any_float()
+    other = w.floats(lambda k: k == kind)
+    assert other is not None
+    if kind.rank > 1:
+        return False
+    axis = w.number(0, kind.rank)
+    dims = kind.dims[:axis] + (2,) + kind.dims[axis:]
+    w.line(Float(dims), "stack", f"np.stack([{x}, {other[0]}], axis={axis})")
+    return True
+
+
+@operation(2)
+def forgetting(w: Writer) -> bool:
+    """Count a known size as unknown: the start of a carry whose shape changes."""
+    found = w.floats(lambda k: k.rank == 1 and k.is_static)
+    if found is None:
+        return False
+    kind = Float((w.unknown(filled=True),))
+    w.line(kind, "unknown_dims", f"cg.unknown_dims({found[0]})", f"{found[0]} * 1.0")
+    return True
+
+
+# Parts.
+
+
+@operation(4)
+def slicing(w: Writer) -> bool:
+    found = w.floats(lambda k: k.rank > 0)
+    if found is None:
+        return False
+    x, kind = found
+    first, rest = kind.dims[0], kind.dims[1:]
+    form = w.choose(("index", "last", "tail", "backwards", "column", "strided", "dynamic", "window"))
+    name = w.int_variable()
+    if form in ("index", "last") and not is_filled(first):
+        form = "backwards"
+    if form == "index":
+        w.line(Float(rest), "static index", f"{x}[0]")
+    elif form == "last":
+        w.line(Float(rest), "static index", f"{x}[-1]")
+    elif form == "column" and kind.rank > 1 and is_filled(kind.dims[-1]):
+        w.line(Float(kind.dims[:-1]), "static index", f"{x}[..., 0]")
+    elif form == "tail" and (isinstance(first, Unknown) or first > 1):
+        dim: Dim = w.unknown(filled=False) if isinstance(first, Unknown) else first - 1
+        w.line(Float((dim, *rest)), "slice", f"{x}[1:]")
+    elif form == "strided" and isinstance(first, int):
+        w.line(Float(((first + 1) // 2, *rest)), "slice", f"{x}[::2]")
+    elif form == "dynamic" and name is not None:
+        w.line(Float((w.unknown(filled=False), *rest)), "dynamic slice", f"{x}[{name}:]")
+    elif form == "window" and name is not None:
+        w.line(Float((w.unknown(filled=False), *rest)), "dynamic slice", f"{x}[{name}:{name} + 2]")
+    else:
+        w.line(kind, "slice", f"{x}[::-1]")
+    return True
+
+
+def _place(w: Writer, x: str, kind: Float) -> str:
+    """A valid index of a tensor's first axis, static or traced."""
+    name = w.int_variable()
+    if name is None or w.chance(3):
+        return "0"
+    return f"{name} % {x}.shape[0]"
+
+
+@operation(4)
+def indexing(w: Writer) -> bool:
+    found = w.floats(lambda k: k.rank > 0 and is_filled(k.dims[0]))
+    if found is None:
+        return False
+    x, kind = found
+    form = w.choose(("row", "row", "element", "column", "gather"))
+    place = _place(w, x, kind)
+    if form == "element" and kind.rank > 1 and is_filled(kind.dims[1]):
+        w.line(Float(kind.dims[2:]), "traced index", f"{x}[{place}, -1]")
+    elif form == "column" and kind.rank > 1 and kind.dims[1] == 2:
+        w.line(without(kind, 1), "traced index", f"{x}[:, {place.replace('shape[0]', 'shape[1]')}]")
+    elif form == "gather":
+        w.line(Float((3, *kind.dims[1:])), "gather", f"{x}[(np.arange(3) + {place}) % {x}.shape[0]]")
+    else:
+        w.line(Float(kind.dims[1:]), "traced index", f"{x}[{place}]")
+    return True
+
+
+@operation(4)
+def updating(w: Writer) -> bool:
+    found = w.floats(lambda k: k.rank > 0 and is_filled(k.dims[0]))
+    if found is None:
+        return False
+    x, kind = found
+    row = without(kind, 0)
+    value = w.floats(lambda k: broadcast(row, k) == row)
+    how = w.choose(("set", "add"))
+    form = w.choose(("row", "row", "slice", "gather"))
+    if form == "slice":
+        key = "1:"
+    elif form == "gather" and how == "add":
+        key = f"(np.arange(2) + {_place(w, x, kind)}) % {x}.shape[0]"
+    else:
+        key = _place(w, x, kind)
+    operand = value[0] if value is not None and not w.chance(5) else "0.25"
+    if how == "add":
+        operand = f"{operand} * 0.3"
+    plain_key = "slice(1, None)" if key == "1:" else key
+    # A sum may leave the bounds: halve it.
+    scale = " * 0.5" if how == "add" else ""
+    traced = f"{x}.at[{key}].{how}({operand}){scale}"
+    w.line(kind, f"at {how}", traced, f'updated({x}, {plain_key}, {operand}, "{how}"){scale}')
+    return True
+
+
+@operation(2)
+def cutting(w: Writer) -> bool:
+    if not w.cuts:
+        return False
+    x, kind = w.any_float()
+    w.line(kind, "stop_gradient", f"cg.stop_gradient({x})", x)
+    return True

@@ -1,0 +1,195 @@
+"""A random program as data.
+
+Every name stands for one value. Operands are names or Python literals, as text. A line has two forms, the one with
+ctrlgrad's functions and the plain one; a construct has none: `source` writes both forms of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from random_programs.kinds import Kind, Unknown, Variable
+
+
+@dataclass(frozen=True)
+class Line:
+    """`target = expression`."""
+
+    target: str
+    traced: str
+    plain: str
+    operation: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Statements, and the operands that they give."""
+
+    statements: tuple[Statement, ...]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """How several values travel as one pytree."""
+
+    form: Literal["tuple", "dict", "nested", "bare"] = "tuple"
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A value of a loop's carry: its name inside, what it starts from (in each form), its name afterwards."""
+
+    inner: str
+    start: str
+    out: str
+    plain_start: str | None = None
+
+
+@dataclass(frozen=True)
+class While:
+    carry: tuple[Carried, ...]
+    structure: Structure
+    condition: Block
+    body: Block
+
+
+@dataclass(frozen=True)
+class For:
+    index: str
+    lower: str
+    upper: str
+    carry: tuple[Carried, ...]
+    structure: Structure
+    body: Block
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a tensor, one per iteration: its name, and the tensor."""
+
+    inner: str
+    rows: str
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a scan collects: its name, and the shape of a row as text, for a scan without iterations."""
+
+    out: str
+    row_shape: str
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The body's results: the carry, then what is collected. `length`: an operand where there are no rows."""
+
+    form: Literal["scan", "map", "foldl", "foldr"]
+    rows: tuple[Row, ...]
+    length: str | None
+    reverse: bool
+    carry: tuple[Carried, ...]
+    structure: Structure
+    collected: tuple[Collected, ...]
+    body: Block
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a branch or function, and what it is called with."""
+
+    inner: str
+    operand: str
+
+
+@dataclass(frozen=True)
+class Branch:
+    form: Literal["cond", "switch", "case"]
+    # One for a cond or switch; for a case one per block but the last.
+    selectors: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    structure: Structure
+    blocks: tuple[Block, ...]
+    outs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    form: Literal["plain", "function", "checkpoint"]
+    parameters: tuple[Parameter, ...]
+    structure: Structure
+    block: Block
+    outs: tuple[str, ...]
+
+
+Statement = Line | While | For | Scan | Branch | Call
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A parameter of the program with its value."""
+
+    variable: Variable
+    value: np.ndarray
+
+    @property
+    def spec(self) -> tuple[tuple[int | None, ...], np.dtype]:
+        """Its declared shape and dtype."""
+        dims = getattr(self.variable.kind, "dims", ())
+        return tuple(None if isinstance(d, Unknown) else d for d in dims), self.value.dtype
+
+
+@dataclass(frozen=True)
+class Program:
+    arguments: tuple[Argument, ...]
+    body: Block
+    result_kinds: tuple[Kind, ...]
+    # Whether it cuts gradients, which finite differences see through.
+    cuts: bool
+
+    @property
+    def has_unknown_sizes(self) -> bool:
+        return any(None in argument.spec[0] for argument in self.arguments)
+
+    def contents(self) -> Counter[str]:
+        """How many of each construct and operation it has, and how deep they nest ("depth")."""
+        found: Counter[str] = Counter()
+        for statement, depth in _walk(self.body, 0):
+            found[_label(statement)] += 1
+            found["depth"] = max(found["depth"], depth)
+        return found
+
+
+def blocks_of(statement: Statement) -> tuple[Block, ...]:
+    if isinstance(statement, Line):
+        return ()
+    if isinstance(statement, While):
+        return (statement.condition, statement.body)
+    if isinstance(statement, For | Scan):
+        return (statement.body,)
+    return statement.blocks if isinstance(statement, Branch) else (statement.block,)
+
+
+def _walk(block: Block, depth: int) -> Iterator[tuple[Statement, int]]:
+    for statement in block.statements:
+        blocks = blocks_of(statement)
+        yield statement, depth + bool(blocks)
+        for inner in blocks:
+            yield from _walk(inner, depth + 1)
+
+
+def _label(statement: Statement) -> str:
+    if isinstance(statement, Line):
+        return statement.operation
+    if isinstance(statement, Scan):
+        return f"{statement.form} reversed" if statement.reverse and statement.form == "scan" else statement.form
+    if isinstance(statement, Branch):
+        return statement.form
+    if isinstance(statement, Call):
+        return f"call {statement.form}"
+    return "while_loop" if isinstance(statement, While) else "fori_loop"

@@ -1,0 +1,146 @@
+"""The scope in which a random program is written: what is visible, and what was drawn.
+
+Every float of a program stays within [-2, 2], every integer within 0..3, and no operation is steep: so whatever is
+written is well conditioned to second order. Every decision of Hypothesis prefers the simpler choice for its lower
+number, so that a failing program shrinks to few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+
+from random_programs.kinds import SCALAR, Bool, Float, Int, Kind, Unknown, Variable
+from random_programs.program import Block, Line, Statement
+
+T = TypeVar("T")
+DEEPEST = 3
+MOST_STATEMENTS = 20
+THRESHOLDS = (0.13, -0.37, 0.71, -0.83, 0.019)
+# That most values are below: loops go on as long as they are.
+HIGH = (0.93, 1.31, 0.71, 0.52)
+
+
+class Writer:
+    """Writes lines into the current block; `pick` and its kin draw operands from all that is visible there."""
+
+    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], *, cuts: bool) -> None:
+        self.draw = draw
+        self.cuts = cuts
+        self.visible: list[Variable] = []
+        self.statements: list[Statement] = []
+        self.depth = 0
+        self.left = MOST_STATEMENTS
+        self._names = 0
+
+    # Drawing.
+
+    def number(self, low: int, high: int) -> int:
+        return int(self.draw(st.integers(low, high))) if high > low else low
+
+    def chance(self, one_in: int) -> bool:
+        """True once in so many times; shrinks to False."""
+        return self.number(0, one_in - 1) == one_in - 1
+
+    def choose(self, options: Sequence[T]) -> T:
+        return options[self.number(0, len(options) - 1)]
+
+    # Names and variables.
+
+    def fresh(self, letter: str) -> str:
+        self._names += 1
+        return f"{letter}{self._names}"
+
+    def declare(self, kind: Kind, name: str | None = None) -> str:
+        """Make a variable visible."""
+        letters = {Float: "v", Int: "i", Bool: "b"}
+        name = name or self.fresh(letters.get(type(kind), "a"))
+        self.visible.append(Variable(name, kind))
+        return name
+
+    def line(self, kind: Kind, operation: str, traced: str, plain: str | None = None) -> Variable:
+        """`name = expression`, a new variable. `plain` where the twin's text differs."""
+        name = self.declare(kind)
+        self.statements.append(Line(name, traced, plain if plain is not None else traced, operation))
+        return self.visible[-1]
+
+    def unknown(self, *, filled: bool, grown: bool = True) -> Unknown:
+        """A dimension of its own."""
+        return Unknown(self.fresh("n"), filled, grown)
+
+    # Operands.
+
+    def pick(self, wanted: Callable[[Kind], bool]) -> Variable | None:
+        """A visible variable whose kind is wanted: half of the time one of the newest; shrinks to the newest."""
+        matching = [v for v in self.visible if wanted(v.kind)]
+        if not matching:
+            return None
+        oldest = len(matching) - 1
+        return matching[-1 - self.number(0, oldest if self.chance(2) else min(oldest, 3))]
+
+    def floats(self, wanted: Callable[[Float], bool] = lambda kind: True) -> tuple[str, Float] | None:
+        """The name and kind of a float tensor."""
+        found = self.pick(lambda kind: isinstance(kind, Float) and wanted(kind))
+        if found is None:
+            return None
+        assert isinstance(found.kind, Float)
+        return found.name, found.kind
+
+    def any_float(self) -> tuple[str, Float]:
+        found = self.floats()
+        assert found is not None, "a program has a float argument"
+        return found
+
+    def scalar(self) -> str:
+        """A float scalar: a visible one, or the sine of a sum."""
+        found = self.floats(lambda kind: kind == SCALAR)
+        if found is not None and not self.chance(3):
+            return found[0]
+        name, kind = self.any_float()
+        return name if kind == SCALAR else self.line(SCALAR, "sum", f"np.sin(np.sum({name}))").name
+
+    def int_variable(self) -> str | None:
+        """An integer that is known at run time only."""
+        found = self.pick(lambda kind: isinstance(kind, Int))
+        return None if found is None else found.name
+
+    def integer(self) -> str:
+        """An integer operand: a literal or a variable."""
+        name = self.int_variable()
+        return self.choose(("2", "3", "1", "0")) if name is None or self.chance(4) else name
+
+    def boolean(self) -> str:
+        """A predicate: a visible one, or a comparison of floats or of integers."""
+        found = self.pick(lambda kind: isinstance(kind, Bool))
+        if found is not None and not self.chance(2):
+            return found.name
+        name = self.int_variable()
+        if name is not None and not self.chance(2):
+            comparison = self.choose(("<", "==", ">=", "!="))
+            return self.line(Bool(), "compare integers", f"{name} {comparison} {self.number(1, 2)}").name
+        return self.below(self.scalar(), str(self.choose(THRESHOLDS)))
+
+    def below(self, low: str, high: str) -> str:
+        """Whether one float is less than another; the plain form notes how nearly."""
+        return self.line(Bool(), "compare floats", f"{low} < {high}", f"less({low}, {high})").name
+
+    # Blocks.
+
+    @contextmanager
+    def block(self) -> Iterator[list[Statement]]:
+        """A block of its own: sees everything, and what it declares ends with it."""
+        before, visible, self.statements = self.statements, len(self.visible), []
+        self.depth += 1
+        try:
+            yield self.statements
+        finally:
+            self.depth -= 1
+            self.statements = before
+            del self.visible[visible:]
+
+    def finished(self, results: Sequence[str]) -> Block:
+        """The current block with its results."""
+        return Block(tuple(self.statements), tuple(results))

@@ -1,0 +1,37 @@
+"""Wrong results that were found once, each under its name."""
+
+import numpy as np
+
+import ctrlgrad as cg
+
+
+def test_a_pullback_does_not_see_later_changes_of_outputs_and_inputs() -> None:
+    x = np.array([1.0, 2.0])
+    y, pullback = cg.vjp(np.exp, x)
+    y -= 1.0
+    np.testing.assert_allclose(pullback(np.ones(2))[0], np.exp([1.0, 2.0]))
+    _, pullback = cg.vjp(lambda x: x**3, x)
+    x -= 0.5
+    np.testing.assert_allclose(pullback(np.ones(2))[0], [3.0, 12.0])
+
+
+def test_python_numbers_as_carries_do_not_widen_float32() -> None:
+    x = np.ones(3, np.float32)
+    loops = (
+        lambda x: cg.fori_loop(0, 3, lambda i, s: s + np.sum(x), 0.0),
+        lambda x: cg.scan(lambda c, row: (c + row, c), 0.0, x)[1],
+        lambda x: cg.foldl(lambda a, b: a + b, x, 0.0),
+        lambda x: cg.cond(x[0] > 0, lambda: 1.0, lambda: 0.0) * x,
+    )
+    for loop in loops:
+        assert cg.function(loop)(x).dtype == np.float32
+
+
+def test_a_rule_may_call_its_own_function() -> None:
+    @cg.custom_vjp
+    def f(x):
+        return np.sin(x)
+
+    f.defvjp(lambda x: (f(x), np.cos(x)), lambda cosine, ct: (ct * cosine,))
+    np.testing.assert_allclose(cg.grad(f)(1.0), np.cos(1.0))
+    np.testing.assert_allclose(cg.grad(cg.grad(f))(1.0), -np.sin(1.0))

@@ -1,0 +1,178 @@
+"""Imports go down only: the layers of the design, checked on the source of every module."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Part of the package -> its layer. A part is what follows `ctrlgrad.` up to the next dot.
+LAYERS = {
+    "errors": 0,
+    "source": 0,
+    "tree": 0,
+    "ir": 1,
+    "memory": 1,
+    "ops": 2,
+    "stacks": 2,
+    "frontend": 3,
+    "gradients": 3,
+    "batching": 3,
+    "autograph": 3,
+    "passes": 4,
+    "engines": 5,
+    "dataflow": 5,
+    "options": 6,
+    "function": 6,
+    "transforms": 6,
+    "jacobians": 6,
+    "vmap": 6,
+    "custom": 6,
+    "debug": 6,
+    "": 6,  # ctrlgrad/__init__.py
+    "numpy": 6,
+    "nn": 7,
+    "optim": 7,
+    "train": 7,
+    "verify": 7,
+    "interop": 7,
+    "cli": 7,
+}
+
+# The highest layer that the parts of a layer may import, and single parts beyond it.
+CEILING = {0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 2, 6: 6, 7: 6}
+FURTHER = {
+    "stacks": {"ops"},
+    "dataflow": {"engines"},
+    "autograph": {"frontend"},
+    "train": {"nn", "optim", "verify"},
+    "cli": {"nn", "optim", "train", "verify", "interop"},
+}
+
+# Packages that only the named part may import, each where it is adapted.
+ADAPTED = {
+    "jax": {"verify", "interop"},
+    "malt": {"autograph"},
+    "numba": {"engines"},
+    "cupy": {"memory", "engines"},
+    "torch": {"interop"},
+    "tensorflow": {"interop"},
+    "matplotlib": {"train", "cli"},
+    "rich": {"train", "cli", "memory"},
+    "typer": {"cli"},
+    "safetensors": {"train", "nn", "interop"},
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name that a module imports, and where."""
+
+    importer: str
+    imported: str
+    place: str
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its full name."""
+    found = {}
+    folders = {"ctrlgrad": "ctrlgrad", **{n: f"ctrlgrad.{n}" for n in ("gradients", "stacks", "memory")}}
+    for folder, prefix in folders.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = [prefix, *path.relative_to(ROOT / folder).with_suffix("").parts]
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
+
+
+def imports(name: str, source: str, known: frozenset[str], place: str = "") -> Iterator[Import]:
+    """Every import statement, those inside functions too; `from package import module` counts as the module."""
+    for node in ast.walk(ast.parse(source)):
+        where = f"{place or name}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(name, alias.name, where)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{where}: relative import"
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                yield Import(name, module if module in known else str(node.module), where)
+
+
+def part_of(module: str) -> str:
+    """`ir` for `ctrlgrad.ir.graph`; empty for `ctrlgrad` itself."""
+    return (module.split(".") + [""])[1]
+
+
+def complaint(found: Import) -> str | None:
+    """What is wrong with an import, or None."""
+    importer = part_of(found.importer)
+    package = found.imported.split(".")[0]
+    if package in ADAPTED and importer not in ADAPTED[package]:
+        return f"{found.place}: {package} is imported outside of {', '.join(sorted(ADAPTED[package]))}"
+    if package in ("gradients", "stacks", "memory"):
+        return f"{found.place}: {package} must be imported as ctrlgrad.{package}"
+    if package != "ctrlgrad":
+        return None
+    imported = part_of(found.imported)
+    if imported == importer:
+        return None
+    if LAYERS[imported] <= CEILING[LAYERS[importer]] or imported in FURTHER.get(importer, set()):
+        return None
+    return f"{found.place}: {importer or 'ctrlgrad'} (layer {LAYERS[importer]}) imports {found.imported}"
+
+
+def test_every_part_has_a_layer() -> None:
+    assert {part_of(name) for name in modules()} <= set(LAYERS)
+
+
+def test_imports_go_down_only() -> None:
+    files = modules()
+    found = []
+    for name, path in files.items():
+        found += imports(name, path.read_text(), frozenset(files), str(path.relative_to(ROOT)))
+    assert len(found) > 100
+    assert [text for text in map(complaint, found) if text] == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "statement"),
+    [
+        ("ctrlgrad.ir.graph", "from ctrlgrad.ops import traits"),
+        ("ctrlgrad.ops.shape", "def f():\n    from ctrlgrad import frontend"),
+        ("ctrlgrad.frontend.tensor", "import ctrlgrad"),
+        ("ctrlgrad.frontend.tensor", "import ctrlgrad.gradients.table"),
+        ("ctrlgrad.gradients.table", "from ctrlgrad.frontend.tensor import Tensor"),
+        ("ctrlgrad.transforms", "from ctrlgrad.verify import check_grads"),
+        ("ctrlgrad.transforms", "import jax.numpy"),
+        ("ctrlgrad.gradients.table", "from stacks import ops"),
+        ("ctrlgrad.nn.cells", "from ctrlgrad.cli import main"),
+    ],
+)
+def test_an_upward_import_is_seen(importer: str, statement: str) -> None:
+    known = frozenset(modules())
+    assert [complaint(found) for found in imports(importer, statement, known)] != [None]
+
+
+def test_modules_stay_readable() -> None:
+    """A file that nears 400 lines holds two concepts. A list of names, one a line, is one line of reading."""
+    listed = re.compile(r' +"?\w+"?,')
+    lines = {
+        name: sum(not listed.fullmatch(line) for line in path.read_text().splitlines())
+        for name, path in modules().items()
+    }
+    assert {name: n for name, n in lines.items() if n > 450} == {}
+
+
+def test_setup_lists_every_package() -> None:
+    """Packages are listed one by one; one that is forgotten is missing from every installation."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    packages = {name for name, path in modules().items() if path.name == "__init__.py"}
+    assert set(setup["options"]["packages"].split()) == packages

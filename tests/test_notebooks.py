@@ -1,0 +1,87 @@
+"""The notebooks run from top to bottom, and show what they showed when they were committed.
+
+`pytest tests/test_notebooks.py --update-golden` writes the fresh outputs into the notebooks.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+
+
+def execute(path: Path) -> Any:
+    """The notebook with fresh outputs; a cell that raises is an error."""
+    notebook = nbformat.read(path, as_version=4)
+    metadata = notebook.metadata.copy()
+    with warnings.catch_warnings():
+        # What the Jupyter packages warn of when they start a kernel says nothing about the notebook.
+        warnings.simplefilter("ignore")
+        client = NotebookClient(
+            notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+        )
+        client.execute()
+    notebook.metadata = metadata  # without the version of this Python
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # times
+    return notebook
+
+
+def printed(notebook: Any) -> list[str]:
+    """What the code cells print, a text per cell."""
+    return [
+        "".join(output.text for output in cell.outputs if output.output_type == "stream" and output.name == "stdout")
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def graphs(notebook: Any) -> list[str]:
+    """The printed graphs: in each cell's text from `graph` to the closing brace."""
+    found = []
+    for text in printed(notebook):
+        lines = text.splitlines()
+        if "}" in lines and any(line.startswith("graph ") for line in lines):
+            first = next(i for i, line in enumerate(lines) if line.startswith("graph "))
+            found.append("\n".join(lines[first : lines.index("}") + 1]))
+    return found
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook(path: Path, update_golden: bool) -> None:
+    committed = nbformat.read(path, as_version=4)
+    fresh = execute(path)
+    errors = [output for cell in fresh.cells for output in cell.get("outputs", []) if output.output_type == "error"]
+    assert errors == []
+    if update_golden:
+        nbformat.write(fresh, path)
+        return
+    assert all(cell.execution_count for cell in committed.cells if cell.cell_type == "code"), "not executed"
+    assert graphs(fresh) == graphs(committed)
+    pictures = [output.data.keys() for c in fresh.cells for output in c.get("outputs", []) if "data" in output]
+    assert any("image/png" in kinds for kinds in pictures)
+
+
+def test_there_are_notebooks_and_graphs_in_them() -> None:
+    assert NOTEBOOKS
+    first = nbformat.read(NOTEBOOKS[0], as_version=4)
+    assert [text.split("(")[0] for text in graphs(first)] == [
+        "graph grow",
+        "graph grow_forward",
+        "graph grow_backward",
+        "graph grad_grow",
+    ]
+
+
+def test_the_kernel_is_this_python() -> None:
+    """Else the notebooks would be executed with another installation than the one under test."""
+    manager = NotebookClient(nbformat.v4.new_notebook(), kernel_name="python3").create_kernel_manager()
+    assert manager.kernel_spec is not None and manager.format_kernel_cmd()[0] == sys.executable

@@ -1,0 +1,179 @@
+"""Random programs: the reference engine, a plain twin, all modes, finite differences and JAX agree on them.
+
+CTRLGRAD_RANDOM_PROGRAMS says how many (200), CTRLGRAD_RANDOM_PROGRAMS_JAX of how many JAX judges one (8; 0 for none).
+`python -m tests.random_programs` runs any number outside of pytest.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, find, given, seed, settings
+from random_programs.campaign import ROUND, Batch, run_batch
+from random_programs.checks import ProgramMismatch, UnsuitableError, describe, examine
+from random_programs.kinds import SCALAR, Variable
+from random_programs.program import Argument, Block, Carried, Line, Program, Structure, While
+from random_programs.source import plain_source, traced_source
+from random_programs.strategy import programs
+
+from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule
+from ctrlgrad.ops.term import Term, emit
+
+PROGRAMS = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS", "200"))
+JAX_EVERY = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS_JAX", "8"))
+PER_BATCH = 10
+
+CONSTRUCTS = {"while_loop", "fori_loop", "scan", "scan reversed", "map", "foldl", "foldr", "cond", "switch", "case"}
+CALLS = {"call plain", "call function", "call checkpoint"}
+ARRAYS = {"new array", "unstack", "push", "write", "read", "stack of an array"}
+PARTS = {"static index", "traced index", "slice", "dynamic slice", "gather", "at set", "at add", "unknown_dims"}
+OPERATIONS = {"unary", "binary", "sum", "matmul", "concatenate", "transpose", "where"}
+KINDS = {"integer arithmetic", "floor of a float", "compare floats", "compare integers", "logic", "stop_gradient"}
+
+
+@pytest.mark.parametrize("part", range(-(-PROGRAMS // PER_BATCH)))
+def test_random_programs(part: int) -> None:
+    count = min(PER_BATCH, PROGRAMS - part * PER_BATCH)
+    outcome = run_batch(Batch(part, count, JAX_EVERY))
+    assert not outcome.failures, outcome.failures[0]
+    assert outcome.examined >= count // 2
+
+
+def halving(steps: float = 3.0) -> Program:
+    """`while y < 2: y = sin(y) + steps / 3` from x, by hand."""
+    condition = Block((Line("b4", "c3 < 2.0", "less(c3, 2.0)", "compare floats"),), ("b4",))
+    body = Block((Line("v5", "c3 + np.sin(x1)", "c3 + np.sin(x1)", "update"),), ("v5",))
+    loop = While((Carried("c3", "x1", "v6"),), Structure("bare"), condition, body)
+    argument = Argument(Variable("x1", SCALAR), np.asarray(0.7))
+    return Program((argument,), Block((loop,), ("v6",)), (SCALAR,), cuts=False)
+
+
+def test_a_program_is_written_in_two_forms() -> None:
+    assert traced_source(halving()) == (
+        "def program(x1):\n"
+        "    def condition1(carry):\n"
+        "        c3 = carry\n"
+        "        b4 = c3 < 2.0\n"
+        "        return b4\n"
+        "    def body2(carry):\n"
+        "        c3 = carry\n"
+        "        v5 = c3 + np.sin(x1)\n"
+        "        return v5\n"
+        "    result3 = cg.while_loop(condition1, body2, x1)\n"
+        "    v6 = result3\n"
+        "    return (v6,)\n"
+    )
+    assert plain_source(halving()) == (
+        "def program(x1):\n"
+        "    (c3,) = (x1,)\n"
+        "    while True:\n"
+        "        b4 = less(c3, 2.0)\n"
+        "        if not b4:\n"
+        "            break\n"
+        "        tick()\n"
+        "        v5 = c3 + np.sin(x1)\n"
+        "        (c3,) = (v5,)\n"
+        "    (v6,) = (c3,)\n"
+        "    return (v6,)\n"
+    )
+
+
+def test_every_judge_speaks() -> None:
+    verdict = examine(halving(), jax_form="scan")
+    assert verdict.iterations == 3
+    assert set(verdict.compared) == {
+        "the plain twin",
+        "verifier and text",
+        "forward mode",
+        "forward over reverse",
+        "reverse over forward",
+        "forward over forward",
+        "finite differences",
+        "jax scan",
+        "JAX, first derivative",
+        "JAX, second derivative",
+    }
+
+
+def test_a_wrong_rule_of_one_mode_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ELEMENTWISE, "sin", (_wrong_sine(1e-8),))
+    with pytest.raises(ProgramMismatch, match=r"reverse mode: .*\nby forward mode: "):
+        examine(halving())
+
+
+@pytest.mark.parametrize(("error", "judge"), [(1e-4, "finite differences"), (1e-7, "JAX, first derivative")])
+def test_a_wrong_rule_of_both_modes_is_found(monkeypatch: pytest.MonkeyPatch, error: float, judge: str) -> None:
+    monkeypatch.setitem(ELEMENTWISE, "sin", (_wrong_sine(error),))
+    monkeypatch.setitem(REVERSE, "sin", ReverseRule((_wrong_sine(error),), broadcasts=True))
+    with pytest.raises(ProgramMismatch, match=f"by {judge}"):
+        examine(halving(), jax_form="unrolled")
+
+
+def _wrong_sine(error: float) -> Callable[[Term, Term, Term], Term]:
+    return lambda t, out, x: t * emit("cos", x) * (1.0 + error)
+
+
+def test_a_wrong_program_is_found() -> None:
+    """The twin computes something else than the traced form."""
+    right = halving()
+    line = Line("v7", "np.cos(v6)", "np.cos(v6) * (1.0 + 1e-9)", "unary")
+    wrong = Program(right.arguments, Block((*right.body.statements, line), ("v7",)), (SCALAR,), cuts=False)
+    with pytest.raises(ProgramMismatch, match="by the plain twin"):
+        examine(wrong)
+
+
+def test_a_near_decision_is_not_judged() -> None:
+    """0.7 + 2 sin(0.7) is 1.99: the threshold is 2, so a little more would end the loop an iteration before."""
+    start = Argument(Variable("x1", SCALAR), np.asarray(_start_that_meets_the_threshold()))
+    near = Program((start,), halving().body, (SCALAR,), cuts=False)
+    with pytest.raises(UnsuitableError, match="too near"):
+        examine(near)
+
+
+def _start_that_meets_the_threshold() -> float:
+    """The x with x + 2 sin(x) = 2, but for 1e-6."""
+    low, high = 0.1, 1.5
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle + 2 * np.sin(middle) < 2 else (low, middle)
+    return low + 1e-6
+
+
+def test_programs_hold_every_construct() -> None:
+    seen: set[str] = set()
+    depths: set[int] = set()
+    sizes: set[bool] = set()
+
+    def collect(program: Program) -> None:
+        contents = program.contents()
+        depths.add(contents.pop("depth", 0))
+        seen.update(contents)
+        sizes.add(program.has_unknown_sizes)
+
+    run = settings(
+        max_examples=ROUND,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    for number in range(20):
+        seed(number)(run(given(programs())(collect)))()
+    missing = (CONSTRUCTS | CALLS | ARRAYS | PARTS | OPERATIONS | KINDS) - seen
+    assert not missing
+    assert depths >= {0, 1, 2, 3} and sizes == {False, True}
+
+
+def test_a_failing_program_shrinks() -> None:
+    """Whatever has a switch shrinks to a switch and little else."""
+    smallest = find(
+        programs(),
+        lambda program: program.contents()["switch"] > 0,
+        settings=settings(max_examples=500, database=None, deadline=None, suppress_health_check=list(HealthCheck)),
+        random=random.Random(2),
+    )
+    assert describe(smallest).count("\n") < 30

@@ -1,0 +1,285 @@
+"""`check_grads`: right derivatives pass, wrong ones of every kind are caught by each judge alone."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.verify
+from ctrlgrad.errors import GradientMismatch, TypeMismatchError, UserInputError
+from ctrlgrad.gradients import table
+from ctrlgrad.verify import GradientReport, check_grads
+from ctrlgrad.verify.check import compare
+
+X = np.array([0.3, 0.5, -0.3])
+W = np.array([[0.5, -0.2, 0.1], [0.3, 0.9, -0.4], [-0.6, 0.2, 0.7]])
+JUDGES = ["finite_differences", "jax"]
+
+
+def program(params: Any, n: Any) -> Any:
+    """A loop with a branch in it; a dict of results of several shapes and dtypes."""
+
+    def body(carry: Any) -> Any:
+        i, y = carry
+        y = cg.cond(np.sum(y) > 0.4, lambda: np.tanh(y @ params["w"]), lambda: y * 1.7 + params["x"])
+        return i + 1, y
+
+    i, y = cg.while_loop(lambda c: c[0] < n, body, (0, params["x"]))
+    return {"count": i, "y": y, "total": np.sum(y * y)}
+
+
+ARGS = ({"w": W, "x": X}, 4)
+
+
+def test_right_derivatives_pass_to_second_order() -> None:
+    report = check_grads(program, ARGS, order=2)
+    assert report.ok and report.failures == ()
+    assert [(r.path, r.order, r.mode, r.judge) for r in report.rows] == [
+        ("value", 0, "", "jax (scan)"),
+        *((path, 1, "rev", judge) for judge in ("jax (scan)", "finite differences") for path in paths()),
+        *((path, 2, "rev over rev", judge) for judge in ("jax (scan)", "finite differences") for path in paths()),
+    ]
+    for row in report.rows:
+        assert row.relative < (1e-12 if row.judge == "jax (scan)" else 1e-9)
+        assert row.tolerance < (1e-6 if row.order < 2 else 1e-5) * max(row.scale, 1.0)
+
+
+def paths() -> tuple[str, str]:
+    return "args[0]['w']", "args[0]['x']"
+
+
+def test_the_report_is_the_same_each_time_and_reads_as_a_table() -> None:
+    first, second = (str(check_grads(program, ARGS, against=["finite_differences"], seed=3)) for _ in range(2))
+    assert first == second
+    lines = first.split("\n")
+    assert " ".join(lines[0].split()) == "argument order mode judge absolute error relative error tolerance"
+    assert lines[1].startswith("args[0]['w']  1      rev   finite differences")
+    assert all(line.endswith("  ok") for line in lines[1:])
+
+
+def test_forward_mode_and_both_mixtures() -> None:
+    report = check_grads(program, ARGS, order=2, modes=("rev", "fwd"), against=["jax"])
+    assert {r.mode for r in report.rows if r.order == 2} == {
+        "rev over rev",
+        "rev over fwd",
+        "fwd over rev",
+        "fwd over fwd",
+    }
+
+
+def test_third_order() -> None:
+    def quartic(x: Any) -> Any:
+        return cg.fori_loop(0, 2, lambda i, y: y * y, x)
+
+    report = check_grads(quartic, (np.array([0.7, -1.1]),), order=3)
+    assert {r.mode for r in report.rows if r.order == 3} == {"rev over rev over rev"}
+
+
+def test_float32_gets_wider_tolerances() -> None:
+    args = ({"w": W.astype(np.float32), "x": X.astype(np.float32)}, 4)
+    wide = check_grads(program, args)
+    narrow = check_grads(program, ARGS)
+    for a, b in zip(wide.rows, narrow.rows, strict=True):
+        assert a.tolerance / b.tolerance > 1e2
+        assert a.tolerance < 0.02 * a.scale
+
+
+def test_ill_conditioned_programs_get_wider_tolerances() -> None:
+    """A chaotic map: each of 30 iterations about doubles the influence of the last bit."""
+
+    def logistic(x: Any) -> Any:
+        return cg.fori_loop(0, 30, lambda i, y: 3.99 * y * (1.0 - y), x)
+
+    def shrinking(x: Any) -> Any:
+        return cg.fori_loop(0, 30, lambda i, y: 0.9 * y, x)
+
+    (_, chaotic) = check_grads(logistic, (np.array(0.3),), against=["jax"]).rows
+    (_, tame) = check_grads(shrinking, (np.array(0.3),), against=["jax"]).rows
+    assert chaotic.tolerance / chaotic.scale > 3.0 * tame.tolerance / tame.scale
+
+
+def test_python_numbers_and_other_leaves() -> None:
+    def scaled(x: Any, s: Any, mode: str) -> Any:
+        assert mode == "sum"
+        return np.sum(x * s)
+
+    report = check_grads(scaled, (X.astype(np.float32), 2.0, "sum"))
+    assert [r.path for r in report.rows if r.judge == "finite differences"] == ["args[0]", "args[1]"]
+
+
+def test_declared_unknown_dimensions_stay_unknown() -> None:
+    seen = []
+
+    def f(x: Any) -> Any:
+        seen.append(x.type.shape)
+        return cg.while_loop(lambda y: np.sum(y * y) < 20.0, lambda y: y + np.sin(y), x)
+
+    check_grads(cg.function(f, signature=[cg.TensorSpec((None,), "float64")]), (X,))
+    assert set(seen) == {(None,)}
+
+
+# Wrong derivatives.
+
+
+def scaled(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(g * (1.0 + 1e-5) for g in gradients)
+
+
+def one_element_off(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (gradients[0] + np.array([[0.0] * 3, [0.0, 1e-5, 0.0], [0.0] * 3]), gradients[1])
+
+
+def one_leaf_forgotten(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (gradients[0], gradients[1] * 0.0)
+
+
+def transposed(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (gradients[0].T, gradients[1])
+
+
+def not_a_number(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (gradients[0], gradients[1] * np.nan)
+
+
+def injected(wrong: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> Callable[..., Any]:
+    return lambda fn, wrt: lambda *inputs: wrong(cg.grad(fn, wrt)(*inputs))
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize("wrong", [scaled, one_element_off, one_leaf_forgotten, transposed, not_a_number])
+def test_a_wrong_gradient_is_caught(wrong: Any, judge: str) -> None:
+    report = compare(program, ARGS, gradient=injected(wrong), against=[judge])
+    failing = {row.path for row in report.failures}
+    assert (
+        failing
+        == {
+            scaled: {*paths()},
+            one_element_off: {paths()[0]},
+            one_leaf_forgotten: {paths()[1]},
+            transposed: {paths()[0]},
+            not_a_number: {paths()[1]},
+        }[wrong]
+    )
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_a_gradient_that_cannot_be_differentiated_again_is_caught_at_second_order(judge: str) -> None:
+    report = compare(program, ARGS, gradient=injected(cg.stop_gradient), against=[judge], order=2)
+    assert {(row.path, row.order) for row in report.failures} == {(path, 2) for path in paths()}
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch, judge: str, dtype: str) -> None:
+    def f(x: Any) -> Any:
+        return cg.while_loop(lambda y: np.sum(y * y) < 20.0, lambda y: y + np.sin(y), x)
+
+    x = np.abs(X).astype(dtype)
+    check_grads(f, (x,), against=[judge])
+    monkeypatch.setitem(table.REVERSE, "sin", table.REVERSE["tanh"])
+    with pytest.raises(GradientMismatch) as caught:
+        check_grads(f, (x,), against=[judge])
+    message = str(caught.value)
+    assert "check_grads: 1 of" in message
+    assert "WRONG" in message and "args[0]" in message
+
+
+def test_a_wrong_forward_rule_is_caught_in_forward_mode_alone() -> None:
+    wrong = lambda fn, primals, tangents: (None, 1.001 * cg.jvp(fn, primals, tangents)[1])
+    report = compare(program, ARGS, gradient=cg.grad, jvp=wrong, modes=("rev", "fwd"))
+    assert {row.mode for row in report.failures} == {"fwd"}
+    assert len(report.failures) == 4
+
+
+def test_a_jump_at_the_arguments_is_said() -> None:
+    def f(x: Any) -> Any:
+        return cg.cond(np.sum(x) > 0.0, lambda: np.sum(x), lambda: 3.0 * np.sum(x))
+
+    with pytest.raises(GradientMismatch, match="no step keeps the trip counts and branches"):
+        check_grads(f, (np.zeros(2),), against=["finite_differences"])
+    assert check_grads(f, (np.zeros(2),), against=["jax"]).ok
+
+
+def test_own_tolerances_are_used_as_they_are() -> None:
+    wrong = injected(scaled)
+    assert compare(program, ARGS, gradient=wrong, against=["jax"], rtol=1e-4).ok
+    report = compare(program, ARGS, gradient=wrong, against=["jax"], rtol=1e-6, atol=1e-9)
+    assert not report.ok
+    for row in report.rows:
+        assert row.tolerance == pytest.approx(1e-9 + 1e-6 * row.scale)
+
+
+# Requests that cannot be served.
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"order": 0}, "order"),
+        ({"order": True}, "order"),
+        ({"modes": ("sideways",)}, "modes"),
+        ({"modes": "rev"}, "modes"),
+        ({"against": ("torch",)}, "against"),
+        ({"against": ()}, "against"),
+    ],
+)
+def test_unknown_requests(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserInputError, match=f"check_grads: {message}"):
+        check_grads(program, ARGS, **change)
+
+
+def test_forward_mode_needs_one() -> None:
+    with pytest.raises(UserInputError, match="no forward mode"):
+        compare(program, ARGS, gradient=cg.grad, jvp=None, modes=("fwd",))
+
+
+def test_nothing_to_differentiate() -> None:
+    with pytest.raises(UserInputError, match="no argument to differentiate"):
+        check_grads(lambda n: n * 2, (3,))
+    with pytest.raises(UserInputError, match="no result to differentiate"):
+        check_grads(lambda x: x > 0.0, (X,))
+
+
+def test_what_cannot_be_checked() -> None:
+    with pytest.raises(TypeMismatchError, match=r"args\[0\]\['z'\] cannot be checked"):
+        check_grads(lambda p: p["z"], ({"z": X + 1j},))
+    with pytest.raises(TypeMismatchError, match="a result cannot be checked"):
+        check_grads(lambda x: cg.TensorArray("float64", 2).write(0, x), (X,))
+
+
+def test_without_jax_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(UserInputError, match=r'pip install "ctrlgrad\[jax\]"'):
+        check_grads(program, ARGS)
+    assert isinstance(check_grads(program, ARGS, against=["finite_differences"]), GradientReport)
+
+
+# Independence.
+
+
+def test_importing_the_judges_does_not_import_jax() -> None:
+    script = "import sys, ctrlgrad.verify; print('jax' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
+
+
+def test_the_judges_know_nothing_of_the_derivative_rules() -> None:
+    """Only `check` may reach the library's derivatives, by the public names that are being judged."""
+    judges = [p for p in Path(ctrlgrad.verify.__file__).parent.glob("*.py") if p.name != "op_table.py"]
+    for path in judges:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.ImportFrom):
+                names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+                assert "ctrlgrad" not in names or path.name == "check.py", path.name
+            assert not any(name.startswith("ctrlgrad.gradients") for name in names), path.name

@@ -1,0 +1,36 @@
+"""The committed table of operations is the one that the registry gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ctrlgrad.ir import OPS
+from ctrlgrad.verify.op_table import accepted_dtypes, rows, table
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text() == table(), "run: python -m ctrlgrad.verify.op_table > docs/operations.md"
+
+
+def test_nothing_is_missing() -> None:
+    assert len(rows()) == len(OPS)
+    assert [row for row in rows() if "missing" in row] == []
+    assert [name for name, op in OPS.items() if accepted_dtypes(op) == ()] == []
+
+
+def test_dtypes_are_those_of_the_type_rules() -> None:
+    expected = {
+        "sin": ("float", "complex"),
+        "add": ("int", "float", "complex"),
+        "logical_and": ("bool",),
+        "bitwise_and": ("int",),
+        "where": ("bool", "int", "float", "complex"),
+        "max": ("bool", "int", "float"),
+        "solve": ("float", "complex"),
+        "fft": ("complex",),
+        "real": ("complex",),
+        "complex": ("float",),
+    }
+    assert {name: accepted_dtypes(OPS[name]) for name in expected} == expected
