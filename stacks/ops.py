@@ -69,6 +69,11 @@ def _infer_clear(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph
     return (stack("stack_clear", operands[0]),)
 
 
+def _infer_resize(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+    scalar_index("stack_resize", "the length", operands[1])
+    return (stack("stack_resize", operands[0]),)
+
+
 def _infer_sum(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
     if operands[0] != operands[1]:
         raise TypeMismatchError("stack_sum: types differ", expected=str(operands[0]), got=str(operands[1]))
@@ -147,6 +152,8 @@ declare("stack_write", 3, _infer_update)
 declare("stack_add", 3, _infer_update)
 # Makes a slot zero again; the gradient of a write.
 declare("stack_clear", 2, _infer_clear)
+# Cut off at a length, or made longer by slots that were never written; the gradient of a write that appends.
+declare("stack_resize", 2, _infer_resize)
 # Slot by slot; the shorter one counts as zeros above its end.
 declare("stack_sum", 2, _infer_sum)
 declare("stack_length", 1, _infer_length, Trait.TOTAL, Trait.CHEAP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctrlgrad.ir import Graph, Value, definitions
 
-_UPDATES = frozenset({"stack_push", "stack_pop", "stack_write", "stack_add", "stack_clear"})
+_UPDATES = frozenset({"stack_push", "stack_pop", "stack_write", "stack_add", "stack_clear", "stack_resize"})
 
 
 def origin(graph: Graph, value: Value) -> Value | None:

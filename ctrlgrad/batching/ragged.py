@@ -198,6 +198,13 @@ class RaggedOps:
         (cleared,) = choose(self.builder, self.capacity > 0, [keep, clear])
         return self._with(cleared, self.lengths)
 
+    def resize(self, lengths: Term) -> RaggedOps:
+        """Of these lengths; what is new holds zeros."""
+        ready = self.room(greatest(lengths) + 1, None)
+        mask = None if self.guard is None else Term(self.builder, self.guard.mask)
+        lengths = _as_index(lengths)
+        return ready._with(ready._blanked(), lengths if mask is None else emit("where", mask, lengths, ready.lengths))
+
     def total(self, other: RaggedOps) -> RaggedOps:
         """Slot by slot; the shorter counts as zeros above its end."""
         a, b = (RaggedOps(self.builder, self.rows, unguarded(x.stack, self.builder)) for x in (self, other))

@@ -119,6 +119,15 @@ def _clear(walk: Walk, node: Node) -> Sequence[Lane]:
     return [_uniform(walk, "stack_clear", as_uniform(lane, walk.rows), [walk.term(index)], {})]
 
 
+@batches("stack_resize")
+def _resize(walk: Walk, node: Node) -> Sequence[Lane]:
+    s, length = node.operands
+    lane = walk.lanes[s]
+    if _is_ragged(walk, lane, length):
+        return [_ragged(walk, lane).resize(walk.batched(length)).stack]
+    return [_uniform(walk, "stack_resize", as_uniform(lane, walk.rows), [walk.term(length)], {})]
+
+
 @batches("stack_sum")
 def _sum(walk: Walk, node: Node) -> Sequence[Lane]:
     a, b = (walk.lanes[v] for v in node.operands)

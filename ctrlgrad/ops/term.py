@@ -51,6 +51,10 @@ class Term:
     def dims(self) -> list[int | Term]:
         return [self.dim(axis) for axis in range(self.rank)]
 
+    def length(self) -> Term:
+        """The number of slots of a stack."""
+        return emit("stack_length", self)
+
     def __add__(self, other: Operand) -> Term:
         return emit("add", self, other)
 

@@ -86,6 +86,13 @@ def _clear(node: Node, sizes: Sizes | None, s: BoundedStack, index: Any) -> Boun
     return BoundedStack(s.buffer.at[_slot(s, index)].set(0), s.length)
 
 
+def _resize(node: Node, sizes: Sizes | None, s: BoundedStack, length: Any) -> BoundedStack:
+    kept = jnp.arange(s.buffer.shape[0]) < length
+    blank = jnp.zeros((), s.buffer.dtype)
+    buffer = jnp.where(kept.reshape(-1, *[1] * (s.buffer.ndim - 1)), s.buffer, blank)
+    return BoundedStack(buffer, jnp.asarray(length, jnp.int64))
+
+
 def _to_tensor(node: Node, sizes: Sizes | None, s: BoundedStack, *dims: Any) -> Any:
     assert sizes is not None
     return s.buffer[: sizes[0]]
@@ -122,6 +129,7 @@ BOUNDED["stack_read"] = lambda node, sizes, s, index, *dims: s.buffer[_slot(s, i
 BOUNDED["stack_write"] = _write
 BOUNDED["stack_add"] = _add
 BOUNDED["stack_clear"] = _clear
+BOUNDED["stack_resize"] = _resize
 BOUNDED["stack_sum"] = lambda node, sizes, a, b: BoundedStack(a.buffer + b.buffer, jnp.maximum(a.length, b.length))
 BOUNDED["stack_length"] = lambda node, sizes, s: s.length
 BOUNDED["stack_to_tensor"] = _to_tensor
@@ -197,6 +205,7 @@ LISTS["stack_read"] = lambda node, sizes, s, index, *dims: _filled(node, s[int(i
 LISTS["stack_write"] = lambda node, sizes, s, index, value: _replaced(s, index, value)
 LISTS["stack_add"] = _list_add
 LISTS["stack_clear"] = lambda node, sizes, s, index: _replaced(s, index, None)
+LISTS["stack_resize"] = lambda node, sizes, s, length: [*s[: int(length)], *[None] * (int(length) - len(s))]
 LISTS["stack_sum"] = _list_sum
 LISTS["stack_length"] = lambda node, sizes, s: jnp.asarray(len(s), jnp.int64)
 LISTS["stack_to_tensor"] = _list_to_tensor

@@ -27,9 +27,16 @@ jointly_linear("stack_write", (0, 2))
 
 
 def _write(ct: Term, out: Term, s: Term, i: Term, value: Term, grow: bool, once: bool = False) -> Sequence[Term | None]:
-    """The slot's cotangent is read before it is cleared, so that clearing can happen in place."""
+    """The slot's cotangent is read before it is cleared, so that clearing can happen in place.
+
+    The cotangent of what a write made longer is longer than that of what was written to, so its last slot goes.
+    """
+    if grow and once:  # Every slot is written: what is allowed is to append.
+        rest, given = emit_all("stack_pop", ct, *_sizes(value))
+        return [rest, None, given]
     given = emit("stack_read", ct, i, *_sizes(value))
-    return [emit("stack_clear", ct, i), None, given]
+    cleared = emit("stack_clear", ct, i)
+    return [emit("stack_resize", cleared, s.length()) if grow else cleared, None, given]
 
 
 reverse_joint("stack_write", _write)
@@ -42,6 +49,8 @@ reverse(
 )
 jointly_linear("stack_clear", (0,))
 reverse("stack_clear", lambda ct, out, s, i: emit("stack_clear", ct, i), None)
+jointly_linear("stack_resize", (0,))
+reverse("stack_resize", lambda ct, out, s, length: emit("stack_resize", ct, s.length()), None)
 jointly_linear("stack_sum", None)
 reverse("stack_sum", lambda ct, out, a, b: ct, lambda ct, out, a, b: ct)
 jointly_linear("stack_to_tensor", (0,))

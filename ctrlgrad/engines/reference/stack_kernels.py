@@ -134,6 +134,17 @@ def _clear(node: Node) -> Callable[[list[Any], Run], Any]:
     return kernel
 
 
+def _resize(node: Node) -> Callable[[list[Any], Run], Any]:
+    def kernel(operands: list[Any], run: Run) -> Any:
+        s = own_stack(operands)
+        length = int(operands[0])
+        del s[length:]
+        s += [None] * (length - len(s))
+        return s
+
+    return kernel
+
+
 def _stack_sum(a: list[Any], b: list[Any]) -> list[Any]:
     if len(a) < len(b):
         a, b = b, a
@@ -200,6 +211,7 @@ IN_PLACE["stack_pop"] = _pop
 IN_PLACE["stack_write"] = _write
 IN_PLACE["stack_add"] = _add
 IN_PLACE["stack_clear"] = _clear
+IN_PLACE["stack_resize"] = _resize
 PURE["stack_new"] = lambda node: lambda size=0: [None] * int(size)
 PURE["stack_read"] = _read
 PURE["stack_sum"] = lambda node: _stack_sum
