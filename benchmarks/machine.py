@@ -5,18 +5,63 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import shutil
+import subprocess
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import ctrlgrad
 
 
-def header() -> str:
+def header(engine: str = "reference") -> str:
     """One line for the top of a table."""
-    today = datetime.datetime.now(datetime.UTC).date()
-    versions = f"Python {platform.python_version()}, NumPy {np.__version__}, ctrlgrad {ctrlgrad.__version__}"
-    return f"{today}, {_processor()}, {len(os.sched_getaffinity(0))} cores, {versions}, reference engine"
+    found = description()
+    versions = f"Python {found['python']}, NumPy {found['numpy']}, ctrlgrad {found['ctrlgrad']}"
+    return f"{found['date']}, {found['processor']}, {found['cores']} cores, {versions}, {engine} engine"
+
+
+def description() -> dict[str, Any]:
+    """The machine and the versions, as they go into a file of results; memory in bytes, None where unknown."""
+    return {
+        "date": str(datetime.datetime.now(datetime.UTC).date()),
+        "processor": _processor(),
+        "cores": _cores(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
+        "system": f"{platform.system()} {platform.release()}",
+        "load": os.getloadavg() if hasattr(os, "getloadavg") else None,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "ctrlgrad": ctrlgrad.__version__,
+        "commit": _commit(),
+        "numba": _version("numba"),
+        "scipy": _version("scipy"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The checkout's commit, with a plus where files differ from it."""
+    root = Path(__file__).resolve().parent.parent
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+    command = [git, "-C", str(root), "describe", "--always", "--dirty=+", "--exclude=*"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

@@ -1,4 +1,4 @@
-"""Shared by all tests: where the corpus lies, and `--update-golden`."""
+"""Shared by all tests: where the corpus lies, how JAX compiles, and `--update-golden`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ HERE = Path(__file__).resolve().parent
 # pytest's importlib mode does not put the tests' folder on the path; the corpus is imported by name.
 if str(HERE) not in sys.path:
     sys.path.insert(0, str(HERE))
+
+from quick_jax import set_flags  # noqa: E402
+
+# Before any test imports JAX; pytest-xdist's workers inherit them.
+set_flags()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,7 +1,8 @@
 """Random programs: the reference engine, a plain twin, all modes, finite differences and JAX agree on them.
 
-CTRLGRAD_RANDOM_PROGRAMS says how many (200), CTRLGRAD_RANDOM_PROGRAMS_JAX of how many JAX judges one (8; 0 for none).
-`python -m tests.random_programs` runs any number outside of pytest.
+CTRLGRAD_RANDOM_PROGRAMS says how many (2000), CTRLGRAD_RANDOM_PROGRAMS_JAX of how many JAX judges one (8; 0 for none);
+`random_programs.checks` says what is judged of which share. `python -m tests.random_programs` runs any number outside of
+pytest.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from random_programs.campaign import ROUND, Batch, run_batch
-from random_programs.checks import ProgramMismatch, UnsuitableError, describe, examine
+from random_programs.checks import SECOND, ProgramMismatch, Rotation, Share, UnsuitableError, describe, examine
 from random_programs.kinds import SCALAR, Variable
 from random_programs.program import Argument, Block, Carried, Line, Program, Structure, While
 from random_programs.source import plain_source, traced_source
@@ -23,9 +25,9 @@ from random_programs.strategy import programs
 from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule
 from ctrlgrad.ops.term import Term, emit
 
-PROGRAMS = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS", "200"))
+PROGRAMS = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS", "2000"))
 JAX_EVERY = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS_JAX", "8"))
-PER_BATCH = 10
+PER_BATCH = 40
 
 CONSTRUCTS = {"while_loop", "fori_loop", "scan", "scan reversed", "map", "foldl", "foldr", "cond", "switch", "case"}
 CALLS = {"call plain", "call function", "call checkpoint"}
@@ -38,9 +40,10 @@ KINDS = {"integer arithmetic", "floor of a float", "compare floats", "compare in
 @pytest.mark.parametrize("part", range(-(-PROGRAMS // PER_BATCH)))
 def test_random_programs(part: int) -> None:
     count = min(PER_BATCH, PROGRAMS - part * PER_BATCH)
-    outcome = run_batch(Batch(part, count, JAX_EVERY))
+    outcome = run_batch(Batch(part, count, Rotation(jax_every=JAX_EVERY)))
     assert not outcome.failures, outcome.failures[0]
     assert outcome.examined >= count // 2
+    assert outcome.compared["the verifier"] >= 5 * outcome.examined
 
 
 def halving(steps: float = 3.0) -> Program:
@@ -83,20 +86,39 @@ def test_a_program_is_written_in_two_forms() -> None:
 
 
 def test_every_judge_speaks() -> None:
-    verdict = examine(halving(), jax_form="scan")
+    verdict = examine(halving(), Share(jax="scan"))
     assert verdict.iterations == 3
     assert set(verdict.compared) == {
         "the plain twin",
-        "verifier and text",
+        "the verifier",
+        "text",
         "forward mode",
-        "forward over reverse",
-        "reverse over forward",
-        "forward over forward",
+        *SECOND,
         "finite differences",
         "jax scan",
         "JAX, first derivative",
         "JAX, second derivative",
     }
+
+
+def test_every_mode_and_judge_comes_in_turn() -> None:
+    rotation = Rotation(all_every=8, jax_every=4)
+    shares = [rotation.share(number) for number in range(16)]
+    assert [share.second for share in shares[1:8]] == [(SECOND[number % 4],) for number in range(1, 8)]
+    assert [number for number, share in enumerate(shares) if share.second == SECOND and share.retraced] == [0, 8]
+    assert [number for number, share in enumerate(shares) if share.jax] == [0, 4, 8, 12]
+
+
+@pytest.mark.parametrize("mode", SECOND)
+def test_one_mode_alone_is_judged(mode: str) -> None:
+    """By finite differences and by JAX; what cuts gradients, by the next mode and by JAX."""
+    compared = examine(halving(), Share((mode,), retraced=False, jax="auto")).compared
+    assert compared["finite differences"] == 2 and compared["JAX, second derivative"] > 0
+    assert set(SECOND) & set(compared) == {mode}
+    cutting = replace(halving(), cuts=True)
+    compared = examine(cutting, Share((mode,), retraced=False, jax="auto")).compared
+    assert compared["finite differences"] == 0 and compared["JAX, second derivative"] > 0
+    assert len(set(SECOND) & set(compared)) == 2
 
 
 def test_a_wrong_rule_of_one_mode_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +127,24 @@ def test_a_wrong_rule_of_one_mode_is_found(monkeypatch: pytest.MonkeyPatch) -> N
         examine(halving())
 
 
+@pytest.mark.parametrize("mode", SECOND)
+def test_a_wrong_second_derivative_is_found(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """The cosine stands in the first derivative alone: its rule matters to the second."""
+    wrong = lambda t, out, x: -t * emit("sin", x) * 1.1
+    monkeypatch.setitem(ELEMENTWISE, "cos", (wrong,))
+    monkeypatch.setitem(REVERSE, "cos", ReverseRule((wrong,), broadcasts=True))
+    for share, judge in ((Share((mode,), False), "finite differences"), (Share((mode,), False, "auto"), "JAX, second")):
+        program = halving() if share.jax is None else replace(halving(), cuts=True)
+        with pytest.raises(ProgramMismatch, match=f"by {judge}"):
+            examine(program, share)
+
+
 @pytest.mark.parametrize(("error", "judge"), [(1e-4, "finite differences"), (1e-7, "JAX, first derivative")])
 def test_a_wrong_rule_of_both_modes_is_found(monkeypatch: pytest.MonkeyPatch, error: float, judge: str) -> None:
     monkeypatch.setitem(ELEMENTWISE, "sin", (_wrong_sine(error),))
     monkeypatch.setitem(REVERSE, "sin", ReverseRule((_wrong_sine(error),), broadcasts=True))
     with pytest.raises(ProgramMismatch, match=f"by {judge}"):
-        examine(halving(), jax_form="unrolled")
+        examine(halving(), Share(jax="unrolled"))
 
 
 def _wrong_sine(error: float) -> Callable[[Term, Term, Term], Term]:
@@ -169,10 +203,10 @@ def test_programs_hold_every_construct() -> None:
 
 
 def test_a_failing_program_shrinks() -> None:
-    """Whatever has a switch shrinks to a switch and little else."""
+    """Whatever has a scan shrinks to a scan and little else."""
     smallest = find(
         programs(),
-        lambda program: program.contents()["switch"] > 0,
+        lambda program: program.contents()["scan"] > 0,
         settings=settings(max_examples=500, database=None, deadline=None, suppress_health_check=list(HealthCheck)),
         random=random.Random(2),
     )

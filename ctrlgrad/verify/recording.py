@@ -109,6 +109,8 @@ def _rows_and_shape(node: Node, operands: Sequence[Any]) -> tuple[int, Sizes | N
         return len(stack) + 1, np.shape(operands[1])
     if name == "stack_write":
         return max(len(stack), int(operands[1]) + 1), np.shape(operands[2])
+    if name == "stack_resize":
+        return max(len(stack), int(operands[1])), None
     if name == "stack_add":
         return len(stack), np.shape(operands[2])
     sizes = operands[_SLOT_SIZES[name] :] if name in _SLOT_SIZES else ()

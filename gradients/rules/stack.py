@@ -31,12 +31,14 @@ def _write(ct: Term, out: Term, s: Term, i: Term, value: Term, grow: bool, once:
 
     The cotangent of what a write made longer is longer than that of what was written to, so its last slot goes.
     """
-    if grow and once:  # Every slot is written: what is allowed is to append.
-        rest, given = emit_all("stack_pop", ct, *_sizes(value))
-        return [rest, None, given]
     given = emit("stack_read", ct, i, *_sizes(value))
-    cleared = emit("stack_clear", ct, i)
-    return [emit("stack_resize", cleared, s.length()) if grow else cleared, None, given]
+    if not grow:
+        rest = emit("stack_clear", ct, i)
+    elif once:  # Every slot is written already, so what is allowed is to append: the index is the old length.
+        rest = emit("stack_resize", ct, i)
+    else:
+        rest = emit("stack_resize", emit("stack_clear", ct, i), s.length())
+    return [rest, None, given]
 
 
 reverse_joint("stack_write", _write)

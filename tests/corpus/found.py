@@ -23,3 +23,76 @@ def _(x, w, n):
     for _ in range(n):
         y = np.sin(w + 0.5 * np.sum(w))
     return y
+
+
+def _grown(array, x, y):
+    """An array of two rows, and beside it the same array made longer by a write at its end; both count."""
+    shorter = array.push(np.sin(x)).push(x * y)
+    longer = shorter.write(shorter.size(), np.cos(y) * x)
+    return np.sum(shorter.stack() ** 2 * np.array([[0.5], [2.0]])) + np.sum(np.sin(longer.stack() ** 2))
+
+
+def _grown_twin(x, y):
+    rows = [np.sin(x), x * y, np.cos(y) * x]
+    weights = (0.5, 2.0, 0.0)
+    return sum(weight * np.sum(row**2) + np.sum(np.sin(row**2)) for weight, row in zip(weights, rows, strict=True))
+
+
+@program(normal(303, 2), normal(304, 2))
+def a_write_that_appends_to_a_rewritable_array(x, y):
+    """The cotangent of the longer array is longer than that of the shorter one, which it is added to."""
+    return _grown(cg.TensorArray("float64", rewritable=True), x, y)
+
+
+@a_write_that_appends_to_a_rewritable_array.twin
+def _(x, y):
+    return _grown_twin(x, y)
+
+
+@program(normal(303, 2), normal(304, 2))
+def a_write_that_appends(x, y):
+    """As before, where each slot may be written once."""
+    return _grown(cg.TensorArray("float64"), x, y)
+
+
+@a_write_that_appends.twin
+def _(x, y):
+    return _grown_twin(x, y)
+
+
+@program(normal(305, 3, 2), normal(306, 2))
+def a_write_that_appends_to_rows(x, y):
+    """The shorter array is a tensor's rows: its cotangent becomes one of the tensor's shape."""
+    shorter = cg.TensorArray("float64", rewritable=True).unstack(x)
+    longer = shorter.write(3, y * y)
+    return np.sum(shorter.stack() ** 3) + np.sum(np.sin(longer.stack() ** 2)), longer.read(1) * longer.read(3)
+
+
+@a_write_that_appends_to_rows.twin
+def _(x, y):
+    longer = np.concatenate([x, (y * y)[None]])
+    return np.sum(x**3) + np.sum(np.sin(longer**2)), x[1] * y * y
+
+
+@program(normal(307, 2), normal(308, 2), count(3))
+def writes_that_append_in_a_loop(x, y, n):
+    """Each iteration looks at the array before and after its write."""
+
+    def body(c):
+        i, array, total = c
+        longer = array.write(array.size(), np.sin(y + 0.5 * total))
+        return i + 1, longer, total + 0.3 * np.sum(longer.stack() ** 2, 0) - 0.2 * np.sum(array.stack(), 0) * y
+
+    start = cg.TensorArray("float64").push(x)
+    _, array, total = cg.while_loop(lambda c: c[0] < n, body, (0, start, 0.1 * x))
+    return np.sum(array.stack() ** 3, 0), total
+
+
+@writes_that_append_in_a_loop.twin
+def _(x, y, n):
+    rows, total = [x], 0.1 * x
+    for _ in range(n):
+        longer = [*rows, np.sin(y + 0.5 * total)]
+        total = total + 0.3 * np.sum(np.stack(longer) ** 2, 0) - 0.2 * np.sum(np.stack(rows), 0) * y
+        rows = longer
+    return np.sum(np.stack(rows) ** 3, 0), total

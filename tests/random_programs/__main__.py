@@ -13,7 +13,12 @@ from pathlib import Path
 # The tests' folder, as in conftest.py: the package is imported by its own name.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from random_programs.campaign import Batch, Outcome, run_batches
+from quick_jax import set_flags
+
+set_flags()
+
+from random_programs.campaign import Batch, Outcome, run_batches  # noqa: E402  (JAX reads its flags once)
+from random_programs.checks import Rotation  # noqa: E402
 
 
 def main() -> int:
@@ -22,7 +27,8 @@ def main() -> int:
     if arguments.count % arguments.batch:
         sizes.append(arguments.count % arguments.batch)
     first = arguments.seed * 1_000_000
-    batches = [Batch(first + i, n, arguments.jax_every, arguments.jax_form) for i, n in enumerate(sizes)]
+    rotation = Rotation(arguments.all_every, arguments.jax_every, arguments.jax_form)
+    batches = [Batch(first + i, n, rotation) for i, n in enumerate(sizes)]
     total, began = Outcome(), time.monotonic()
     for done, outcome in enumerate(run_batches(batches, arguments.jobs), 1):
         total.add(outcome)
@@ -40,9 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same programs (default 0)")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--batch", type=int, default=50, help="programs per run of Hypothesis (default 50)")
+    parser.add_argument("--all-every", type=int, default=8, help="one in so many has all modes (default 8)")
     parser.add_argument("--jax-every", type=int, default=1, help="JAX judges one in so many, 0: none (default 1)")
     parser.add_argument(
-        "--jax-form", choices=("unrolled", "scan"), default="unrolled", help="how JAX runs loops (default unrolled)"
+        "--jax-form", choices=("auto", "scan", "unrolled"), default="auto", help="how JAX runs loops (default auto)"
     )
     return parser
 

@@ -14,20 +14,18 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
-from ctrlgrad.verify.jax_translation import Form
-from random_programs.checks import ProgramMismatch, UnsuitableError, examine
+from random_programs.checks import ProgramMismatch, Rotation, UnsuitableError, examine
 from random_programs.program import Program
 from random_programs.strategy import programs
 
 
 @dataclass(frozen=True)
 class Batch:
-    """`jax_every`: how many programs to one that JAX judges too; 0 for none."""
+    """Some programs, and who judges them."""
 
     seed: int
     count: int
-    jax_every: int = 0
-    jax_form: Form = "unrolled"
+    rotation: Rotation = Rotation()
 
 
 @dataclass
@@ -78,9 +76,9 @@ def _run_round(batch: Batch, number: int, count: int, outcome: Outcome) -> None:
 
     def judge(program: Program) -> None:
         failed = bool(outcome.failures)
-        by_jax = batch.jax_every > 0 and (failed or outcome.examined % batch.jax_every == 0)
+        share = batch.rotation.everything() if failed else batch.rotation.share(outcome.examined)
         try:
-            verdict = examine(program, jax_form=batch.jax_form if by_jax else None)
+            verdict = examine(program, share)
         except UnsuitableError as error:
             outcome.unsuitable[str(error)] += 1
             assume(False)

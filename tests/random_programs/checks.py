@@ -1,10 +1,19 @@
 """What must hold for a random program, and who judges it.
 
+Of every program:
+
 - The engine gives what the plain twin gives, with every intermediate result of its declared type.
-- Every graph passes the verifier, and its text is the same when it is traced again.
-- The first derivative: reverse and forward mode agree with each other, with finite differences and with JAX.
-- The second derivative along a direction: reverse over reverse, forward over reverse, reverse over forward and
-  forward over forward agree with each other, with finite differences and with JAX.
+- Every graph that is made passes the verifier.
+- The first derivative: reverse and forward mode agree with each other, and with finite differences.
+- The second derivative along a direction, by one of four modes in turn (reverse over reverse, forward over reverse,
+  reverse over forward, forward over forward), agrees with finite differences of the first one by forward mode. Where
+  these say nothing (the program cuts gradients, or takes another path at every step), it agrees with the next mode.
+
+Of one program in `Rotation.all_every` (8) besides: all four modes agree with each other, and the graphs of the program
+and of its first derivative have the same text when they are traced again.
+
+Of one program in `Rotation.jax_every` (8 in the tests, 1 for `python -m tests.random_programs`) besides: the first and
+second derivative agree with JAX.
 
 The scalar that is differentiated is a weighted sum of the sines of all results. Where a float is compared, the twin
 notes how nearly: programs that decide within `MARGIN` are not judged, since rounding could turn the decision.
@@ -16,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +39,7 @@ from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Graph, verify
 from ctrlgrad.verify.finite_differences import Sample, slope
-from ctrlgrad.verify.jax_translation import Form, translate, x64
+from ctrlgrad.verify.jax_translation import translate, x64
 from ctrlgrad.verify.subject import sample
 from random_programs.kinds import Float
 from random_programs.program import Program
@@ -41,7 +50,11 @@ MARGIN = 1e-4
 # Relative to the largest element of what is compared, or to one where all are smaller.
 TWIN, MODES, JAX_FIRST, JAX_SECOND, DIFFERENCES = 1e-11, 1e-9, 1e-8, 1e-7, 1e-5
 
+SECOND = ("reverse over reverse", "forward over reverse", "reverse over forward", "forward over forward")
+
 Arrays = tuple[np.ndarray, ...]
+# How JAX runs loops; auto: by a scan where the program has that form.
+JaxForm = Literal["auto", "scan", "unrolled"]
 # What a wrong program, graph or translation raises where it runs.
 _ERRORS = (CtrlgradError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AssertionError)
 
@@ -55,6 +68,35 @@ class UnsuitableError(Exception):
 
 
 @dataclass(frozen=True)
+class Share:
+    """The judges of one program: by which modes its second derivative is made, whether it is traced again, and JAX."""
+
+    second: tuple[str, ...] = SECOND
+    retraced: bool = True
+    jax: JaxForm | None = None
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Which judges come in turn: of how many programs one has all modes, and one JAX (0: none)."""
+
+    all_every: int = 8
+    jax_every: int = 0
+    jax_form: JaxForm = "auto"
+
+    def share(self, number: int) -> Share:
+        """The judges of the program of that number."""
+        whole = number % self.all_every == 0
+        by_jax = self.jax_every > 0 and number % self.jax_every == 0
+        second = SECOND if whole else (SECOND[number % len(SECOND)],)
+        return Share(second, whole, self.jax_form if by_jax else None)
+
+    def everything(self) -> Share:
+        """All judges there are: those of a program that failed, while it is shrunk."""
+        return Share(jax=self.jax_form if self.jax_every else None)
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What was compared: names of comparisons, and how many iterations the program took."""
 
@@ -62,8 +104,8 @@ class Verdict:
     iterations: int
 
 
-def examine(program: Program, *, jax_form: Form | None = None, seed: int = 0) -> Verdict:
-    """Judge a program; with `jax_form` by JAX too, its loops in that form.
+def examine(program: Program, share: Share = Share(), *, seed: int = 0) -> Verdict:  # noqa: B008  (it is frozen)
+    """Judge a program.
 
     Raises `ProgramMismatch` with the program's source, and `UnsuitableError`.
     """
@@ -80,12 +122,12 @@ def examine(program: Program, *, jax_form: Form | None = None, seed: int = 0) ->
     judged = _Judged(program, seed)
     try:
         judged.value(results)
-        judged.graphs()
-        judged.derivatives()
-        if not program.cuts:
-            judged.finite_differences()
-        if jax_form is not None:
-            judged.jax(jax_form)
+        if share.retraced:
+            judged.retrace()
+        judged.first_derivative()
+        judged.second_derivative(share.second)
+        if share.jax is not None:
+            judged.jax(share.jax, share.second[0])
     except ProgramMismatch as mismatch:
         raise ProgramMismatch(f"{mismatch}\n\n{describe(program)}") from None
     except _ERRORS as error:
@@ -117,14 +159,17 @@ class _Judged:
         rng = np.random.default_rng(self.seed)
         self.direction: Arrays = tuple(np.asarray(rng.standard_normal(x.shape)) for x in self.point)
         self.compared: Counter[str] = Counter()
+        self.found_second: dict[str, list[np.ndarray]] = {}
 
     @property
     def point(self) -> Arrays:
         return tuple(self.arguments[i] for i in self.wrt)
 
     def trace(self, function: Callable[..., Any], name: str) -> Graph:
+        """A function's graph, verified."""
         traced: Graph = cg.function(function, signature=self.signature, name=name).graph(*self.arguments)
-        return traced
+        self.compared["the verifier"] += 1
+        return verify(traced, name)
 
     def run(self, graph: Graph) -> list[np.ndarray]:
         return [np.asarray(x) for x in run_graph(graph, self.arguments, Run(check_types=True))]
@@ -132,7 +177,8 @@ class _Judged:
     def traced_loss(self, *arguments: Any) -> Any:
         """A scalar in which every float of the results counts."""
         total: Any = 0.0
-        for position, (leaf, kind) in enumerate(zip(self.fn(*arguments), self.program.result_kinds, strict=True)):
+        results = self.replayed(self.forward_graph)(*arguments)
+        for position, (leaf, kind) in enumerate(zip(results, self.program.result_kinds, strict=True)):
             if isinstance(kind, Float):
                 total = total + (1.0 + position / 8.0) * np.sum(np.sin(leaf))
         return total
@@ -195,21 +241,22 @@ class _Judged:
         """The derivative of the loss along the direction, by forward mode."""
         return self.trace(self.along(self.scalar(self.loss_graph)), "slope")
 
-    @cached_property
-    def second_graphs(self) -> dict[str, Graph]:
-        """The Hessian times the direction, by each order of modes; by forward over forward a scalar."""
-        gradient, slope = self.replayed(self.gradient_graph), self.scalar(self.slope_graph)
+    def second_graph(self, name: str) -> Graph:
+        """The Hessian times the direction, by two modes; by forward over forward a scalar."""
+        if name == "forward over forward":
+            function = self.along(self.scalar(self.slope_graph))
+        elif name == "forward over reverse":
+            function = self.along(self.replayed(self.gradient_graph))
+        elif name == "reverse over forward":
+            function = cg.grad(self.scalar(self.slope_graph), argnums=self.wrt)
+        else:
+            function = cg.grad(self.slope_by_reverse, argnums=self.wrt)
+        return self.trace(function, name.replace(" ", "_"))
 
-        def slope_by_reverse(*arguments: Any) -> Any:
-            return sum(np.sum(g * v) for g, v in zip(gradient(*arguments), self.direction, strict=True))
-
-        functions: dict[str, Callable[..., Any]] = {
-            "reverse over reverse": cg.grad(slope_by_reverse, argnums=self.wrt),
-            "forward over reverse": self.along(gradient),
-            "reverse over forward": cg.grad(slope, argnums=self.wrt),
-            "forward over forward": self.along(slope),
-        }
-        return {name: self.trace(function, name.replace(" ", "_")) for name, function in functions.items()}
+    def slope_by_reverse(self, *arguments: Any) -> Any:
+        """The derivative of the loss along the direction, by reverse mode."""
+        gradient = self.replayed(self.gradient_graph)(*arguments)
+        return sum(np.sum(g * v) for g, v in zip(gradient, self.direction, strict=True))
 
     # Judgements.
 
@@ -221,16 +268,8 @@ class _Judged:
             if a.dtype != np.asarray(b).dtype:
                 raise ProgramMismatch(f"result {position}: dtype {a.dtype}, the plain twin's is {np.asarray(b).dtype}")
 
-    def graphs(self) -> None:
-        """Every graph passes the verifier and is the same when traced again."""
-        graphs: dict[str, Graph] = {
-            "program": self.forward_graph,
-            "gradient": self.gradient_graph,
-            "slope": self.slope_graph,
-            **self.second_graphs,
-        }
-        for name, graph in graphs.items():
-            verify(graph, name)
+    def retrace(self) -> None:
+        """Graphs are the same when they are traced again."""
         again = _Judged(self.program, self.seed)
         for name, one, other in (
             ("program", self.forward_graph, again.forward_graph),
@@ -239,50 +278,62 @@ class _Judged:
         ):
             if str(one) != str(other):
                 raise ProgramMismatch(f"the text of the graph of {name} differs when it is traced again")
-        self.compared["verifier and text"] += 1
+        self.compared["text"] += 1
 
     @cached_property
     def found_gradient(self) -> list[np.ndarray]:
         return self.run(self.gradient_graph)
 
-    @cached_property
-    def found_second(self) -> dict[str, list[np.ndarray]]:
-        return {name: self.run(graph) for name, graph in self.second_graphs.items()}
-
     def dot(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """The product with the direction."""
         return np.asarray(sum(float(np.sum(a * v)) for a, v in zip(arrays, self.direction, strict=True)))
 
-    def derivatives(self) -> None:
-        """The modes against each other."""
+    def first_derivative(self) -> None:
+        """Reverse and forward mode against each other and against finite differences."""
         for g, x in zip(self.found_gradient, self.point, strict=True):
             if g.shape != x.shape or g.dtype != x.dtype:
                 raise ProgramMismatch(f"the gradient of {x.dtype}{x.shape} is {g.dtype}{g.shape}")
         (forward,) = self.run(self.slope_graph)
         self.same("forward mode", "reverse mode", self.dot(self.found_gradient), forward, MODES)
-        others = dict(self.found_second)
-        first = others.pop("reverse over reverse")
-        for name, other in others.items():
-            if name == "forward over forward":
-                self.same(name, "reverse over reverse", self.dot(first), other[0], MODES)
-            else:
-                self.all_same(name, "reverse over reverse", first, other, MODES)
+        self.finite_differences("first derivative", self.loss_graph, self.dot(self.found_gradient))
 
-    def finite_differences(self) -> None:
-        """The first and second derivative along the direction."""
-        directional = {
-            "first derivative": (self.loss_graph, self.dot(self.found_gradient)),
-            "second derivative": (self.slope_graph, self.dot(self.found_second["reverse over reverse"])),
-        }
+    def second(self, name: str) -> list[np.ndarray]:
+        """The second derivative by two modes: the Hessian times the direction, or as `second_along`."""
+        if name not in self.found_second:
+            self.found_second[name] = self.run(self.second_graph(name))
+            self.compared[name] += 1
+        return self.found_second[name]
+
+    def second_along(self, name: str) -> np.ndarray:
+        """The second derivative along the direction, a scalar."""
+        found = self.second(name)
+        return found[0] if name == "forward over forward" else self.dot(found)
+
+    def second_derivative(self, modes: Sequence[str]) -> None:
+        """The first of the modes against finite differences and all others, or the next one where there is no judge."""
+        first, *others = modes
+        judged = self.finite_differences("second derivative", self.slope_graph, self.second_along(first))
+        if not others and not judged:
+            others = [SECOND[(SECOND.index(first) + 1) % len(SECOND)]]
+        for other in others:
+            if "forward over forward" in (first, other):
+                self.same(other, first, self.second_along(first), self.second_along(other), MODES)
+            else:
+                self.all_same(other, first, self.second(first), self.second(other), MODES)
+
+    def finite_differences(self, name: str, graph: Graph, found: np.ndarray) -> bool:
+        """A derivative along the direction against differences of a scalar graph; False where they say nothing."""
+        if self.program.cuts:
+            return False
         length = float(np.sqrt(sum(np.sum(v * v) for v in self.direction)))
-        for name, (graph, found) in directional.items():
-            judged = slope(partial(self.sample, graph), 0.05 / length, 1e-14)
-            if not judged.is_conclusive:
-                continue
-            self.compared["finite differences"] += 1
-            tolerance = DIFFERENCES * max(1.0, abs(float(found))) + 10.0 * judged.error
-            if not abs(judged.value - float(found)) <= tolerance:
-                raise ProgramMismatch(f"{name}: {float(found)!r}, by finite differences {judged}")
+        judged = slope(partial(self.sample, graph), 0.05 / length, 1e-14)
+        if not judged.is_conclusive:
+            return False
+        self.compared["finite differences"] += 1
+        tolerance = DIFFERENCES * max(1.0, abs(float(found))) + 10.0 * judged.error
+        if not abs(judged.value - float(found)) <= tolerance:
+            raise ProgramMismatch(f"{name}: {float(found)!r}, by finite differences {judged}")
+        return True
 
     def sample(self, graph: Graph, step: float) -> Sample:
         """A scalar graph's value at a distance along the direction."""
@@ -291,9 +342,9 @@ class _Judged:
             arguments[i] = np.asarray(arguments[i] + step * v)
         return sample(graph, arguments)
 
-    def jax(self, form: Form) -> None:
-        """Value, gradient, and the gradient's derivative along the direction."""
-        translation = translate(self.loss_graph, self.arguments, form)
+    def jax(self, form: JaxForm, name: str) -> None:
+        """The gradient, and its derivative along the direction as two modes give it."""
+        translation = translate(self.loss_graph, self.arguments, None if form == "auto" else form)
 
         def scalar(point: tuple[Any, ...]) -> Any:
             arguments: list[Any] = list(self.arguments)
@@ -303,11 +354,15 @@ class _Judged:
 
         with x64():
             point, direction = (tuple(map(jnp.asarray, arrays)) for arrays in (self.point, self.direction))
-            gradient, second = translation.run(lambda x: jax.jvp(jax.grad(scalar), (x,), (direction,)), point)
+            found = translation.run(lambda x: jax.jvp(jax.grad(scalar), (x,), (direction,)), point)
+        gradient, second = ([np.asarray(x) for x in arrays] for arrays in found)
         self.all_same("JAX, first derivative", "gradient", self.found_gradient, gradient, JAX_FIRST)
-        found = self.found_second["reverse over reverse"]
-        self.all_same("JAX, second derivative", "reverse over reverse", found, second, JAX_SECOND)
-        self.compared[f"jax {form}"] += 1
+        judge = "JAX, second derivative"
+        if name == "forward over forward":
+            self.same(judge, name, self.second_along(name), self.dot(second), JAX_SECOND)
+        else:
+            self.all_same(judge, name, self.second(name), second, JAX_SECOND)
+        self.compared[f"jax {translation.form}"] += 1
 
     def all_same(self, judge: str, what: str, found: Sequence[Any], expected: Sequence[Any], tolerance: float) -> None:
         """Compare arrays one by one, relative to the largest element of all."""
@@ -330,4 +385,15 @@ class _Judged:
             raise ProgramMismatch(f"{what}: {found!r}\nby {judge}: {expected!r}\nallowed difference: {allowed:.2e}")
 
 
-__all__ = ["Decisions", "ProgramMismatch", "UnsuitableError", "Verdict", "describe", "examine"]
+__all__ = [
+    "SECOND",
+    "Decisions",
+    "JaxForm",
+    "ProgramMismatch",
+    "Rotation",
+    "Share",
+    "UnsuitableError",
+    "Verdict",
+    "describe",
+    "examine",
+]

@@ -12,7 +12,7 @@ from random_programs.arrays import stack
 from random_programs.constructs import CONSTRUCTS, write_statements
 from random_programs.kinds import Array, Dim, Float, Int, Kind, Unknown
 from random_programs.program import Argument, Line, Program
-from random_programs.writer import Writer
+from random_programs.writer import MOST_STATEMENTS, Writer
 
 _SHAPES: tuple[tuple[Dim | None, ...], ...] = ((), (3,), (2,), (2, 3), (None,), (None, 2), (3, 3), (1,))
 
@@ -21,7 +21,7 @@ _SHAPES: tuple[tuple[Dim | None, ...], ...] = ((), (3,), (2,), (2, 3), (None,), 
 def programs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> Program:
     """Whole programs with their arguments."""
     cuts = draw(st.integers(0, 7)) == 7
-    w = Writer(draw, cuts=cuts)
+    w = Writer(draw, cuts=cuts, most=draw(st.sampled_from(MOST_STATEMENTS)))
     rng = np.random.default_rng(draw(st.integers(0, 999)))
     arguments = _arguments(w, rng)
     write_statements(w, 8)

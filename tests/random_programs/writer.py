@@ -18,7 +18,8 @@ from random_programs.program import Block, Line, Statement
 
 T = TypeVar("T")
 DEEPEST = 3
-MOST_STATEMENTS = 20
+# Of a program; what costs most are the long ones.
+MOST_STATEMENTS = (6, 12, 20)
 THRESHOLDS = (0.13, -0.37, 0.71, -0.83, 0.019)
 # That most values are below: loops go on as long as they are.
 HIGH = (0.93, 1.31, 0.71, 0.52)
@@ -27,13 +28,13 @@ HIGH = (0.93, 1.31, 0.71, 0.52)
 class Writer:
     """Writes lines into the current block; `pick` and its kin draw operands from all that is visible there."""
 
-    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], *, cuts: bool) -> None:
+    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], *, cuts: bool, most: int) -> None:
         self.draw = draw
         self.cuts = cuts
         self.visible: list[Variable] = []
         self.statements: list[Statement] = []
         self.depth = 0
-        self.left = MOST_STATEMENTS
+        self.left = most
         self._names = 0
 
     # Drawing.

@@ -232,6 +232,9 @@ def stack_graph(ops: set[str], element: tuple[int | None, ...] = (2,)) -> Graph:
     s = emit("stack_clear", s, b.constant(0))
     s, popped = emit("stack_pop", s, *sizes)
     kept += [popped, emit("stack_length", s)]
+    longer = emit("stack_resize", s, b.constant(9))
+    shorter = emit("stack_resize", s, b.emit("subtract", [b.emit("stack_length", [longer]), b.constant(8)]))
+    kept += [b.emit("stack_to_tensor", [part, *sizes], {"size": None}) for part in (longer, shorter)]
     t = emit("stack_new", b.constant(2), element=TensorType("f8", element))
     t = emit("stack_push", t, v)
     t = emit("stack_write", t, b.constant(-2), v, grow=False)

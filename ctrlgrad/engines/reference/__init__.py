@@ -1,8 +1,21 @@
 """The reference engine: the definition of what every graph means, in NumPy."""
 
-from ctrlgrad.engines.reference import control_kernels
-from ctrlgrad.engines.reference.finite import FiniteCheck
-from ctrlgrad.engines.reference.interpreter import run_graph
-from ctrlgrad.engines.reference.run import Counters, Run
+from collections.abc import Sequence
+from typing import Any
 
-__all__ = ["Counters", "FiniteCheck", "Run", "control_kernels", "run_graph"]
+from ctrlgrad.engines.reference.control_kernels import CONTROL
+from ctrlgrad.engines.reference.finite import FiniteCheck
+from ctrlgrad.engines.reference.interpreter import Kernels, interpret
+from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
+from ctrlgrad.engines.reference.run import Counters, Run
+from ctrlgrad.ir import Graph
+
+REFERENCE = Kernels("reference", PURE, IN_PLACE, CONTROL)
+
+
+def run_graph(graph: Graph, arguments: Sequence[Any], run: Run | None = None) -> list[Any]:
+    """The outputs of a graph for the given arrays (and lists, for stacks)."""
+    return interpret(graph, arguments, run or Run(), REFERENCE)
+
+
+__all__ = ["REFERENCE", "Counters", "FiniteCheck", "Kernels", "Run", "interpret", "run_graph"]

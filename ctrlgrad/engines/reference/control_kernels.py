@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ctrlgrad.engines.reference.interpreter import Values, compile_graph
+from ctrlgrad.engines.reference.interpreter import Kernels, Values, compile_graph
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
 from ctrlgrad.ir import Node
 
 
-def _while(node: Node) -> Callable[[Values, Run], Any]:
+def _while(node: Node, kernels: Kernels) -> Callable[[Values, Run], Any]:
     captures = node.attrs["captures"]
     maximum = node.attrs.get("maximum_iterations")
     backwards = node.attrs.get("counts_down", False)
-    cond, body = (compile_graph(region) for region in node.regions)
+    cond, body = (compile_graph(region, kernels) for region in node.regions)
 
     def kernel(values: Values, run: Run) -> Any:
         shared = values[:captures]
@@ -61,8 +61,8 @@ def loop_name(node: Node) -> str:
     return f"{name} at {node.source}" if node.source else str(name)
 
 
-def _cond(node: Node) -> Callable[[Values, Run], Any]:
-    branches = [compile_graph(region) for region in node.regions]
+def _cond(node: Node, kernels: Kernels) -> Callable[[Values, Run], Any]:
+    branches = [compile_graph(region, kernels) for region in node.regions]
     last = len(branches) - 1
 
     def kernel(values: Values, run: Run) -> Any:
@@ -75,8 +75,8 @@ def _cond(node: Node) -> Callable[[Values, Run], Any]:
     return kernel
 
 
-def _call(node: Node) -> Callable[[Values, Run], Any]:
-    function = compile_graph(node.regions[0])
+def _call(node: Node, kernels: Kernels) -> Callable[[Values, Run], Any]:
+    function = compile_graph(node.regions[0], kernels)
 
     def kernel(values: Values, run: Run) -> Any:
         arguments = list(values)
@@ -87,9 +87,7 @@ def _call(node: Node) -> Callable[[Values, Run], Any]:
     return kernel
 
 
-IN_PLACE["call"] = _call
-IN_PLACE["while"] = _while
-IN_PLACE["cond"] = _cond
+CONTROL = {"call": _call, "while": _while, "cond": _cond}
 
 
 def _callback(node: Node) -> Callable[[Values, Run], Any]:

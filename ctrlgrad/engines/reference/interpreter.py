@@ -7,14 +7,15 @@ so memory is freed as early as it can be, and an update of a dead value happens 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
+from ctrlgrad.engines.reference.kernels import IN_PLACE
 from ctrlgrad.engines.reference.run import Run
+from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
 
@@ -98,16 +99,35 @@ def _watched(step: Step, values: Values, run: Run) -> None:
         _check_types(step, values)
 
 
-def compile_graph(graph: Graph) -> Program:
+@dataclass(frozen=True)
+class Kernels:
+    """What an interpreting engine runs nodes by: tables of kernels under its name.
+
+    `control` has the ops with regions: `factory(node, kernels)` gives a kernel that runs the regions by the same
+    kernels.
+    """
+
+    name: str
+    pure: Mapping[str, Pure]
+    in_place: Mapping[str, InPlace]
+    control: Mapping[str, Callable[[Node, Kernels], Callable[[Values, Run], Any]]]
+
+    def effect(self, node: Node) -> Callable[[Values, Run], Any]:
+        """The kernel of an op that needs the run, or takes its operands over."""
+        name = node.op.name
+        return self.control[name](node, self) if name in self.control else self.in_place[name](node)
+
+
+def compile_graph(graph: Graph, kernels: Kernels) -> Program:
     """The program of a graph, made once and kept with it."""
-    if "reference" not in graph.compiled:
-        graph.compiled["reference"] = _compile(graph)
-    program = graph.compiled["reference"]
+    if kernels.name not in graph.compiled:
+        graph.compiled[kernels.name] = _compile(graph, kernels)
+    program = graph.compiled[kernels.name]
     assert isinstance(program, Program)
     return program
 
 
-def _compile(graph: Graph) -> Program:
+def _compile(graph: Graph, kernels: Kernels) -> Program:
     slots: dict[Value, int] = {v: i for i, v in enumerate(graph.inputs)}
     for node in graph.nodes:
         for v in node.results:
@@ -120,10 +140,10 @@ def _compile(graph: Graph) -> Program:
     steps = []
     for position, node in enumerate(graph.nodes):
         name = node.op.name
-        pure = PURE[name](node) if name in PURE else None
-        effect = None if pure else IN_PLACE[name](node)
+        pure = kernels.pure[name](node) if name in kernels.pure else None
+        effect = None if pure else kernels.effect(node)
         if name == "getitem" and (updated.get(node.operands[0], -1) > position or node.result in graph.outputs):
-            pure = _copied(PURE[name](node))
+            pure = _copied(kernels.pure[name](node))
         dead = tuple(dict.fromkeys(slots[v] for v in node.operands if last[v] == position))
         unused = tuple(slots[v] for v in node.results if last[v] < 0)
         operands = tuple(slots[v] for v in node.operands)
@@ -140,7 +160,7 @@ def _last_updates(graph: Graph) -> dict[Value, int]:
     """
     updated: dict[Value, int] = {}
     for position, node in enumerate(graph.nodes):
-        if node.op.name in IN_PLACE:
+        if node.op.name in IN_PLACE or node.regions:
             updated.update((v, position) for v in (node.operands if node.regions else node.operands[:1]))
     return updated
 
@@ -149,10 +169,10 @@ def _copied(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *operands: kernel(*operands).copy()
 
 
-def run_graph(graph: Graph, arguments: Sequence[Any], run: Run | None = None) -> Values:
+def interpret(graph: Graph, arguments: Sequence[Any], run: Run, kernels: Kernels) -> Values:
     """The outputs of a graph for the given arrays (and lists, for stacks)."""
     with np.errstate(all="ignore"):
-        return compile_graph(graph)(list(arguments), run or Run())
+        return compile_graph(graph, kernels)(list(arguments), run)
 
 
 def _explain(error: Exception, node: Node) -> CtrlgradError:

@@ -1,0 +1,198 @@
+"""All cases, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.case import Case, Entry, Goal
+
+PEERS = ("jax", "equinox", "diffrax", "torch", "tensorflow", "numpy")
+
+# (T, batch, input, hidden)
+LARGE, SMALL, WIDE, SINGLE = (200, 64, 128, 256), (200, 32, 64, 128), (100, 128, 512, 512), (50, 1, 32, 64)
+TINY = (6, 3, 4, 5)
+
+# What the LSTM that is written with a concatenation is meant to show: the least ratio of a peer's cost to ctrlgrad's.
+RECURRENT_GOALS: dict[tuple[int, ...], dict[str, float]] = {
+    LARGE: {
+        "torch nn": 1.1,
+        "jax scan": 1.6,
+        "jax scan, checkpoint": 1.3,
+        "tensorflow while_loop": 1.5,
+        "products alone": 1 / 1.45,
+    },
+    WIDE: {"torch nn": 1.0, "jax scan": 1.2, "tensorflow while_loop": 1.15},
+    SMALL: {"torch nn": 0.8, "jax scan": 1.4, "tensorflow while_loop": 1.4},
+}
+
+
+def cases(engine: str, tiny: bool = False) -> list[Case]:
+    """Every case, with ctrlgrad's engine named; `tiny` makes all of them small enough for a test, without goals."""
+    made = [
+        *_recurrent(engine, tiny),
+        *_loops(engine, tiny),
+        _runge_kutta(engine, tiny),
+        _lengths(engine, tiny),
+        *_scaling(engine, tiny),
+        _compilation(engine, tiny),
+        _kept_bytes(engine, tiny),
+    ]
+    return [_without_goals(case) for case in made] if tiny else made
+
+
+def _without_goals(case: Case) -> Case:
+    return replace(case, entries=tuple(replace(entry, goal=None) for entry in case.entries))
+
+
+def _at_least(ratio: float | None) -> Goal | None:
+    return None if ratio is None else Goal("ratio", "at least", ratio)
+
+
+def _recurrent(engine: str, tiny: bool) -> Iterator[Case]:
+    for cell in ("lstm", "gru"):
+        for form in ("concat", "separate"):
+            for size in (LARGE, SMALL, WIDE, SINGLE):
+                name = f"{cell}-{form}-{'x'.join(map(str, size))}"
+                title = f"{cell.upper()} training step, {form}, (T, batch, input, hidden) = {size}"
+                entries = _recurrent_entries(engine, cell, form, size, tiny)
+                yield Case(name, title, "step", tuple(entries), tolerance=1e-4)
+
+
+def _recurrent_entries(engine: str, cell: str, form: str, size: tuple[int, ...], tiny: bool) -> Iterator[Entry]:
+    goals = RECURRENT_GOALS.get(size, {}) if cell == "lstm" and form == "concat" else {}
+    shown = TINY if tiny else size
+    same: dict[str, Any] = {"cell": cell, "form": form, "size": shown}
+    short: dict[str, Any] = {"cell": cell, "size": shown}
+
+    def peer(label: str, program: str, arguments: dict[str, Any], is_compared: bool = True) -> Entry:
+        system = program.partition("with_")[2].partition(":")[0]
+        goal = _at_least(goals.get(label))
+        return Entry(label, system, f"benchmarks.recurrent.{program}", arguments, goal=goal, is_compared=is_compared)
+
+    yield Entry("ctrlgrad", "ctrlgrad", "benchmarks.recurrent.with_ctrlgrad:loop", same | {"engine": engine})
+    if cell == "lstm" and form == "concat" and size != WIDE:
+        unrolled = "benchmarks.recurrent.with_ctrlgrad:unrolled"
+        yield Entry("ctrlgrad, unrolled", "ctrlgrad", unrolled, same | {"engine": engine}, goal=_at_least(1.0))
+    yield peer("jax scan", "with_jax:scan", same)
+    yield peer("jax scan, checkpoint", "with_jax:scan", same | {"checkpoint": True})
+    yield peer("torch nn", "with_torch:layer", short)
+    yield peer("torch eager", "with_torch:eager", same)
+    yield peer("tensorflow while_loop", "with_tensorflow:loop", same)
+    yield peer("products alone", "with_numpy:products", short, is_compared=False)
+
+
+def _loops(engine: str, tiny: bool) -> Iterator[Case]:
+    long, short = (60, 30) if tiny else (100_000, 10_000)
+    check = {"n": 30 if tiny else 10_000}
+    scalar = {"jax": 0.8, "equinox": 25.0, "tensorflow": 200.0, "torch": 500.0}
+    vector = {"jax": 0.8, "equinox": 12.0}
+    every = ("jax", "equinox", "tensorflow", "torch")
+    counts = {"ctrlgrad": long, "jax": long, "equinox": long, "tensorflow": short, "torch": short}
+
+    def case(
+        name: str, title: str, program: str, systems: tuple[str, ...], goals: dict[str, float], **more: Any
+    ) -> Case:
+        entries = [
+            _loop_entry(system, program, counts[system], engine, _at_least(goals.get(system)), more)
+            for system in ("ctrlgrad", *systems)
+        ]
+        return Case(name, title, "iteration", tuple(entries), tolerance=1e-10, check=check)
+
+    yield case("loop-scalar", "gradient of a data-dependent loop on a scalar", "mapped", every, scalar)
+    yield case("loop-vector", "gradient of a data-dependent loop on 64 numbers", "mapped", every, vector, width=64)
+    yield case("branch", "gradient of a loop with a branch in every iteration", "branching", every, {})
+    counts = dict.fromkeys(counts, 20 if tiny else 10_000) | {"torch": 20 if tiny else 2_000}
+    check = {"n": 20 if tiny else 500}
+    yield case("nested", "gradient of a data-dependent loop in a data-dependent loop", "nested", every[1:], {})
+
+
+LOOP_LABELS = {
+    "ctrlgrad": "ctrlgrad",
+    "jax": "jax scan (static length)",
+    "equinox": "equinox checkpointed",
+    "tensorflow": "tensorflow while_loop",
+    "torch": "torch eager",
+}
+
+
+def _loop_entry(system: str, program: str, n: int, engine: str, goal: Goal | None, more: dict[str, Any]) -> Entry:
+    arguments = {"n": n, **more} | ({"engine": engine} if system == "ctrlgrad" else {})
+    return Entry(
+        LOOP_LABELS[system], system, f"benchmarks.loops.with_{system}:{program}", arguments, units=n, goal=goal
+    )
+
+
+def _runge_kutta(engine: str, tiny: bool) -> Case:
+    end = 3.0 if tiny else 60.0
+    entries = (
+        Entry("ctrlgrad", "ctrlgrad", "benchmarks.runge_kutta.with_ctrlgrad:solve", {"end": end, "engine": engine}),
+        Entry("diffrax", "diffrax", "benchmarks.runge_kutta.with_diffrax:solve", {"end": end}, goal=_at_least(3.0)),
+    )
+    return Case("runge-kutta", "gradient of an adaptive Runge-Kutta solution", "step", entries, tolerance=1e-9)
+
+
+def _lengths(engine: str, tiny: bool) -> Case:
+    some = {"size": LARGE, "count": 20, "shortest": 50, "longest": 400}
+    if tiny:
+        some = {"size": TINY, "count": 3, "shortest": 3, "longest": 9}
+    name = "benchmarks.recurrent.with_{}:many_lengths"
+    entries = (
+        Entry("ctrlgrad", "ctrlgrad", name.format("ctrlgrad"), some | {"engine": engine}),
+        Entry("jax scan", "jax", name.format("jax"), some, goal=_at_least(2.5)),
+        Entry("jax scan, padded and masked", "jax", "benchmarks.recurrent.with_jax:padded_lengths", some),
+        Entry("torch nn", "torch", name.format("torch"), some, goal=_at_least(0.7)),
+        Entry("tensorflow while_loop", "tensorflow", name.format("tensorflow"), some),
+    )
+    title = "20 LSTM batches of 20 lengths in a new process, compilation included, imports not"
+    return Case("lengths", title, "20 batches", entries, measure="first run")
+
+
+def _scaling(engine: str, tiny: bool) -> Iterator[Case]:
+    """The longest loop's results are compared with JAX's."""
+    counts = (30, 60, 120) if tiny else (10_000, 100_000, 1_000_000)
+    longest = max(counts)
+    bound = Goal("ratio", "at most", 1.15)
+    for name, what, more in (("scalar", "a scalar", {}), ("vector", "64 numbers", {"width": 64})):
+        entries = []
+        for n in counts:
+            entry = _loop_entry("ctrlgrad", "mapped", n, engine, bound if n == longest else None, more)
+            entries.append(replace(entry, label=f"{n:,} iterations", is_compared=n == longest))
+        peer = _loop_entry("jax", "mapped", longest, engine, None, more)
+        entries.append(replace(peer, label=f"jax scan, {longest:,} iterations"))
+        title = f"ctrlgrad: cost per iteration by the number of iterations, gradient of a loop on {what}"
+        yield Case(f"scaling-{name}", title, "iteration", tuple(entries), tolerance=1e-9)
+
+
+def _compilation(engine: str, tiny: bool) -> Case:
+    same = {"cell": "lstm", "form": "concat", "size": TINY if tiny else LARGE}
+    ours = same | {"engine": engine}
+    loop, scan = "benchmarks.recurrent.with_ctrlgrad:loop", "benchmarks.recurrent.with_jax:scan"
+    quick = Goal("cost", "at most", 0.5)
+    entries = (
+        Entry("ctrlgrad, cold", "ctrlgrad", loop, ours),
+        Entry("ctrlgrad, from its cache", "ctrlgrad", loop, ours, goal=quick, has_cache=True),
+        Entry("jax, cold", "jax", scan, same, goal=_at_least(1 / 3)),
+        Entry("jax, from its cache", "jax", scan, same, has_cache=True),
+        Entry("tensorflow, cold", "tensorflow", "benchmarks.recurrent.with_tensorflow:loop", same),
+    )
+    title = "first LSTM step in a new process beyond a later one: tracing and compilation"
+    return Case("compilation", title, "program", entries, measure="compilation")
+
+
+def _kept_bytes(engine: str, tiny: bool) -> Case:
+    same = {"cell": "lstm", "form": "concat", "size": TINY if tiny else LARGE}
+    ours = same | {"engine": engine}
+    most, least = Goal("cost", "at most", 400e3), Goal("cost", "at most", 140e3)
+    loop, scan = "benchmarks.recurrent.with_ctrlgrad:loop", "benchmarks.recurrent.with_jax:scan"
+    entries = (
+        Entry("ctrlgrad", "ctrlgrad", loop, ours, goal=most),
+        Entry("ctrlgrad, checkpoint", "ctrlgrad", loop, ours | {"checkpoint": True}, goal=least),
+        Entry("jax scan", "jax", scan, same),
+        Entry("jax scan, checkpoint", "jax", scan, same | {"checkpoint": True}),
+        Entry("torch nn", "torch", "benchmarks.recurrent.with_torch:layer", {"cell": "lstm", "size": same["size"]}),
+        Entry("torch eager", "torch", "benchmarks.recurrent.with_torch:eager", same),
+    )
+    title = "bytes kept for the backward pass per iteration of an LSTM, inputs and weights not counted"
+    return Case("kept-bytes", title, "iteration", entries, measure="kept bytes")

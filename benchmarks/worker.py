@@ -1,0 +1,99 @@
+"""The process of one system: reads requests, one JSON object a line, and answers each with one line.
+
+    {"do": "build", "program": "module:function", "arguments": {...}}    -> {"import_seconds": ...}
+    {"do": "run", "times": 3}                                            -> {"seconds": [...], "units": null}
+    {"do": "save", "path": "results.npz"}                                -> {}
+    {"do": "kept_bytes"}                                                 -> {"bytes": ...}
+    {"do": "versions", "packages": ["jax"]}                              -> {"versions": {"jax": "..."}}
+
+A request that fails is answered by {"error": ..., "details": ..., "missing": the package that is not installed, or
+null}. Results travel as NumPy files without pickle. What libraries print goes to the standard error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from importlib import metadata
+from typing import Any, TextIO
+
+
+class Session:
+    """The state between requests: the program, and what its last run returned."""
+
+    def __init__(self) -> None:
+        self.program: Any = None
+        self.result: Any = None
+
+    def build(self, program: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        module, _, function = program.partition(":")
+        start = time.perf_counter()
+        loaded = importlib.import_module(module)
+        import_seconds = time.perf_counter() - start
+        self.program = self.result = None
+        self.program = getattr(loaded, function)(**arguments)
+        return {"import_seconds": import_seconds}
+
+    def run(self, times: int) -> dict[str, Any]:
+        seconds = []
+        for _ in range(times):
+            self.result = None
+            start = time.perf_counter()
+            self.result = self.program.step()
+            seconds.append(time.perf_counter() - start)
+        units = self.program.units
+        return {"seconds": seconds, "units": None if units is None else units(self.result)}
+
+    def save(self, path: str) -> dict[str, Any]:
+        import numpy as np
+
+        np.savez(path, **self.program.read(self.result))
+        return {}
+
+    def kept_bytes(self) -> dict[str, Any]:
+        if self.program.kept_bytes is None:
+            raise NotImplementedError("this program does not count the bytes that it keeps")
+        return {"bytes": float(self.program.kept_bytes())}
+
+    def versions(self, packages: list[str]) -> dict[str, Any]:
+        return {"versions": {name: metadata.version(name) for name in packages}}
+
+
+def answer(session: Session, request: dict[str, Any]) -> dict[str, Any]:
+    """What a request is answered with; failures become answers too."""
+    try:
+        return getattr(session, request.pop("do"))(**request)  # type: ignore[no-any-return]
+    except Exception as error:
+        missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else None
+        text = "".join(traceback.format_exception_only(error)).strip()
+        return {"error": text, "details": traceback.format_exc(), "missing": missing}
+
+
+def own_channel() -> TextIO:
+    """The standard output for answers alone: what anyone else prints goes to the standard error from now on."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return channel
+
+
+def bind(cores: int) -> None:
+    """Run on the first so many of the cores that this process may use; threads made later inherit it."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+
+
+def main() -> None:
+    bind(int(sys.argv[1]))
+    channel = own_channel()
+    session = Session()
+    for line in sys.stdin:
+        channel.write(json.dumps(answer(session, json.loads(line))) + "\n")
+        channel.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The native engine: whole chunks compiled to machine code by Numba."""

@@ -1,0 +1,105 @@
+"""Elementary functions on float32 and float64 scalars, for loops that are to vectorise.
+
+Each op has one compiled function per dtype. Its body is inlined where it is called, holds no branch and, where `vectorises`
+says so, no call, so that a loop over contiguous arrays becomes packed instructions. Nothing compiles before its first use.
+
+Special values are NumPy's: NaN in gives NaN (but `power` gives 1 for x**0 and 1**y, and `hypot` infinity for an infinite
+side), zeros keep their sign, overflow is infinity, and subnormal numbers are neither flushed nor less accurate. Errors
+are in units in the last place (ULP) of the correctly rounded result. `python -m pytest tests/native/test_elementary.py`
+checks them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ctrlgrad.engines.native.elementary_circular import circular, inverses
+from ctrlgrad.engines.native.elementary_constants import DOUBLE, SINGLE, Format
+from ctrlgrad.engines.native.elementary_exact import divisions, instructions, lengths, sums_of_exponentials
+from ctrlgrad.engines.native.elementary_exponential import Kernels, exponentials, logarithms, powers
+
+
+@dataclass(frozen=True)
+class Elementary:
+    """How compiled code computes one op on one dtype."""
+
+    function: Any
+    """The jitted function, of as many scalars of that dtype as the op has operands."""
+    name: str
+    """A name for it in generated source: the op and the dtype."""
+    max_ulp: float
+    """The stated bound of its error; 0.5 is correct rounding, 0 an exact result.
+
+    For `logaddexp`, ULP of the larger of the result and the larger operand, by magnitude: they may cancel.
+    """
+    limit: float | None = None
+    """The largest magnitude of an operand for which it is valid; None where all are."""
+    vectorises: bool = True
+    """Whether a loop over it becomes packed instructions; otherwise it calls the C library."""
+
+
+# The bounds, for float32 and float64: a little above the largest error that was measured.
+_MAX_ULP = {
+    "exp": (1.1, 1.1),
+    "exp2": (1.2, 1.2),
+    "expm1": (1.8, 2.2),
+    "log": (1.0, 1.0),
+    "log2": (1.8, 1.8),
+    "log10": (2.5, 3.0),
+    "log1p": (1.6, 1.6),
+    "tanh": (2.6, 2.6),
+    "sigmoid": (2.4, 2.4),
+    "sinh": (1.8, 1.8),
+    "cosh": (1.5, 1.5),
+    "power": (0.51, 1.5),
+    "sin": (1.7, 1.7),
+    "cos": (1.7, 1.7),
+    "tan": (3.8, 3.8),
+    "arcsin": (2.2, 2.4),
+    "arccos": (1.5, 1.5),
+    "arctan": (1.6, 1.9),
+    "arctan2": (1.9, 2.0),
+    "arcsinh": (2.2, 2.2),
+    "arccosh": (2.4, 2.4),
+    "arctanh": (2.2, 2.2),
+    "hypot": (0.51, 1.6),
+    "logaddexp": (2.0, 2.0),
+    "sqrt": (0.5, 0.5),
+}
+_LIMITED = ("sin", "cos", "tan")
+_LIBRARY = ("remainder", "floor_divide")
+_OPS = (*_MAX_ULP, *_LIBRARY, "floor", "ceil", "trunc", "rint", "abs", "copysign", "sign", "signbit")
+_OPS = (*_OPS, "maximum", "minimum", "nextafter")
+
+
+def _functions() -> dict[str, Kernels]:
+    parts = {f: (exponentials(f), logarithms(f)) for f in (SINGLE, DOUBLE)}
+    power = powers(parts[DOUBLE][1], parts[DOUBLE][0])
+    functions = {}
+    for f, (exponential, logarithm) in parts.items():
+        dtype = f.dtype.__name__
+        both = exponential | logarithm | {"power": power[dtype]} | circular(f) | inverses(f)
+        both |= instructions(f) | lengths(f) | divisions(f)
+        functions[dtype] = both | sums_of_exponentials(both["exp"], both["log1p"], f)
+    return functions
+
+
+def _table() -> dict[tuple[str, str], Elementary]:
+    functions = _functions()
+    table = {}
+    for column, f in enumerate((SINGLE, DOUBLE)):
+        dtype = f.dtype.__name__
+        for op in _OPS:
+            table[op, dtype] = Elementary(
+                function=functions[dtype][op],
+                name=f"{op}_{dtype}",
+                max_ulp=_MAX_ULP.get(op, (0.0, 0.0))[column],
+                limit=f.trigonometric_limit if op in _LIMITED else None,
+                vectorises=op not in _LIBRARY,
+            )
+    return table
+
+
+KERNELS = _table()
+"""The kernel of an op on a dtype, by both names: `KERNELS["exp", "float32"]`."""

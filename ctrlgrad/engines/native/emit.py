@@ -1,0 +1,814 @@
+"""Generates the source of a compiled loop.
+
+Values of rank 0 are local variables. Elementwise nodes of one shape gather in groups; a group becomes one loop nest when
+a value in it is first needed by something else. Views (slices, transposes, broadcasts) are never computed: they are
+references with other strides. A value is written where it will be needed: into its slot of a stack, into its part of a
+concatenation, into the array of the next carry; only what has no such place gets a temporary array of its own.
+
+Invariants: a reference stays valid to the end of its iteration (what may overwrite memory first closes the groups that
+still have to read it); a carry's new value never overwrites the old one unless nothing reads the old one any more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from ctrlgrad.engines.native.expressions import expression, literal, type_name
+from ctrlgrad.engines.native.layout import (
+    ONE,
+    ZERO,
+    NotNative,
+    Ref,
+    Scalar,
+    Size,
+    Sizes,
+    Splat,
+    plus,
+    product,
+    row_major,
+    times,
+)
+from ctrlgrad.engines.native.machine import SCOPES
+from ctrlgrad.engines.native.program import FIRST_ENTRY, ITERATIONS, Entry, LoopProgram, Site, StackUse, Status
+from ctrlgrad.engines.native.shapes import Shapes
+from ctrlgrad.ir import Graph, Node, StackType, Trait, Value, uses, walk
+
+Tensor = Ref | Splat
+# In rows, in columns (a transposed matrix), or one element seen as many.
+Layout = Literal["rows", "columns", "one"]
+
+
+@dataclass
+class StackState:
+    """A stack while code is generated: which value of the graph it is now. Names end in `number`."""
+
+    number: int
+    use: StackUse
+    version: Value
+
+    @property
+    def count(self) -> str:
+        return f"n{self.number}"
+
+    @property
+    def base(self) -> str:
+        return f"S{self.number}"
+
+    @property
+    def capacity(self) -> str:
+        return f"c{self.number}"
+
+
+@dataclass
+class Group:
+    """Elementwise nodes of one shape whose loop is not written yet."""
+
+    shape: Sizes
+    nodes: list[Node] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    # What the loop reads: name by reference (broadcast to the shape).
+    reads: dict[Ref, str] = field(default_factory=dict)
+    names: dict[Value, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A value that a group will compute."""
+
+    group: Group
+
+
+Item = Scalar | Ref | Splat | StackState | Pending
+
+
+@dataclass
+class Frame:
+    """One region while its code is generated."""
+
+    graph: Graph
+    items: dict[Value, Item]
+    remaining: Counter[Value]
+    # Where a value of the region goes: asked when the value is made.
+    targets: dict[Value, Callable[[], Ref | None]]
+    # The carry that each output may replace in place: the input and its reference.
+    in_place: dict[Value, Value] = field(default_factory=dict)
+    groups: list[Group] = field(default_factory=list)
+    # Values whose memory this region may overwrite once nothing reads it: carries and what was made here.
+    own: set[Value] = field(default_factory=set)
+
+
+class Emitter:
+    """Writes the function of one loop."""
+
+    def __init__(self, node: Node, shapes: Shapes, layouts: Sequence[Layout]) -> None:
+        self.node = node
+        self.shapes = shapes
+        # How each captured array lies in memory.
+        self.layouts = layouts
+        self.lines: list[str] = []
+        self.header: list[str] = []
+        self.depth = 1
+        self.entries: list[Entry] = []
+        self.sites: list[Site] = []
+        self.stacks: list[StackState] = []
+        self.notes: list[str] = []
+        self.swapped: list[int] = []
+        self._outer: list[Frame] = []
+        self._numbers: Counter[str] = Counter()
+        self._loops = 0
+        self._constants: dict[int, str] = {}
+        self._routines: dict[str, str] = {}
+        self.frame: Frame = None  # type: ignore[assignment]
+        # How many loops (beside the outermost) and branches stand around what is being written.
+        self.in_loop = 0
+        # Those loops, each with the name that counts its iterations.
+        self.inner: list[tuple[Node, str]] = []
+        # Pushes whose value was computed right into the slot.
+        self.in_slot: set[Node] = set()
+        self.in_branch = 0
+
+    # Text.
+
+    def fresh(self, prefix: str) -> str:
+        self._numbers[prefix] += 1
+        return f"{prefix}{self._numbers[prefix] - 1}"
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """An indented block; never left empty."""
+        self.line(head)
+        self.depth += 1
+        before = len(self.lines)
+        yield
+        if len(self.lines) == before:
+            self.line("pass")
+        self.depth -= 1
+
+    def entry(self, entry: Entry) -> str:
+        """A place of the table, as text."""
+        self.entries.append(entry)
+        return f"t[{FIRST_ENTRY + len(self.entries) - 1}]"
+
+    def pointer(self, entry: Entry, dtype: np.dtype) -> str:
+        """A pointer that is the same throughout the function."""
+        name = self.fresh("p")
+        self.header.append(f"{name} = pointer_{dtype.name}({self.entry(entry)})")
+        return name
+
+    # Memory.
+
+    def temporary(self, shape: Sizes, dtype: np.dtype) -> Ref:
+        base = self.pointer(Entry("temporary", dtype=dtype, size=product(shape)), dtype)
+        return Ref(base, "0", shape, row_major(shape), dtype)
+
+    def constant(self, array: np.ndarray, shape: Sizes) -> Ref:
+        if id(array) not in self._constants:
+            self._constants[id(array)] = self.pointer(Entry("constant", array=array), array.dtype)
+        return Ref(self._constants[id(array)], "0", shape, row_major(shape), array.dtype)
+
+    def load(self, ref: Ref, index: str) -> str:
+        text = f"fetch({ref.base}, {index})"
+        return f"{text} != 0" if ref.dtype.kind == "b" else text
+
+    def put(self, ref: Ref, index: str, value: str) -> None:
+        self.line(f"put({ref.base}, {index}, {self.stored(value, ref.dtype)})")
+
+    @staticmethod
+    def stored(value: str, dtype: np.dtype) -> str:
+        return f"uint8({value})" if dtype.kind == "b" else value
+
+    def scalar(self, text: str, dtype: np.dtype) -> Scalar:
+        """A scalar under a name of its own."""
+        name = self.fresh("v")
+        self.line(f"{name} = {text}")
+        return Scalar(name, dtype)
+
+    # Items.
+
+    def item(self, value: Value) -> Item:
+        """What stands for a value; computed, if a group still holds it."""
+        item = self.frame.items[value]
+        if isinstance(item, Pending):
+            self.close(item.group)
+            item = self.frame.items[value]
+        return item
+
+    def tensor(self, value: Value) -> Tensor:
+        item = self.item(value)
+        if isinstance(item, Scalar):
+            return Splat(item, ())
+        assert isinstance(item, Ref | Splat)
+        return item
+
+    def ref(self, value: Value) -> Ref:
+        """A value in memory."""
+        tensor = self.tensor(value)
+        return tensor if isinstance(tensor, Ref) else self.copied(tensor)
+
+    def number(self, value: Value) -> str:
+        """A scalar's text."""
+        item = self.item(value)
+        assert isinstance(item, Scalar)
+        return item.text
+
+    def copied(self, source: Tensor) -> Ref:
+        """A contiguous copy."""
+        target = self.temporary(source.shape, source.dtype)
+        self.copy(source, target)
+        return target
+
+    def copy(self, source: Tensor, target: Ref) -> None:
+        if source == target:
+            return
+        with self.nest(target.shape, [source, target]) as (index, names):
+            value = names(0)
+            self.line(
+                f"store({target.base}, {index(1)}, {self.stored(value, target.dtype)}, {self._loops}, 0)"
+            )
+
+    @contextmanager
+    def nest(self, shape: Sizes, tensors: Sequence[Tensor]) -> Iterator[tuple[Callable[[int], str], Callable[[int], str]]]:
+        """Loops over a shape. Gives two functions of a tensor's number: its index, and its element.
+
+        Axes that all tensors run through alike become one.
+        """
+        self._loops += 1
+        strides = [t.strides if isinstance(t, Ref) else () for t in tensors]
+        merged, columns = _merged(shape, [s for t, s in zip(tensors, strides, strict=True) if isinstance(t, Ref)])
+        rows = iter(columns)
+        by_tensor = [next(rows) if isinstance(t, Ref) else () for t in tensors]
+        offsets = [t.offset if isinstance(t, Ref) else "" for t in tensors]
+        depth = self.depth
+        for axis, size in enumerate(merged):
+            counter = self.fresh("i")
+            self.line(f"for {counter} in range({size}):")
+            self.depth += 1
+            last = axis == len(merged) - 1
+            for k, t in enumerate(tensors):
+                if not isinstance(t, Ref):
+                    continue
+                offset = plus(offsets[k], times(counter, by_tensor[k][axis]))
+                if not last and not offset.isidentifier() and offset != "0":
+                    name = self.fresh("o")
+                    self.line(f"{name} = {offset}")
+                    offset = name
+                offsets[k] = offset
+        loop = self._loops
+
+        def element(k: int) -> str:
+            t = tensors[k]
+            if isinstance(t, Splat):
+                return t.scalar.text
+            text = f"load({t.base}, {offsets[k]}, {loop})"
+            return f"{text} != 0" if t.dtype.kind == "b" else text
+
+        yield (lambda k: offsets[k]), element
+        self.depth = depth
+
+    # Groups.
+
+    def elementwise(self, node: Node) -> None:
+        result = node.result
+        if result.tensor.rank == 0:
+            args = [self.number(v) for v in node.operands]
+            self.frame.items[result] = self.scalar(expression(node, args), result.tensor.dtype)
+            return
+        shape = self.shapes.sizes(result)
+        group = next((g for g in self.frame.groups if g.shape == shape), None)
+        for v in node.operands:
+            item = self.frame.items[v]
+            if isinstance(item, Pending) and item.group is not group:
+                self.close(item.group)
+        if group is None or group not in self.frame.groups:
+            group = Group(shape)
+            self.frame.groups.append(group)
+        args = [self._argument(group, v) for v in node.operands]
+        name = self.fresh("x")
+        group.lines.append(f"{name} = {expression(node, args)}")
+        group.nodes.append(node)
+        group.names[result] = name
+        self.frame.items[result] = Pending(group)
+
+    def _argument(self, group: Group, value: Value) -> str:
+        item = self.frame.items[value]
+        if isinstance(item, Pending):
+            return group.names[value]
+        if isinstance(item, Scalar):
+            return item.text
+        if isinstance(item, Splat):
+            return item.scalar.text
+        assert isinstance(item, Ref)
+        ref = broadcast(item, group.shape)
+        if ref not in group.reads:
+            group.reads[ref] = self.fresh("x")
+        return group.reads[ref]
+
+    def close(self, group: Group) -> None:
+        """Write a group's loop."""
+        self.frame.groups.remove(group)
+        inside = Counter(v for node in group.nodes for v in node.operands)
+        needed = [v for v in group.names if uses_of(self.frame.graph)[v] > inside[v]]
+        outputs = [(v, self._place_in_group(v, group)) for v in needed]
+        written = {ref.base for _, ref in outputs}
+        refs = [*group.reads, *(ref for _, ref in outputs)]
+        with self.nest(group.shape, refs) as (index, element):
+            for k, (ref, name) in enumerate(group.reads.items()):
+                text = element(k) if ref.base not in written else self.load(ref, index(k))
+                self.line(f"{name} = {text}")
+            for text in group.lines:
+                self.line(text)
+            for k, (v, ref) in enumerate(outputs):
+                value = self.stored(group.names[v], ref.dtype)
+                number = min(k, SCOPES - 1)
+                self.line(f"store({ref.base}, {index(len(group.reads) + k)}, {value}, {self._loops}, {number})")
+        for v, ref in outputs:
+            self.frame.items[v] = ref
+        operations = Counter(node.op.name for node in group.nodes)
+        if len(group.nodes) > 1:
+            text = ", ".join(f"{n} {name}" if n > 1 else name for name, n in operations.items())
+            self.notes.append(f"fused loop: {text}; {len(group.reads)} arrays in, {len(outputs)} out")
+
+    def _place_in_group(self, value: Value, group: Group) -> Ref:
+        """Where a group writes a value: over the carry that it replaces, if only this group still reads that."""
+        former = self.frame.in_place.get(value)
+        if former is not None:
+            ref = self.frame.items[former]
+            inside = sum(v is former for node in group.nodes for v in node.operands)
+            mine = [r for r in group.reads if isinstance(ref, Ref) and r.base == ref.base]
+            if (
+                isinstance(ref, Ref)
+                and self.frame.remaining[former] == 0
+                and inside
+                and not self._others_read(ref.base, group)
+                and all(r == ref for r in mine)
+                and ref.shape == group.shape
+            ):
+                return ref
+        return self.place(value)
+
+    def _others_read(self, base: str, group: Group | None) -> bool:
+        """Whether values that are still needed lie in a buffer, or open groups other than this one read it."""
+        if any(r.base == base for g in self.frame.groups if g is not group for r in g.reads):
+            return True
+        return any(
+            isinstance(item, Ref) and item.base == base and self.frame.remaining[v] > 0
+            for v, item in self.frame.items.items()
+        )
+
+    def flush(self) -> None:
+        while self.frame.groups:
+            self.close(self.frame.groups[0])
+
+    def place(self, value: Value) -> Ref:
+        """The memory for a value that is about to be computed."""
+        target = self.frame.targets.pop(value, None)
+        ref = target() if target is not None else None
+        if ref is None:
+            ref = self.temporary(self.shapes.sizes(value), value.tensor.dtype)
+        self.frame.own.add(value)
+        return ref
+
+    # Regions.
+
+    def region(self, graph: Graph, items: dict[Value, Item], targets: dict[Value, Callable[[], Ref | None]]) -> Frame:
+        """Write a region's nodes; the caller reads its outputs from the frame that is returned, before `leave`."""
+        self._outer.append(self.frame)
+        self.frame = Frame(graph, items, Counter(uses_of(graph)), targets)
+        self._plan_targets(graph)
+        return self.frame
+
+    def run(self, frame: Frame) -> None:
+        for node in frame.graph.nodes:
+            for v in node.operands:
+                frame.remaining[v] -= 1
+            self.visit(node)
+        self.flush()
+
+    def leave(self) -> None:
+        self.frame = self._outer.pop()
+
+    def _plan_targets(self, graph: Graph) -> None:
+        frame = self.frame
+        made = {v for node in graph.nodes if makes_memory(node) for v in node.results}
+        for node in graph.nodes:
+            name = node.op.name
+            if name == "stack_push" and node.operands[1] in made and node.operands[1].tensor.rank:
+                frame.targets.setdefault(node.operands[1], self._slot_target(frame, node))
+            elif name == "concat":
+                for position, v in enumerate(node.operands):
+                    if v in made and node.operands.count(v) == 1:
+                        frame.targets.setdefault(v, self._part_target(frame, node, position))
+
+    def _slot_target(self, frame: Frame, push: Node) -> Callable[[], Ref | None]:
+        def target() -> Ref | None:
+            state = frame.items.get(push.operands[0])
+            if not isinstance(state, StackState) or state.version is not push.operands[0] or self.frame is not frame:
+                return None
+            if self.in_loop:
+                self.fail(f"{state.count} >= {state.capacity}", Status.FULL_INSIDE, str(state.number))
+            self.in_slot.add(push)
+            return self.slot(state, state.count)
+
+        return target
+
+    def _part_target(self, frame: Frame, concat: Node, position: int) -> Callable[[], Ref | None]:
+        def target() -> Ref | None:
+            if self.frame is not frame:
+                return None
+            whole = self._joined(concat)
+            return self._part(concat, whole, position)
+
+        return target
+
+    def _joined(self, concat: Node) -> Ref:
+        """The array of a concatenation, made when its first part is."""
+        known = self.frame.items.get(concat.result)
+        if known is None:
+            known = self.place(concat.result)
+            self.frame.items[concat.result] = known
+        assert isinstance(known, Ref)
+        return known
+
+    def _part(self, concat: Node, whole: Ref, position: int) -> Ref:
+        axis = concat.attrs["axis"]
+        start = "0"
+        for v in concat.operands[:position]:
+            start = plus(start, times(self.shapes.sizes(v)[axis].text, whole.strides[axis]))
+        shape = self.shapes.sizes(concat.operands[position])
+        return Ref(whole.base, plus(whole.offset, start), shape, whole.strides, whole.dtype)
+
+    def slot(self, state: StackState, index: str) -> Ref:
+        shape = state.use.element
+        offset = times(index, product(shape))
+        if not offset.isidentifier():
+            name = self.fresh("o")
+            self.line(f"{name} = {offset}")
+            offset = name
+        return Ref(state.base, offset, shape, row_major(shape), state.use.dtype)
+
+    # Nodes.
+
+    def visit(self, node: Node) -> None:
+        if Trait.ELEMENTWISE in node.op.traits:
+            self.elementwise(node)
+            return
+        from ctrlgrad.engines.native.rules import RULES  # the rules need this class first
+
+        rule = RULES.get(node.op.name)
+        if rule is None:
+            raise NotNative(f"{node.op.name} has no native form")
+        rule(self, node)
+
+    def site(self, node: Node, axis: int = 0) -> int:
+        self.sites.append(Site(node, axis, tuple(loop for loop, _ in self.inner)))
+        return len(self.sites) - 1
+
+    def fail(self, condition: str, status: Status, *details: str) -> None:
+        """Return with a status where a condition holds."""
+        with self.block(f"if {condition}:"):
+            self.line(f"t[1] = {int(status)}")
+            self.line("t[2] = trips")
+            for place, (_, counter) in enumerate(self.inner, ITERATIONS):
+                self.line(f"t[{place}] = {counter}")
+            for place, text in enumerate(details, 3):
+                self.line(f"t[{place}] = {text}")
+            self.line("return")
+
+    def checked_index(self, node: Node, axis: int, index: str, size: str) -> str:
+        """An index as a position from the start, checked."""
+        name = self.fresh("q")
+        self.line(f"{name} = int64({index})")
+        with self.block(f"if {name} < 0:"):
+            self.line(f"{name} += {size}")
+        self.fail(f"{name} < 0 or {name} >= {size}", Status.OUT_OF_RANGE, str(self.site(node, axis)), f"int64({index})", size)
+        return name
+
+    # The function.
+
+    def generate(self) -> LoopProgram:
+        cond, body = self.node.regions
+        captures = self.node.attrs["captures"]
+        carries = body.inputs[captures:]
+        items: list[Item] = [self._operand(i, v) for i, v in enumerate(body.inputs[:captures])]
+        states: list[Item] = [self._carry(captures + i, v) for i, v in enumerate(carries)]
+        for text in ("trips = 0", "status = 0"):
+            self.line(text)
+        with self.block("while True:"):
+            for i, v in enumerate(carries):
+                if isinstance(states[i], Ref):
+                    self.line(f"A{i} = pointer_{v.tensor.dtype.name}(a{i})")
+                    self.line(f"B{i} = pointer_{v.tensor.dtype.name}(b{i})")
+            self._head(cond, [*items, *states])
+            self._body(body, items, states)
+            self.line("trips += 1")
+        self._tail(carries, states)
+        names = {name: Entry("dim", found) for found, name in self.shapes.dims.names.items()}
+        self.header = [f"{name} = {self.entry(entry)}" for name, entry in names.items()] + self.header
+        source = "\n".join(["def loop(t):", *("    " + text for text in self.header), *self.lines, ""])
+        shapes = [None if isinstance(v.type, StackType) else self.shapes.sizes(v) for v in carries]
+        uses_of_stacks = [s.use for s in self.stacks]
+        return LoopProgram(
+            source, self.entries, uses_of_stacks, self.sites, self.shapes.dims, shapes, self.swapped, self.notes
+        )
+
+    def _operand(self, position: int, value: Value) -> Item:
+        if isinstance(value.type, StackType):
+            raise NotNative("a stack is captured")
+        shape, dtype = self.shapes.sizes(value), value.tensor.dtype
+        layout = self.layouts[position]
+        if shape and layout == "one":
+            base = self.pointer(Entry("operand", position), dtype)
+            name = self.fresh("v")
+            self.header.append(f"{name} = {self.load(Ref(base, '0', (), (), dtype), '0')}")
+            return Splat(Scalar(name, dtype), shape)
+        if layout == "columns":
+            strides = (ONE, shape[0])
+            return Ref(self.pointer(Entry("operand", position), dtype), "0", shape, strides, dtype)
+        if not shape:
+            base = self.pointer(Entry("scalar", position), dtype)
+            name = self.fresh("v")
+            self.header.append(f"{name} = {self.load(Ref(base, '0', (), (), dtype), '0')}")
+            return Scalar(name, dtype)
+        return Ref(self.pointer(Entry("operand", position), dtype), "0", shape, row_major(shape), dtype)
+
+    def _carry(self, position: int, value: Value) -> Item:
+        i = position - self.node.attrs["captures"]
+        if isinstance(value.type, StackType):
+            return self._stack(i, position, value)
+        shape, dtype = self.shapes.sizes(value), value.tensor.dtype
+        if not shape:
+            base = self.pointer(Entry("scalar", position), dtype)
+            self.header.append(f"P{i} = {base}")
+            self.header.append(f"s{i} = {self.load(Ref(base, '0', (), (), dtype), '0')}")
+            return Scalar(f"s{i}", dtype)
+        self.header.append(f"a{i} = {self.entry(Entry('state', position, dtype=dtype))}")
+        self.header.append(f"b{i} = {self.entry(Entry('other', position, dtype=dtype))}")
+        return Ref(f"A{i}", "0", shape, row_major(shape), dtype)
+
+    def _stack(self, i: int, position: int, value: Value) -> StackState:
+        assert isinstance(value.type, StackType)
+        use = stack_use(self.node, i, self.shapes.element(value))
+        state = StackState(i, use, value)
+        dtype = use.dtype
+        self.header.append(f"S{i} = pointer_{dtype.name}({self.entry(Entry('rows', position))})")
+        self.header.append(f"n{i} = {self.entry(Entry('length', position))}")
+        self.header.append(f"c{i} = {self.entry(Entry('capacity', position))}")
+        if use.marks:
+            self.header.append(f"M{i} = pointer_uint8({self.entry(Entry('written', position))})")
+        self.stacks.append(state)
+        return state
+
+    def _head(self, cond: Graph, items: Sequence[Item]) -> None:
+        """Leave the loop where the condition is false, the limit is reached or a stack has no room."""
+        frame = self.region(cond, dict(zip(cond.inputs, self._frozen(cond.inputs, items), strict=True)), {})
+        self.run(frame)
+        test = self.number(cond.outputs[0])
+        self.leave()
+        self._leave_if(f"not {test}" if test.isidentifier() else f"not ({test})", Status.FINISHED)
+        self._leave_if("trips == t[0]", Status.LIMIT)
+        for state in self.stacks:
+            if state.use.pushes:
+                self._leave_if(f"{state.count} + {state.use.pushes} > {state.capacity}", Status.FULL, state)
+            if state.use.pops and state.use.mode == "pop":
+                self._leave_if(f"{state.count} < {state.use.pops}", Status.EMPTY, state)
+
+    @staticmethod
+    def _frozen(inputs: Sequence[Value], items: Sequence[Item]) -> list[Item]:
+        """Stacks as another region sees them: under its own name for the value."""
+        return [
+            StackState(item.number, item.use, v) if isinstance(item, StackState) else item
+            for v, item in zip(inputs, items, strict=True)
+        ]
+
+    def _leave_if(self, condition: str, status: Status, state: StackState | None = None) -> None:
+        with self.block(f"if {condition}:"):
+            self.line(f"status = {int(status)}")
+            if state is not None:
+                self.line(f"t[3] = {state.number}")
+            self.line("break")
+
+    def _body(self, body: Graph, items: Sequence[Item], states: Sequence[Item]) -> None:
+        captures = len(items)
+        for state, v in zip(states, body.inputs[captures:], strict=True):
+            if isinstance(state, StackState):
+                state.version = v
+        swapped = self.carried_region(body, [*items, *states], captures, [f"A{i}" for i in range(len(states))], [f"B{i}" for i in range(len(states))], [f"s{i}" for i in range(len(states))])
+        for i in swapped:
+            self.line(f"a{i}, b{i} = b{i}, a{i}")
+        self.swapped = swapped
+
+    def carried_region(
+        self,
+        body: Graph,
+        items: Sequence[Item],
+        captures: int,
+        current: Sequence[str],
+        following: Sequence[str],
+        scalars: Sequence[str],
+    ) -> list[int]:
+        """Write a loop's body, its outputs in place of its carry; returns the carries that lie in their other array."""
+        carries = body.inputs[captures:]
+        targets: dict[Value, Callable[[], Ref | None]] = {}
+        for i, out in enumerate(body.outputs):
+            if not isinstance(out.type, StackType) and out.tensor.rank and out not in targets:
+                shape = self.shapes.sizes(out)
+                targets[out] = self._next_target(Ref(following[i], "0", shape, row_major(shape), out.tensor.dtype))
+        frame = self.region(body, dict(zip(body.inputs, items, strict=True)), targets)
+        counts = Counter(body.outputs)
+        frame.in_place = {out: carries[i] for i, out in enumerate(body.outputs) if counts[out] == 1}
+        frame.own.update(v for v in carries if not isinstance(v.type, StackType))
+        self.run(frame)
+        swapped, finals = [], []
+        for i, (out, carry) in enumerate(zip(body.outputs, carries, strict=True)):
+            item = self.item(out)
+            if isinstance(item, StackState):
+                start = frame.items[carry]
+                if not isinstance(start, StackState) or item.number != start.number or item.version is not out:
+                    raise NotNative("stacks change places in a loop")
+            elif isinstance(item, Scalar):
+                finals.append((scalars[i], item))
+            else:
+                shape, dtype = self.shapes.sizes(out), out.tensor.dtype
+                if isinstance(item, Ref) and item.base == current[i] and counts[out] == 1 and out is not carry:
+                    continue  # updated in place
+                if out is carry:
+                    continue
+                self.copy(item, Ref(following[i], "0", shape, row_major(shape), dtype))
+                swapped.append(i)
+        names = []
+        for name, item in finals:
+            if item.text != name:
+                names.append((name, item))
+        if names:
+            values = [f"{type_name(item.dtype)}({item.text})" if item.dtype.kind in "iuf" else item.text for _, item in names]
+            self.line(f"{', '.join(n for n, _ in names)} = {', '.join(values)}")
+        self.leave()
+        return swapped
+
+    @staticmethod
+    def _next_target(ref: Ref) -> Callable[[], Ref | None]:
+        return lambda: ref
+
+    def _tail(self, carries: Sequence[Value], states: Sequence[Item]) -> None:
+        """Write back what the driver reads."""
+        self.line("t[1] = status")
+        self.line("t[2] = trips")
+        places = {(e.kind, e.position): FIRST_ENTRY + k for k, e in enumerate(self.entries)}
+        captures = self.node.attrs["captures"]
+        for i, (v, state) in enumerate(zip(carries, states, strict=True)):
+            if isinstance(state, Scalar):
+                self.line(f"put(P{i}, 0, {self.stored(state.text, v.tensor.dtype)})")
+            elif isinstance(state, StackState):
+                self.line(f"t[{places['length', captures + i]}] = n{i}")
+            else:
+                self.line(f"t[{places['state', captures + i]}] = a{i}")
+                self.line(f"t[{places['other', captures + i]}] = b{i}")
+
+
+def _merged(shape: Sizes, strides: Sequence[Sizes]) -> tuple[list[Size], list[list[Size]]]:
+    """Axes that all references run through alike, put together; axes of size 1 left out."""
+    sizes: list[Size] = []
+    columns: list[list[Size]] = [[] for _ in strides]
+    for axis, size in enumerate(shape):
+        if size == ONE:
+            continue
+        if sizes and all(c[-1] == size * s[axis] for c, s in zip(columns, strides, strict=True)):
+            sizes[-1] = sizes[-1] * size
+            for c, s in zip(columns, strides, strict=True):
+                c[-1] = s[axis]
+        else:
+            sizes.append(size)
+            for c, s in zip(columns, strides, strict=True):
+                c.append(s[axis])
+    return sizes, columns
+
+
+def broadcast(ref: Ref, shape: Sizes) -> Ref:
+    """A reference seen in a larger shape."""
+    if ref.shape == shape:
+        return ref
+    lead = len(shape) - len(ref.shape)
+    strides = [ZERO] * lead + [
+        ZERO if mine == ONE and its != ONE else s for mine, its, s in zip(ref.shape, shape[lead:], ref.strides, strict=True)
+    ]
+    return Ref(ref.base, ref.offset, shape, tuple(strides), ref.dtype)
+
+
+def uses_of(graph: Graph) -> Counter[Value]:
+    """How often each value of a graph is used, counted once."""
+    if "uses" not in graph.compiled:
+        graph.compiled["uses"] = uses(graph)
+    found: Counter[Value] = graph.compiled["uses"]
+    return found
+
+
+_VIEWS = frozenset(
+    "getitem transpose expand_dims squeeze reshape broadcast_to flip stop_gradient barrier forget_sizes watch".split()
+)
+
+
+def makes_memory(node: Node) -> bool:
+    """Whether a node's result is computed into memory of its own, which may then be chosen."""
+    if node.op.name in ("constant", "while", "cond", "dim") or node.op.name in _VIEWS:
+        return False
+    return not any(isinstance(v.type, StackType) for v in node.results)
+
+
+@dataclass(frozen=True)
+class StackUpdate:
+    """One op on a stack: `repeated` in a loop inside, `conditional` in a branch."""
+
+    node: Node
+    repeated: bool = False
+    conditional: bool = False
+
+
+def stack_use(loop: Node, i: int, element: Sizes) -> StackUse:
+    """How a loop uses the stack at position i of its carry."""
+    captures = loop.attrs["captures"]
+    cond, body = loop.regions
+    value = body.inputs[captures + i]
+    assert isinstance(value.type, StackType)
+    updates = list(_lineage(body, value))
+    names = {u.node.op.name for u in (*updates, *_lineage(cond, cond.inputs[captures + i]))}
+    mode: Literal["push", "pop", "whole"] = "whole"
+    if names <= {"stack_push"}:
+        mode = "push"
+    elif names == {"stack_pop"}:
+        mode = "pop"
+    grows = [u for u in updates if u.node.op.name == "stack_push" or u.node.attrs.get("grow")]
+    pops = [u for u in updates if u.node.op.name == "stack_pop"]
+    return StackUse(
+        captures + i,
+        element,
+        value.type.element.dtype,
+        mode,
+        pushes=sum(not u.repeated for u in grows),
+        pops=sum(not u.repeated and not u.conditional for u in pops),
+        marks=any(u.node.attrs.get("once") for u in updates),
+        inside=any(u.repeated for u in grows) or any(u.repeated or u.conditional for u in pops),
+    )
+
+
+def _lineage(graph: Graph, value: Value, repeated: bool = False, conditional: bool = False) -> Iterator[StackUpdate]:
+    """The ops that a stack goes through in a region and in those inside."""
+    following = {value}
+    for node in graph.nodes:
+        used = [k for k, v in enumerate(node.operands) if v in following]
+        if not used:
+            continue
+        if node.op.name == "while":
+            for region in node.regions:
+                for k in used:
+                    yield from _lineage(region, region.inputs[k], True, conditional)
+            following.update(node.results[k - node.attrs["captures"]] for k in used if k >= node.attrs["captures"])
+        elif node.op.name == "cond":
+            for region in node.regions:
+                starts = [region.inputs[k - 1] for k in used]
+                for start in starts:
+                    yield from _lineage(region, start, repeated, True)
+                for position, out in enumerate(region.outputs):
+                    if isinstance(out.type, StackType) and _comes_from(region, out, starts):
+                        following.add(node.results[position])
+        else:
+            yield StackUpdate(node, repeated, conditional)
+            following.update(v for v in node.results if isinstance(v.type, StackType))
+
+
+def _comes_from(graph: Graph, out: Value, starts: Sequence[Value]) -> bool:
+    made = {v: node for node in graph.nodes for v in node.results}
+    while out in made:
+        node = made[out]
+        if node.op.name == "while":
+            out = node.operands[node.attrs["captures"] + node.results.index(out)]
+        elif node.op.name == "cond":
+            position = node.results.index(out)
+            inner = node.regions[0]
+            source = next(
+                (
+                    k
+                    for k, v in enumerate(inner.inputs)
+                    if isinstance(v.type, StackType) and _comes_from(inner, inner.outputs[position], [v])
+                ),
+                None,
+            )
+            if source is None:
+                return False
+            out = node.operands[1 + source]
+        elif node.op.name.startswith("stack_") and node.operands and isinstance(node.operands[0].type, StackType):
+            out = node.operands[0]
+        else:
+            return False
+    return out in starts
+
+
+__all__ = ["Emitter", "Group", "StackState", "broadcast", "literal", "makes_memory", "walk"]

@@ -1,0 +1,453 @@
+"""Runs a compiled loop: chunk by chunk, with blocks for its stacks.
+
+The driver is Python and runs once per chunk. It gives every stack that the loop pushes on a fresh block, calls the
+compiled function for at most so many iterations, seals the blocks, and looks at why the function returned. Stacks that
+the loop pops from lend it their last block, read in place. Ctrl-C is honoured between chunks.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.native.compiler import blas_address, compiled
+from ctrlgrad.engines.native.emit import Emitter, Layout
+from ctrlgrad.engines.native.layout import NotNative, product
+from ctrlgrad.engines.native.program import (
+    BOUND,
+    FIRST_ENTRY,
+    FOUND,
+    ITERATIONS,
+    LIMIT,
+    PLACE,
+    STATUS,
+    TRIPS,
+    Entry,
+    LoopProgram,
+    StackUse,
+    Status,
+)
+from ctrlgrad.engines.native.shapes import Shape, Shapes, infer, size_captures
+from ctrlgrad.engines.reference.control_kernels import loop_name
+from ctrlgrad.engines.reference.run import Run
+from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError, MaximumIterationsError
+from ctrlgrad.ir import Node, StackType
+from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows
+
+# Bytes that one chunk may push, and the least and most iterations it may have.
+CHUNK_BYTES, LEAST_ITERATIONS, MOST_ITERATIONS = 16 << 20, 16, 1 << 16
+# The first chunk is short: most loops are.
+FIRST_ITERATIONS = 256
+
+Key = tuple[Any, ...]
+
+
+class NativeLoop:
+    """One `while` node; a plan for each set of operand shapes it has met."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.sizes = size_captures(node)
+        self.plans: dict[Key, Plan | str] = {}
+        self._lock = threading.Lock()
+
+    def plan(self, values: Sequence[Any]) -> Plan | str:
+        """How to run for these operands, or why there is no native way."""
+        shapes = tuple(_shape(v) for v in values)
+        known = {i: int(values[i]) for i in self.sizes}
+        captures = self.node.attrs["captures"]
+        layouts = tuple(_layout(v) for v in values[:captures])
+        key = (shapes, tuple(known.values()), layouts)
+        with self._lock:
+            if key not in self.plans:
+                try:
+                    self.plans[key] = Plan(self.node, infer(self.node, shapes, known), layouts)
+                except NotNative as reason:
+                    self.plans[key] = str(reason)
+            return self.plans[key]
+
+
+def _shape(value: Any) -> Shape | None:
+    if isinstance(value, BlockStack):
+        return value.shape
+    if isinstance(value, list):
+        return next((tuple(v.shape) for v in value if v is not None), None)
+    return tuple(value.shape)
+
+
+def _layout(value: Any) -> Layout:
+    if not isinstance(value, np.ndarray) or value.ndim == 0 or value.flags.c_contiguous:
+        return "rows"
+    if value.size > 1 and not any(value.strides):
+        return "one"
+    if value.ndim == 2 and value.flags.f_contiguous:
+        return "columns"
+    return "rows"
+
+
+@dataclass
+class _Stack:
+    """A stack during a run. `block` is the array that the loop works on, with `start` rows in it at first."""
+
+    use: StackUse
+    stack: BlockStack
+    place: dict[str, int]
+    block: np.ndarray | None = None
+    start: int = 0
+    # Rows of a fresh block, where loops inside push.
+    room: int = 0
+
+
+class Plan:
+    """A loop compiled for some shapes."""
+
+    def __init__(self, node: Node, shapes: Shapes, layouts: Sequence[Layout]) -> None:
+        self.node = node
+        self.shapes = shapes
+        self.program: LoopProgram = Emitter(node, shapes, layouts).generate()
+        self.captures: int = node.attrs["captures"]
+        self.values = {name: found for found, name in shapes.dims.names.items()}
+        self.function = compiled(self.program.source)
+        self._free: list[dict[int, np.ndarray]] = []
+        self._lock = threading.Lock()
+        per_iteration = sum(use.pushes * self.row_bytes(use) for use in self.program.stacks)
+        self.bytes_per_iteration = per_iteration
+        self.chunk = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, CHUNK_BYTES // max(per_iteration, 1)))
+        # A loop inside may find a stack full in the middle of an iteration: then the chunk runs again.
+        self.may_run_again = any(use.inside for use in self.program.stacks)
+
+    def row_bytes(self, use: StackUse) -> int:
+        return use.dtype.itemsize * self.size(product(use.element))
+
+    def size(self, size: Any) -> int:
+        total: int = size.factor
+        for name in size.names:
+            total *= self.values[name]
+        return total
+
+    # One run.
+
+    def run(self, values: list[Any], run: Run) -> Any:
+        with self._lock:
+            temporaries = self._free.pop() if self._free else {}
+        try:
+            return _Execution(self, values, run, temporaries).run()
+        finally:
+            with self._lock:
+                self._free.append(temporaries)
+
+
+class _Execution:
+    """One run of a plan."""
+
+    def __init__(self, plan: Plan, values: list[Any], run: Run, temporaries: dict[int, np.ndarray]) -> None:
+        self.plan, self.run_state = plan, run
+        self.program = plan.program
+        self.table = np.zeros(FIRST_ENTRY + len(plan.program.entries), np.int64)
+        self.temporaries = temporaries
+        self.kept: list[Any] = []
+        self.scalars: dict[int, np.ndarray] = {}
+        self.states: dict[int, list[np.ndarray]] = {}
+        self.stacks: dict[int, _Stack] = {}
+        uses = {use.position: use for use in plan.program.stacks}
+        for place, entry in enumerate(plan.program.entries, FIRST_ENTRY):
+            self._fill(place, entry, values, uses)
+        first = values[plan.captures] if len(values) > plan.captures else None
+        self.trips_at_first = int(first) if isinstance(first, np.integer | np.ndarray) and np.ndim(first) == 0 else None
+        values.clear()
+        self.done = 0
+
+    def _fill(self, place: int, entry: Entry, values: list[Any], uses: dict[int, StackUse]) -> None:
+        kind, position = entry.kind, entry.position
+        if kind == "dim":
+            self.table[place] = position
+        elif kind == "operand":
+            self.table[place] = self._address(self._operand(values[position]))
+        elif kind == "constant":
+            assert entry.array is not None
+            self.table[place] = self._address(np.ascontiguousarray(entry.array))
+        elif kind == "temporary":
+            if place not in self.temporaries:
+                self.temporaries[place] = np.empty(max(self.plan.size(entry.size), 1), entry.dtype)
+            self.table[place] = self.temporaries[place].ctypes.data
+        elif kind == "routine":
+            self.table[place] = blas_address(entry.name)
+        elif kind == "scalar":
+            self.scalars[position] = np.array(values[position]).reshape(1)
+            self.table[place] = self.scalars[position].ctypes.data
+        elif kind == "state":
+            value, values[position] = values[position], None
+            state = value if _is_own(value) else np.array(value, order="C")
+            del value
+            self.states[position] = [state, np.empty_like(state)]
+            self.table[place] = state.ctypes.data
+        elif kind == "other":
+            self.table[place] = self.states[position][1].ctypes.data
+        else:
+            if position not in self.stacks:
+                value, values[position] = values[position], None
+                self.stacks[position] = _Stack(uses[position], self._block_stack(value, uses[position]), {})
+            self.stacks[position].place[kind] = place
+
+    def _operand(self, value: Any) -> np.ndarray:
+        return value if _layout(value) != "rows" else np.ascontiguousarray(value)
+
+    def _address(self, array: np.ndarray) -> int:
+        self.kept.append(array)
+        return array.ctypes.data
+
+    def _block_stack(self, value: Any, use: StackUse) -> BlockStack:
+        shape = tuple(self.plan.size(d) for d in use.element)
+        if isinstance(value, BlockStack):
+            return value.copy()
+        return from_rows(use.dtype, shape, value)
+
+    def run(self) -> Any:
+        plan, table = self.plan, self.table
+        maximum = plan.node.attrs.get("maximum_iterations")
+        limit = min(FIRST_ITERATIONS, plan.chunk)
+        while True:
+            table[LIMIT] = limit if maximum is None else min(limit, maximum - self.done)
+            for stack in self.stacks.values():
+                self._lend(stack, int(table[LIMIT]))
+            saved = self._snapshot() if plan.may_run_again else None
+            plan.function(table)
+            status = Status(int(table[STATUS]))
+            if status in (Status.FULL_INSIDE, Status.EMPTY_INSIDE):
+                assert saved is not None
+                self._run_again(status, saved)
+                continue
+            if status > Status.EMPTY_INSIDE:
+                raise self._error(status)
+            self.done += int(table[TRIPS])
+            for stack in self.stacks.values():
+                self._take_back(stack)
+            if status is Status.FINISHED:
+                break
+            if status is Status.LIMIT and self.done == maximum:
+                self._check_maximum(maximum)
+                break
+            if status is Status.EMPTY:
+                self._join(self.program.stacks[self._stack_number()])
+            limit = min(2 * limit, plan.chunk)
+        return self._results()
+
+    def _stack_number(self) -> int:
+        """Which of the stacks the function named."""
+        number = self.plan.captures + int(self.table[PLACE])
+        return next(k for k, use in enumerate(self.program.stacks) if use.position == number)
+
+    # Stacks.
+
+    def _lend(self, stack: _Stack, iterations: int) -> None:
+        """Give the function an array of the stack's rows."""
+        use, shape = stack.use, stack.stack.shape
+        if use.mode == "push":
+            room = max(use.pushes * iterations, stack.room, 1)
+            if use.inside:
+                room = stack.room = max(stack.room, 4 * iterations)
+            stack.block, stack.start = np.empty((room, *shape), use.dtype), 0
+        elif use.mode == "pop":
+            # By whole blocks: a loop that pops as another pushed takes exactly what that pushed in a chunk.
+            stack.block = stack.stack.top(1)
+            stack.start = len(stack.block)
+        else:
+            stack.start = len(stack.stack)
+            stack.room = max(stack.room, stack.start + use.pushes * iterations + (4 * iterations if use.inside else 0))
+            stack.block = stack.stack.whole(max(stack.room, 1))
+            if use.marks:
+                self._lend_marks(stack)
+        self.table[stack.place["rows"]] = stack.block.ctypes.data
+        self.table[stack.place["length"]] = stack.start
+        self.table[stack.place["capacity"]] = len(stack.block)
+
+    def _lend_marks(self, stack: _Stack) -> None:
+        assert stack.block is not None
+        marks = np.zeros(len(stack.block), np.uint8)
+        given = stack.stack.written
+        marks[: stack.start] = 1 if given is None else given[: stack.start]
+        stack.stack.written = marks
+        self.table[stack.place["written"]] = marks.ctypes.data
+
+    def _take_back(self, stack: _Stack) -> None:
+        """Take the rows back as the function left them."""
+        count = int(self.table[stack.place["length"]])
+        block, counters = stack.block, self.run_state.counters
+        assert block is not None
+        if stack.use.mode == "push":
+            if count * 2 < len(block):
+                block = block[:count].copy()
+            stack.stack.append(block, count)
+        elif stack.use.mode == "pop":
+            counters.pops += stack.start - count
+            stack.stack.drop(stack.start - count)
+        else:
+            stack.stack.blocks = [Block(block, count)] if count else []
+        if count > stack.start:
+            counters.pushes += count - stack.start
+            counters.pushed_bytes += (count - stack.start) * self.plan.row_bytes(stack.use)
+
+    def _join(self, use: StackUse) -> None:
+        """Bring the last two blocks of a stack together: an iteration needs rows of both."""
+        stack = self.stacks[use.position].stack
+        had = stack.blocks[-1].count if stack.blocks else 0
+        if len(stack) == had:
+            raise ExecutionError("stack: popped more values than were pushed", source=self.plan.node.source)
+        stack.top(had + 1)
+
+    def _snapshot(self) -> dict[str, Any]:
+        """The state that the chunk starts from, for stacks that may turn out too small inside an iteration."""
+        return {
+            "scalars": {i: x.copy() for i, x in self.scalars.items()},
+            "states": {i: pair[0].copy() for i, pair in self._current().items()},
+            "wholes": {
+                i: s.block[: s.start].copy()
+                for i, s in self.stacks.items()
+                if s.use.mode == "whole" and s.block is not None
+            },
+            "written": {i: s.stack.written.copy() for i, s in self.stacks.items() if s.stack.written is not None},
+        }
+
+    def _current(self) -> dict[int, list[np.ndarray]]:
+        """Each carried array and its other one, as they lie now."""
+        found = {}
+        for place, entry in enumerate(self.program.entries, FIRST_ENTRY):
+            if entry.kind == "state":
+                pair = self.states[entry.position]
+                if pair[0].ctypes.data != self.table[place]:
+                    pair.reverse()
+                found[entry.position] = pair
+        return found
+
+    def _run_again(self, status: Status, saved: dict[str, Any]) -> None:
+        """Back to the state before the chunk, with more room or more rows."""
+        use = self.program.stacks[self._stack_number()]
+        stack = self.stacks[use.position]
+        if status is Status.EMPTY_INSIDE:
+            self._join(use)
+        else:
+            assert stack.block is not None
+            stack.room = 2 * len(stack.block)
+        for i, x in saved["scalars"].items():
+            self.scalars[i][:] = x
+        for i, pair in self._current().items():
+            pair[0][...] = saved["states"][i]
+        for i, rows in saved["wholes"].items():
+            other = self.stacks[i]
+            assert other.block is not None
+            other.block[: len(rows)] = rows
+        for i, marks in saved["written"].items():
+            self.stacks[i].stack.written = marks
+
+    # The end.
+
+    def _results(self) -> Any:
+        results: list[Any] = []
+        states = self._current()
+        for i, v in enumerate(self.plan.node.results):
+            position = self.plan.captures + i
+            if isinstance(v.type, StackType):
+                results.append(self.stacks[position].stack)
+            elif position in states:
+                results.append(states[position][0])
+            else:
+                results.append(self.scalars[position][0])
+        self.run_state.counters.looped(self.plan.node, self.done)
+        return results if len(results) != 1 else results[0]
+
+    def _check_maximum(self, maximum: int) -> None:
+        """At the maximum the condition must be false."""
+        self.table[LIMIT] = 0
+        for stack in self.stacks.values():
+            self._lend(stack, 1)
+        self.plan.function(self.table)
+        if Status(int(self.table[STATUS])) is Status.FINISHED:
+            return
+        node = self.plan.node
+        raise MaximumIterationsError(
+            f"while_loop: the condition still holds after maximum_iterations={maximum} iterations",
+            source=node.source,
+            expected=f"a condition that is false after at most {maximum} iterations",
+            got=f"true after {maximum} iterations",
+            hint="raise maximum_iterations, or check that the condition becomes false",
+        )
+
+    def _error(self, status: Status) -> CtrlgradError:
+        place, found, bound = (int(self.table[i]) for i in (PLACE, FOUND, BOUND))
+        site = self.program.sites[place]
+        name, source = site.node.op.name, site.node.source
+        if status is Status.WRITTEN_TWICE:
+            error: CtrlgradError = ExecutionError(
+                f"TensorArray: slot {found} is written twice",
+                source=source,
+                expected="a slot that was not written before",
+                got=f"another write at index {found}",
+                hint="TensorArray(..., rewritable=True) makes an array whose slots may be written again",
+            )
+        elif status is Status.TOO_MANY_ITERATIONS:
+            maximum = site.node.attrs["maximum_iterations"]
+            error = MaximumIterationsError(
+                f"while_loop: the condition still holds after maximum_iterations={maximum} iterations",
+                source=source,
+                expected=f"a condition that is false after at most {maximum} iterations",
+                got=f"true after {maximum} iterations",
+                hint="raise maximum_iterations, or check that the condition becomes false",
+            )
+        elif name.startswith("stack_"):
+            error = IndexOutOfRangeError(
+                f"TensorArray: index {found} is out of range",
+                source=source,
+                expected=f"-{bound} <= index < {bound}" if bound else "an array with at least one slot",
+                got=str(found),
+                hint="give the array a larger size, or none: then a write at index size() makes it grow",
+            )
+        else:
+            error = IndexOutOfRangeError(
+                f"{name}: index {found} is out of bounds for axis {site.axis} with size {bound}",
+                source=source,
+                expected=f"-{bound} <= index < {bound}",
+                got=f"index {found}; operands {', '.join(str(v.type) for v in site.node.operands)}",
+                hint="clip the index, or let the loop end before it leaves the array",
+            )
+        for loop, passed in zip(reversed(site.loops), reversed(self.table[ITERATIONS:][: len(site.loops)]), strict=True):
+            error.notes.append(f"in iteration {_number(loop, int(passed), None)} of the {loop_name(loop)}")
+        if status is not Status.TOO_MANY_ITERATIONS or site.loops:
+            iteration = _number(self.plan.node, self.done + int(self.table[TRIPS]), self.trips_at_first)
+            error.notes.append(f"in iteration {iteration} of the {loop_name(self.plan.node)}")
+        return error
+
+
+def _number(loop: Node, passed: int, first: int | None) -> int:
+    """The number of the iteration after `passed` others; a reversed loop counts down from its number of iterations."""
+    if loop.attrs.get("counts_down") and first is not None:
+        return first - 1 - passed
+    return passed
+
+
+def _is_own(value: Any) -> bool:
+    """Whether an array may be overwritten: nobody else holds it or its memory."""
+    return (
+        isinstance(value, np.ndarray)
+        and sys.getrefcount(value) <= _OWN_COUNT
+        and value.base is None
+        and value.flags.writeable
+        and value.flags.c_contiguous
+    )
+
+
+def _count(value: Any) -> int:
+    return sys.getrefcount(value)
+
+
+def _own_count() -> int:
+    value = np.empty(1)
+    return _count(value)
+
+
+_OWN_COUNT = _own_count()
+__all__ = ["NativeLoop", "Plan", "loop_name"]

@@ -1,0 +1,182 @@
+"""The API reference, made from signatures and docstrings.
+
+python docs/build_api.py > docs/api.md
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import ctrlgrad
+
+SECTION = re.compile(r"^(Args|Returns|Raises[^:]*):(.*)$")
+# An entry of a section begins at the section's own indentation; what is indented further continues it.
+ENTRY = re.compile(r"^    (\S.*)$")
+
+
+def modules() -> list[tuple[str, ModuleType]]:
+    """The public modules by the names under which they are used."""
+    top: list[tuple[str, ModuleType]] = [("ctrlgrad", ctrlgrad)]
+    parts = [(f"ctrlgrad.{name}", getattr(ctrlgrad, name)) for name in sorted(ctrlgrad.__all__)]
+    top += [(name, part) for name, part in parts if isinstance(part, ModuleType)]
+    array = ctrlgrad.numpy
+    return top + [(f"ctrlgrad.numpy.{name}", getattr(array, name)) for name in ("fft", "linalg")]
+
+
+def members(module: ModuleType) -> list[tuple[str, Any]]:
+    """The public names of a module: `__all__`, or what it defines itself. No modules among them."""
+    listed = getattr(module, "__all__", None)
+    if listed is None:
+        listed = [
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        ]
+    found = [(name, getattr(module, name)) for name in sorted(listed)]
+    return [(name, value) for name, value in found if not isinstance(value, ModuleType)]
+
+
+def is_documented(value: Any) -> bool:
+    """Whether a name has an entry of its own: constants, dtypes and NumPy's own functions are only listed."""
+    return callable(value) and (getattr(value, "__module__", None) or "").startswith("ctrlgrad")
+
+
+def signature(value: Any) -> list[str]:
+    """The parameters with their annotations and defaults, as they stand in the source."""
+    if inspect.isclass(value) and (issubclass(value, BaseException) or "__init__" not in vars(value)):
+        return []
+    shown: list[str] = []
+    before = None
+    for name, parameter in inspect.signature(value).parameters.items():
+        if before is parameter.POSITIONAL_ONLY is not parameter.kind:
+            shown.append("/")
+        if parameter.kind is parameter.KEYWORD_ONLY and before not in (
+            parameter.KEYWORD_ONLY,
+            parameter.VAR_POSITIONAL,
+        ):
+            shown.append("*")
+        if name != "self":
+            shown.append(_parameter(parameter))
+        before = parameter.kind
+    return shown + ["/"] * (before is inspect.Parameter.POSITIONAL_ONLY)
+
+
+def call(name: str, value: Any) -> str:
+    """How a function is called, in a block of code; long ones with a line per parameter."""
+    parameters = signature(value)
+    line = f"{name}({', '.join(parameters)})"
+    if len(line) > 100:
+        line = "\n".join([f"{name}(", *(f"    {parameter}," for parameter in parameters), ")"])
+    return f"```python\n{line}\n```"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    text = star + parameter.name
+    annotation = parameter.annotation
+    if isinstance(annotation, str) and annotation != "Any":
+        text += f": {annotation}"
+    if parameter.default is parameter.empty:
+        return text
+    default = parameter.default
+    if type(default) is object:  # a mark for an argument that was left out
+        shown = "..."
+    else:
+        shown = f"numpy.{default.__name__}" if isinstance(default, type) else repr(default)
+    return f"{text} = {shown}" if ": " in text else f"{text}={shown}"
+
+
+def markdown(docstring: str) -> str:
+    """A docstring as Markdown: sections become lists, examples and formulas blocks of code."""
+    blocks = []
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
+        lines = paragraph.splitlines()
+        section = SECTION.match(lines[0])
+        if lines[0].lstrip().startswith(">>>"):
+            blocks.append("\n".join(["```pycon", *inspect.cleandoc(paragraph).splitlines(), "```"]))
+        elif section and section[2]:
+            blocks.append("\n".join([f"**{section[1]}:**{section[2]}", *(line.strip() for line in lines[1:])]))
+        elif section and section[1] == "Returns":
+            blocks.append("\n".join(["**Returns:**", *(line.strip() for line in lines[1:])]))
+        elif section:
+            blocks += [f"**{section[1]}:**", _entries(lines[1:])]
+        elif all(line.startswith("    ") for line in lines):
+            blocks.append("\n".join(["```text", *(line[4:] for line in lines), "```"]))
+        else:
+            blocks.append(paragraph)
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _entries(lines: list[str]) -> str:
+    """`name: text` becomes a list entry, however many lines it goes on for."""
+    entries: list[str] = []
+    for line in lines:
+        begins = ENTRY.match(line)
+        if begins or not entries:
+            entries.append(line.strip())
+        else:
+            entries[-1] += "\n  " + line.strip()
+    named = (re.sub(r"^([\w, *]+): ", r"`\1`: ", entry) for entry in entries)
+    return "\n".join(f"- {entry}" for entry in named)
+
+
+def methods(value: Any) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties of a class that say what they do."""
+    if not inspect.isclass(value) or issubclass(value, BaseException):
+        return
+    for name, method in sorted(vars(value).items()):
+        if not name.startswith("_") and isinstance(method, FunctionType | property) and method.__doc__:
+            yield name, method
+
+
+def entry(name: str, value: Any) -> Iterator[str]:
+    """A function or a class with its methods."""
+    yield f"### {name}"
+    if not (inspect.isclass(value) and not signature(value)):
+        yield call(name, value)
+    yield markdown(value.__doc__ or "")
+    for method_name, method in methods(value):
+        yield f"#### {name}.{method_name}"
+        if not isinstance(method, property):
+            yield call(method_name, method)
+        yield markdown(method.__doc__)
+
+
+def page() -> Iterator[str]:
+    """The reference, block by block."""
+    yield "# API reference"
+    yield (
+        "Made from the docstrings by `python docs/build_api.py > docs/api.md`. The examples run as doctests.\n"
+        "[operations.md](operations.md) lists the derivative rules, op by op."
+    )
+    everything = [(name, module, members(module)) for name, module in modules()]
+    yield "\n".join(f"- [{name}](#{name.replace('.', '')}): {len(found)} names" for name, _, found in everything)
+    for name, module, found in everything:
+        yield f"## {name}"
+        yield markdown(module.__doc__ or "")
+        plain = [f"`{label}`" for label, value in found if not is_documented(value)]
+        if plain:
+            yield f"NumPy's own: {', '.join(plain)}."
+        labels = {label for label, _ in found}
+        for label, value in found:
+            if not is_documented(value):
+                continue
+            own = getattr(value, "__name__", label)
+            if own != label and own in labels and getattr(module, own) is value:
+                yield f"### {label}"
+                yield f"Another name of `{own}`."
+            else:
+                yield from entry(label, value)
+
+
+def text() -> str:
+    """The whole page."""
+    return "\n\n".join(block.strip("\n") for block in page() if block) + "\n"
+
+
+if __name__ == "__main__":
+    print(text(), end="")
