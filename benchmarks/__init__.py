@@ -1,1 +1,1 @@
-"""Comparisons of cost: each module runs by `python -m benchmarks.NAME` and prints a table."""
+"""Comparisons of cost: `python -m benchmarks` with other systems, `python -m benchmarks.NAME` of ctrlgrad alone."""

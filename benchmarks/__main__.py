@@ -32,7 +32,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="CASE", help="names of cases, or patterns such as 'lstm-*'")
     parser.add_argument("--peers", nargs="+", choices=PEERS, metavar="NAME", help=f"from {', '.join(PEERS)}")
     parser.add_argument("--repeats", type=int, default=7, metavar="N", help="rounds per case (default 7)")
-    parser.add_argument("--engine", default="auto", help="ctrlgrad's engine (default auto)")
+    parser.add_argument("--engine", default="native", help="ctrlgrad's engine (default native)")
     parser.add_argument("--cores", type=int, default=CORES, help=f"cores for each system (default {CORES})")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds one request may take (default 600)")
     parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="the Python of a peer")

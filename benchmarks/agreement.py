@@ -19,14 +19,15 @@ def load(path: Path) -> dict[str, np.ndarray]:
 def difference(results: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> tuple[float, str]:
     """The largest difference relative to the largest entry of the expected array, and the array's name.
 
-    Arrays that are missing, differ in shape, or hold a NaN where the other holds none differ by infinity.
+    Arrays that are missing, differ in shape, or hold a NaN or Inf differ by infinity.
     """
     worst = (0.0, "")
     for name in sorted(set(results) | set(expected)):
         if name not in results or name not in expected or results[name].shape != expected[name].shape:
             return float("inf"), name
         size = float(np.max(np.abs(expected[name]), initial=0.0))
-        gap = float(np.max(np.abs(results[name] - expected[name]), initial=0.0))
+        with np.errstate(invalid="ignore"):
+            gap = float(np.max(np.abs(results[name] - expected[name]), initial=0.0))
         relative = gap / size if size else (0.0 if gap == 0 else float("inf"))
         worst = max(worst, (float("inf") if np.isnan(relative) else relative, name))
     return worst

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.case import Case, Goal
-from benchmarks.measure import Outcome
+from benchmarks.outcome import Outcome
 
 
 @dataclass

@@ -13,7 +13,7 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.autograph import convert
-from ctrlgrad.engines.reference import FiniteCheck, Run, run_graph
+from ctrlgrad.engines import run_on
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, is_weak, set_evaluator, type_of, value_in
@@ -103,7 +103,8 @@ class Function:
         if trace.current() is not None:
             return self.fn(*args, **kwargs)
         concrete, arrays = self._specialize(args, kwargs)
-        results = _evaluate(concrete.simplified, arrays)
+        engine = self.engine if self.engine != "auto" else current_options().engine
+        results = _evaluate_on(engine, concrete.simplified, arrays)
         return tree.unflatten(concrete.treedef, hand_out(concrete.simplified, results, arrays))
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
@@ -277,7 +278,11 @@ def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any]) -> 
 
 
 def _evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-    return run_graph(graph, arrays, Run(finite=FiniteCheck() if current_options().check_nans else None))
+    return _evaluate_on(current_options().engine, graph, arrays)
+
+
+def _evaluate_on(engine: str, graph: Graph, arrays: Sequence[Any]) -> list[Any]:
+    return run_on(engine, graph, arrays, current_options().check_nans)
 
 
 set_evaluator(_evaluate)
@@ -295,7 +300,8 @@ def function(
 
     Args:
         fn: takes and returns pytrees of arrays and numbers. Leaves of other types are part of the signature.
-        engine: "reference", or "auto" for the best engine that is installed.
+        engine: "reference"; "native" to compile every loop to machine code that has a native form; "auto" to compile
+            loops once they have run long enough for it to pay; what `ctrlgrad.options` says, if left out.
         signature: one `TensorSpec` (or pytree of them) per positional argument; None for an unknown dimension.
         name: how the graph is called.
         autograph: whether Python's `if`, `while`, `for`, `and`, `or` and `not` on traced tensors become `cond` and
@@ -324,7 +330,7 @@ def function(
         )
     if autograph:
         fn = convert(fn)
-    return Function(fn, engine if engine != "auto" else current_options().engine, signature, name)
+    return Function(fn, engine, signature, name)
 
 
 __all__ = ["Function", "TensorSpec", "argument_names", "function", "hand_out"]

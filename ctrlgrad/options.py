@@ -8,11 +8,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from ctrlgrad.engines import ENGINES
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.source import here
-
-ENGINES = ("auto", "reference")
-
 
 @dataclass(frozen=True)
 class Options:
@@ -42,7 +40,7 @@ def options(**changes: Any) -> Iterator[Options]:
     """Set options for a block; the former ones come back at its end, whatever happens.
 
     Args:
-        engine: which engine runs graphs that do not name one: "auto" or "reference".
+        engine: which engine runs graphs that do not name one: "auto", "native" or "reference".
         check_nans: stop with a `NonFiniteError` at the first op that makes a NaN or an Inf. It names the line, says
             whether it happened in a gradient, and in which iteration of each loop.
 

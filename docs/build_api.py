@@ -50,19 +50,17 @@ def signature(value: Any) -> list[str]:
     if inspect.isclass(value) and (issubclass(value, BaseException) or "__init__" not in vars(value)):
         return []
     shown: list[str] = []
-    before = None
+    before: Any = None
     for name, parameter in inspect.signature(value).parameters.items():
-        if before is parameter.POSITIONAL_ONLY is not parameter.kind:
+        kind = parameter.kind
+        if before == parameter.POSITIONAL_ONLY != kind:
             shown.append("/")
-        if parameter.kind is parameter.KEYWORD_ONLY and before not in (
-            parameter.KEYWORD_ONLY,
-            parameter.VAR_POSITIONAL,
-        ):
+        if kind == parameter.KEYWORD_ONLY and before not in (kind, parameter.VAR_POSITIONAL):
             shown.append("*")
         if name != "self":
             shown.append(_parameter(parameter))
-        before = parameter.kind
-    return shown + ["/"] * (before is inspect.Parameter.POSITIONAL_ONLY)
+        before = kind
+    return shown + ["/"] * (before == inspect.Parameter.POSITIONAL_ONLY)
 
 
 def call(name: str, value: Any) -> str:
@@ -75,8 +73,8 @@ def call(name: str, value: Any) -> str:
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-    text = star + parameter.name
+    stars = (parameter.kind == parameter.VAR_POSITIONAL) + 2 * (parameter.kind == parameter.VAR_KEYWORD)
+    text: str = "*" * stars + parameter.name
     annotation = parameter.annotation
     if isinstance(annotation, str) and annotation != "Any":
         text += f": {annotation}"

@@ -60,6 +60,8 @@ def test_a_forward_run_saves_nothing(program: Program) -> None:
     assert all(node.op.name != "stack_pop" for node in walk(graph))
     collected = {"scan_over_pytrees", "scan_in_reverse", "scan_in_a_scan", "embedding_and_einsum"}
     collected |= {"rows_collected_from_an_unknown_size"}
+    # These push themselves.
+    collected |= {"a_write_that_appends", "a_write_that_appends_to_a_rewritable_array", "writes_that_append_in_a_loop"}
     assert (count(graph, *program.args).pushes > 0) == (program.name in collected)
 
 
@@ -252,8 +254,8 @@ def _mostly_cut(w: Any, v: Any, n: Any) -> Any:
 
 
 def test_a_long_loop_pushes_only_what_is_not_cut() -> None:
-    """100,000 iterations, one number each; the vectors behind `stop_gradient` leave nothing."""
-    w, v, n = np.float64(0.5), np.linspace(0.0, 1.0, 10), 100_000
+    """20,000 iterations, one number each; the vectors behind `stop_gradient` leave nothing."""
+    w, v, n = np.float64(0.5), np.linspace(0.0, 1.0, 10), 20_000
     graph = gradient_graph(_mostly_cut, w, v, np.int64(1))
     run = Run()
     tracemalloc.start()
@@ -265,7 +267,7 @@ def test_a_long_loop_pushes_only_what_is_not_cut() -> None:
     assert run.counters.pushes == n
     assert run.counters.pushed_bytes == 8 * n
     # A pushed number is a scalar object of 32 bytes and a reference to it; a list grows by an eighth at a time.
-    assert peak <= n * (32 + 8 * 9 / 8) + 2**20
+    assert peak <= n * (32 + 8 * 9 / 8) + 2**17
     means, u = [], v
     for _ in range(n):
         u = np.sin(u * 3.0) * np.cos(u) + 0.1
@@ -349,12 +351,18 @@ def test_no_loop_body_makes_an_array_of_all_rows(kind: str, order: int) -> None:
             assert not large or node.op.name in updates, f"{node.op.name} makes {node.results[0].type} in a loop body"
 
 
-# This program needs an array as it was before an update: it must be copied.
-NEEDS_THE_OLD_ARRAY = "tensor_array_updated_two_ways"
+# These programs need an array as it was before an update: it must be copied.
+NEED_THE_OLD_ARRAY = {
+    "tensor_array_updated_two_ways",
+    "a_write_that_appends",
+    "a_write_that_appends_to_a_rewritable_array",
+    "a_write_that_appends_to_rows",
+    "writes_that_append_in_a_loop",
+}
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if p.name != NEEDS_THE_OLD_ARRAY], ids=repr)
+@pytest.mark.parametrize("program", [p for p in PROGRAMS if p.name not in NEED_THE_OLD_ARRAY], ids=repr)
 def test_a_stack_is_read_before_it_is_updated(program: Program, order: int) -> None:
     """A stack that is looked at after an update took it would be copied whole, in every iteration."""
     graph = (program.function() if order == 0 else program.grad_function(order)).graph(*program.args)

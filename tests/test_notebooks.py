@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -16,6 +17,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+README = FOLDER.parent / "README.md"
 
 
 def execute(path: Path) -> Any:
@@ -79,6 +81,21 @@ def test_there_are_notebooks_and_graphs_in_them() -> None:
         "graph grow_backward",
         "graph grad_grow",
     ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_outputs_say_nothing_of_the_machine(path: Path) -> None:
+    """No folders of the machine that executed it, no temporary files, no warnings."""
+    committed = nbformat.read(path, as_version=4)
+    outputs = [output for cell in committed.cells for output in cell.get("outputs", [])]
+    texts = [str(output.get("text", "")) + str(output.get("data", {}).get("text/plain", "")) for output in outputs]
+    assert [text for text in texts if re.search(r"/(tmp|home|root|work|usr|Users)/|ipykernel_", text)] == []
+    assert [output.text for output in outputs if output.get("name") == "stderr"] == []
+
+
+def test_the_readme_lists_every_notebook() -> None:
+    listed = re.findall(r"\(notebooks/(\w+\.ipynb)\)", README.read_text())
+    assert sorted(listed) == [path.name for path in NOTEBOOKS]
 
 
 def test_the_kernel_is_this_python() -> None:

@@ -106,9 +106,10 @@ def many_lengths(size: Sequence[int], count: int, shortest: int, longest: int) -
     def read_all(results: Any) -> dict[str, np.ndarray]:
         return _read_layer("lstm", hidden, results[-1]) | {"losses": np.array([float(loss) for loss, _ in results])}
 
-    return Program(
-        step=lambda: [_layer_step(net, lambda xs=xs: net(xs)[0].pow(2).mean()) for xs in batches], read=read_all
-    )
+    def loss_of(xs: Any) -> Callable[[], Any]:
+        return lambda: net(xs)[0].pow(2).mean()
+
+    return Program(step=lambda: [_layer_step(net, loss_of(xs)) for xs in batches], read=read_all)
 
 
 def _layer(cell: str, inputs: int, hidden: int, shared: dict[str, np.ndarray]) -> Any:

@@ -46,27 +46,29 @@ class JaxJudge:
 
     def derivative(self, directions: Sequence[Leaves] = ()) -> JaxDerivative:
         """The value and gradient of s_k for k directions, each with one array per differentiated input."""
+        return self.derivatives(directions)[-1]
+
+    def derivatives(self, directions: Sequence[Leaves] = ()) -> list[JaxDerivative]:
+        """The same of s_0, ..., s_k: the last one computes those before it on its way, in one compiled program."""
         with x64():
-            function = jax.value_and_grad(self._along(directions))
-            value, gradient = self.translation.run(function, self._point())
-            return JaxDerivative(np.asarray(value), tuple(np.asarray(g) for g in gradient), self.translation.form)
+            found = self.translation.run(self._pairs(directions), self._point())
+            return [
+                JaxDerivative(np.asarray(value), tuple(np.asarray(g) for g in gradient), self.translation.form)
+                for value, gradient in found
+            ]
 
     def directional(self, direction: Leaves, directions: Sequence[Leaves] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """The value of s_k and its derivative along one more direction, by JAX's forward mode."""
+        """The value of s_k and its derivative along one more direction, by JAX's forward mode alone."""
         with x64():
-            function = self._along(directions)
-            tangent = tuple(map(jnp.asarray, direction))
-            value, slope = self.translation.run(lambda x: jax.jvp(function, (x,), (tangent,)), self._point())
+            function: Callable[..., Any] = self._scalar
+            for d in directions:
+                function = _tangent(function, d)
+            both = lambda point: (function(point), _tangent(function, direction)(point))
+            value, slope = self.translation.run(both, self._point())
             return np.asarray(value), np.asarray(slope)
 
     def _point(self) -> tuple[Any, ...]:
         return tuple(jnp.asarray(self.arguments[position]) for position in self.wrt)
-
-    def _along(self, directions: Sequence[Leaves]) -> Callable[..., Any]:
-        function: Callable[..., Any] = self._scalar
-        for direction in directions:
-            function = _along_one(function, direction)
-        return function
 
     def _scalar(self, point: tuple[Any, ...]) -> Any:
         arguments: list[Any] = list(self.arguments)
@@ -75,10 +77,25 @@ class JaxJudge:
         (result,) = self.translation.function(*arguments)
         return result
 
+    def _pairs(self, directions: Sequence[Leaves]) -> Callable[..., Any]:
+        """A function of the point that gives the value and gradient of s_0, ..., s_k.
 
-def _along_one(function: Callable[..., Any], direction: Leaves) -> Callable[..., Any]:
-    def along(point: tuple[Any, ...]) -> Any:
-        gradient = jax.grad(function)(point)
-        return sum(jnp.sum(g * v) for g, v in zip(gradient, direction, strict=True))
+        Along v, the value of s_k changes by the value of s_{k+1}, and its gradient by that of s_{k+1}, since second
+        derivatives are symmetric: one reverse pass serves all orders.
+        """
+        function: Callable[..., Any] = lambda point: (jax.value_and_grad(self._scalar)(point),)
+        for direction in directions:
+            function = _with_next(function, direction)
+        return function
 
-    return along
+
+def _with_next(function: Callable[..., Any], direction: Leaves) -> Callable[..., Any]:
+    def pairs(point: tuple[Any, ...]) -> Any:
+        found, moved = jax.jvp(function, (point,), (tuple(map(jnp.asarray, direction)),))
+        return (*found, moved[-1])
+
+    return pairs
+
+
+def _tangent(function: Callable[..., Any], direction: Leaves) -> Callable[..., Any]:
+    return lambda point: jax.jvp(function, (point,), (tuple(map(jnp.asarray, direction)),))[1]

@@ -86,7 +86,8 @@ def translate(graph: Graph, arguments: Sequence[Any], form: Form | None = None) 
     recording = record(graph, arguments)
     if form == "unrolled":
         return Translation(graph, "unrolled", recording, _Unrolled().function(graph))
-    function = _Scan(recording).function(graph)
+    # Compiled as a whole: JAX then walks the graph once, and not again for each derivative.
+    function = jax.jit(_Scan(recording).function(graph))
     try:
         with x64():
             jax.eval_shape(function, *arguments)

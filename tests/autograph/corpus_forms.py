@@ -185,3 +185,13 @@ def stop_gradient_in_a_loop(x, w):
     for _ in range(4):
         y, z = np.sin(y) * w + x, z + cg.stop_gradient(y) * w
     return y * z
+
+
+@form
+def writes_that_append_in_a_loop(x, y, n):
+    array, total = cg.TensorArray("float64").push(x), 0.1 * x
+    for _ in range(n):
+        longer = array.write(array.size(), np.sin(y + 0.5 * total))
+        total = total + 0.3 * np.sum(longer.stack() ** 2, 0) - 0.2 * np.sum(array.stack(), 0) * y
+        array = longer
+    return np.sum(array.stack() ** 3, 0), total

@@ -142,7 +142,7 @@ def test_resuming_a_finished_run_ends_in_the_same_numbers(train):
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_valid_checkpoint_and_exit_code_130(train, text, tmp_path):
     out = tmp_path / "broken"
-    steps = 400
+    steps = 150
     options = ["--hidden", "8", "--batch", "4", "--steps", str(steps), "--text", str(text), "--out", str(out)]
     code = "from ctrlgrad.cli import main; main()"
     process = subprocess.Popen(

@@ -7,10 +7,10 @@ import numpy as np
 import ctrlgrad as cg
 from corpus.program import count, normal, program
 
-UNKNOWN_LENGTH = (cg.TensorSpec((None,)), cg.TensorSpec((1,)), cg.TensorSpec((), "int64"))
+UNKNOWN_LENGTH = (cg.TensorSpec((None,)), cg.TensorSpec((2,)), cg.TensorSpec((), "int64"))
 
 
-@program(normal(301, 2), normal(302, 1), count(2), signature=UNKNOWN_LENGTH)
+@program(normal(301, 2), normal(302, 2), count(2), signature=UNKNOWN_LENGTH)
 def known_sizes_in_an_unknown_carry(x, w, n):
     """The carry's size is unknown, that of the body's result is known: the result's cotangent comes with the carry's
     type, and the shares that the captures get from it must have theirs."""

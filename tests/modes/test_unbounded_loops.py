@@ -73,7 +73,7 @@ pairs = pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 
 def of_jax(fn: Callable, *args):
     with x64():
-        return jax.tree.map(np.asarray, fn(*map(jnp.asarray, args)))
+        return jax.tree.map(np.asarray, jax.jit(fn)(*map(jnp.asarray, args)))
 
 
 def close(found, expected, rtol=1e-10):
@@ -198,7 +198,8 @@ def test_several_arguments_and_pytrees(transform):
     x = np.array([1.0, 2.0])
     theirs = {cg.jacfwd: jax.jacfwd, cg.jacrev: jax.jacrev, cg.hessian: jax.hessian, cg.grad: jax.grad}[transform]
     with x64():
-        expected = jax.tree.map(np.asarray, theirs(f_jax, argnums=(0, 1))(jax.tree.map(jnp.asarray, params), x))
+        of_params = jax.jit(theirs(f_jax, argnums=(0, 1)))
+        expected = jax.tree.map(np.asarray, of_params(jax.tree.map(jnp.asarray, params), x))
     found = transform(f, argnums=(0, 1))(params, x)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
@@ -213,7 +214,7 @@ def test_a_batch_of_loops_and_of_their_derivatives():
     batch = X * np.array([[0.25], [1.0], [2.0], [20.0]])
     with x64():
         values, jacobians, hessians = (
-            np.asarray(jax.vmap(f)(jnp.asarray(batch)))
+            np.asarray(jax.jit(jax.vmap(f))(jnp.asarray(batch)))
             for f in (bounded, jax.jacrev(bounded), jax.hessian(loss(bounded, jnp)))
         )
     close(cg.vmap(ours)(batch), values)

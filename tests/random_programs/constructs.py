@@ -284,8 +284,9 @@ def scan(w: Writer) -> None:
 def _collect(w: Writer, outside: int) -> tuple[Collected, Float]:
     """A value to collect: its shape is known, so that rows have it even where there are none."""
     found = w.floats(lambda k: k.rank < 3 and k.is_static)
-    kind = SCALAR if found is None else found[1]
-    return Collected(value_of(w, kind), ""), kind
+    if found is None:
+        return Collected(w.scalar(), ""), SCALAR
+    return Collected(value_of(w, found[1]), ""), found[1]
 
 
 # Branches and calls.

@@ -36,9 +36,10 @@ def _names() -> dict[str, Any]:
     """What generated code may call."""
     import numba
 
-    from ctrlgrad.engines.native import machine, scalars
+    from ctrlgrad.engines.native import elementary, machine, scalars
 
     names: dict[str, Any] = dict(scalars.FUNCTIONS)
+    names |= {kernel.name: kernel.function for kernel in elementary.KERNELS.values()}
     names |= {f"pointer_{name}": function for name, function in machine.POINTERS.items()}
     for name in ("load", "store", "fetch", "put", "shifted", "gemm"):
         names[name] = getattr(machine, name)

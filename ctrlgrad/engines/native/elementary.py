@@ -1,12 +1,13 @@
 """Elementary functions on float32 and float64 scalars, for loops that are to vectorise.
 
-Each op has one compiled function per dtype. Its body is inlined where it is called, holds no branch and, where `vectorises`
-says so, no call, so that a loop over contiguous arrays becomes packed instructions. Nothing compiles before its first use.
+Each op has one compiled function per dtype. Its body is inlined where it is called, holds no branch and, where
+`vectorises` says so, no call, so that a loop over contiguous arrays becomes packed instructions. Nothing compiles
+before its first use.
 
-Special values are NumPy's: NaN in gives NaN (but `power` gives 1 for x**0 and 1**y, and `hypot` infinity for an infinite
-side), zeros keep their sign, overflow is infinity, and subnormal numbers are neither flushed nor less accurate. Errors
-are in units in the last place (ULP) of the correctly rounded result. `python -m pytest tests/native/test_elementary.py`
-checks them.
+Special values are NumPy's: NaN in gives NaN (but `power` gives 1 for x**0 and 1**y, and `hypot` infinity for an
+infinite side), zeros keep their sign, overflow is infinity, and subnormal numbers are not flushed. Errors are in units
+in the last place (ULP) of the correctly rounded result, and are measured in `tests/native/test_elementary.py`. The
+fused multiply-add is LLVM's: a processor without one gets the same results by a slow call.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad.engines.native.elementary_circular import circular, inverses
-from ctrlgrad.engines.native.elementary_constants import DOUBLE, SINGLE, Format
+from ctrlgrad.engines.native.elementary_constants import DOUBLE, SINGLE
 from ctrlgrad.engines.native.elementary_exact import divisions, instructions, lengths, sums_of_exponentials
 from ctrlgrad.engines.native.elementary_exponential import Kernels, exponentials, logarithms, powers
 
@@ -31,7 +32,7 @@ class Elementary:
     max_ulp: float
     """The stated bound of its error; 0.5 is correct rounding, 0 an exact result.
 
-    For `logaddexp`, ULP of the larger of the result and the larger operand, by magnitude: they may cancel.
+    For `logaddexp`, ULP of the largest of 1, the result and the larger operand, by magnitude: its terms may cancel.
     """
     limit: float | None = None
     """The largest magnitude of an operand for which it is valid; None where all are."""
@@ -49,13 +50,13 @@ _MAX_ULP = {
     "log10": (2.5, 3.0),
     "log1p": (1.6, 1.6),
     "tanh": (2.6, 2.6),
-    "sigmoid": (2.4, 2.4),
+    "sigmoid": (2.5, 2.5),
     "sinh": (1.8, 1.8),
     "cosh": (1.5, 1.5),
     "power": (0.51, 1.5),
     "sin": (1.7, 1.7),
     "cos": (1.7, 1.7),
-    "tan": (3.8, 3.8),
+    "tan": (4.0, 4.0),
     "arcsin": (2.2, 2.4),
     "arccos": (1.5, 1.5),
     "arctan": (1.6, 1.9),
@@ -63,14 +64,14 @@ _MAX_ULP = {
     "arcsinh": (2.2, 2.2),
     "arccosh": (2.4, 2.4),
     "arctanh": (2.2, 2.2),
-    "hypot": (0.51, 1.6),
+    "hypot": (0.51, 2.2),
     "logaddexp": (2.0, 2.0),
     "sqrt": (0.5, 0.5),
 }
 _LIMITED = ("sin", "cos", "tan")
 _LIBRARY = ("remainder", "floor_divide")
-_OPS = (*_MAX_ULP, *_LIBRARY, "floor", "ceil", "trunc", "rint", "abs", "copysign", "sign", "signbit")
-_OPS = (*_OPS, "maximum", "minimum", "nextafter")
+_OPS = (*_MAX_ULP, *_LIBRARY, "floor", "ceil", "trunc", "rint", "abs", "copysign", "sign", "signbit", "maximum")
+_OPS = (*_OPS, "minimum", "nextafter")
 
 
 def _functions() -> dict[str, Kernels]:

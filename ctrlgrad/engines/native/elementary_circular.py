@@ -1,9 +1,10 @@
 """sin, cos, tan and the inverse circular functions as branch-free kernels, for each floating-point format.
 
-sin and cos: abs(x) = n pi / 2 + r with pi / 2 as a sum of three, subtracted by fma (W. J. Cody and W. Waite, "Software
-Manual for the Elementary Functions", 1980, chapter 8), then both polynomials; n says which of them, and its sign. The first
-subtraction is exact, so the relative error of r stays near half an ULP up to `Format.trigonometric_limit`; beyond it the
-kernels are not valid. The inverses reduce to polynomials on [0, 1] or [0, 1/2] by their identities.
+sin and cos: abs(x) = n pi / 2 + r with pi / 2 as a sum of three, subtracted by fma (W. J. Cody and W. Waite,
+"Software Manual for the Elementary Functions", 1980, chapter 8), then both polynomials; n says which of them, and its
+sign. The first subtraction is exact, so the relative error of r stays near half an ULP up to
+`Format.trigonometric_limit`; beyond it the kernels are not valid. The inverses reduce to polynomials on [0, 1] or
+[0, 1/2] by their identities.
 """
 
 from __future__ import annotations
@@ -18,41 +19,41 @@ from ctrlgrad.engines.native.intrinsics import absolute, bits, copysign, fma, ho
 
 def circular(f: Format) -> Kernels:
     """sin, cos and tan, for abs(x) up to `f.trigonometric_limit`."""
-    number, integer, width, magic = f.dtype, f.integer, f.mantissa_bits, f.magic
+    number, integer, magic = f.dtype, f.integer, f.magic
     half, one = number(0.5), number(1)
     two_over_pi = number(2 / math.pi)
     first, second, third = (-part for part in f.pi_half)
     sin_tail, cos_tail = f.sin_tail, f.cos_tail
     top_bit = integer(f.dtype(0).itemsize * 8 - 1)
     above_one = integer(int(top_bit) - 1)
-    bit, odd = integer(1), integer(2)
+    bit = integer(1)
 
     @kernel
-    def counted(a):  # type: ignore[no-untyped-def]
+    def counted(a: Any) -> Any:
         return fma(a, two_over_pi, magic)
 
     @kernel
-    def reduced(a, count):  # type: ignore[no-untyped-def]
+    def reduced(a: Any, count: Any) -> Any:
         n = count - magic
         return fma(n, third, fma(n, second, fma(n, first, a)))
 
     @kernel
-    def sin_of(r):  # type: ignore[no-untyped-def]
+    def sin_of(r: Any) -> Any:
         z = r * r
         return fma(r * z, horner(z, sin_tail), r)
 
     @kernel
-    def cos_of(r):  # type: ignore[no-untyped-def]
+    def cos_of(r: Any) -> Any:
         z = r * r
         return fma(z * z, horner(z, cos_tail), fma(z, -half, one))
 
     @kernel
-    def with_sign(y, sign_bits):  # type: ignore[no-untyped-def]
+    def with_sign(y: Any, sign_bits: Any) -> Any:
         """y, negated where the top bit of the integer is set."""
         return bits(integer(bits(y) ^ integer(integer(sign_bits >> top_bit) << top_bit)))
 
     @kernel
-    def sin(x):  # type: ignore[no-untyped-def]
+    def sin(x: Any) -> Any:
         a = absolute(x)
         count = counted(a)
         r = reduced(a, count)
@@ -61,7 +62,7 @@ def circular(f: Format) -> Kernels:
         return with_sign(y, integer(integer(n << above_one) ^ bits(x)))
 
     @kernel
-    def cos(x):  # type: ignore[no-untyped-def]
+    def cos(x: Any) -> Any:
         a = absolute(x)
         count = counted(a)
         r = reduced(a, count)
@@ -70,7 +71,7 @@ def circular(f: Format) -> Kernels:
         return with_sign(y, integer(n << above_one))
 
     @kernel
-    def tan(x):  # type: ignore[no-untyped-def]
+    def tan(x: Any) -> Any:
         a = absolute(x)
         count = counted(a)
         r = reduced(a, count)
@@ -91,19 +92,19 @@ def inverses(f: Format) -> Kernels:
     arctan_tail, arcsin_tail = f.arctan_tail, f.arcsin_tail
 
     @kernel
-    def arctan_of(t):  # type: ignore[no-untyped-def]
+    def arctan_of(t: Any) -> Any:
         """arctan(t) for t from 0 to 1."""
         z = t * t
         return fma(t * z, horner(z, arctan_tail), t)
 
     @kernel
-    def arctan(x):  # type: ignore[no-untyped-def]
+    def arctan(x: Any) -> Any:
         a = absolute(x)
         y = arctan_of(where(a > one, one / a, a))
         return copysign(where(a > one, (pi_half - y) + pi_half_rest, y), x)
 
     @kernel
-    def arctan2(y, x):  # type: ignore[no-untyped-def]
+    def arctan2(y: Any, x: Any) -> Any:
         p, q = absolute(y), absolute(x)
         steep = p > q
         t = where(steep, q, p) / where(steep, p, q)
@@ -114,20 +115,20 @@ def inverses(f: Format) -> Kernels:
         return copysign(r, y)
 
     @kernel
-    def arcsin_reduced(a):  # type: ignore[no-untyped-def]
+    def arcsin_reduced(a: Any) -> Any:
         """arcsin(a) up to 1/2; above, arcsin(sqrt((1 - a) / 2)) = (pi / 2 - arcsin(a)) / 2."""
         z = where(a > half, (one - a) * half, a * a)
         s = where(a > half, square_root(z), a)
         return fma(s * z, horner(z, arcsin_tail), s)
 
     @kernel
-    def arcsin(x):  # type: ignore[no-untyped-def]
+    def arcsin(x: Any) -> Any:
         a = absolute(x)
         y = arcsin_reduced(a)
         return copysign(where(a > half, (pi_half - two * y) + pi_half_rest, y), x)
 
     @kernel
-    def arccos(x):  # type: ignore[no-untyped-def]
+    def arccos(x: Any) -> Any:
         a = absolute(x)
         y = arcsin_reduced(a)
         small = pi_half - (copysign(y, x) - pi_half_rest)

@@ -1,9 +1,10 @@
 """The constants of the elementary kernels, for each floating-point format.
 
 The coefficients are minimax ones, by Remez's exchange in 50-digit arithmetic, then rounded to the format; what each
-approximates, where, and how closely before that rounding stands beside it. Those of `tanh_*` come from least squares with
-Lawson's weights (C. L. Lawson, 1961), which tend to the minimax rational function. `r`, `f`, `s` are the reduced arguments
-of `elementary_exponential`, `z` is the square of an argument.
+approximates, where, and how closely before that rounding stands beside it. Those of `TANH_*` come from least
+squares with Lawson's weights (C. L. Lawson, 1961), which tend to the minimax rational function, and from a random
+search among neighbouring floats for the smallest error of the result. `r`, `f`, `s` are the reduced arguments of
+`elementary_exponential`, `z` is the square of an argument.
 """
 
 from __future__ import annotations
@@ -104,7 +105,13 @@ def _double() -> Format:
         expm1_tail=_of(
             f,
             [0.5000000000000006, 0.16666666666666588, 0.04166666666657611, 0.008333333333389994, 0.0013888888931795076]
-            + [0.00019841269718269826, 2.4801504978502416e-05, 2.7557407924205865e-06, 2.762616162808833e-07, 2.505375934385204e-08],
+            + [
+                0.00019841269718269826,
+                2.4801504978502416e-05,
+                2.7557407924205865e-06,
+                2.762616162808833e-07,
+                2.505375934385204e-08,
+            ],
         ),
         # 2**-57.8 and 2**-63.7.
         sin_tail=_of(
@@ -163,13 +170,10 @@ LOG_TAIL_EXTENDED = _of(
     + [0.15386770177352646, 0.13256508967164612, 0.13199278092682454],
 )
 TWO_THIRDS = _of(np.float64, [0.6666666666666666, 3.700743415417188e-17])
-# tanh(x) / x = numerator(z) / denominator(z) for abs(x) <= 9.02; 2**-25.5. Beyond, tanh rounds to 1.
+# tanh(x) / x = (1 + z numerator(z)) / denominator(z) for abs(x) <= 9.02; 2**-27.1. Beyond, tanh rounds to 1.
 TANH_LIMIT = np.float32(9.01)
 TANH_NUMERATOR = _of(
     np.float32,
-    [0.9999999790651809, 0.1337969617267915, 0.003494008485876345, 2.0583044324509933e-05, 1.3318452963956048e-08],
+    [0.13083147, 0.0031029927, 1.1144157e-05, -2.0183538e-08, 5.2576114e-11, -8.435475e-14],
 )
-TANH_DENOMINATOR = _of(
-    np.float32,
-    [1.0, 0.46713011424795386, 0.025870974557001557, 0.00032830498500570533, 7.761768898749651e-07],
-)
+TANH_DENOMINATOR = _of(np.float32, [1.0, 0.46416473, 0.024491342, 0.00025447385])

@@ -12,6 +12,7 @@ from ctrlgrad.engines.native.elementary_exponential import Kernels, kernel
 from ctrlgrad.engines.native.intrinsics import (
     absolute,
     bits,
+    c_remainder,
     ceil,
     copysign,
     floor,
@@ -27,28 +28,28 @@ def instructions(f: Format) -> Kernels:
     number, integer = f.dtype, f.integer
     zero, one = number(0), number(1)
     smallest = np.finfo(number).smallest_subnormal
-    step, none = integer(1), integer(0)
+    up, down, none = integer(1), integer(-1), integer(0)
 
     @kernel
-    def sign(x):  # type: ignore[no-untyped-def]
+    def sign(x: Any) -> Any:
         return where(x > zero, one, where(x < zero, -one, where(x == zero, zero, x)))
 
     @kernel
-    def signbit(x):  # type: ignore[no-untyped-def]
+    def signbit(x: Any) -> Any:
         return bits(x) < none
 
     @kernel
-    def maximum(x, y):  # type: ignore[no-untyped-def]
+    def maximum(x: Any, y: Any) -> Any:
         return where((x >= y) | (x != x), x, y)
 
     @kernel
-    def minimum(x, y):  # type: ignore[no-untyped-def]
+    def minimum(x: Any, y: Any) -> Any:
         return where((x <= y) | (x != x), x, y)
 
     @kernel
-    def nextafter(x, y):  # type: ignore[no-untyped-def]
+    def nextafter(x: Any, y: Any) -> Any:
         """Positive floats, read as integers, are in order; so are negative ones, backwards."""
-        away = where((y > x) ^ (x > zero), -step, step)
+        away = where((y > x) ^ (x > zero), down, up)
         moved = where(x == zero, copysign(smallest, y), bits(integer(bits(x) + away)))
         return where(x == y, y, where((x != x) | (y != y), x + y, moved))
 
@@ -60,7 +61,7 @@ def instructions(f: Format) -> Kernels:
 
 
 def _unary(function: Any) -> Any:
-    """An intrinsic as a kernel, so that it can be called from Python too."""
+    """An intrinsic as a kernel."""
     return kernel(lambda x: function(x))
 
 
@@ -70,13 +71,13 @@ def lengths(f: Format) -> Kernels:
     infinity = f.dtype(math.inf)
 
     @kernel
-    def single(x, y):  # type: ignore[no-untyped-def]
+    def single(x: Any, y: Any) -> Any:
         p, q = np.float64(x), np.float64(y)
         either = (absolute(x) == infinity) | (absolute(y) == infinity)
         return where(either, infinity, np.float32(square_root(p * p + q * q)))
 
     @kernel
-    def double(x, y):  # type: ignore[no-untyped-def]
+    def double(x: Any, y: Any) -> Any:
         p, q = absolute(x), absolute(y)
         long, short = where(p > q, p, q), where(p > q, q, p)
         ratio = where(short == zero, zero, short / long)
@@ -92,7 +93,7 @@ def sums_of_exponentials(exp: Any, log1p: Any, f: Format) -> Kernels:
     ln2 = f.ln2[0]
 
     @kernel
-    def logaddexp(x, y):  # type: ignore[no-untyped-def]
+    def logaddexp(x: Any, y: Any) -> Any:
         larger = where(x > y, x, y)
         return larger + where(x == y, ln2, log1p(exp(-absolute(x - y))))
 
@@ -104,16 +105,16 @@ def divisions(f: Format) -> Kernels:
     zero, half, one = f.dtype(0), f.dtype(0.5), f.dtype(1)
 
     @kernel
-    def remainder(x, y):  # type: ignore[no-untyped-def]
+    def remainder(x: Any, y: Any) -> Any:
         """With the divisor's sign, as Python's %."""
-        r = math.fmod(x, y)
+        r = c_remainder(x, y)
         adjusted = where((r < zero) ^ (y < zero), r + y, r)
         return where(y == zero, r, where(r == zero, copysign(zero, y), adjusted))
 
     @kernel
-    def floor_divide(x, y):  # type: ignore[no-untyped-def]
+    def floor_divide(x: Any, y: Any) -> Any:
         """(x - remainder) / y, which division leaves near an integer, rounded to that integer."""
-        r = math.fmod(x, y)
+        r = c_remainder(x, y)
         opposite = (r != zero) & ((r < zero) ^ (y < zero))
         quotient = (x - r) / y - where(opposite, one, zero)
         whole = floor(quotient)

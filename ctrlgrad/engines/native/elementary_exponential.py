@@ -10,6 +10,7 @@ rounds a float to an integer and leaves it in the low bits, which is what lets l
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,11 @@ from ctrlgrad.engines.native.elementary_constants import (
 from ctrlgrad.engines.native.intrinsics import absolute, bits, copysign, floor, fma, horner, square_root, where
 
 Kernels = dict[str, Any]
-kernel = njit(error_model="numpy", forceinline=True)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """The function, compiled at its first use and inlined where compiled code calls it."""
+    return njit(error_model="numpy", forceinline=True)(function)
 
 
 def exponentials(f: Format) -> Kernels:
@@ -38,6 +43,8 @@ def exponentials(f: Format) -> Kernels:
     number, integer, width, magic = f.dtype, f.integer, f.mantissa_bits, f.magic
     half, one, quarter = number(0.5), number(1), number(0.25)
     tanh_limit = number(0.4 * int(width) + 1)
+    unlift = number(2.0 ** -(int(width) + 1))
+    lift_bits = integer((one / unlift).view(integer))
     magic_bits, one_bits, half_bits = (integer(v.view(integer)) for v in (magic, one, half))
     lowest, highest = f.exp_range
     exp2_lowest, exp2_highest = number(math.floor(lowest / math.log(2))), number(math.ceil(highest / math.log(2)))
@@ -45,87 +52,91 @@ def exponentials(f: Format) -> Kernels:
     ln2, tail, sinh_tail, expm1_lowest = f.ln2[0], f.expm1_tail, f.sinh_tail, f.expm1_lowest
 
     @kernel
-    def tail_of(r):  # type: ignore[no-untyped-def]
+    def tail_of(r: Any) -> Any:
         """expm1(r) for a reduced r."""
         return fma(r * r, horner(r, tail), r)
 
     @kernel
-    def reduced(x, count):  # type: ignore[no-untyped-def]
+    def reduced(x: Any, count: Any) -> Any:
         """x less n log 2, for `count` = magic + n; fma keeps what the products would round away."""
         n = count - magic
         return fma(n, minus_ln2_rest, fma(n, minus_ln2, x))
 
     @kernel
-    def counted(x):  # type: ignore[no-untyped-def]
+    def counted(x: Any) -> Any:
         return fma(x, log2_e, magic)
 
     @kernel
-    def scaled(y, count):  # type: ignore[no-untyped-def]
+    def scaled(y: Any, count: Any) -> Any:
         """y 2**n; neither factor overflows or is subnormal on its own."""
         n = integer(bits(count) - magic_bits)
         first = integer(n >> 1)
         second = integer(n - first)
-        return y * bits(integer(integer(first << width) + one_bits)) * bits(integer(integer(second << width) + one_bits))
+        return (
+            y * bits(integer(integer(first << width) + one_bits)) * bits(integer(integer(second << width) + one_bits))
+        )
 
     @kernel
-    def clamped(x, low, high):  # type: ignore[no-untyped-def]
+    def clamped(x: Any, low: Any, high: Any) -> Any:
         """x kept between both; NaN stays NaN."""
         x = where(x > high, high, x)
         return where(x < low, low, x)
 
     @kernel
-    def exp(x):  # type: ignore[no-untyped-def]
+    def exp(x: Any) -> Any:
         x = clamped(x, lowest, highest)
         count = counted(x)
         return scaled(one + tail_of(reduced(x, count)), count)
 
     @kernel
-    def exp2(x):  # type: ignore[no-untyped-def]
+    def exp2(x: Any) -> Any:
         x = clamped(x, exp2_lowest, exp2_highest)
         count = x + magic
         return scaled(one + tail_of((x - (count - magic)) * ln2), count)
 
     @kernel
-    def half_exp(x):  # type: ignore[no-untyped-def]
+    def half_exp(x: Any) -> Any:
         """exp(x) / 2, which overflows later than exp, for x >= 0."""
         x = where(x > highest + one, highest + one, x)
         count = counted(x)
         return scaled(one + tail_of(reduced(x, count)), count - one)
 
     @kernel
-    def half_expm1(x):  # type: ignore[no-untyped-def]
+    def half_expm1(x: Any) -> Any:
         """expm1(x) / 2 for an x within the range."""
         count = counted(x)
         power = bits(integer(integer(bits(count) << width) + half_bits))
         return fma(power, tail_of(reduced(x, count)), power - half)
 
     @kernel
-    def expm1(x):  # type: ignore[no-untyped-def]
+    def expm1(x: Any) -> Any:
         y = half_expm1(clamped(x, expm1_lowest, highest))
         return copysign(y + y, x)
 
     @kernel
-    def tanh(x):  # type: ignore[no-untyped-def]
+    def tanh(x: Any) -> Any:
         a = absolute(x)
         a = where(a > tanh_limit, tanh_limit, a)
         y = half_expm1(a + a)
         return copysign(y / (y + one), x)
 
     @kernel
-    def sigmoid(x):  # type: ignore[no-untyped-def]
+    def sigmoid(x: Any) -> Any:
         y = -absolute(x)
         y = where(y < lowest, lowest, y)
         count = counted(y)
-        power = scaled(one + tail_of(reduced(y, count)), count)
+        # exp(y) 2**(mantissa_bits + 1) is normal, so that one more factor rounds once where exp(y) is subnormal.
+        lifted = bits(integer(integer(bits(count) << width) + lift_bits))
+        power = (one + tail_of(reduced(y, count))) * lifted * unlift
         return where(x < number(0), power, one) / (one + power)
 
     @kernel
-    def cosh(x):  # type: ignore[no-untyped-def]
+    def cosh(x: Any) -> Any:
         power = half_exp(absolute(x))
         return power + quarter / power
 
     @kernel
-    def sinh(x):  # type: ignore[no-untyped-def]
+    def sinh(x: Any) -> Any:
         z = x * x
         power = half_exp(absolute(x))
         return where(z < one, fma(x * z, horner(z, sinh_tail), x), copysign(power - quarter / power, x))
@@ -139,11 +150,11 @@ def tanh_single() -> Any:
     one = np.float32(1)
 
     @kernel
-    def tanh(x):  # type: ignore[no-untyped-def]
+    def tanh(x: Any) -> Any:
         x = where(x > TANH_LIMIT, TANH_LIMIT, x)
         x = where(x < -TANH_LIMIT, -TANH_LIMIT, x)
         z = x * x
-        y = x * horner(z, TANH_NUMERATOR) / horner(z, TANH_DENOMINATOR)
+        y = fma(x * z, horner(z, TANH_NUMERATOR), x) / horner(z, TANH_DENOMINATOR)
         y = where(y > one, one, y)
         return where(y < -one, -one, y)
 
@@ -155,11 +166,11 @@ def _log_rest(f: Format) -> Any:
     half, two = f.dtype(0.5), f.dtype(2)
 
     @kernel
-    def single(v):  # type: ignore[no-untyped-def]
+    def single(v: Any) -> Any:
         return v * v * fma(v, horner(v, LOG_TAIL_SINGLE), -half)
 
     @kernel
-    def double(v):  # type: ignore[no-untyped-def]
+    def double(v: Any) -> Any:
         s = v / (two + v)
         z = s * s
         square = half * v * v
@@ -184,34 +195,34 @@ def logarithms(f: Format) -> Kernels:
     rest = _log_rest(f)
 
     @kernel
-    def exponent_bits(x):  # type: ignore[no-untyped-def]
+    def exponent_bits(x: Any) -> Any:
         """n for a positive normal x = 2**n (1 + f)."""
         return integer(integer(bits(x) - root_bits) >> width)
 
     @kernel
-    def as_float(n):  # type: ignore[no-untyped-def]
+    def as_float(n: Any) -> Any:
         return bits(integer(n + magic_bits)) - magic
 
     @kernel
-    def mantissa(x, n):  # type: ignore[no-untyped-def]
+    def mantissa(x: Any, n: Any) -> Any:
         """1 + f."""
         return bits(integer(bits(x) - integer(n << width)))
 
     @kernel
-    def bounded(x, y):  # type: ignore[no-untyped-def]
+    def bounded(x: Any, y: Any) -> Any:
         """y, the logarithm of a finite x > 0, or what the logarithm of any other x is."""
         return where(x > zero, where(x < infinity, y, infinity), where(x == zero, -infinity, nan))
 
     @kernel
-    def normalised(x):  # type: ignore[no-untyped-def]
+    def normalised(x: Any) -> Any:
         return where(x < normal, x * lift, x)
 
     @kernel
-    def lifting(x):  # type: ignore[no-untyped-def]
+    def lifting(x: Any) -> Any:
         return where(x < normal, lifted, zero)
 
     @kernel
-    def log(x):  # type: ignore[no-untyped-def]
+    def log(x: Any) -> Any:
         y = normalised(x)
         bit_count = exponent_bits(y)
         n = as_float(bit_count) - lifting(x)
@@ -219,14 +230,14 @@ def logarithms(f: Format) -> Kernels:
         return bounded(x, fma(n, ln2, v + fma(n, ln2_rest, rest(v))))
 
     @kernel
-    def log2(x):  # type: ignore[no-untyped-def]
+    def log2(x: Any) -> Any:
         y = normalised(x)
         bit_count = exponent_bits(y)
         v = mantissa(y, bit_count) - one
         return bounded(x, fma(v + rest(v), log2_e, as_float(bit_count) - lifting(x)))
 
     @kernel
-    def log10(x):  # type: ignore[no-untyped-def]
+    def log10(x: Any) -> Any:
         y = normalised(x)
         bit_count = exponent_bits(y)
         n = as_float(bit_count) - lifting(x)
@@ -234,7 +245,7 @@ def logarithms(f: Format) -> Kernels:
         return bounded(x, fma(n, log10_2, fma(v + rest(v), log10_e, n * log10_2_rest)))
 
     @kernel
-    def log1p(x):  # type: ignore[no-untyped-def]
+    def log1p(x: Any) -> Any:
         """As log of u = 1 + x, with what that sum rounded away (D. E. Knuth's two-sum) added to f."""
         u = one + x
         back = u - one
@@ -246,19 +257,19 @@ def logarithms(f: Format) -> Kernels:
         return copysign(bounded(u, fma(n, ln2, v + fma(n, ln2_rest, rest(v)))), x)
 
     @kernel
-    def arctanh(x):  # type: ignore[no-untyped-def]
+    def arctanh(x: Any) -> Any:
         a = absolute(x)
         return copysign(half * log1p((a + a) / (one - a)), x)
 
     @kernel
-    def arcsinh(x):  # type: ignore[no-untyped-def]
+    def arcsinh(x: Any) -> Any:
         a = absolute(x)
         z = a * a
         y = log1p(where(a > large, a, a + z / (one + square_root(one + z))))
         return copysign(y + where(a > large, ln2, zero), x)
 
     @kernel
-    def arccosh(x):  # type: ignore[no-untyped-def]
+    def arccosh(x: Any) -> Any:
         t = x - one
         y = log1p(where(x > large, x, t + square_root(t * (t + two))))
         return where(x < one, nan, y + where(x > large, ln2, zero))
@@ -283,7 +294,7 @@ def powers(log_double: Kernels, exp_double: Kernels) -> Kernels:
     log, exp = log_double["log"], exp_double["exp"]
 
     @kernel
-    def with_sign_and_limits(x, y, magnitude):  # type: ignore[no-untyped-def]
+    def with_sign_and_limits(x: Any, y: Any, magnitude: Any) -> Any:
         """IEEE 754's `pow`, given abs(x)**y where abs(x) != 1."""
         odd = (floor(y) == y) & (two * floor(half * y) != y)
         r = where((absolute(x) == one) & (y == y), one, magnitude)
@@ -292,12 +303,12 @@ def powers(log_double: Kernels, exp_double: Kernels) -> Kernels:
         return where((y == zero) | (x == one), one, r)
 
     @kernel
-    def single(x, y):  # type: ignore[no-untyped-def]
+    def single(x: Any, y: Any) -> Any:
         p, q = np.float64(x), np.float64(y)
         return np.float32(with_sign_and_limits(p, q, exp(q * log(absolute(p)))))
 
     @kernel
-    def log_pair(x):  # type: ignore[no-untyped-def]
+    def log_pair(x: Any) -> Any:
         """log of a positive finite x, as a sum of two: relative error about 2**-64.
 
         With s = f / (2 + f), log(1 + f) = 2 s + s**3 (2/3 + s**2 P(s**2)); all but P in pairs of float64 (T. J. Dekker,
@@ -327,7 +338,7 @@ def powers(log_double: Kernels, exp_double: Kernels) -> Kernels:
         return high, ((e - high) + m) + (e_rest + m_rest)
 
     @kernel
-    def double(x, y):  # type: ignore[no-untyped-def]
+    def double(x: Any, y: Any) -> Any:
         a = absolute(x)
         inside = (a > zero) & (a < infinity) & (absolute(y) < infinity)
         high, low = log_pair(where(inside, a, two))

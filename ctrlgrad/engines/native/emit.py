@@ -12,13 +12,14 @@ still have to read it); a carry's new value never overwrites the old one unless 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
+from ctrlgrad.engines.native.elementary import KERNELS
 from ctrlgrad.engines.native.expressions import expression, literal, type_name
 from ctrlgrad.engines.native.layout import (
     ONE,
@@ -46,7 +47,7 @@ Layout = Literal["rows", "columns", "one"]
 
 @dataclass
 class StackState:
-    """A stack while code is generated: which value of the graph it is now. Names end in `number`."""
+    """A stack while code is generated: which value of the graph it is now. `number`: its position among the operands."""
 
     number: int
     use: StackUse
@@ -75,6 +76,9 @@ class Group:
     # What the loop reads: name by reference (broadcast to the shape).
     reads: dict[Ref, str] = field(default_factory=dict)
     names: dict[Value, str] = field(default_factory=dict)
+    # Conditions under which a kernel does not hold, and the functions of the C library that do, by the kernels' names.
+    limits: list[str] = field(default_factory=list)
+    exact: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -293,7 +297,11 @@ class Emitter:
             self.frame.groups.append(group)
         args = [self._argument(group, v) for v in node.operands]
         name = self.fresh("x")
-        group.lines.append(f"{name} = {expression(node, args)}")
+        group.lines.append(f"{name} = {expression(node, args, in_array=True)}")
+        kernel = KERNELS.get((node.op.name, node.operands[0].tensor.dtype.name))
+        if kernel is not None and kernel.limit is not None:
+            group.limits.append(f"abs({args[0]}) > {kernel.limit!r}")
+            group.exact[kernel.name] = node.op.name
         group.nodes.append(node)
         group.names[result] = name
         self.frame.items[result] = Pending(group)
@@ -319,17 +327,14 @@ class Emitter:
         needed = [v for v in group.names if uses_of(self.frame.graph)[v] > inside[v]]
         outputs = [(v, self._place_in_group(v, group)) for v in needed]
         written = {ref.base for _, ref in outputs}
-        refs = [*group.reads, *(ref for _, ref in outputs)]
-        with self.nest(group.shape, refs) as (index, element):
-            for k, (ref, name) in enumerate(group.reads.items()):
-                text = element(k) if ref.base not in written else self.load(ref, index(k))
-                self.line(f"{name} = {text}")
-            for text in group.lines:
-                self.line(text)
-            for k, (v, ref) in enumerate(outputs):
-                value = self.stored(group.names[v], ref.dtype)
-                number = min(k, SCOPES - 1)
-                self.line(f"store({ref.base}, {index(len(group.reads) + k)}, {value}, {self._loops}, {number})")
+        if group.limits:
+            far = self.fresh("v")
+            self.line(f"{far} = 0")
+            self._loop(group, outputs, written, [*group.lines, *(f"{far} += 1 if {c} else 0" for c in group.limits)])
+            with self.block(f"if {far} > 0:"):
+                self._loop(group, outputs, written, [_exactly(text, group.exact) for text in group.lines])
+        else:
+            self._loop(group, outputs, written, group.lines)
         for v, ref in outputs:
             self.frame.items[v] = ref
         operations = Counter(node.op.name for node in group.nodes)
@@ -337,10 +342,25 @@ class Emitter:
             text = ", ".join(f"{n} {name}" if n > 1 else name for name, n in operations.items())
             self.notes.append(f"fused loop: {text}; {len(group.reads)} arrays in, {len(outputs)} out")
 
+    def _loop(
+        self, group: Group, outputs: Sequence[tuple[Value, Ref]], written: set[str], lines: Sequence[str]
+    ) -> None:
+        refs = [*group.reads, *(ref for _, ref in outputs)]
+        with self.nest(group.shape, refs) as (index, element):
+            for k, (ref, name) in enumerate(group.reads.items()):
+                text = element(k) if ref.base not in written else self.load(ref, index(k))
+                self.line(f"{name} = {text}")
+            for text in lines:
+                self.line(text)
+            for k, (v, ref) in enumerate(outputs):
+                value = self.stored(group.names[v], ref.dtype)
+                number = min(k, SCOPES - 1)
+                self.line(f"store({ref.base}, {index(len(group.reads) + k)}, {value}, {self._loops}, {number})")
+
     def _place_in_group(self, value: Value, group: Group) -> Ref:
         """Where a group writes a value: over the carry that it replaces, if only this group still reads that."""
         former = self.frame.in_place.get(value)
-        if former is not None:
+        if former is not None and not group.limits:  # a loop that may run twice leaves what it reads
             ref = self.frame.items[former]
             inside = sum(v is former for node in group.nodes for v in node.operands)
             mine = [r for r in group.reads if isinstance(ref, Ref) and r.base == ref.base]
@@ -448,12 +468,10 @@ class Emitter:
 
     def slot(self, state: StackState, index: str) -> Ref:
         shape = state.use.element
-        offset = times(index, product(shape))
-        if not offset.isidentifier():
-            name = self.fresh("o")
-            self.line(f"{name} = {offset}")
-            offset = name
-        return Ref(state.base, offset, shape, row_major(shape), state.use.dtype)
+        # Under a name of its own: the counter goes on.
+        name = self.fresh("o")
+        self.line(f"{name} = {times(index, product(shape))}")
+        return Ref(state.base, name, shape, row_major(shape), state.use.dtype)
 
     # Nodes.
 
@@ -522,7 +540,7 @@ class Emitter:
 
     def _operand(self, position: int, value: Value) -> Item:
         if isinstance(value.type, StackType):
-            raise NotNative("a stack is captured")
+            return self._stack(position, value)
         shape, dtype = self.shapes.sizes(value), value.tensor.dtype
         layout = self.layouts[position]
         if shape and layout == "one":
@@ -543,7 +561,7 @@ class Emitter:
     def _carry(self, position: int, value: Value) -> Item:
         i = position - self.node.attrs["captures"]
         if isinstance(value.type, StackType):
-            return self._stack(i, position, value)
+            return self._stack(position, value)
         shape, dtype = self.shapes.sizes(value), value.tensor.dtype
         if not shape:
             base = self.pointer(Entry("scalar", position), dtype)
@@ -554,16 +572,15 @@ class Emitter:
         self.header.append(f"b{i} = {self.entry(Entry('other', position, dtype=dtype))}")
         return Ref(f"A{i}", "0", shape, row_major(shape), dtype)
 
-    def _stack(self, i: int, position: int, value: Value) -> StackState:
-        assert isinstance(value.type, StackType)
-        use = stack_use(self.node, i, self.shapes.element(value))
-        state = StackState(i, use, value)
+    def _stack(self, position: int, value: Value) -> StackState:
+        use = stack_use(self.node, position, self.shapes.element(value))
+        state = StackState(position, use, value)
         dtype = use.dtype
-        self.header.append(f"S{i} = pointer_{dtype.name}({self.entry(Entry('rows', position))})")
-        self.header.append(f"n{i} = {self.entry(Entry('length', position))}")
-        self.header.append(f"c{i} = {self.entry(Entry('capacity', position))}")
+        self.header.append(f"{state.base} = pointer_{dtype.name}({self.entry(Entry('rows', position))})")
+        self.header.append(f"{state.count} = {self.entry(Entry('length', position))}")
+        self.header.append(f"{state.capacity} = {self.entry(Entry('capacity', position))}")
         if use.marks:
-            self.header.append(f"M{i} = pointer_uint8({self.entry(Entry('written', position))})")
+            self.header.append(f"M{position} = pointer_uint8({self.entry(Entry('written', position))})")
         self.stacks.append(state)
         return state
 
@@ -668,10 +685,16 @@ class Emitter:
             if isinstance(state, Scalar):
                 self.line(f"put(P{i}, 0, {self.stored(state.text, v.tensor.dtype)})")
             elif isinstance(state, StackState):
-                self.line(f"t[{places['length', captures + i]}] = n{i}")
+                self.line(f"t[{places['length', captures + i]}] = {state.count}")
             else:
                 self.line(f"t[{places['state', captures + i]}] = a{i}")
                 self.line(f"t[{places['other', captures + i]}] = b{i}")
+
+
+def _exactly(text: str, exact: Mapping[str, str]) -> str:
+    for kernel, function in exact.items():
+        text = text.replace(f"{kernel}(", f"{function}(")
+    return text
 
 
 def _merged(shape: Sizes, strides: Sequence[Sizes]) -> tuple[list[Size], list[list[Size]]]:
@@ -732,30 +755,33 @@ class StackUpdate:
     conditional: bool = False
 
 
-def stack_use(loop: Node, i: int, element: Sizes) -> StackUse:
-    """How a loop uses the stack at position i of its carry."""
-    captures = loop.attrs["captures"]
+def stack_use(loop: Node, position: int, element: Sizes) -> StackUse:
+    """How a loop uses the stack at a position of its operands."""
     cond, body = loop.regions
-    value = body.inputs[captures + i]
+    value = body.inputs[position]
     assert isinstance(value.type, StackType)
     updates = list(_lineage(body, value))
-    names = {u.node.op.name for u in (*updates, *_lineage(cond, cond.inputs[captures + i]))}
-    mode: Literal["push", "pop", "whole"] = "whole"
-    if names <= {"stack_push"}:
+    names = {u.node.op.name for u in (*updates, *_lineage(cond, cond.inputs[position]))}
+    mode: Literal["push", "pop", "read", "whole"] = "whole"
+    if names <= {"stack_read", "stack_length"}:
+        mode = "read"
+    elif names == {"stack_push"}:
         mode = "push"
     elif names == {"stack_pop"}:
         mode = "pop"
     grows = [u for u in updates if u.node.op.name == "stack_push" or u.node.attrs.get("grow")]
     pops = [u for u in updates if u.node.op.name == "stack_pop"]
     return StackUse(
-        captures + i,
+        position,
         element,
         value.type.element.dtype,
         mode,
         pushes=sum(not u.repeated for u in grows),
         pops=sum(not u.repeated and not u.conditional for u in pops),
         marks=any(u.node.attrs.get("once") for u in updates),
-        inside=any(u.repeated for u in grows) or any(u.repeated or u.conditional for u in pops),
+        inside=any(u.repeated for u in grows)
+        or any(u.node.op.name == "stack_resize" for u in updates)
+        or any(u.repeated or u.conditional for u in pops),
     )
 
 

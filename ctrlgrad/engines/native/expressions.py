@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ctrlgrad.engines.native.elementary import KERNELS
 from ctrlgrad.engines.native.layout import NotNative
 from ctrlgrad.ir import Node
 
@@ -32,7 +33,7 @@ _INTEGER = frozenset("maximum minimum floor_divide remainder sign bitwise_left_s
 
 def type_name(dtype: np.dtype) -> str:
     """How a dtype is called in generated code; a bool is a bool there, and a byte in memory."""
-    return "bool_" if dtype.kind == "b" else dtype.name
+    return "bool" if dtype.kind == "b" else dtype.name
 
 
 def literal(value: np.ndarray | np.generic) -> str:
@@ -56,14 +57,19 @@ def _number(x: float | np.ndarray | np.generic) -> str:
     return repr(value)
 
 
-def expression(node: Node, args: Sequence[str]) -> str:
-    """The value of an elementwise node's element from those of its operands'. Raises `NotNative`."""
+def expression(node: Node, args: Sequence[str], in_array: bool = False) -> str:
+    """The value of an elementwise node's element from those of its operands'. Raises `NotNative`.
+
+    In a loop over arrays functions are the vectorisable ones of `elementary`, outside of one the C library's.
+    """
     name, result = node.op.name, node.result.tensor.dtype
     first = node.operands[0].tensor.dtype if node.operands else result
     if name in _COMPARISONS:
         return f"{args[0]} {_COMPARISONS[name]} {args[1]}"
     if name in _LOGIC:
         return f"{args[0]} {_LOGIC[name]} {args[1]}"
+    if in_array and (name, first.name) in KERNELS and name != "abs":
+        return f"{KERNELS[name, first.name].name}({', '.join(args)})"
     if name in _SPECIAL:
         return _SPECIAL[name](node, args, first, result)
     if name in _ARITHMETIC or name in _BITS:

@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
-from numba.np.arrayobj import load_item, make_array, store_item
+from numba.np import arrayobj
 
 READ_ONLY = 0
 """The number of the buffers that a function reads and never writes."""
@@ -30,7 +30,20 @@ BUFFERS = 64
 """Buffer numbers are below this."""
 
 _DOMAIN = "ctrlgrad.buffers"
+# Numba's own annotations do not cover its internals.
+_arrays: Any = arrayobj
+_code: Any = cgutils
+_new_intrinsic: Any = intrinsic
 _Codegen = Callable[[Any, Any, Any, Any], Any]
+_Typing = Callable[..., tuple[Any, _Codegen] | None]
+
+
+def _intrinsic(typing: _Typing) -> Any:
+    return _new_intrinsic(typing)
+
+
+def _intrinsic_of_literals(typing: _Typing) -> Any:
+    return _new_intrinsic(prefer_literal=True)(typing)
 
 
 def _say_buffer(accesses: Iterable[Any], number: int) -> None:
@@ -60,10 +73,10 @@ def _check(operation: str, array: Any, index: Any, buffer: Any) -> None:
 def _element(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     """The pointer to the element that the first two arguments, array and index, name."""
     index = context.cast(builder, args[1], signature.args[1], types.intp)
-    return builder.gep(make_array(signature.args[0])(context, builder, args[0]).data, [index], inbounds=True)
+    return builder.gep(_arrays.make_array(signature.args[0])(context, builder, args[0]).data, [index], inbounds=True)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@_intrinsic_of_literals
 def load(typing_context: Any, array: Any, index: Any, buffer: Any) -> tuple[Any, _Codegen]:
     """Element `index` of a C-contiguous array of any rank, counted flat from 0, in the buffer of that number.
 
@@ -79,14 +92,14 @@ def load(typing_context: Any, array: Any, index: Any, buffer: Any) -> tuple[Any,
             byte = builder.load(pointer)
             value = builder.icmp_unsigned("!=", byte, byte.type(0))
         else:
-            value = load_item(context, builder, array, pointer)
+            value = _arrays.load_item(context, builder, array, pointer)
         _say_buffer(_accesses_since(builder, start), buffer.literal_value)
         return value
 
     return array.dtype(array, index, buffer), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@_intrinsic_of_literals
 def store(typing_context: Any, array: Any, index: Any, value: Any, buffer: Any) -> tuple[Any, _Codegen]:
     """Write `value`, cast to the array's dtype, where `load` with the same arguments reads."""
     _check("store", array, index, buffer)
@@ -95,17 +108,22 @@ def store(typing_context: Any, array: Any, index: Any, value: Any, buffer: Any) 
         pointer = _element(context, builder, signature, args)
         item = context.cast(builder, args[2], signature.args[2], array.dtype)
         start = len(builder.block.instructions)
-        store_item(context, builder, array, item, pointer)
+        _arrays.store_item(context, builder, array, item, pointer)
         _say_buffer(_accesses_since(builder, start), buffer.literal_value)
         return context.get_dummy_value()
 
     return types.none(array, index, value, buffer), codegen
 
 
-_BITS = {types.float32: types.int32, types.float64: types.int64, types.int32: types.float32, types.int64: types.float64}
+_BITS: dict[Any, Any] = {
+    types.float32: types.int32,
+    types.float64: types.int64,
+    types.int32: types.float32,
+    types.int64: types.float64,
+}
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def bits(typing_context: Any, value: Any) -> tuple[Any, _Codegen] | None:
     """The same bits as another type: float32 as int32, int32 as float32, and likewise with 64 bits."""
     result = _BITS.get(value)
@@ -118,7 +136,7 @@ def bits(typing_context: Any, value: Any) -> tuple[Any, _Codegen] | None:
     return result(value), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def where(typing_context: Any, condition: Any, a: Any, b: Any) -> tuple[Any, _Codegen] | None:
     """`a if condition else b` without a branch; both are of one type and both are computed."""
     if a != b or not isinstance(condition, types.Boolean):
@@ -130,14 +148,14 @@ def where(typing_context: Any, condition: Any, a: Any, b: Any) -> tuple[Any, _Co
     return a(condition, a, a), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def horner(typing_context: Any, x: Any, coefficients: Any) -> tuple[Any, _Codegen] | None:
     """The polynomial in `x` with these coefficients, lowest power first: a chain of fused multiply-adds."""
     if not isinstance(coefficients, types.UniTuple) or coefficients.dtype != x:
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        *rest, value = cgutils.unpack_tuple(builder, args[1])
+        *rest, value = _code.unpack_tuple(builder, args[1])
         for coefficient in reversed(rest):
             value = builder.fma(value, args[0], coefficient)
         return value
@@ -163,10 +181,10 @@ def _llvm(name: str, arity: int) -> Any:
     def binary(typing_context: Any, x: Any, y: Any) -> tuple[Any, _Codegen] | None:
         return typed(x, y)
 
-    return intrinsic(unary if arity == 1 else binary)
+    return _intrinsic(unary if arity == 1 else binary)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@_intrinsic
 def fma(typing_context: Any, a: Any, b: Any, c: Any) -> tuple[Any, _Codegen] | None:
     """`a * b + c` rounded once."""
     if not (isinstance(a, types.Float) and a == b == c):
@@ -185,3 +203,30 @@ floor = _llvm("llvm.floor", 1)
 ceil = _llvm("llvm.ceil", 1)
 truncate = _llvm("llvm.trunc", 1)
 round_even = _llvm("llvm.rint", 1)
+
+
+@_intrinsic
+def c_remainder(typing_context: Any, x: Any, y: Any) -> tuple[Any, _Codegen] | None:
+    """The exact remainder of x / y with the sign of `x`: a call of the C library's fmod."""
+    if x != y or not isinstance(x, types.Float):
+        return None
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.frem(*args)
+
+    return x(x, x), codegen
+
+
+@_intrinsic
+def widest_vectors(typing_context: Any) -> tuple[Any, _Codegen]:
+    """A statement: the loops of the function that holds it use 512-bit vectors where the processor has them.
+
+    LLVM otherwise keeps to 256 bits on processors whose clock may fall under wider ones.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # llvmlite admits only the attributes that it knows; this one is a string attribute of LLVM's x86 target.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.none(), codegen

@@ -33,9 +33,9 @@ from ctrlgrad.engines.native.program import (
     Status,
 )
 from ctrlgrad.engines.native.shapes import Shape, Shapes, infer, size_captures
-from ctrlgrad.engines.reference.control_kernels import loop_name
+from ctrlgrad.engines.reference.control_kernels import loop_name, note, too_many_iterations
 from ctrlgrad.engines.reference.run import Run
-from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError, MaximumIterationsError
+from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError
 from ctrlgrad.ir import Node, StackType
 from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows
 
@@ -132,11 +132,12 @@ class Plan:
 
     # One run.
 
-    def run(self, values: list[Any], run: Run) -> Any:
+    def run(self, values: list[Any], run: Run, done: int = 0) -> Any:
+        """Run from these operands, `done` iterations having been run elsewhere."""
         with self._lock:
             temporaries = self._free.pop() if self._free else {}
         try:
-            return _Execution(self, values, run, temporaries).run()
+            return _Execution(self, values, run, temporaries, done).run()
         finally:
             with self._lock:
                 self._free.append(temporaries)
@@ -145,7 +146,9 @@ class Plan:
 class _Execution:
     """One run of a plan."""
 
-    def __init__(self, plan: Plan, values: list[Any], run: Run, temporaries: dict[int, np.ndarray]) -> None:
+    def __init__(
+        self, plan: Plan, values: list[Any], run: Run, temporaries: dict[int, np.ndarray], done: int
+    ) -> None:
         self.plan, self.run_state = plan, run
         self.program = plan.program
         self.table = np.zeros(FIRST_ENTRY + len(plan.program.entries), np.int64)
@@ -160,7 +163,7 @@ class _Execution:
         first = values[plan.captures] if len(values) > plan.captures else None
         self.trips_at_first = int(first) if isinstance(first, np.integer | np.ndarray) and np.ndim(first) == 0 else None
         values.clear()
-        self.done = 0
+        self.done = self.before = done
 
     def _fill(self, place: int, entry: Entry, values: list[Any], uses: dict[int, StackUse]) -> None:
         kind, position = entry.kind, entry.position
@@ -233,13 +236,14 @@ class _Execution:
                 self._check_maximum(maximum)
                 break
             if status is Status.EMPTY:
-                self._join(self.program.stacks[self._stack_number()])
+                use = self.program.stacks[self._stack_number()]
+                self._join(use, use.pops)
             limit = min(2 * limit, plan.chunk)
         return self._results()
 
     def _stack_number(self) -> int:
         """Which of the stacks the function named."""
-        number = self.plan.captures + int(self.table[PLACE])
+        number = int(self.table[PLACE])
         return next(k for k, use in enumerate(self.program.stacks) if use.position == number)
 
     # Stacks.
@@ -252,6 +256,9 @@ class _Execution:
             if use.inside:
                 room = stack.room = max(stack.room, 4 * iterations)
             stack.block, stack.start = np.empty((room, *shape), use.dtype), 0
+        elif use.mode == "read":
+            stack.block = stack.stack.tensor()
+            stack.start = len(stack.block)
         elif use.mode == "pop":
             # By whole blocks: a loop that pops as another pushed takes exactly what that pushed in a chunk.
             stack.block = stack.stack.top(1)
@@ -286,19 +293,20 @@ class _Execution:
         elif stack.use.mode == "pop":
             counters.pops += stack.start - count
             stack.stack.drop(stack.start - count)
-        else:
+        elif stack.use.mode == "whole":
             stack.stack.blocks = [Block(block, count)] if count else []
+            if not stack.use.marks:
+                stack.stack.written = None
         if count > stack.start:
             counters.pushes += count - stack.start
             counters.pushed_bytes += (count - stack.start) * self.plan.row_bytes(stack.use)
 
-    def _join(self, use: StackUse) -> None:
-        """Bring the last two blocks of a stack together: an iteration needs rows of both."""
+    def _join(self, use: StackUse, rows: int) -> None:
+        """See to it that the last block of a stack has so many rows: an iteration may need rows of several."""
         stack = self.stacks[use.position].stack
-        had = stack.blocks[-1].count if stack.blocks else 0
-        if len(stack) == had:
+        if len(stack) < rows:
             raise ExecutionError("stack: popped more values than were pushed", source=self.plan.node.source)
-        stack.top(had + 1)
+        stack.top(rows)
 
     def _snapshot(self) -> dict[str, Any]:
         """The state that the chunk starts from, for stacks that may turn out too small inside an iteration."""
@@ -329,7 +337,7 @@ class _Execution:
         use = self.program.stacks[self._stack_number()]
         stack = self.stacks[use.position]
         if status is Status.EMPTY_INSIDE:
-            self._join(use)
+            self._join(use, stack.start + 1)
         else:
             assert stack.block is not None
             stack.room = 2 * len(stack.block)
@@ -368,14 +376,7 @@ class _Execution:
         self.plan.function(self.table)
         if Status(int(self.table[STATUS])) is Status.FINISHED:
             return
-        node = self.plan.node
-        raise MaximumIterationsError(
-            f"while_loop: the condition still holds after maximum_iterations={maximum} iterations",
-            source=node.source,
-            expected=f"a condition that is false after at most {maximum} iterations",
-            got=f"true after {maximum} iterations",
-            hint="raise maximum_iterations, or check that the condition becomes false",
-        )
+        raise too_many_iterations(self.plan.node, maximum, maximum)
 
     def _error(self, status: Status) -> CtrlgradError:
         place, found, bound = (int(self.table[i]) for i in (PLACE, FOUND, BOUND))
@@ -391,13 +392,7 @@ class _Execution:
             )
         elif status is Status.TOO_MANY_ITERATIONS:
             maximum = site.node.attrs["maximum_iterations"]
-            error = MaximumIterationsError(
-                f"while_loop: the condition still holds after maximum_iterations={maximum} iterations",
-                source=source,
-                expected=f"a condition that is false after at most {maximum} iterations",
-                got=f"true after {maximum} iterations",
-                hint="raise maximum_iterations, or check that the condition becomes false",
-            )
+            error = too_many_iterations(site.node, maximum, maximum)
         elif name.startswith("stack_"):
             error = IndexOutOfRangeError(
                 f"TensorArray: index {found} is out of range",
@@ -415,17 +410,19 @@ class _Execution:
                 hint="clip the index, or let the loop end before it leaves the array",
             )
         for loop, passed in zip(reversed(site.loops), reversed(self.table[ITERATIONS:][: len(site.loops)]), strict=True):
-            error.notes.append(f"in iteration {_number(loop, int(passed), None)} of the {loop_name(loop)}")
+            error.notes.append(f"in iteration {int(passed)} of the {loop_name(loop)}")
         if status is not Status.TOO_MANY_ITERATIONS or site.loops:
-            iteration = _number(self.plan.node, self.done + int(self.table[TRIPS]), self.trips_at_first)
-            error.notes.append(f"in iteration {iteration} of the {loop_name(self.plan.node)}")
+            iteration = _number(self.plan.node, self.done + int(self.table[TRIPS]), self.before, self.trips_at_first)
+            self.run_state.iterations.append(iteration)
+            note(error, self.plan.node, iteration, self.run_state)
+            self.run_state.iterations.pop()
         return error
 
 
-def _number(loop: Node, passed: int, first: int | None) -> int:
+def _number(loop: Node, passed: int, before: int, first: int | None) -> int:
     """The number of the iteration after `passed` others; a reversed loop counts down from its number of iterations."""
     if loop.attrs.get("counts_down") and first is not None:
-        return first - 1 - passed
+        return first - 1 - (passed - before)
     return passed
 
 

@@ -68,8 +68,8 @@ class StackUse:
     position: int
     element: Sizes
     dtype: np.dtype
-    # "push": only pushes; "pop": only pops; "whole": anything, on all rows in one array.
-    mode: Literal["push", "pop", "whole"]
+    # "push": only pushes; "pop": only pops; "read": only looks; "whole": anything, on all rows in one array.
+    mode: Literal["push", "pop", "read", "whole"]
     # Rows that one iteration adds or takes outside of loops inside it.
     pushes: int
     pops: int

@@ -607,7 +607,7 @@ def _matmul(e: Emitter, node: Node) -> None:
     target = e.place(node.result)
     if not _is_matrix(target):
         target = e.temporary(target.shape, dtype)
-    a, b = (x if _is_matrix(x) else e.copied(x) for x in (a, b))
+    a, b = (x if _is_matrix(x) else e.copied(x) for x in map(_as_matrix, (a, b)))
     batch = target.shape[:-2]
     sides = [broadcast(Ref(x.base, x.offset, x.shape, x.strides, x.dtype), (*batch, *x.shape[-2:])) for x in (a, b)]
     with e.nest(batch, [_leading(x) for x in (*sides, target)]) as (index, _):
@@ -620,6 +620,17 @@ def _matmul(e: Emitter, node: Node) -> None:
 
 def _leading(x: Ref) -> Ref:
     return Ref(x.base, x.offset, x.shape[:-2], x.strides[:-2], x.dtype)
+
+
+def _as_matrix(x: Ref) -> Ref:
+    """With strides that fit along axes of size 1, where any would do."""
+    (height, width), (down, across) = x.shape[-2:], x.strides[-2:]
+    if width == ONE:
+        across = ONE
+        down = ONE if height == ONE else down
+    elif height == ONE:
+        down = width if across == ONE else ONE
+    return Ref(x.base, x.offset, x.shape, (*x.strides[:-2], down, across), x.dtype)
 
 
 def _is_matrix(x: Ref) -> bool:
@@ -799,6 +810,23 @@ def _clear(e: Emitter, node: Node) -> None:
         e.put(Ref(state.base, index, (), (), state.use.dtype), index, zero.text)
     if state.use.marks:
         e.line(f"put(M{state.number}, {index}, uint8(0))")
+    _changed(e, state, node.result)
+
+
+@_rule("stack_resize")
+def _resize(e: Emitter, node: Node) -> None:
+    """Cut off; or longer, by rows of zeros."""
+    state = _state(e, node.operands[0])
+    e.flush()
+    length, slot, element = e.fresh("q"), e.fresh("i"), product(state.use.element)
+    e.line(f"{length} = int64({e.number(node.operands[1])})")
+    e.fail(f"{length} > {state.capacity}", Status.FULL_INSIDE, str(state.number))
+    with e.block(f"for {slot} in range({times(state.count, element)}, {times(length, element)}):"):
+        e.line(f"put({state.base}, {slot}, {literal(state.use.dtype.type(0))})")
+    if state.use.marks:
+        with e.block(f"for {slot} in range({state.count}, {length}):"):
+            e.line(f"put(M{state.number}, {slot}, uint8(0))")
+    e.line(f"{state.count} = {length}")
     _changed(e, state, node.result)
 
 

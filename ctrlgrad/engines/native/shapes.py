@@ -176,7 +176,7 @@ class Inference:
             self.tensor(node.results[-1], element)
             if name == "stack_pop":
                 self.copy(s, node.results[0])
-        elif name == "stack_clear":
+        elif name in ("stack_clear", "stack_resize"):
             assert s is not None
             self.copy(s, node.result)
         elif name == "stack_length":

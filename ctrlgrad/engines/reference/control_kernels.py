@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad.engines.reference.interpreter import Kernels, Values, compile_graph
@@ -12,47 +13,92 @@ from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
 from ctrlgrad.ir import Node
 
 
-def _while(node: Node, kernels: Kernels) -> Callable[[Values, Run], Any]:
-    captures = node.attrs["captures"]
-    maximum = node.attrs.get("maximum_iterations")
-    backwards = node.attrs.get("counts_down", False)
-    cond, body = (compile_graph(region, kernels) for region in node.regions)
+@dataclass
+class LoopState:
+    """A loop between two iterations."""
 
-    def kernel(values: Values, run: Run) -> Any:
-        shared = values[:captures]
-        carry = values[captures:]
+    shared: Values
+    carry: Values
+    trips: int = 0
+
+
+class InterpretedLoop:
+    """A `while` node run one iteration after the other."""
+
+    def __init__(self, node: Node, kernels: Kernels) -> None:
+        self.node = node
+        self.captures: int = node.attrs["captures"]
+        self.maximum: int | None = node.attrs.get("maximum_iterations")
+        self.cond, self.body = (compile_graph(region, kernels) for region in node.regions)
+
+    def __call__(self, values: Values, run: Run) -> Any:
+        state = self.start(values)
+        self.advance(state, run)
+        return self.finish(state, run)
+
+    def start(self, values: Values) -> LoopState:
+        """The state before the first iteration; takes the list of operands over."""
+        state = LoopState(values[: self.captures], values[self.captures :])
         values.clear()
-        trips = 0
+        return state
+
+    def finish(self, state: LoopState, run: Run) -> Any:
+        run.counters.looped(self.node, state.trips)
+        return state.carry if len(state.carry) != 1 else state.carry[0]
+
+    def advance(self, state: LoopState, run: Run, pause: Callable[[int], bool] | None = None) -> bool:
+        """Run to the end and return True, or until `pause(iterations)` says so and return False."""
         # A reversed loop starts from the number of iterations and counts down.
-        first = int(carry[0]) - 1 if backwards else 0
+        backwards = self.node.attrs.get("counts_down", False)
+        first = int(state.carry[0]) - 1 if backwards else state.trips
         step = -1 if backwards else 1
         run.iterations.append(first)
         try:
-            while cond(shared + carry, run)[0]:
-                if trips == maximum:
-                    raise MaximumIterationsError(
-                        f"while_loop: the condition still holds after maximum_iterations={maximum} iterations",
-                        source=node.source,
-                        expected=f"a condition that is false after at most {maximum} iterations",
-                        got=f"true after {trips} iterations",
-                        hint="raise maximum_iterations, or check that the condition becomes false",
-                    )
-                arguments = shared + carry
-                carry = []
-                carry = body(arguments, run)
+            while self.cond(state.shared + state.carry, run)[0]:
+                if state.trips == self.maximum:
+                    raise self._too_many(state.trips)
+                arguments = state.shared + state.carry
+                state.carry = []
+                state.carry = self.body(arguments, run)
                 del arguments
-                trips += 1
+                state.trips += 1
                 run.iterations[-1] += step
+                if pause is not None and pause(state.trips):
+                    return False
         except CtrlgradError as error:
-            if not isinstance(error, MaximumIterationsError) or error.source is not node.source:
-                error.notes.append(f"in iteration {run.iterations[-1]} of the {loop_name(node)}")
+            if not isinstance(error, MaximumIterationsError) or error.source is not self.node.source:
+                note(error, self.node, run.iterations[-1], run)
             raise
         finally:
             run.iterations.pop()
-        run.counters.looped(node, trips)
-        return carry if len(carry) != 1 else carry[0]
+        return True
 
-    return kernel
+    def _too_many(self, trips: int) -> MaximumIterationsError:
+        return too_many_iterations(self.node, self.maximum, trips)
+
+
+def too_many_iterations(node: Node, maximum: int | None, trips: int) -> MaximumIterationsError:
+    """The error of a loop whose condition still holds at its maximum."""
+    return MaximumIterationsError(
+        f"while_loop: the condition still holds after maximum_iterations={maximum} iterations",
+        source=node.source,
+        expected=f"a condition that is false after at most {maximum} iterations",
+        got=f"true after {trips} iterations",
+        hint="raise maximum_iterations, or check that the condition becomes false",
+    )
+
+
+def note(error: CtrlgradError, node: Node, iteration: int, run: Run) -> None:
+    """Add to an error in which iteration of a loop it happened.
+
+    Of a loop over chunks and the loop inside it, which were one, the inner one speaks for both.
+    """
+    if "chunks_of" in node.attrs:
+        return
+    length = node.attrs.get("chunk")
+    if length is not None and not node.attrs.get("counts_down") and len(run.iterations) > 1:
+        iteration += run.iterations[-2] * length
+    error.notes.append(f"in iteration {iteration} of the {loop_name(node)}")
 
 
 def loop_name(node: Node) -> str:
@@ -87,7 +133,11 @@ def _call(node: Node, kernels: Kernels) -> Callable[[Values, Run], Any]:
     return kernel
 
 
-CONTROL = {"call": _call, "while": _while, "cond": _cond}
+CONTROL: dict[str, Callable[[Node, Kernels], Callable[[Values, Run], Any]]] = {
+    "call": _call,
+    "while": InterpretedLoop,
+    "cond": _cond,
+}
 
 
 def _callback(node: Node) -> Callable[[Values, Run], Any]:

@@ -1,0 +1,90 @@
+"""Programs that behave in the ways that a comparison must cope with."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.program import Program
+
+
+def steady(value: float = 1.0, seconds: float = 0.0, units: float | None = None, kept: float | None = None) -> Program:
+    """Takes some time and returns a number."""
+
+    def step() -> Any:
+        time.sleep(seconds)
+        return value
+
+    def read(result: Any) -> dict[str, np.ndarray]:
+        return {"value": np.asarray(result)}
+
+    return Program(
+        step,
+        read,
+        units=None if units is None else lambda result: units,
+        kept_bytes=None if kept is None else lambda: kept,
+    )
+
+
+def talkative() -> Program:
+    """Prints where answers go."""
+    print("built")
+    os.write(1, b"written past Python\n")
+    return steady()
+
+
+def not_installed() -> Program:
+    import a_package_that_nobody_has  # type: ignore[import-not-found]  # noqa: F401
+
+    raise AssertionError
+
+
+def failing() -> Program:
+    def step() -> Any:
+        raise ValueError("no such thing\n  and more about it")
+
+    return Program(step, lambda result: {})
+
+
+def dying() -> Program:
+    def step() -> Any:
+        os.write(2, b"last words")
+        os._exit(3)
+
+    return Program(step, lambda result: {})
+
+
+def warming() -> Program:
+    """Slow at its first run in a process."""
+    runs: list[int] = []
+
+    def step() -> Any:
+        time.sleep(0.0 if runs else 0.3)
+        runs.append(1)
+        return 1.0
+
+    return Program(step, lambda result: {"value": np.asarray(result)})
+
+
+def caching() -> Program:
+    """Returns whether an earlier process left something in its cache."""
+    mark = os.path.join(os.environ["XDG_CACHE_HOME"], "mark")
+
+    def step() -> Any:
+        found = os.path.exists(mark)
+        with open(mark, "w"):
+            pass
+        if found:
+            time.sleep(0.5)
+        return 1.0
+
+    return Program(step, lambda result: {"value": np.asarray(result)})
+
+
+def counting_cores() -> Program:
+    """Its units are the cores that it may use, as far as the system tells."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return Program(lambda: None, lambda result: {}, units=lambda result: float(cores))
