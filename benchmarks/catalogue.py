@@ -55,7 +55,7 @@ def _recurrent(engine: str, tiny: bool) -> Iterator[Case]:
         for form in ("concat", "separate"):
             for size in (LARGE, SMALL, WIDE, SINGLE):
                 name = f"{cell}-{form}-{'x'.join(map(str, size))}"
-                title = f"{cell.upper()} training step, {form}, (T, batch, input, hidden) = {size}"
+                title = f"{cell.upper()} training step, {form}, (T, batch, input, hidden) = {TINY if tiny else size}"
                 entries = _recurrent_entries(engine, cell, form, size, tiny)
                 yield Case(name, title, "step", tuple(entries), tolerance=1e-4)
 
@@ -145,8 +145,9 @@ def _lengths(engine: str, tiny: bool) -> Case:
         Entry("torch nn", "torch", name.format("torch"), some, goal=_at_least(0.7)),
         Entry("tensorflow while_loop", "tensorflow", name.format("tensorflow"), some),
     )
-    title = "20 LSTM batches of 20 lengths in a new process, compilation included, imports not"
-    return Case("lengths", title, "20 batches", entries, measure="first run")
+    count = some["count"]
+    title = f"{count} LSTM batches of {count} lengths in a new process, compilation included, imports not"
+    return Case("lengths", title, f"{count} batches", entries, measure="first run")
 
 
 def _scaling(engine: str, tiny: bool) -> Iterator[Case]:

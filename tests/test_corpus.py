@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
 from programs import BY_NAME, PROGRAMS, Program
@@ -32,13 +30,6 @@ INDEXES_AN_ARGUMENT = {
     "row_reads_at_computed_indices",
     "unknown_time_and_batch",
 }
-
-
-@cache
-def graph_of(program: Program, order: int) -> Graph:
-    """The forward graph (order 0) or the gradient's (1, 2), without the engine's or any other cache."""
-    traced = program.function() if order == 0 else program.grad_function(order)
-    return traced.graph(*program.args)
 
 
 def run_checked(graph: Graph, program: Program) -> list[np.ndarray]:
@@ -74,7 +65,7 @@ def test_value_is_the_same_outside_of_a_trace(program: Program) -> None:
 @every_program
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_graph_is_valid_and_runs_as_typed(program: Program, order: int) -> None:
-    graph = verify(graph_of(program, order), f"order {order}")
+    graph = verify(program.graph(order), f"order {order}")
     for leaf in run_checked(graph, program):
         assert np.all(np.isfinite(leaf))
 
@@ -82,15 +73,14 @@ def test_graph_is_valid_and_runs_as_typed(program: Program, order: int) -> None:
 @every_program
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_graph_text_is_stable(program: Program, order: int) -> None:
-    again = program.function() if order == 0 else program.grad_function(order)
-    assert str(again.graph(*program.args)) == str(graph_of(program, order))
+    assert str(program.traced_again(order)) == str(program.graph(order))
 
 
 @every_program
 def test_running_a_graph_leaves_its_arguments_alone(program: Program) -> None:
     before = [np.array(leaf) for leaf in tree.leaves(program.args)]
-    first = run_checked(graph_of(program, 1), program)
-    second = run_checked(graph_of(program, 1), program)
+    first = run_checked(program.graph(1), program)
+    second = run_checked(program.graph(1), program)
     for a, b in zip(tree.leaves(program.args), before, strict=True):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(first, second, strict=True):
@@ -100,7 +90,7 @@ def test_running_a_graph_leaves_its_arguments_alone(program: Program) -> None:
 @every_program
 def test_small_changes_keep_trip_counts_and_branches(program: Program) -> None:
     """What finite differences need: within their reach the number of executed nodes does not change."""
-    graph = graph_of(program, 0)
+    graph = program.graph(0)
     counts = set()
     for step in (0.0, 1e-4, -1e-4):
         args = [x * (1.0 + step) + step if np.asarray(x).dtype.kind == "f" else x for x in tree.leaves(program.args)]

@@ -51,6 +51,7 @@ CEILING = {0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 2, 6: 6, 7: 6}
 FURTHER = {
     "stacks": {"ops"},
     "dataflow": {"engines"},
+    "engines": {"passes"},
     "autograph": {"frontend"},
     "train": {"nn", "optim", "verify"},
     "cli": {"nn", "optim", "train", "verify", "interop"},

@@ -50,13 +50,13 @@ def peak_bytes(graph: Graph, *args: Any) -> int:
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_every_push_is_popped(program: Program) -> None:
     """Saved values are popped, each exactly once; so is the cotangent of what the program itself pushes."""
-    counters = count(program.grad_function().graph(*program.args), *program.args)
+    counters = count(program.graph(1), *program.args)
     assert counters.pushes == counters.pops
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_a_forward_run_saves_nothing(program: Program) -> None:
-    graph = program.function().graph(*program.args)
+    graph = program.graph()
     assert all(node.op.name != "stack_pop" for node in walk(graph))
     collected = {"scan_over_pytrees", "scan_in_reverse", "scan_in_a_scan", "embedding_and_einsum"}
     collected |= {"rows_collected_from_an_unknown_size"}
@@ -365,7 +365,7 @@ NEED_THE_OLD_ARRAY = {
 @pytest.mark.parametrize("program", [p for p in PROGRAMS if p.name not in NEED_THE_OLD_ARRAY], ids=repr)
 def test_a_stack_is_read_before_it_is_updated(program: Program, order: int) -> None:
     """A stack that is looked at after an update took it would be copied whole, in every iteration."""
-    graph = (program.function() if order == 0 else program.grad_function(order)).graph(*program.args)
+    graph = program.graph(order)
     for inner in (graph, *(region for node in walk(graph) for region in node.regions)):
         taken: set[Value] = set()
         for node in inner.nodes:

@@ -1,8 +1,8 @@
 """Random programs: the reference engine, a plain twin, all modes, finite differences and JAX agree on them.
 
 CTRLGRAD_RANDOM_PROGRAMS says how many (2000), CTRLGRAD_RANDOM_PROGRAMS_JAX of how many JAX judges one (8; 0 for none);
-`random_programs.checks` says what is judged of which share. `python -m tests.random_programs` runs any number outside of
-pytest.
+`random_programs.checks` says what is judged of which share. `python -m tests.random_programs` runs any number outside
+of pytest.
 """
 
 from __future__ import annotations

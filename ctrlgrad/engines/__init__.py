@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from ctrlgrad.engines.auto import auto_kernels, has_native
@@ -10,6 +12,7 @@ from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
+from ctrlgrad.passes import OPTIMISATIONS, optimise
 
 ENGINES = ("auto", "native", "reference")
 
@@ -35,7 +38,41 @@ def kernels_of(engine: str) -> Kernels:
 def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool = False) -> list[Any]:
     """The outputs of a graph for the given arrays (and lists, for stacks), by an engine."""
     run = Run(finite=FiniteCheck() if check_nans else None)
-    return as_lists(interpret(graph, arguments, run, kernels_of(engine)))
+    kernels = kernels_of(engine)
+    if kernels is REFERENCE or run.is_watched:
+        return as_lists(interpret(graph, arguments, run, kernels))
+    return as_lists(interpret(_optimised(graph, current_without()), arguments, run, kernels))
 
 
-__all__ = ["ENGINES", "kernels_of", "run_on"]
+def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
+    """The graph as compiling engines run it, made once and kept with it."""
+    key = f"optimised without {sorted(without)}"
+    if key not in graph.compiled:
+        graph.compiled[key] = optimise(graph, without)
+    optimised: Graph = graph.compiled[key]
+    return optimised
+
+
+_WITHOUT: ContextVar[frozenset[str]] = ContextVar("passes that are left out", default=frozenset())  # noqa: B039
+
+
+def current_without() -> frozenset[str]:
+    """The names of the passes that are left out."""
+    return _WITHOUT.get()
+
+
+@contextmanager
+def without_passes(*names: str) -> Iterator[None]:
+    """Leave passes out of what compiling engines do to graphs, for a block of code."""
+    known = {name for name, _ in OPTIMISATIONS}
+    for name in names:
+        if name not in known:
+            raise UserInputError(f"there is no pass {name!r}", expected=", ".join(sorted(known)), got=name)
+    token = _WITHOUT.set(_WITHOUT.get() | set(names))
+    try:
+        yield
+    finally:
+        _WITHOUT.reset(token)
+
+
+__all__ = ["ENGINES", "current_without", "kernels_of", "run_on", "without_passes"]

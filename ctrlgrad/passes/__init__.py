@@ -1,10 +1,35 @@
 """Passes: each takes a graph and returns a graph that means the same."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
 from ctrlgrad.ir import Graph
 from ctrlgrad.passes.common import merge_common
 from ctrlgrad.passes.dead_code import remove_dead_code
+from ctrlgrad.passes.distribution import distribute
 from ctrlgrad.passes.inline_calls import inline_calls
 from ctrlgrad.passes.invariants import hoist_invariants
+from ctrlgrad.passes.joins import join_updates
+from ctrlgrad.passes.products import split_products
+from ctrlgrad.passes.slices import sink_slices
+
+Pass = Callable[[Graph], Graph]
+
+# What a graph goes through before a compiling engine runs it, in this order; a name that comes again is run again.
+OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
+    ("join_updates", join_updates),
+    ("sink_slices", sink_slices),
+    ("sink_slices", sink_slices),
+    ("hoist_invariants", hoist_invariants),
+    ("split_products", split_products),
+    ("hoist_invariants", hoist_invariants),
+    ("distribute", distribute),
+    ("sink_slices", sink_slices),
+    ("hoist_invariants", hoist_invariants),
+    ("merge_common", merge_common),
+    ("remove_dead_code", remove_dead_code),
+)
 
 
 def simplify(graph: Graph) -> Graph:
@@ -12,4 +37,27 @@ def simplify(graph: Graph) -> Graph:
     return remove_dead_code(merge_common(hoist_invariants(remove_dead_code(graph))))
 
 
-__all__ = ["hoist_invariants", "inline_calls", "merge_common", "remove_dead_code", "simplify"]
+def optimise(graph: Graph, without: Collection[str] = ()) -> Graph:
+    """What a graph goes through before a compiling engine runs it. Values may change within rounding.
+
+    `without` names passes to leave out.
+    """
+    for name, run in OPTIMISATIONS:
+        if name not in without:
+            graph = run(graph)
+    return graph
+
+
+__all__ = [
+    "OPTIMISATIONS",
+    "distribute",
+    "hoist_invariants",
+    "inline_calls",
+    "join_updates",
+    "merge_common",
+    "optimise",
+    "remove_dead_code",
+    "simplify",
+    "sink_slices",
+    "split_products",
+]

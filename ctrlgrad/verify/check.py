@@ -17,7 +17,18 @@ from ctrlgrad.errors import ExecutionError, GradientMismatch, UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.verify.finite_differences import Sample, Slope, slope
 from ctrlgrad.verify.report import GradientReport, Row
-from ctrlgrad.verify.subject import Arrays, Function, Gradient, Jvp, Subject, by_forward, by_reverse, sample, subject_of
+from ctrlgrad.verify.subject import (
+    Arrays,
+    Function,
+    Gradient,
+    Jvp,
+    Subject,
+    by_forward,
+    by_forward_along_inputs,
+    by_reverse,
+    sample,
+    subject_of,
+)
 from ctrlgrad.verify.tolerances import Tolerances, coarsest_epsilon
 
 MODES = ("rev", "fwd")
@@ -122,8 +133,10 @@ def _tracer(fn: Function) -> Callable[..., Graph]:
     declared = getattr(fn, "signature", None)
     signature = None if declared is None else tree.leaves(tuple(declared))
 
-    def trace(function: Function, *leaves: Any) -> Graph:
-        graph: Graph = cg.function(function, signature=signature).graph(*leaves)
+    def trace(function: Function, leaves: Sequence[Any], also: Sequence[int] = ()) -> Graph:
+        specs = None if signature is None else [*signature, *(signature[position] for position in also)]
+        arguments = [*leaves, *(np.asarray(leaves[position]) for position in also)]
+        graph: Graph = cg.function(function, signature=specs).graph(*arguments)
         return graph
 
     return trace
@@ -154,6 +167,8 @@ class _Check:
     judge: Any = None
     # JAX's own derivatives of each order from the first on, shared by all modes.
     judged: list[Any] = field(default_factory=list)
+    # Graphs of s_0, s_1, ... by the modes that give them.
+    scalars: dict[tuple[str, ...], Graph] = field(default_factory=dict)
 
     def use_jax(self, graph: Graph) -> None:
         """Translate the scalar function, and compare its value."""
@@ -175,10 +190,13 @@ class _Check:
         for name, direction in zip(inner, self.directions, strict=False):
             function = self.along(name, function, direction)
         label = " over ".join(reversed(chain))
+        if differences and tuple(inner) not in self.scalars:
+            self.scalars[tuple(inner)] = self.subject.graph(function)
+        scalar = self.scalars.get(tuple(inner))
         if mode == "rev":
-            self.reverse(function, len(chain), label, differences)
+            self.reverse(function, len(chain), label, scalar)
         else:
-            self.forward(function, len(chain), label, differences)
+            self.forward(function, len(chain), label, scalar)
 
     def along(self, mode: str, function: Function, direction: Sequence[Any]) -> Function:
         if mode == "rev":
@@ -186,8 +204,9 @@ class _Check:
         assert self.jvp is not None
         return by_forward(self.jvp, function, self.subject.wrt, direction)
 
-    def reverse(self, function: Function, order: int, label: str, differences: bool) -> None:
-        """Every element against JAX; every leaf along random directions against finite differences."""
+    def reverse(self, function: Function, order: int, label: str, scalar: Graph | None) -> None:
+        """Every element against JAX; with the graph of the function, every leaf along random directions against finite
+        differences of it."""
         graph = self.subject.graph(self.gradient(function, self.subject.wrt))
         gradient = [np.asarray(g) for g in run_graph(graph, self.subject.leaves)]
         if self.judge is not None:
@@ -195,8 +214,7 @@ class _Check:
             for path, g, m, expected in zip(self.subject.paths, gradient, moved, self.jax(order).gradient, strict=True):
                 distance = float(np.max(np.abs(m - g))) if np.shape(m) == g.shape else 0.0
                 self.elementwise(path, order, label, g, expected, distance)
-        if differences:
-            scalar = self.subject.graph(function)
+        if scalar is not None:
             magnitude = max(float(np.max(np.abs(g))) for g in gradient)
             for leaf, g in enumerate(gradient):
                 size = float(np.linalg.norm(g.astype(np.float64))) / np.sqrt(g.size)
@@ -206,25 +224,25 @@ class _Check:
                 ]
                 self.along_directions(leaf, order, label, pairs, size, magnitude)
 
-    def forward(self, function: Function, order: int, label: str, differences: bool) -> None:
-        """Every leaf along random directions, against each judge."""
-        scalar = self.subject.graph(function)
+    def forward(self, function: Function, order: int, label: str, scalar: Graph | None) -> None:
+        """Every leaf along random directions, against each judge: finite differences with the function's graph."""
+        assert self.jvp is not None
+        graph = self.subject.graph_with_tangents(by_forward_along_inputs(self.jvp, function, self.subject.wrt))
         for leaf in range(len(self.subject.wrt)):
             found, exact, moved, pairs = [], [], 0.0, []
             for d in self.unit_directions(leaf):
                 tangent = [d if other == leaf else np.zeros_like(x) for other, x in enumerate(self.subject.point())]
-                graph = self.subject.graph(self.along("fwd", function, tangent))
-                value = float(run_graph(graph, self.subject.leaves)[0])
+                value = float(run_graph(graph, [*self.subject.leaves, *tangent])[0])
                 found.append(value)
                 if self.judge is not None:
-                    moved = max(moved, abs(float(run_graph(graph, self.last_bit())[0]) - value))
+                    moved = max(moved, abs(float(run_graph(graph, [*self.last_bit(), *tangent])[0]) - value))
                     exact.append(float(np.sum(self.jax(order).gradient[leaf] * d)))
-                if differences:
+                if scalar is not None:
                     pairs.append((value, self.difference(scalar, leaf, d)))
             if self.judge is not None:
                 path = self.subject.paths[leaf]
                 self.elementwise(path, order, label, np.array(found), np.array(exact), moved)
-            if differences:
+            if scalar is not None:
                 size = max(abs(s.value) for _, s in pairs)
                 self.along_directions(leaf, order, label, pairs, size, size)
 

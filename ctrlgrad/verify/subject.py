@@ -39,8 +39,9 @@ class Subject:
     wrt: tuple[int, ...]
     paths: tuple[str, ...]
     scalar: Function
-    # Traces a function of the leaves.
+    # Trace a function of the leaves, and one of the leaves and a tangent for each that is differentiated.
     graph: Tracer
+    graph_with_tangents: Tracer
 
     def point(self) -> Arrays:
         """The differentiated leaves."""
@@ -60,7 +61,8 @@ class Subject:
 
 
 def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], rng: np.random.Generator) -> Subject:
-    """The subject of a check of `fn` at `args`; `trace(function, *leaves)` gives a graph.
+    """The subject of a check of `fn` at `args`; `trace(function, leaves, also)` gives a graph,
+    whose inputs are the leaves and once more those at the positions `also`.
 
     Leaves that are no arrays or numbers stay what they are. Raises `UserInputError` where there is nothing to
     differentiate and `TypeMismatchError` for complex numbers and TensorArrays among arguments or results.
@@ -95,14 +97,17 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
 
     def graph(function: Function) -> Graph:
         # The leaves as the user gave them: a Python number does not widen what it meets.
-        return trace(function, *raw)
+        return trace(function, raw)
+
+    def graph_with_tangents(function: Function) -> Graph:
+        return trace(function, raw, wrt)
 
     cotangents = _cotangents(graph(flat), leaves, rng)
 
     def scalar(*inputs: Any) -> Any:
         return _weighted(flat(*inputs), cotangents)
 
-    return Subject(leaves, wrt, tuple(paths[position] for position in wrt), scalar, graph)
+    return Subject(leaves, wrt, tuple(paths[position] for position in wrt), scalar, graph, graph_with_tangents)
 
 
 def _cotangents(graph: Graph, leaves: Arrays, rng: np.random.Generator) -> list[np.ndarray | None]:
@@ -144,15 +149,23 @@ def by_reverse(gradient: Gradient, function: Function, wrt: tuple[int, ...], dir
 
 def by_forward(jvp: Jvp, function: Function, wrt: tuple[int, ...], direction: Sequence[Any]) -> Function:
     """The same number by forward mode."""
+    along = by_forward_along_inputs(jvp, function, wrt)
+    return lambda *inputs: along(*inputs, *direction)
+
+
+def by_forward_along_inputs(jvp: Jvp, function: Function, wrt: tuple[int, ...]) -> Function:
+    """The same number, the direction's arrays as further arguments."""
 
     def along(*inputs: Any) -> Any:
+        leaves, direction = inputs[: -len(wrt)], inputs[-len(wrt) :]
+
         def of_point(*point: Any) -> Any:
-            merged = list(inputs)
+            merged = list(leaves)
             for position, x in zip(wrt, point, strict=True):
                 merged[position] = x
             return function(*merged)
 
-        return jvp(of_point, [inputs[position] for position in wrt], list(direction))[1]
+        return jvp(of_point, [leaves[position] for position in wrt], list(direction))[1]
 
     return along
 

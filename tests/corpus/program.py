@@ -13,13 +13,14 @@ change of a trip count or branch within the step of a finite difference.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad import tree
+from ctrlgrad.ir import Graph
 
 
 @dataclass(eq=False)
@@ -31,6 +32,7 @@ class Program:
     args: tuple[Any, ...]
     signature: tuple[Any, ...] | None = None
     numpy_fn: Callable[..., Any] | None = None
+    graphs: dict[int, Graph] = field(default_factory=dict, init=False)
 
     def twin(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Attach the twin; a decorator."""
@@ -60,6 +62,18 @@ class Program:
         for _ in range(order - 1):
             fn = _then_sum(cg.grad(fn, argnums=self.argnums))
         return cg.function(cg.grad(fn, argnums=self.argnums), signature=self.signature, name=f"grad_{self.name}")
+
+    def graph(self, order: int = 0) -> Graph:
+        """The forward graph (order 0) or the gradient's (1, 2), traced once per process."""
+        if order not in self.graphs:
+            self.graphs[order] = self.traced_again(order)
+        return self.graphs[order]
+
+    def traced_again(self, order: int) -> Graph:
+        """The same, traced anew."""
+        function = self.function() if order == 0 else self.grad_function(order)
+        graph: Graph = function.graph(*self.args)
+        return graph
 
     def __repr__(self) -> str:
         return self.name

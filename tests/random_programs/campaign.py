@@ -25,7 +25,7 @@ class Batch:
 
     seed: int
     count: int
-    rotation: Rotation = Rotation()
+    rotation: Rotation
 
 
 @dataclass

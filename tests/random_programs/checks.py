@@ -104,7 +104,7 @@ class Verdict:
     iterations: int
 
 
-def examine(program: Program, share: Share = Share(), *, seed: int = 0) -> Verdict:  # noqa: B008  (it is frozen)
+def examine(program: Program, share: Share = Share(), *, seed: int = 0) -> Verdict:
     """Judge a program.
 
     Raises `ProgramMismatch` with the program's source, and `UnsuitableError`.

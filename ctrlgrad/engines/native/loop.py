@@ -117,7 +117,10 @@ class Plan:
         self._lock = threading.Lock()
         per_iteration = sum(use.pushes * self.row_bytes(use) for use in self.program.stacks)
         self.bytes_per_iteration = per_iteration
-        self.chunk = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, CHUNK_BYTES // max(per_iteration, 1)))
+        # A loop over the iterations of one chunk is as long as it is.
+        of_chunk: int | None = node.attrs.get("chunk")
+        by_bytes = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, CHUNK_BYTES // max(per_iteration, 1)))
+        self.chunk = of_chunk or by_bytes
         # A loop inside may find a stack full in the middle of an iteration: then the chunk runs again.
         self.may_run_again = any(use.inside for use in self.program.stacks)
 
