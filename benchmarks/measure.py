@@ -75,7 +75,7 @@ class Contest:
                 with outcome.failure_kept():
                     worker = workers[outcome.entry.label]
                     if self.case.check:
-                        outcome.first_seconds = _first_run(worker, outcome.entry, {})
+                        _first_run(worker, outcome.entry, {})
                     seconds = min(worker.ask("run", times=2)["seconds"])
                     turns[outcome.entry.label] = min(MOST_RUNS, math.ceil(TURN / max(seconds, 1e-6)))
             for number in range(self.rounds):

@@ -20,7 +20,7 @@ class Outcome:
     costs: list[float] = field(default_factory=list)
     # Cost over the case's first entry's cost, round by round.
     ratios: list[float] = field(default_factory=list)
-    # The first run of a process that lives through all rounds.
+    # The first run of a process that lives through all rounds, at the size of the check.
     first_seconds: float | None = None
     # The imports of each new process.
     import_seconds: list[float] = field(default_factory=list)

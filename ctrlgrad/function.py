@@ -13,7 +13,7 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.autograph import convert
-from ctrlgrad.engines import run_on
+from ctrlgrad.engines import Report, explain_native, run_on
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, is_weak, set_evaluator, type_of, value_in
@@ -120,6 +120,26 @@ class Function:
         }
         """
         return self._specialize(args, kwargs)[0].simplified
+
+    def explain(self, *args: Any, **kwargs: Any) -> Report:
+        """Run for these arguments on the native engine and say what it did, loop by loop.
+
+        The report prints, and has for each loop: the engine (with the reason where it is not native), the fused loops and
+        matrix products, the products that are batched over a chunk, the values pushed with their bytes and reasons, and
+        the length of a chunk.
+
+        >>> import ctrlgrad as cg
+        >>> def root(a):
+        ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
+        >>> report = cg.function(cg.grad(root)).explain(2.0)
+        >>> [loop.engine for loop in report.loops], report.loops[0].bytes_per_iteration
+        (['native', 'native'], 8)
+
+        Raises:
+            UserInputError: the native engine is not installed.
+        """
+        concrete, arrays = self._specialize(args, kwargs)
+        return explain_native(concrete.simplified, arrays)
 
     def _specialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Concrete, list[Any]]:
         leaves, treedef = tree.flatten((args, kwargs))

@@ -9,6 +9,7 @@ from typing import Any
 
 from ctrlgrad.engines.auto import auto_kernels, has_native
 from ctrlgrad.engines.block_kernels import as_lists
+from ctrlgrad.engines.report import Report, explain
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
@@ -44,6 +45,12 @@ def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool
     return as_lists(interpret(_optimised(graph, current_without()), arguments, run, kernels))
 
 
+def explain_native(graph: Graph, arguments: Sequence[Any]) -> Report:
+    """Run a graph on the native engine and say what was done with each of its loops."""
+    kernels_of("native")
+    return explain(_optimised(graph, current_without()), arguments)
+
+
 def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
     """The graph as compiling engines run it, made once and kept with it."""
     key = f"optimised without {sorted(without)}"
@@ -75,4 +82,4 @@ def without_passes(*names: str) -> Iterator[None]:
         _WITHOUT.reset(token)
 
 
-__all__ = ["ENGINES", "current_without", "kernels_of", "run_on", "without_passes"]
+__all__ = ["ENGINES", "Report", "current_without", "explain_native", "kernels_of", "run_on", "without_passes"]

@@ -20,7 +20,7 @@ from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_nam
 from ctrlgrad.ir import Node
 
 # Seconds that a loop runs interpreted before it is compiled: about what compiling costs.
-WORTH = 0.5
+WORTH = 1.0
 # The clock is read once in so many iterations.
 _EVERY = 8
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.products import matmul
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.ir import Node
@@ -57,7 +58,7 @@ def with_blocks(name: str, loop: Control) -> Kernels:
     pure, in_place = dict(REFERENCE.pure), dict(REFERENCE.in_place)
     pure |= {op: _pure(table) for op, table in pure.items() if op.startswith("stack_")}
     in_place |= {op: _in_place(table) for op, table in in_place.items() if op.startswith("stack_")}
-    pure |= {"stack_length": _length, "stack_to_tensor": _to_tensor}
+    pure |= {"stack_length": _length, "stack_to_tensor": _to_tensor, "matmul": lambda node: matmul}
     return Kernels(name, pure, in_place, {**REFERENCE.control, "while": loop})
 
 

@@ -162,6 +162,27 @@ def only_one_branch_writes(x: Any) -> Any:
     return cg.fori_loop(0, array.size(), lambda i, y: cnp.sin(y + array.read(i)), x)
 
 
+def appended(x: Any) -> Any:
+    """An array and the same made longer by a write at its end, of as many slots in every row."""
+    shorter = cg.TensorArray("float64", rewritable=True).push(cnp.sin(x)).push(x * x)
+    longer = shorter.write(shorter.size(), cnp.cos(x))
+    return (shorter.stack() ** 2).sum() + cnp.sin(longer.stack() ** 2 * np.array([1.0, 0.5, 2.0])).sum()
+
+
+def appended_by_own_counts(x: Any) -> Any:
+    """Writes at the end and pushes by turns, as often as each row goes on; both arrays are read."""
+
+    def body(c: Any) -> Any:
+        i, array, y = c
+        longer = array.write(array.size(), cnp.sin(y + i))
+        y = y + array.read(array.size() - 1) * longer.read(longer.size() - 1) + longer.read(0)
+        return i + 1, longer.push(0.5 * y), 0.5 * y
+
+    start = cg.TensorArray("float64", rewritable=True).push(x * x)
+    _, array, y = cg.while_loop(lambda c: c[0] < 3 * x, body, (0.0, start, x))
+    return cg.fori_loop(0, array.size(), lambda i, z: cnp.sin(z + array.read(i)), y)
+
+
 def updates(x: Any) -> Any:
     """Indexed reads and updates at places of each row's own."""
     i = cnp.floor(x[0] * 2).astype(int)
@@ -209,6 +230,8 @@ SCALAR = (
     loop_in_branch,
     branch_on_stacks,
     only_one_branch_writes,
+    appended,
+    appended_by_own_counts,
 )
 VECTOR = (scanned, scan_in_own, rewritten, updates, products, changing_matrix, shapes)
 

@@ -9,27 +9,64 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.native.checked import CheckedFunction, is_checked
+
 _LOCK = threading.RLock()
 _FUNCTIONS: dict[str, Callable[[np.ndarray], None]] = {}
 _BLAS: dict[str, int] = {}
 
 
-def compiled(source: str) -> Callable[[np.ndarray], None]:
-    """The function of a source: takes the table, an int64 array. Compiled once per process."""
+def compiled(source: str) -> Loop:
+    """The function of a source: takes the table, an int64 array.
+
+    Compiled once per process and, where there is a directory for it (`cache`), once per machine.
+    """
     with _LOCK:
         if source not in _FUNCTIONS:
-            _FUNCTIONS[source] = _compile(source)
+            _FUNCTIONS[source] = _from_disk(source) or _compiled_now(source)
         return _FUNCTIONS[source]
 
 
-def _compile(source: str) -> Callable[[np.ndarray], None]:
+def is_cached(source: str) -> bool:
+    """Whether `compiled` of this source takes no compiling."""
+    if source in _FUNCTIONS:
+        return True
+    key, disk = key_of(source), open_cache()
+    return key is not None and disk is not None and disk.read(key) is not None
+
+
+def _from_disk(source: str) -> Loop | None:
+    key, disk = key_of(source), open_cache()
+    entry = disk.read(key) if key is not None and disk is not None else None
+    if entry is None:
+        return None
+    try:
+        return loaded(entry)
+    except CannotLoad:
+        assert key is not None and disk is not None
+        disk.remove(key)
+        return None
+
+
+def _compiled_now(source: str) -> Loop:
     import numba
 
     names = _names()
     exec(compile(source, "<compiled loop>", "exec"), names)
-    function = numba.njit("void(int64[::1])", error_model="numpy", nogil=True)(names["loop"])
-    run: Callable[[np.ndarray], None] = function
-    return run
+    made = numba.cfunc("void(CPointer(int64))", error_model="numpy")(names["loop"])
+    entry = ObjectCode(made.native_name, bytes(made._library._get_compiled_object()))
+    try:
+        if made._library.has_dynamic_globals:
+            raise CannotLoad("it holds addresses of this process")
+        function = loaded(entry)
+    except CannotLoad as reason:
+        _LOG.info("a compiled loop is not kept on disk: %s", reason)
+        _KEPT.append(made)
+        return function_at(made.address)
+    key, disk = key_of(source), open_cache()
+    if key is not None and disk is not None:
+        disk.write(key, entry)
+    return function
 
 
 def _names() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from ctrlgrad.engines.native.elementary import KERNELS
+from ctrlgrad.engines.native.elementary_table import KERNELS
 from ctrlgrad.engines.native.expressions import expression, literal, type_name
 from ctrlgrad.engines.native.layout import (
     ONE,
@@ -35,8 +35,7 @@ from ctrlgrad.engines.native.layout import (
     row_major,
     times,
 )
-from ctrlgrad.engines.native.machine import SCOPES
-from ctrlgrad.engines.native.program import FIRST_ENTRY, ITERATIONS, Entry, LoopProgram, Site, StackUse, Status
+from ctrlgrad.engines.native.program import FIRST_ENTRY, ITERATIONS, SCOPES, Entry, LoopProgram, Site, StackUse, Status
 from ctrlgrad.engines.native.shapes import Shapes
 from ctrlgrad.ir import Graph, Node, StackType, Trait, Value, uses, walk
 

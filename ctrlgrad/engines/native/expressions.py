@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ctrlgrad.engines.native.elementary import KERNELS
+from ctrlgrad.engines.native.elementary_table import KERNELS
 from ctrlgrad.engines.native.layout import NotNative
 from ctrlgrad.ir import Node
 

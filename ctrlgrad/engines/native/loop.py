@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.native.checked import CheckedFunction, buffers_of, is_checked
 from ctrlgrad.engines.native.compiler import blas_address, compiled
 from ctrlgrad.engines.native.emit import Emitter, Layout
 from ctrlgrad.engines.native.layout import NotNative, product
@@ -62,7 +63,7 @@ class NativeLoop:
         known = {i: int(values[i]) for i in self.sizes}
         captures = self.node.attrs["captures"]
         layouts = tuple(_layout(v) for v in values[:captures])
-        key = (shapes, tuple(known.values()), layouts)
+        key = (shapes, tuple(known.values()), layouts, is_checked())
         with self._lock:
             if key not in self.plans:
                 try:
@@ -156,7 +157,7 @@ class _Execution:
         self.program = plan.program
         self.table = np.zeros(FIRST_ENTRY + len(plan.program.entries), np.int64)
         self.temporaries = temporaries
-        self.kept: list[Any] = []
+        self.kept: dict[int, np.ndarray] = {}
         self.scalars: dict[int, np.ndarray] = {}
         self.states: dict[int, list[np.ndarray]] = {}
         self.stacks: dict[int, _Stack] = {}
@@ -173,10 +174,10 @@ class _Execution:
         if kind == "dim":
             self.table[place] = position
         elif kind == "operand":
-            self.table[place] = self._address(self._operand(values[position]))
+            self.table[place] = self._address(place, self._operand(values[position]))
         elif kind == "constant":
             assert entry.array is not None
-            self.table[place] = self._address(np.ascontiguousarray(entry.array))
+            self.table[place] = self._address(place, np.ascontiguousarray(entry.array))
         elif kind == "temporary":
             if place not in self.temporaries:
                 self.temporaries[place] = np.empty(max(self.plan.size(entry.size), 1), entry.dtype)
@@ -203,8 +204,8 @@ class _Execution:
     def _operand(self, value: Any) -> np.ndarray:
         return value if _layout(value) != "rows" else np.ascontiguousarray(value)
 
-    def _address(self, array: np.ndarray) -> int:
-        self.kept.append(array)
+    def _address(self, place: int, array: np.ndarray) -> int:
+        self.kept[place] = array
         return array.ctypes.data
 
     def _block_stack(self, value: Any, use: StackUse) -> BlockStack:
@@ -222,7 +223,7 @@ class _Execution:
             for stack in self.stacks.values():
                 self._lend(stack, int(table[LIMIT]))
             saved = self._snapshot() if plan.may_run_again else None
-            plan.function(table)
+            self._call()
             status = Status(int(table[STATUS]))
             if status in (Status.FULL_INSIDE, Status.EMPTY_INSIDE):
                 assert saved is not None
@@ -243,6 +244,13 @@ class _Execution:
                 self._join(use, use.pops)
             limit = min(2 * limit, plan.chunk)
         return self._results()
+
+    def _call(self) -> None:
+        function = self.plan.function
+        if isinstance(function, CheckedFunction):
+            function.run(self.table, buffers_of(self))
+        else:
+            function(self.table)
 
     def _stack_number(self) -> int:
         """Which of the stacks the function named."""
@@ -376,7 +384,7 @@ class _Execution:
         self.table[LIMIT] = 0
         for stack in self.stacks.values():
             self._lend(stack, 1)
-        self.plan.function(self.table)
+        self._call()
         if Status(int(self.table[STATUS])) is Status.FINISHED:
             return
         raise too_many_iterations(self.plan.node, maximum, maximum)

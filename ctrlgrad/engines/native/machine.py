@@ -15,8 +15,7 @@ from numba.core import cgutils, types
 from numba.core.errors import RequireLiteralValue
 from numba.extending import intrinsic
 
-# How many stores of one loop are told apart.
-SCOPES = 16
+from ctrlgrad.engines.native.program import SCOPES
 
 NAMES = {
     "float32": types.float32,

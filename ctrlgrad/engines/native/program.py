@@ -14,6 +14,9 @@ from ctrlgrad.ir import Node
 # The first places of the table.
 LIMIT, STATUS, TRIPS, PLACE, FOUND, BOUND, ITERATIONS, FIRST_ENTRY = 0, 1, 2, 3, 4, 5, 6, 16
 
+# How many stores of one loop are told apart.
+SCOPES = 16
+
 
 class Status(IntEnum):
     """Why a compiled function returned."""

@@ -107,36 +107,37 @@ def loop_name(node: Node) -> str:
     return f"{name} at {node.source}" if node.source else str(name)
 
 
-def _cond(node: Node, kernels: Kernels) -> Callable[[Values, Run], Any]:
-    branches = [compile_graph(region, kernels) for region in node.regions]
-    last = len(branches) - 1
+class InterpretedBranches:
+    """A `cond` node."""
 
-    def kernel(values: Values, run: Run) -> Any:
-        chosen = min(max(int(values.pop(0)), 0), last)
+    def __init__(self, node: Node, kernels: Kernels) -> None:
+        self.programs = [compile_graph(region, kernels) for region in node.regions]
+
+    def __call__(self, values: Values, run: Run) -> Any:
+        chosen = min(max(int(values.pop(0)), 0), len(self.programs) - 1)
         arguments = list(values)
         values.clear()
-        results = branches[chosen](arguments, run)
+        results = self.programs[chosen](arguments, run)
         return results if len(results) != 1 else results[0]
 
-    return kernel
 
+class InterpretedCall:
+    """A `call` node: its first region."""
 
-def _call(node: Node, kernels: Kernels) -> Callable[[Values, Run], Any]:
-    function = compile_graph(node.regions[0], kernels)
+    def __init__(self, node: Node, kernels: Kernels) -> None:
+        self.programs = [compile_graph(node.regions[0], kernels)]
 
-    def kernel(values: Values, run: Run) -> Any:
+    def __call__(self, values: Values, run: Run) -> Any:
         arguments = list(values)
         values.clear()
-        results = function(arguments, run)
+        results = self.programs[0](arguments, run)
         return results if len(results) != 1 else results[0]
-
-    return kernel
 
 
 CONTROL: dict[str, Callable[[Node, Kernels], Callable[[Values, Run], Any]]] = {
-    "call": _call,
+    "call": InterpretedCall,
     "while": InterpretedLoop,
-    "cond": _cond,
+    "cond": InterpretedBranches,
 }
 
 

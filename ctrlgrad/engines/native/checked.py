@@ -1,0 +1,404 @@
+"""A test mode: generated loops run as plain Python, and every access to memory is checked.
+
+Within `checked()` a loop is not compiled. Its source runs in the Python interpreter, element by element, with pointers
+that know their buffer. An `AccessError` is raised where
+
+- an access leaves its buffer, or a matrix product one of its matrices;
+- an element is read that nothing wrote, be it in a temporary, in a carry's other array or in a fresh block of a stack;
+- something is written into what the function may only read;
+- a promise made to LLVM (`machine`) is broken: within one execution of a loop nest no `load` touches what a `store` of
+  that nest writes, and no two stores of different numbers touch each other;
+- a carried array or a row of a stack is handed back with elements that were never written.
+
+Scalar functions are NumPy's, so results agree with the reference engine to rounding. What compilation itself may get
+wrong (the kernels of `elementary`, types that Numba infers) is not seen here.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from ctrlgrad.engines.native.elementary_table import KERNELS
+from ctrlgrad.engines.native.program import FIRST_ENTRY, STATUS, LoopProgram, Status
+
+_ON: ContextVar[bool] = ContextVar("checked", default=False)
+
+
+@contextmanager
+def checked() -> Iterator[None]:
+    """Loops that are planned and run within are checked; compiled ones are neither used nor replaced."""
+    before = _ON.set(True)
+    try:
+        yield
+    finally:
+        _ON.reset(before)
+
+
+def is_checked() -> bool:
+    return _ON.get()
+
+
+class AccessError(AssertionError):
+    """Generated code does what it must not."""
+
+
+class OutOfBuffer(AccessError):  # noqa: N818 - named for what happened
+    """An access outside of a buffer."""
+
+    def __init__(self, operation: str, buffer: Buffer, index: int) -> None:
+        super().__init__(f"{operation}: element {index} of {buffer.name}, which has {buffer.size} elements")
+
+
+@dataclass
+class Buffer:
+    """What an address in the table stands for. `given`: how many leading rows hold values when the function starts."""
+
+    name: str
+    array: np.ndarray
+    given: int | None = None
+    writable: bool = True
+    # What stands at this place when the function returns must hold values in full, or as many rows as another place says.
+    is_result: bool = False
+    length_place: int | None = None
+    flat: np.ndarray = field(init=False)
+    written: bytearray = field(init=False)
+
+    def __post_init__(self) -> None:
+        array = self.array.view(np.uint8) if self.array.dtype == bool else self.array
+        low, high = np.lib.array_utils.byte_bounds(array)
+        self.address = low
+        if array.ctypes.data != low:
+            raise AccessError(f"{self.name}: the address given is not that of the first element")
+        count = (high - low) // array.itemsize
+        self.flat = np.lib.stride_tricks.as_strided(array, (count,), (array.itemsize,))
+        # A bool is a byte in memory.
+        self.row = int(np.prod(array.shape[1:])) if array.ndim else 1
+        given = count if self.given is None else self.given * self.row
+        self.written = bytearray(b"\1" * given + b"\0" * (count - given))
+
+    @property
+    def size(self) -> int:
+        return len(self.written)
+
+    def check_result(self, table: list[Any]) -> None:
+        """At the end: what the driver takes back was written."""
+        end = self.size if self.length_place is None else int(table[self.length_place]) * self.row
+        if end > self.size:
+            raise OutOfBuffer("the length given back", self, end - 1)
+        if self.written.find(0, 0, end) >= 0:
+            raise AccessError(f"{self.name}: element {self.written.find(0, 0, end)} of {end} was never written")
+
+
+class Address(int):
+    """An address that knows its buffer."""
+
+    buffer: Buffer
+
+    def __new__(cls, buffer: Buffer) -> Address:
+        made = super().__new__(cls, buffer.address)
+        made.buffer = buffer
+        return made
+
+
+class Pointer:
+    """Element `start` of a buffer."""
+
+    __slots__ = ("buffer", "flat", "start", "written")
+
+    def __init__(self, buffer: Buffer, start: int = 0) -> None:
+        self.buffer, self.flat, self.written, self.start = buffer, buffer.flat, buffer.written, start
+
+    def place(self, index: Any, operation: str) -> int:
+        place = self.start + int(index)
+        if not 0 <= place < len(self.written):
+            raise OutOfBuffer(operation, self.buffer, place)
+        return place
+
+    def read(self, index: Any, operation: str) -> Any:
+        place = self.place(index, operation)
+        if not self.written[place]:
+            raise AccessError(f"{operation}: element {place} of {self.buffer.name} was never written")
+        return self.flat[place]
+
+    def write(self, index: Any, value: Any, operation: str) -> None:
+        place = self.place(index, operation)
+        if not self.buffer.writable:
+            raise AccessError(f"{operation}: {self.buffer.name} may only be read")
+        self.flat[place] = _converted(value, self.flat.dtype)
+        self.written[place] = 1
+
+    def address(self, index: Any) -> int:
+        return self.buffer.address + (self.start + int(index)) * self.flat.itemsize
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.read(index, "read")
+
+
+def _converted(value: Any, dtype: np.dtype) -> Any:
+    """A number in another type, as a processor does it: integers wrap."""
+    return value if getattr(value, "dtype", None) == dtype else np.asarray(value).astype(dtype)[()]
+
+
+def _pointer_maker(name: str) -> Callable[[Any], Pointer]:
+    wanted = np.dtype(np.uint8 if name == "bool" else name)
+
+    def pointer(address: Any) -> Pointer:
+        if not isinstance(address, Address):
+            raise AccessError(f"pointer_{name}: {address!r} is no address from the table")
+        if address.buffer.flat.dtype != wanted:
+            raise AccessError(f"pointer_{name}: {address.buffer.name} is of {address.buffer.flat.dtype}")
+        return Pointer(address.buffer)
+
+    return pointer
+
+
+class Nests:
+    """Which addresses each loop nest loaded and stored in its present execution."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[int, set[int]] = {}
+        self.stored: dict[int, dict[int, int]] = {}
+
+    def begin(self, loop: int) -> None:
+        self.loaded[loop], self.stored[loop] = set(), {}
+
+    def load(self, pointer: Pointer, index: Any, loop: int) -> Any:
+        address = pointer.address(index)
+        if address in self.stored[loop]:
+            raise AccessError(f"load: loop {loop} stored element {int(index)} of {pointer.buffer.name} before")
+        self.loaded[loop].add(address)
+        return pointer.read(index, "load")
+
+    def store(self, pointer: Pointer, index: Any, value: Any, loop: int, number: int) -> None:
+        address = pointer.address(index)
+        if address in self.loaded[loop]:
+            raise AccessError(f"store: loop {loop} loaded element {int(index)} of {pointer.buffer.name} before")
+        if self.stored[loop].setdefault(address, number) != number:
+            raise AccessError(f"store: another store of loop {loop} wrote element {int(index)} of {pointer.buffer.name}")
+        pointer.write(index, value, "store")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A column-major matrix in a buffer: `places` are its elements, of shape (rows, columns)."""
+
+    pointer: Pointer
+    places: np.ndarray
+
+    @property
+    def is_written(self) -> bool:
+        return all(self.pointer.written[place] for place in self.places.flat)
+
+
+def _matrix(name: str, pointer: Pointer, rows: int, columns: int, leading: int) -> Matrix:
+    if leading < max(1, rows):
+        raise AccessError(f"gemm: the leading dimension of {name} is {leading}, of a matrix with {rows} rows")
+    places = pointer.start + np.arange(rows)[:, None] + leading * np.arange(columns)
+    if places.size:
+        for corner in (places.min(), places.max()):
+            pointer.place(int(corner) - pointer.start, f"gemm, matrix {name}")
+    return Matrix(pointer, places)
+
+
+def _gemm(
+    routine: Any,
+    transpose_a: int,
+    transpose_b: int,
+    m: int,
+    n: int,
+    k: int,
+    alpha: Any,
+    a: Pointer,
+    lda: int,
+    b: Pointer,
+    ldb: int,
+    beta: Any,
+    c: Pointer,
+    ldc: int,
+) -> None:
+    """As `machine.gemm`, on elements that are all checked first."""
+    plain_a, plain_b = transpose_a == ord("N"), transpose_b == ord("N")
+    left = _matrix("A", a, *((m, k) if plain_a else (k, m)), int(lda))
+    right = _matrix("B", b, *((k, n) if plain_b else (n, k)), int(ldb))
+    result = _matrix("C", c, m, n, int(ldc))
+    if not (m and n):
+        return
+    for name, matrix in {"A": left, "B": right} | ({"C": result} if beta != 0 else {}):
+        if not matrix.is_written:
+            raise AccessError(f"gemm: matrix {name} in {matrix.pointer.buffer.name} has elements never written")
+        if matrix is not result and matrix.pointer.buffer is c.buffer and np.intersect1d(matrix.places, result.places).size:
+            raise AccessError(f"gemm: matrices {name} and C overlap in {c.buffer.name}")
+    if not c.buffer.writable:
+        raise AccessError(f"gemm: {c.buffer.name} may only be read")
+    values = [x.pointer.flat[x.places] for x in (left, right)]
+    product = alpha * ((values[0] if plain_a else values[0].T) @ (values[1] if plain_b else values[1].T))
+    c.flat[result.places] = product if beta == 0 else product + beta * c.flat[result.places]
+    for place in result.places.flat:
+        c.written[place] = 1
+
+
+# What generated code calls.
+
+
+def _shifted(pointer: Pointer, distance: Any) -> Pointer:
+    return Pointer(pointer.buffer, pointer.start + int(distance))
+
+
+def _sigmoid(x: Any) -> Any:
+    half = x.dtype.type(0.5)
+    return np.tanh(x * half) * half + half
+
+
+def _number(dtype: np.dtype) -> Callable[[Any], Any]:
+    return lambda value: _converted(value, dtype)
+
+
+_DTYPES = """float32 float64 complex64 complex128 bool
+int8 int16 int32 int64 uint8 uint16 uint32 uint64""".split()
+_NUMPY = {"sigmoid": _sigmoid}
+
+
+@functools.cache
+def _functions() -> dict[str, Any]:
+    """The names that mean the same in every run."""
+    from ctrlgrad.engines.native import scalars  # imports Numba, which the rest of this file does without
+
+    names: dict[str, Any] = {}
+    for name, function in scalars.FUNCTIONS.items():
+        known = getattr(np, name.removeprefix("complex_"), None)
+        names[name] = known if isinstance(known, np.ufunc) and known.nin == 1 else function.py_func
+    for (op, _), kernel in KERNELS.items():
+        names[kernel.name] = _NUMPY.get(op) or getattr(np, op)
+    names |= {f"pointer_{name}": _pointer_maker(name) for name in _DTYPES}
+    names |= {name: _number(np.dtype(name)) for name in _DTYPES if name != "bool"}
+    names |= {"fetch": lambda pointer, index: pointer.read(index, "fetch"), "shifted": _shifted, "gemm": _gemm}
+    names |= {"put": lambda pointer, index, value: pointer.write(index, value, "put"), "inf": np.inf, "nan": np.nan}
+    return names
+
+
+# Loops as plain Python.
+
+
+def _loops_in(statement: ast.stmt) -> set[int]:
+    """The numbers of the loop nests that a statement belongs to."""
+    found = set()
+    for part in ast.walk(statement):
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in ("load", "store"):
+            number = part.args[2 if part.func.id == "load" else 3]
+            assert isinstance(number, ast.Constant) and isinstance(number.value, int)
+            found.add(number.value)
+    return found
+
+
+def _with_beginnings(statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements with a call of `begin` where a loop nest starts: before its outermost `for`, or its first line."""
+    done: list[ast.stmt] = []
+    begun: set[int] = set()
+    for statement in statements:
+        if isinstance(statement, ast.While | ast.If):
+            statement.body = _with_beginnings(statement.body)
+            statement.orelse = _with_beginnings(statement.orelse)
+        else:
+            new = _loops_in(statement) - begun
+            done += [ast.parse(f"begin({loop})").body[0] for loop in sorted(new)]
+            begun |= new
+        done.append(statement)
+    return done
+
+
+@functools.lru_cache(maxsize=256)
+def _code(source: str) -> Any:
+    tree = ast.parse(source)
+    (function,) = tree.body
+    assert isinstance(function, ast.FunctionDef)
+    function.body = _with_beginnings(function.body)
+    return compile(ast.fix_missing_locations(tree), "<checked loop>", "exec")
+
+
+def _check_apart(buffers: list[Buffer]) -> None:
+    """What is written overlaps nothing else."""
+    ordered = sorted((b for b in buffers if b.size), key=lambda b: b.address)
+    end, last = 0, None
+    for buffer in ordered:
+        if last is not None and buffer.address < end and (buffer.writable or last.writable):
+            raise AccessError(f"{buffer.name} overlaps {last.name}")
+        if buffer.address + buffer.flat.nbytes >= end:
+            end, last = buffer.address + buffer.flat.nbytes, buffer
+
+
+class CheckedFunction:
+    """The function of a source, in Python."""
+
+    def __init__(self, source: str) -> None:
+        self.code = _code(source)
+
+    def run(self, table: np.ndarray, buffers: Mapping[int, Buffer]) -> None:
+        """Run on a table whose places `buffers` are addresses. Raises `AccessError`."""
+        _check_apart(list(buffers.values()))
+        nests = Nests()
+        names = {**_functions(), "begin": nests.begin, "load": nests.load, "store": nests.store}
+        exec(self.code, names)
+        given = table.tolist()
+        for place, buffer in buffers.items():
+            if given[place] != buffer.address:
+                raise AccessError(f"place {place} of the table is not the address of {buffer.name}")
+            given[place] = Address(buffer)
+        with np.errstate(all="ignore"):
+            names["loop"](given)
+        table[:] = [int(x) for x in given]
+        if table[STATUS] <= Status.EMPTY:  # otherwise the driver uses nothing of it
+            for place, buffer in buffers.items():
+                if buffer.is_result:
+                    given[place].buffer.check_result(given)
+
+
+class Execution(Protocol):
+    """What a run of a loop has that the table points to; `loop` says what each is."""
+
+    program: LoopProgram
+    table: np.ndarray
+    kept: dict[int, np.ndarray]
+    temporaries: dict[int, np.ndarray]
+    scalars: dict[int, np.ndarray]
+    states: dict[int, list[np.ndarray]]
+    stacks: Any
+
+
+def buffers_of(execution: Execution) -> dict[int, Buffer]:
+    """What stands behind each address in a run's table, by its place."""
+    buffers = {}
+    for place, entry in enumerate(execution.program.entries, FIRST_ENTRY):
+        kind, position = entry.kind, entry.position
+        if kind in ("operand", "constant"):
+            buffers[place] = Buffer(f"{kind} {position}", execution.kept[place], writable=False)
+        elif kind == "temporary":
+            buffers[place] = Buffer(f"the temporary at place {place}", execution.temporaries[place], given=0)
+        elif kind == "scalar":
+            buffers[place] = Buffer(f"scalar {position}", execution.scalars[position], is_result=True)
+        elif kind in ("state", "other"):
+            (array,) = (x for x in execution.states[position] if x.ctypes.data == execution.table[place])
+            is_state = kind == "state"
+            buffers[place] = Buffer(f"an array of carry {position}", array, None if is_state else 0, is_result=is_state)
+        elif kind == "rows":
+            buffers[place] = _rows(execution.stacks[position])
+        elif kind == "written":
+            buffers[place] = Buffer(f"the marks of stack {position}", execution.stacks[position].stack.written)
+    return buffers
+
+
+def _rows(stack: Any) -> Buffer:
+    writable = stack.use.mode in ("push", "whole")
+    length = stack.place["length"]
+    name = f"stack {stack.use.position} ({stack.use.mode})"
+    return Buffer(name, stack.block, stack.start, writable, is_result=True, length_place=length)
+
+
+__all__ = ["AccessError", "CheckedFunction", "OutOfBuffer", "buffers_of", "checked", "is_checked"]

@@ -1,0 +1,143 @@
+"""What a compiling engine does with a graph, as data and as text: which loops it compiled, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ctrlgrad.engines.block_kernels import as_lists
+from ctrlgrad.engines.reference import Run, interpret
+from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
+from ctrlgrad.engines.reference.interpreter import Program
+from ctrlgrad.ir import Graph, Node, definitions
+
+
+@dataclass(frozen=True)
+class Push:
+    """A value that a loop saves in each iteration, and why."""
+
+    name: str
+    nbytes: int
+    reason: str
+    source: str
+
+
+@dataclass
+class LoopReport:
+    """One loop: "native", or "reference" with the reason."""
+
+    name: str
+    engine: str
+    reason: str = ""
+    # Iterations of a chunk at most, and bytes that one iteration pushes.
+    chunk: int = 0
+    bytes_per_iteration: int = 0
+    # A line per fused loop and matrix product of an iteration, and per product that is batched over a chunk.
+    kernels: list[str] = field(default_factory=list)
+    batched: list[str] = field(default_factory=list)
+    pushes: list[Push] = field(default_factory=list)
+    inner: list[LoopReport] = field(default_factory=list)
+
+    def lines(self, depth: int = 0) -> Iterator[str]:
+        indent = "  " * depth
+        yield f"{indent}{self.name}: {self.engine}" + (f" ({self.reason})" if self.reason else "")
+        if self.engine == "native":
+            yield f"{indent}  up to {self.chunk} iterations a chunk, {self.bytes_per_iteration} bytes pushed an iteration"
+        for push in self.pushes:
+            yield f"{indent}  pushes {push.name}, {push.nbytes} bytes: {push.reason}{push.source}"
+        for text in self.batched:
+            yield f"{indent}  once a chunk: {text}"
+        for text in self.kernels:
+            yield f"{indent}  {text}"
+        for loop in self.inner:
+            yield from loop.lines(depth + 1)
+
+
+@dataclass
+class Report:
+    """What `explain` found: the loops of a graph in their order."""
+
+    loops: list[LoopReport]
+
+    def __str__(self) -> str:
+        if not self.loops:
+            return "no loops: every op runs on the reference engine"
+        return "\n".join(line for loop in self.loops for line in loop.lines())
+
+    def all_loops(self) -> Iterator[LoopReport]:
+        """Every loop, those inside others too."""
+        pending = list(self.loops)
+        while pending:
+            loop = pending.pop(0)
+            yield loop
+            pending = loop.inner + pending
+
+
+def explain(graph: Graph, arguments: Sequence[Any]) -> Report:
+    """Run an optimised graph on the native engine and say what was done with its loops."""
+    from ctrlgrad.engines.native.engine import NATIVE
+
+    as_lists(interpret(graph, arguments, Run(), NATIVE))
+    program = graph.compiled[NATIVE.name]
+    assert isinstance(program, Program)
+    return Report(list(_loops(program)))
+
+
+def _loops(program: Program) -> Iterator[LoopReport]:
+    from ctrlgrad.engines.native.engine import CompiledLoop
+
+    for step in program.steps:
+        kernel: Any = step.effect
+        if isinstance(kernel, CompiledLoop):
+            yield _loop(step.node, kernel.native.plans.values(), kernel.interpreted)
+        else:
+            for inner in getattr(kernel, "programs", ()):
+                yield from _loops(inner)
+
+
+def _loop(node: Node, plans: Any, interpreted: InterpretedLoop) -> LoopReport:
+    found = list(plans)
+    native = [p for p in found if not isinstance(p, str)]
+    if not native:
+        reason = next((p for p in found if isinstance(p, str)), "it never ran")
+        report = LoopReport(loop_name(node), "reference", reason)
+        if "chunks_of" in node.attrs:
+            report.engine, report.reason = "chunks", f"a loop over chunks of {node.attrs['chunks_of']} iterations"
+            report.batched = [_product(n) for n in node.regions[1].nodes if n.op.name == "matmul"]
+        report.inner = [*_loops(interpreted.cond), *_loops(interpreted.body)]
+        return report
+    plan = native[0]
+    report = LoopReport(loop_name(node), "native", "", plan.chunk, plan.bytes_per_iteration, list(plan.program.notes))
+    for use in plan.program.stacks:
+        if use.pushes:
+            nbytes = use.pushes * plan.row_bytes(use)
+            report.pushes.append(_push(node, use.position, nbytes))
+    return report
+
+
+def _product(node: Node) -> str:
+    a, b = (v.tensor for v in node.operands)
+    return f"matrix product {a} @ {b}"
+
+
+def _push(loop: Node, position: int, nbytes: int) -> Push:
+    """What stands behind a pushed value."""
+    body = loop.regions[1]
+    stack = body.inputs[position]
+    made = definitions(body)
+    for node in body.nodes:
+        if node.op.name == "stack_push" and node.operands[0] is stack:
+            value = node.operands[1]
+            maker = made.get(value)
+            if maker is None:
+                return Push(stack.hint or "stack", nbytes, "a value that the loop carries, needed backwards", _at(node))
+            return Push(stack.hint or "stack", nbytes, f"the result of {maker.op.name}, needed backwards", _at(maker))
+    return Push(stack.hint or "stack", nbytes, "pushed in a branch or a loop inside", "")
+
+
+def _at(node: Node) -> str:
+    return f" (at {node.source})" if node.source is not None else ""
+
+
+__all__ = ["LoopReport", "Push", "Report", "explain"]
