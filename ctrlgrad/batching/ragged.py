@@ -61,11 +61,14 @@ class RaggedOps:
             return self.lengths
         return emit("getitem", self.lengths, Term(self.builder, self.guard.source), key=(DYNAMIC,))
 
-    def room(self, needed: Term, sizes: Sizes | None) -> RaggedOps:
-        """With a capacity of `needed` or more. `sizes` of an element settle those that are not known yet."""
+    def room(self, needed: Term, sizes: Sizes | None, *, exact: bool = False) -> RaggedOps:
+        """With a capacity of `needed`, or more where it has that already or may grow ahead of time (not `exact`).
+
+        `sizes` of an element settle those that are not known yet.
+        """
         buffer, capacity = self.buffer, self.capacity
         short = needed > capacity
-        add = emit("maximum", capacity, needed - capacity)
+        add = needed - capacity if exact else emit("maximum", capacity, needed - capacity)
         dims = self.sizes
 
         def keep(inner: Builder) -> list[Term]:
@@ -83,7 +86,7 @@ class RaggedOps:
 
         def first(inner: Builder) -> list[Term]:
             given = [Term(inner, d.value) if isinstance(d, Term) else d for d in sizes or ()]
-            room = Term(inner, needed.value) + FIRST_CAPACITY
+            room = Term(inner, needed.value) + (0 if exact else FIRST_CAPACITY)
             return [zeros(inner, buffer.dtype, [self.rows.count(inner), room, *given])]
 
         if None not in self.stack.element.shape:
@@ -208,7 +211,7 @@ class RaggedOps:
     def total(self, other: RaggedOps) -> RaggedOps:
         """Slot by slot; the shorter counts as zeros above its end."""
         a, b = (RaggedOps(self.builder, self.rows, unguarded(x.stack, self.builder)) for x in (self, other))
-        a, b = a.room(b.capacity, b.sizes), b.room(a.capacity, a.sizes)
+        a, b = _alike(a, b)
         longest = emit("maximum", a.lengths, b.lengths)
         return a._with(a._blanked() + b._blanked(), longest)
 
@@ -235,6 +238,12 @@ class RaggedOps:
         return reshape(cut, [self.rows.count(self.builder), length, *buffer.dims[2:]])
 
 
+def _alike(a: RaggedOps, b: RaggedOps) -> tuple[RaggedOps, RaggedOps]:
+    """Two stacks of the same rows, with one capacity."""
+    capacity = emit("maximum", a.capacity, b.capacity)
+    return a.room(capacity, b.sizes, exact=True), b.room(capacity, a.sizes, exact=True)
+
+
 def _as_index(x: Term) -> Term:
     return x if x.dtype.name == "int64" else emit("cast", x, dtype="int64")
 
@@ -246,8 +255,7 @@ def _zero(x: Term) -> Term:
 def merged(mask: Term, a: Ragged, b: Ragged, rows: Rows) -> Ragged:
     """Row by row the stack a or b."""
     builder = mask.builder
-    left, right = RaggedOps(builder, rows, a), RaggedOps(builder, rows, b)
-    left, right = left.room(right.capacity, right.sizes), right.room(left.capacity, left.sizes)
+    left, right = _alike(RaggedOps(builder, rows, a), RaggedOps(builder, rows, b))
     buffer = choose_rows(mask, left.buffer, right.buffer)
     lengths = emit("where", mask, left.lengths, right.lengths)
     return Ragged(builder, buffer.value, lengths.value, a.element, b.guard)

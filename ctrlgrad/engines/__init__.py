@@ -9,8 +9,8 @@ from typing import Any
 
 from ctrlgrad.engines.auto import auto_kernels, has_native
 from ctrlgrad.engines.block_kernels import as_lists
-from ctrlgrad.engines.report import Report, explain
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
+from ctrlgrad.engines.report import Report, explain
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.passes import OPTIMISATIONS, optimise
@@ -60,7 +60,7 @@ def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
     return optimised
 
 
-_WITHOUT: ContextVar[frozenset[str]] = ContextVar("passes that are left out", default=frozenset())  # noqa: B039
+_WITHOUT: ContextVar[frozenset[str]] = ContextVar("passes that are left out", default=frozenset())
 
 
 def current_without() -> frozenset[str]:

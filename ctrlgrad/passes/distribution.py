@@ -111,9 +111,7 @@ def _find_consumers(body: Graph, cond: Graph, captures: int, found: _Found) -> N
         if carry not in terms or count[out] != 1:
             continue
         products = [
-            made[v]
-            for v in terms
-            if v in made and made[v].op.name == "matmul" and _is_heavy(made[v]) and count[v] == 1
+            made[v] for v in terms if v in made and made[v].op.name == "matmul" and _is_heavy(made[v]) and count[v] == 1
         ]
         products = [p for p in products if p not in found.producers and carry.type == p.result.type]
         if products:
@@ -168,7 +166,9 @@ class _Distribution:
             outputs[consumer.position] = outer.emit("add", [outputs[consumer.position], product])
         test = self._copy_cond()
         attrs = self._attrs(captures=self.captures, chunks_of=self.chunk)
-        return builder.emit_all("while", operands, attrs, regions=(test, outer.finish(outputs)), source=self.node.source)
+        return builder.emit_all(
+            "while", operands, attrs, regions=(test, outer.finish(outputs)), source=self.node.source
+        )
 
     def _attrs(self, **changes: Any) -> dict[str, Any]:
         return {**self.node.attrs, **changes}
@@ -245,7 +245,15 @@ class _Distribution:
             if region is self.cond:
                 regions.append(self._inner_cond(inner, went, step, limit))
             else:
-                regions.append(self._inner_body(inner, went, dict(zip(produced, batches, strict=True)), step, dict(zip(collected, stacks, strict=True))))
+                regions.append(
+                    self._inner_body(
+                        inner,
+                        went,
+                        dict(zip(produced, batches, strict=True)),
+                        step,
+                        dict(zip(collected, stacks, strict=True)),
+                    )
+                )
         return regions[0], regions[1]
 
     @staticmethod

@@ -109,4 +109,6 @@ def _cover(parts: Sequence[_Part], shape: Sequence[int | None]) -> bool:
     """Whether parts lie end to end along one axis."""
     axis = parts[0].axis
     ends = [0, *(p.stop for p in parts)]
-    return all(p.axis == axis and p.start == end for p, end in zip(parts, ends, strict=False)) and ends[-1] == shape[axis]
+    return (
+        all(p.axis == axis and p.start == end for p, end in zip(parts, ends, strict=False)) and ends[-1] == shape[axis]
+    )

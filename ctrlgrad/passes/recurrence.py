@@ -54,8 +54,8 @@ def outside_recurrence(body: Graph, captures: int) -> set[Value]:
     for node in body.nodes:
         if node.regions or Trait.EFFECT in node.op.traits:
             continue
-        if node.result in row_values if len(node.results) == 1 else False:
-            outside.update(node.results)
-        elif all(v in outside for v in node.operands) and not any(isinstance(v.type, StackType) for v in node.results):
+        if (node.result in row_values if len(node.results) == 1 else False) or (
+            all(v in outside for v in node.operands) and not any(isinstance(v.type, StackType) for v in node.results)
+        ):
             outside.update(node.results)
     return outside

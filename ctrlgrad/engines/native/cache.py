@@ -191,7 +191,7 @@ class DiskCache:
         total, now = 0, time.time()
         for used, size, path in sorted(self._files(), reverse=True):
             total += size
-            if total > most or path.suffix == ".tmp" and now - used > _ABANDONED:
+            if total > most or (path.suffix == ".tmp" and now - used > _ABANDONED):
                 _remove(path)
                 total -= size
 

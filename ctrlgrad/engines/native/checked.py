@@ -50,7 +50,7 @@ class AccessError(AssertionError):
     """Generated code does what it must not."""
 
 
-class OutOfBuffer(AccessError):  # noqa: N818 - named for what happened
+class OutOfBuffer(AccessError):
     """An access outside of a buffer."""
 
     def __init__(self, operation: str, buffer: Buffer, index: int) -> None:
@@ -182,7 +182,9 @@ class Nests:
         if address in self.loaded[loop]:
             raise AccessError(f"store: loop {loop} loaded element {int(index)} of {pointer.buffer.name} before")
         if self.stored[loop].setdefault(address, number) != number:
-            raise AccessError(f"store: another store of loop {loop} wrote element {int(index)} of {pointer.buffer.name}")
+            raise AccessError(
+                f"store: another store of loop {loop} wrote element {int(index)} of {pointer.buffer.name}"
+            )
         pointer.write(index, value, "store")
 
 
@@ -234,7 +236,11 @@ def _gemm(
     for name, matrix in {"A": left, "B": right} | ({"C": result} if beta != 0 else {}):
         if not matrix.is_written:
             raise AccessError(f"gemm: matrix {name} in {matrix.pointer.buffer.name} has elements never written")
-        if matrix is not result and matrix.pointer.buffer is c.buffer and np.intersect1d(matrix.places, result.places).size:
+        if (
+            matrix is not result
+            and matrix.pointer.buffer is c.buffer
+            and np.intersect1d(matrix.places, result.places).size
+        ):
             raise AccessError(f"gemm: matrices {name} and C overlap in {c.buffer.name}")
     if not c.buffer.writable:
         raise AccessError(f"gemm: {c.buffer.name} may only be read")
@@ -261,8 +267,21 @@ def _number(dtype: np.dtype) -> Callable[[Any], Any]:
     return lambda value: _converted(value, dtype)
 
 
-_DTYPES = """float32 float64 complex64 complex128 bool
-int8 int16 int32 int64 uint8 uint16 uint32 uint64""".split()
+_DTYPES = [
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+]
 _NUMPY = {"sigmoid": _sigmoid}
 
 

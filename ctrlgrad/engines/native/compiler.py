@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.native.cache import key_of, open_cache
 from ctrlgrad.engines.native.checked import CheckedFunction, is_checked
+from ctrlgrad.engines.native.object_code import CannotLoad, Loop, ObjectCode, function_at, loaded
 
+_LOG = logging.getLogger("ctrlgrad")
 _LOCK = threading.RLock()
-_FUNCTIONS: dict[str, Callable[[np.ndarray], None]] = {}
+_FUNCTIONS: dict[str, Loop] = {}
+# What Numba loaded itself and would otherwise unload.
+_KEPT: list[Any] = []
 _BLAS: dict[str, int] = {}
 
 
-def compiled(source: str) -> Loop:
+def compiled(source: str) -> Loop | CheckedFunction:
     """The function of a source: takes the table, an int64 array.
 
-    Compiled once per process and, where there is a directory for it (`cache`), once per machine.
+    Compiled once per process and, where there is a directory for it (`cache`), once per machine; never where loops are
+    checked.
     """
+    if is_checked():
+        return CheckedFunction(source)
     with _LOCK:
         if source not in _FUNCTIONS:
             _FUNCTIONS[source] = _from_disk(source) or _compiled_now(source)
@@ -80,7 +88,20 @@ def _names() -> dict[str, Any]:
     names |= {f"pointer_{name}": function for name, function in machine.POINTERS.items()}
     for name in ("load", "store", "fetch", "put", "shifted", "gemm"):
         names[name] = getattr(machine, name)
-    for name in "float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 complex64 complex128".split():
+    for name in [
+        "float32",
+        "float64",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "complex64",
+        "complex128",
+    ]:
         names[name] = getattr(numba, name)
     names |= {"inf": np.inf, "nan": np.nan}
     return names
@@ -106,9 +127,9 @@ def _cython_blas() -> Any:
     name = "scipy.linalg.cython_blas"
     if name in sys.modules:
         return sys.modules[name]
-    import scipy
-
     from pathlib import Path
+
+    import scipy
 
     folder = Path(scipy.__file__).parent / "linalg"
     (path,) = [p for p in folder.glob("cython_blas.*") if p.suffix in (".so", ".pyd")]

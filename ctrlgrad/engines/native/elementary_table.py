@@ -53,7 +53,7 @@ _MAX_ULP = {
     "logaddexp": (2.0, 2.0),
     "sqrt": (0.5, 0.5),
 }
-_EXACT = "floor ceil trunc rint abs copysign sign signbit maximum minimum nextafter".split()
+_EXACT = ["floor", "ceil", "trunc", "rint", "abs", "copysign", "sign", "signbit", "maximum", "minimum", "nextafter"]
 _LIMITED = ("sin", "cos", "tan")
 _LIBRARY = ("remainder", "floor_divide")
 

@@ -14,96 +14,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
 from ctrlgrad.engines.native.elementary_table import KERNELS
-from ctrlgrad.engines.native.expressions import expression, literal, type_name
-from ctrlgrad.engines.native.layout import (
-    ONE,
-    ZERO,
-    NotNative,
-    Ref,
-    Scalar,
-    Size,
-    Sizes,
-    Splat,
-    plus,
-    product,
-    row_major,
-    times,
+from ctrlgrad.engines.native.expressions import expression, type_name
+from ctrlgrad.engines.native.frames import (
+    Frame,
+    Group,
+    Item,
+    Layout,
+    Pending,
+    StackState,
+    Tensor,
+    broadcast,
+    makes_memory,
+    merged,
+    uses_of,
 )
-from ctrlgrad.engines.native.program import FIRST_ENTRY, ITERATIONS, SCOPES, Entry, LoopProgram, Site, StackUse, Status
+from ctrlgrad.engines.native.layout import ONE, NotNative, Ref, Scalar, Sizes, Splat, plus, product, row_major, times
+from ctrlgrad.engines.native.program import FIRST_ENTRY, ITERATIONS, SCOPES, Entry, LoopProgram, Site, Status
 from ctrlgrad.engines.native.shapes import Shapes
-from ctrlgrad.ir import Graph, Node, StackType, Trait, Value, uses, walk
-
-Tensor = Ref | Splat
-# In rows, in columns (a transposed matrix), or one element seen as many.
-Layout = Literal["rows", "columns", "one"]
-
-
-@dataclass
-class StackState:
-    """A stack while code is generated: which value of the graph it is now. `number`: its position among the operands."""
-
-    number: int
-    use: StackUse
-    version: Value
-
-    @property
-    def count(self) -> str:
-        return f"n{self.number}"
-
-    @property
-    def base(self) -> str:
-        return f"S{self.number}"
-
-    @property
-    def capacity(self) -> str:
-        return f"c{self.number}"
-
-
-@dataclass
-class Group:
-    """Elementwise nodes of one shape whose loop is not written yet."""
-
-    shape: Sizes
-    nodes: list[Node] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    # What the loop reads: name by reference (broadcast to the shape).
-    reads: dict[Ref, str] = field(default_factory=dict)
-    names: dict[Value, str] = field(default_factory=dict)
-    # Conditions under which a kernel does not hold, and the functions of the C library that do, by the kernels' names.
-    limits: list[str] = field(default_factory=list)
-    exact: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Pending:
-    """A value that a group will compute."""
-
-    group: Group
-
-
-Item = Scalar | Ref | Splat | StackState | Pending
-
-
-@dataclass
-class Frame:
-    """One region while its code is generated."""
-
-    graph: Graph
-    items: dict[Value, Item]
-    remaining: Counter[Value]
-    # Where a value of the region goes: asked when the value is made.
-    targets: dict[Value, Callable[[], Ref | None]]
-    # The carry that each output may replace in place: the input and its reference.
-    in_place: dict[Value, Value] = field(default_factory=dict)
-    groups: list[Group] = field(default_factory=list)
-    # Values whose memory this region may overwrite once nothing reads it: carries and what was made here.
-    own: set[Value] = field(default_factory=set)
+from ctrlgrad.engines.native.stack_uses import stack_use
+from ctrlgrad.ir import Graph, Node, StackType, Trait, Value
 
 
 class Emitter:
@@ -234,28 +167,28 @@ class Emitter:
             return
         with self.nest(target.shape, [source, target]) as (index, names):
             value = names(0)
-            self.line(
-                f"store({target.base}, {index(1)}, {self.stored(value, target.dtype)}, {self._loops}, 0)"
-            )
+            self.line(f"store({target.base}, {index(1)}, {self.stored(value, target.dtype)}, {self._loops}, 0)")
 
     @contextmanager
-    def nest(self, shape: Sizes, tensors: Sequence[Tensor]) -> Iterator[tuple[Callable[[int], str], Callable[[int], str]]]:
+    def nest(
+        self, shape: Sizes, tensors: Sequence[Tensor]
+    ) -> Iterator[tuple[Callable[[int], str], Callable[[int], str]]]:
         """Loops over a shape. Gives two functions of a tensor's number: its index, and its element.
 
         Axes that all tensors run through alike become one.
         """
         self._loops += 1
         strides = [t.strides if isinstance(t, Ref) else () for t in tensors]
-        merged, columns = _merged(shape, [s for t, s in zip(tensors, strides, strict=True) if isinstance(t, Ref)])
+        axes, columns = merged(shape, [s for t, s in zip(tensors, strides, strict=True) if isinstance(t, Ref)])
         rows = iter(columns)
         by_tensor = [next(rows) if isinstance(t, Ref) else () for t in tensors]
         offsets = [t.offset if isinstance(t, Ref) else "" for t in tensors]
         depth = self.depth
-        for axis, size in enumerate(merged):
+        for axis, size in enumerate(axes):
             counter = self.fresh("i")
             self.line(f"for {counter} in range({size}):")
             self.depth += 1
-            last = axis == len(merged) - 1
+            last = axis == len(axes) - 1
             for k, t in enumerate(tensors):
                 if not isinstance(t, Ref):
                     continue
@@ -421,7 +354,9 @@ class Emitter:
         for node in graph.nodes:
             name = node.op.name
             if name == "stack_push" and node.operands[1] in made and node.operands[1].tensor.rank:
-                frame.targets.setdefault(node.operands[1], self._slot_target(frame, node))
+                if node.operands[1] not in frame.targets:
+                    frame.targets[node.operands[1]] = self._slot_target(frame, node)
+                    frame.slots[node.operands[1]] = node
             elif name == "concat":
                 for position, v in enumerate(node.operands):
                     if v in made and node.operands.count(v) == 1:
@@ -465,6 +400,18 @@ class Emitter:
         shape = self.shapes.sizes(concat.operands[position])
         return Ref(whole.base, plus(whole.offset, start), shape, whole.strides, whole.dtype)
 
+    def reserve(self, push: Node) -> bool:
+        """Give a value that a group still has to compute the slot that it is pushed into; whether that can be."""
+        frame, value = self.frame, push.operands[1]
+        if not isinstance(frame.items[value], Pending) or frame.slots.get(value) is not push:
+            return False
+        target = frame.targets.get(value)
+        ref = target() if target is not None else None
+        if ref is None:
+            return False
+        frame.targets[value] = lambda: ref
+        return True
+
     def slot(self, state: StackState, index: str) -> Ref:
         shape = state.use.element
         # Under a name of its own: the counter goes on.
@@ -506,7 +453,9 @@ class Emitter:
         self.line(f"{name} = int64({index})")
         with self.block(f"if {name} < 0:"):
             self.line(f"{name} += {size}")
-        self.fail(f"{name} < 0 or {name} >= {size}", Status.OUT_OF_RANGE, str(self.site(node, axis)), f"int64({index})", size)
+        self.fail(
+            f"{name} < 0 or {name} >= {size}", Status.OUT_OF_RANGE, str(self.site(node, axis)), f"int64({index})", size
+        )
         return name
 
     # The function.
@@ -617,7 +566,14 @@ class Emitter:
         for state, v in zip(states, body.inputs[captures:], strict=True):
             if isinstance(state, StackState):
                 state.version = v
-        swapped = self.carried_region(body, [*items, *states], captures, [f"A{i}" for i in range(len(states))], [f"B{i}" for i in range(len(states))], [f"s{i}" for i in range(len(states))])
+        swapped = self.carried_region(
+            body,
+            [*items, *states],
+            captures,
+            [f"A{i}" for i in range(len(states))],
+            [f"B{i}" for i in range(len(states))],
+            [f"s{i}" for i in range(len(states))],
+        )
         for i in swapped:
             self.line(f"a{i}, b{i} = b{i}, a{i}")
         self.swapped = swapped
@@ -665,7 +621,9 @@ class Emitter:
             if item.text != name:
                 names.append((name, item))
         if names:
-            values = [f"{type_name(item.dtype)}({item.text})" if item.dtype.kind in "iuf" else item.text for _, item in names]
+            values = [
+                f"{type_name(item.dtype)}({item.text})" if item.dtype.kind in "iuf" else item.text for _, item in names
+            ]
             self.line(f"{', '.join(n for n, _ in names)} = {', '.join(values)}")
         self.leave()
         return swapped
@@ -696,144 +654,4 @@ def _exactly(text: str, exact: Mapping[str, str]) -> str:
     return text
 
 
-def _merged(shape: Sizes, strides: Sequence[Sizes]) -> tuple[list[Size], list[list[Size]]]:
-    """Axes that all references run through alike, put together; axes of size 1 left out."""
-    sizes: list[Size] = []
-    columns: list[list[Size]] = [[] for _ in strides]
-    for axis, size in enumerate(shape):
-        if size == ONE:
-            continue
-        if sizes and all(c[-1] == size * s[axis] for c, s in zip(columns, strides, strict=True)):
-            sizes[-1] = sizes[-1] * size
-            for c, s in zip(columns, strides, strict=True):
-                c[-1] = s[axis]
-        else:
-            sizes.append(size)
-            for c, s in zip(columns, strides, strict=True):
-                c.append(s[axis])
-    return sizes, columns
-
-
-def broadcast(ref: Ref, shape: Sizes) -> Ref:
-    """A reference seen in a larger shape."""
-    if ref.shape == shape:
-        return ref
-    lead = len(shape) - len(ref.shape)
-    strides = [ZERO] * lead + [
-        ZERO if mine == ONE and its != ONE else s for mine, its, s in zip(ref.shape, shape[lead:], ref.strides, strict=True)
-    ]
-    return Ref(ref.base, ref.offset, shape, tuple(strides), ref.dtype)
-
-
-def uses_of(graph: Graph) -> Counter[Value]:
-    """How often each value of a graph is used, counted once."""
-    if "uses" not in graph.compiled:
-        graph.compiled["uses"] = uses(graph)
-    found: Counter[Value] = graph.compiled["uses"]
-    return found
-
-
-_VIEWS = frozenset(
-    "getitem transpose expand_dims squeeze reshape broadcast_to flip stop_gradient barrier forget_sizes watch".split()
-)
-
-
-def makes_memory(node: Node) -> bool:
-    """Whether a node's result is computed into memory of its own, which may then be chosen."""
-    if node.op.name in ("constant", "while", "cond", "dim") or node.op.name in _VIEWS:
-        return False
-    return not any(isinstance(v.type, StackType) for v in node.results)
-
-
-@dataclass(frozen=True)
-class StackUpdate:
-    """One op on a stack: `repeated` in a loop inside, `conditional` in a branch."""
-
-    node: Node
-    repeated: bool = False
-    conditional: bool = False
-
-
-def stack_use(loop: Node, position: int, element: Sizes) -> StackUse:
-    """How a loop uses the stack at a position of its operands."""
-    cond, body = loop.regions
-    value = body.inputs[position]
-    assert isinstance(value.type, StackType)
-    updates = list(_lineage(body, value))
-    names = {u.node.op.name for u in (*updates, *_lineage(cond, cond.inputs[position]))}
-    mode: Literal["push", "pop", "read", "whole"] = "whole"
-    if names <= {"stack_read", "stack_length"}:
-        mode = "read"
-    elif names == {"stack_push"}:
-        mode = "push"
-    elif names == {"stack_pop"}:
-        mode = "pop"
-    grows = [u for u in updates if u.node.op.name == "stack_push" or u.node.attrs.get("grow")]
-    pops = [u for u in updates if u.node.op.name == "stack_pop"]
-    return StackUse(
-        position,
-        element,
-        value.type.element.dtype,
-        mode,
-        pushes=sum(not u.repeated for u in grows),
-        pops=sum(not u.repeated and not u.conditional for u in pops),
-        marks=any(u.node.attrs.get("once") for u in updates),
-        inside=any(u.repeated for u in grows)
-        or any(u.node.op.name == "stack_resize" for u in updates)
-        or any(u.repeated or u.conditional for u in pops),
-    )
-
-
-def _lineage(graph: Graph, value: Value, repeated: bool = False, conditional: bool = False) -> Iterator[StackUpdate]:
-    """The ops that a stack goes through in a region and in those inside."""
-    following = {value}
-    for node in graph.nodes:
-        used = [k for k, v in enumerate(node.operands) if v in following]
-        if not used:
-            continue
-        if node.op.name == "while":
-            for region in node.regions:
-                for k in used:
-                    yield from _lineage(region, region.inputs[k], True, conditional)
-            following.update(node.results[k - node.attrs["captures"]] for k in used if k >= node.attrs["captures"])
-        elif node.op.name == "cond":
-            for region in node.regions:
-                starts = [region.inputs[k - 1] for k in used]
-                for start in starts:
-                    yield from _lineage(region, start, repeated, True)
-                for position, out in enumerate(region.outputs):
-                    if isinstance(out.type, StackType) and _comes_from(region, out, starts):
-                        following.add(node.results[position])
-        else:
-            yield StackUpdate(node, repeated, conditional)
-            following.update(v for v in node.results if isinstance(v.type, StackType))
-
-
-def _comes_from(graph: Graph, out: Value, starts: Sequence[Value]) -> bool:
-    made = {v: node for node in graph.nodes for v in node.results}
-    while out in made:
-        node = made[out]
-        if node.op.name == "while":
-            out = node.operands[node.attrs["captures"] + node.results.index(out)]
-        elif node.op.name == "cond":
-            position = node.results.index(out)
-            inner = node.regions[0]
-            source = next(
-                (
-                    k
-                    for k, v in enumerate(inner.inputs)
-                    if isinstance(v.type, StackType) and _comes_from(inner, inner.outputs[position], [v])
-                ),
-                None,
-            )
-            if source is None:
-                return False
-            out = node.operands[1 + source]
-        elif node.op.name.startswith("stack_") and node.operands and isinstance(node.operands[0].type, StackType):
-            out = node.operands[0]
-        else:
-            return False
-    return out in starts
-
-
-__all__ = ["Emitter", "Group", "StackState", "broadcast", "literal", "makes_memory", "walk"]
+__all__ = ["Emitter", "Item", "StackState", "broadcast"]

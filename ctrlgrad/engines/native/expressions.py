@@ -23,12 +23,51 @@ _BITS = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _LOGIC = {"logical_and": "and", "logical_or": "or"}
 # Functions of `scalars`, for floats and complex numbers: the op's name is the function's.
 _FUNCTIONS = frozenset(
-    """exp exp2 expm1 log log1p log2 log10 sqrt sin cos tan tanh sinh cosh arcsin arccos arctan arcsinh arccosh
-    arctanh floor ceil trunc rint power maximum minimum floor_divide remainder arctan2 logaddexp hypot copysign
-    isnan isinf isfinite signbit sign""".split()
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "log2",
+        "log10",
+        "sqrt",
+        "sin",
+        "cos",
+        "tan",
+        "tanh",
+        "sinh",
+        "cosh",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "arcsinh",
+        "arccosh",
+        "arctanh",
+        "floor",
+        "ceil",
+        "trunc",
+        "rint",
+        "power",
+        "maximum",
+        "minimum",
+        "floor_divide",
+        "remainder",
+        "arctan2",
+        "logaddexp",
+        "hypot",
+        "copysign",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "signbit",
+        "sign",
+    ]
 )
-_COMPLEX = frozenset("exp log sqrt sin cos tan tanh sinh cosh".split())
-_INTEGER = frozenset("maximum minimum floor_divide remainder sign bitwise_left_shift bitwise_right_shift".split())
+_COMPLEX = frozenset(["exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "sinh", "cosh"])
+_INTEGER = frozenset(
+    ["maximum", "minimum", "floor_divide", "remainder", "sign", "bitwise_left_shift", "bitwise_right_shift"]
+)
 
 
 def type_name(dtype: np.dtype) -> str:
@@ -74,7 +113,7 @@ def expression(node: Node, args: Sequence[str], in_array: bool = False) -> str:
         return _SPECIAL[name](node, args, first, result)
     if name in _ARITHMETIC or name in _BITS:
         return _typed(f"{args[0]} {(_ARITHMETIC | _BITS)[name]} {args[1]}", result)
-    if first.kind == "f" and name in _FUNCTIONS or first.kind == "c" and name in _COMPLEX:
+    if (first.kind == "f" and name in _FUNCTIONS) or (first.kind == "c" and name in _COMPLEX):
         prefix = "complex_" if first.kind == "c" else ""
         return f"{type_name(result)}({prefix}{name}({', '.join(args)}))"
     if first.kind in "iu" and name in _INTEGER:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 
-class NotNative(Exception):  # noqa: N818 - a reason, caught where another way is taken
+class NotNative(Exception):
     """Why a loop has no native form."""
 
 

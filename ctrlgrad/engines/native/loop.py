@@ -17,7 +17,8 @@ import numpy as np
 
 from ctrlgrad.engines.native.checked import CheckedFunction, buffers_of, is_checked
 from ctrlgrad.engines.native.compiler import blas_address, compiled
-from ctrlgrad.engines.native.emit import Emitter, Layout
+from ctrlgrad.engines.native.emit import Emitter
+from ctrlgrad.engines.native.frames import Layout
 from ctrlgrad.engines.native.layout import NotNative, product
 from ctrlgrad.engines.native.program import (
     BOUND,
@@ -150,9 +151,7 @@ class Plan:
 class _Execution:
     """One run of a plan."""
 
-    def __init__(
-        self, plan: Plan, values: list[Any], run: Run, temporaries: dict[int, np.ndarray], done: int
-    ) -> None:
+    def __init__(self, plan: Plan, values: list[Any], run: Run, temporaries: dict[int, np.ndarray], done: int) -> None:
         self.plan, self.run_state = plan, run
         self.program = plan.program
         self.table = np.zeros(FIRST_ENTRY + len(plan.program.entries), np.int64)
@@ -420,7 +419,9 @@ class _Execution:
                 got=f"index {found}; operands {', '.join(str(v.type) for v in site.node.operands)}",
                 hint="clip the index, or let the loop end before it leaves the array",
             )
-        for loop, passed in zip(reversed(site.loops), reversed(self.table[ITERATIONS:][: len(site.loops)]), strict=True):
+        for loop, passed in zip(
+            reversed(site.loops), reversed(self.table[ITERATIONS:][: len(site.loops)]), strict=True
+        ):
             error.notes.append(f"in iteration {int(passed)} of the {loop_name(loop)}")
         if status is not Status.TOO_MANY_ITERATIONS or site.loops:
             iteration = _number(self.plan.node, self.done + int(self.table[TRIPS]), self.before, self.trips_at_first)

@@ -156,7 +156,9 @@ def gemm(
 
         def spilled(value: Any, kind: Any) -> Any:
             slot = cgutils.alloca_once(builder, kind)
-            builder.store(builder.trunc(value, kind) if value.type != kind and isinstance(kind, ir.IntType) else value, slot)
+            builder.store(
+                builder.trunc(value, kind) if value.type != kind and isinstance(kind, ir.IntType) else value, slot
+            )
             return slot
 
         routine, ta, tb, m_, n_, k_, alpha_, a_, lda_, b_, ldb_, beta_, c_, ldc_ = args

@@ -65,6 +65,4 @@ def function_at(address: int) -> Loop:
 def _linker() -> Any:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    linker = binding.create_lljit_compiler(suppress_errors=True)
-    linker.detach()
-    return linker
+    return binding.create_lljit_compiler(suppress_errors=True)

@@ -27,11 +27,11 @@ def _from_library(name: str, function: Any) -> None:
     FUNCTIONS[name] = _jit(lambda x: function(x))
 
 
-for _name in "exp expm1 log log1p log2 log10 sqrt sin cos tan tanh sinh cosh".split():
+for _name in ["exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "sin", "cos", "tan", "tanh", "sinh", "cosh"]:
     _from_library(_name, getattr(np, _name))
-for _name in "exp2 arcsin arccos arctan arcsinh arccosh arctanh floor ceil trunc rint".split():
+for _name in ["exp2", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh", "floor", "ceil", "trunc", "rint"]:
     _from_library(_name, getattr(np, _name))
-for _name in "exp log sqrt sin cos tan tanh sinh cosh".split():
+for _name in ["exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "sinh", "cosh"]:
     _from_library(f"complex_{_name}", getattr(cmath, _name))
 
 

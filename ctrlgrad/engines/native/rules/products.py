@@ -1,0 +1,100 @@
+"""Matrix products in generated code: calls of BLAS, plain loops for integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ctrlgrad.engines.native.emit import Emitter, broadcast
+from ctrlgrad.engines.native.expressions import literal, type_name
+from ctrlgrad.engines.native.layout import ONE, Ref, Size, plus, product, times
+from ctrlgrad.engines.native.program import Entry
+from ctrlgrad.engines.native.rules.table import rule
+from ctrlgrad.ir import Node
+
+
+@rule("matmul")
+def _matmul(e: Emitter, node: Node) -> None:
+    a, b = (e.ref(v) for v in node.operands)
+    dtype = node.result.tensor.dtype
+    target = e.place(node.result)
+    if not _is_matrix(target):
+        target = e.temporary(target.shape, dtype)
+    a, b = (x if _is_matrix(x) else e.copied(x) for x in map(_as_matrix, (a, b)))
+    batch = target.shape[:-2]
+    sides = [broadcast(Ref(x.base, x.offset, x.shape, x.strides, x.dtype), (*batch, *x.shape[-2:])) for x in (a, b)]
+    with e.nest(batch, [_leading(x) for x in (*sides, target)]) as (index, _):
+        places = [index(k) for k in range(3)]
+        _product(e, a, b, target, places)
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    e.notes.append(
+        f"matrix product [{m}, {k}] @ [{k}, {n}] of {dtype.name}" + (f" for each of {product(batch)}" if batch else "")
+    )
+    e.frame.items[node.result] = target
+
+
+def _leading(x: Ref) -> Ref:
+    return Ref(x.base, x.offset, x.shape[:-2], x.strides[:-2], x.dtype)
+
+
+def _as_matrix(x: Ref) -> Ref:
+    """With strides that fit along axes of size 1, where any would do."""
+    (height, width), (down, across) = x.shape[-2:], x.strides[-2:]
+    if width == ONE:
+        across = ONE
+        down = ONE if height == ONE else down
+    elif height == ONE:
+        down = width if across == ONE else ONE
+    return Ref(x.base, x.offset, x.shape, (*x.strides[:-2], down, across), x.dtype)
+
+
+def _is_matrix(x: Ref) -> bool:
+    """Whether the last two axes are a matrix as BLAS knows it, in rows or in columns."""
+    rows, columns = x.strides[-2:]
+    return (columns == ONE and _is_leading(rows, x.shape[-1])) or (rows == ONE and _is_leading(columns, x.shape[-2]))
+
+
+def _is_leading(stride: Size, width: Size) -> bool:
+    """Whether a stride is no less than a width, for every size that the names may stand for."""
+    if stride.factor <= 0:
+        return False
+    rest = list(stride.names)
+    for name in width.names:
+        if name not in rest:
+            return False
+        rest.remove(name)
+    return stride.factor >= width.factor
+
+
+def _product(e: Emitter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> None:
+    """One product of matrices. Row-major C = A B is column-major C^T = B^T A^T."""
+    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
+    if c.dtype.kind not in "fc":
+        _plain_product(e, a, b, c, places)
+        return
+    kind = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}[c.dtype.name]
+    if kind not in e._routines:
+        name = f"{kind}gemm"
+        e.header.append(f"{name} = {e.entry(Entry('routine', name=name))}")
+        e._routines[kind] = name
+    given = []
+    for ref, place in zip((b, a), (places[1], places[0]), strict=True):
+        rows, columns = ref.strides[-2:]
+        in_rows = columns == ONE and _is_leading(rows, ref.shape[-1])
+        given.append((ord("N") if in_rows else ord("T"), f"shifted({ref.base}, {place})", rows if in_rows else columns))
+    (tb, pb, ldb), (ta, pa, lda) = given
+    one, zero = literal(c.dtype.type(1)), literal(c.dtype.type(0))
+    e.line(
+        f"gemm({e._routines[kind]}, {tb}, {ta}, {n}, {m}, {k}, {one}, {pb}, {ldb}, {pa}, {lda}, {zero}, "
+        f"shifted({c.base}, {places[2]}), {c.strides[-2]})"
+    )
+
+
+def _plain_product(e: Emitter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> None:
+    i, j, k, total = e.fresh("i"), e.fresh("i"), e.fresh("i"), e.fresh("v")
+    with e.block(f"for {i} in range({a.shape[-2]}):"), e.block(f"for {j} in range({b.shape[-1]}):"):
+        e.line(f"{total} = {literal(c.dtype.type(0))}")
+        with e.block(f"for {k} in range({a.shape[-1]}):"):
+            left = e.load(a, plus(plus(places[0], times(i, a.strides[-2])), times(k, a.strides[-1])))
+            right = e.load(b, plus(plus(places[1], times(k, b.strides[-2])), times(j, b.strides[-1])))
+            e.line(f"{total} = {type_name(c.dtype)}({total} + {left} * {right})")
+        e.put(c, plus(plus(places[2], times(i, c.strides[-2])), times(j, c.strides[-1])), total)

@@ -1,0 +1,159 @@
+"""Stacks in generated code."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ctrlgrad.engines.native.emit import Emitter, Item, StackState
+from ctrlgrad.engines.native.expressions import literal
+from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, product, times
+from ctrlgrad.engines.native.program import Status
+from ctrlgrad.engines.native.rules.table import give, rule
+from ctrlgrad.ir import Node, Value
+
+
+def state_of(e: Emitter, value: Value) -> StackState:
+    item = e.frame.items[value]
+    if not isinstance(item, StackState) or item.version is not value:
+        raise NotNative("a stack is used after it was changed")
+    return item
+
+
+def changed(e: Emitter, state: StackState, value: Value) -> None:
+    state.version = value
+    e.frame.items[value] = state
+
+
+@rule("stack_push")
+def _push(e: Emitter, node: Node) -> None:
+    s, value = node.operands
+    state = state_of(e, s)
+    if node in e.in_slot or e.reserve(node):
+        if state.use.marks:
+            e.line(f"put(M{state.number}, {state.count}, uint8(1))")
+    else:
+        if e.in_loop:
+            e.fail(f"{state.count} >= {state.capacity}", Status.FULL_INSIDE, str(state.number))
+        _write_slot(e, state, state.count, value)
+    e.line(f"{state.count} += 1")
+    changed(e, state, node.result)
+
+
+def _write_slot(e: Emitter, state: StackState, index: str, value: Value) -> None:
+    if not state.use.element:
+        slot = Ref(state.base, index, (), (), state.use.dtype)
+        e.put(slot, index, e.number(value))
+    else:
+        item = e.tensor(value)
+        if state.use.mode == "whole":
+            e.flush()
+        e.copy(item, e.slot(state, index))
+    if state.use.marks:
+        e.line(f"put(M{state.number}, {index}, uint8(1))")
+
+
+@rule("stack_pop")
+def _pop(e: Emitter, node: Node) -> None:
+    state = state_of(e, node.operands[0])
+    if e.in_loop or e.in_branch:
+        e.fail(f"{state.count} <= 0", Status.EMPTY_INSIDE, str(state.number))
+    elif state.use.mode == "whole":
+        e.fail(f"{state.count} <= 0", Status.OUT_OF_RANGE, str(e.site(node)), "int64(0)", "int64(0)")
+    e.line(f"{state.count} -= 1")
+    changed(e, state, node.results[0])
+    give(e, node.results[1], _row(e, state, state.count))
+
+
+def _row(e: Emitter, state: StackState, index: str) -> Item:
+    """A row of a stack, copied where a later op could change it."""
+    if not state.use.element:
+        return e.scalar(e.load(Ref(state.base, index, (), (), state.use.dtype), index), state.use.dtype)
+    row = e.slot(state, index)
+    return e.copied(row) if state.use.mode == "whole" else row
+
+
+@rule("stack_read")
+def _read(e: Emitter, node: Node) -> None:
+    state = state_of(e, node.operands[0])
+    index = e.checked_index(node, 0, e.number(node.operands[1]), state.count)
+    give(e, node.result, _row(e, state, index))
+
+
+@rule("stack_write")
+def _write(e: Emitter, node: Node) -> None:
+    s, where, value = node.operands
+    state = state_of(e, s)
+    given, index = e.number(where), e.fresh("q")
+    e.line(f"{index} = int64({given})")
+    if node.attrs["grow"]:
+        if e.in_loop:
+            full = f"{index} == {state.count} and {state.count} >= {state.capacity}"
+            e.fail(full, Status.FULL_INSIDE, str(state.number))
+        with e.block(f"if {index} == {state.count}:"):
+            e.line(f"{state.count} += 1")
+            if state.use.marks:
+                e.line(f"put(M{state.number}, {index}, uint8(0))")
+    place = e.checked_index(node, 0, index, state.count)
+    if node.attrs.get("once"):
+        e.fail(f"fetch(M{state.number}, {place}) != 0", Status.WRITTEN_TWICE, str(e.site(node)), place)
+    _write_slot(e, state, place, value)
+    changed(e, state, node.result)
+
+
+@rule("stack_add")
+def _add(e: Emitter, node: Node) -> None:
+    s, where, value = node.operands
+    state = state_of(e, s)
+    given = e.tensor(value)
+    e.flush()
+    index = e.checked_index(node, 0, e.number(where), state.count)
+    slot = e.slot(state, index) if state.use.element else Ref(state.base, index, (), (), state.use.dtype)
+    _combine_into(e, slot, given)
+    changed(e, state, node.result)
+
+
+def _combine_into(e: Emitter, slot: Ref, given: Ref | Splat) -> None:
+    if not slot.shape:
+        assert isinstance(given, Splat)
+        e.put(slot, slot.offset, f"{e.load(slot, slot.offset)} + {given.scalar.text}")
+        return
+    with e.nest(slot.shape, [given, slot]) as (index, element):
+        e.line(f"put({slot.base}, {index(1)}, {e.load(slot, index(1))} + {element(0)})")
+
+
+@rule("stack_clear")
+def _clear(e: Emitter, node: Node) -> None:
+    state = state_of(e, node.operands[0])
+    e.flush()
+    index = e.checked_index(node, 0, e.number(node.operands[1]), state.count)
+    zero = Scalar(literal(state.use.dtype.type(0)), state.use.dtype)
+    if state.use.element:
+        e.copy(Splat(zero, state.use.element), e.slot(state, index))
+    else:
+        e.put(Ref(state.base, index, (), (), state.use.dtype), index, zero.text)
+    if state.use.marks:
+        e.line(f"put(M{state.number}, {index}, uint8(0))")
+    changed(e, state, node.result)
+
+
+@rule("stack_resize")
+def _resize(e: Emitter, node: Node) -> None:
+    """Cut off; or longer, by rows of zeros."""
+    state = state_of(e, node.operands[0])
+    e.flush()
+    length, slot, element = e.fresh("q"), e.fresh("i"), product(state.use.element)
+    e.line(f"{length} = int64({e.number(node.operands[1])})")
+    e.fail(f"{length} > {state.capacity}", Status.FULL_INSIDE, str(state.number))
+    with e.block(f"for {slot} in range({times(state.count, element)}, {times(length, element)}):"):
+        e.line(f"put({state.base}, {slot}, {literal(state.use.dtype.type(0))})")
+    if state.use.marks:
+        with e.block(f"for {slot} in range({state.count}, {length}):"):
+            e.line(f"put(M{state.number}, {slot}, uint8(0))")
+    e.line(f"{state.count} = {length}")
+    changed(e, state, node.result)
+
+
+@rule("stack_length")
+def _length(e: Emitter, node: Node) -> None:
+    state = state_of(e, node.operands[0])
+    e.frame.items[node.result] = e.scalar(state.count, np.dtype(np.int64))
