@@ -104,7 +104,7 @@ def _program(loss: Callable[..., Any], cell: str, form: str, size: Sequence[int]
     return Program(
         step=lambda: step(params, xs),
         read=lambda result: read(cell, form, size[2], result),
-        kept_bytes=lambda: bytes_per_iteration(step, params, xs, iterations=size[0]),
+        kept_bytes=lambda: bytes_per_iteration(step, engine, params, xs, iterations=size[0]),
     )
 
 

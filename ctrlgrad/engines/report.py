@@ -43,7 +43,8 @@ class LoopReport:
         indent = "  " * depth
         yield f"{indent}{self.name}: {self.engine}" + (f" ({self.reason})" if self.reason else "")
         if self.engine == "native":
-            yield f"{indent}  up to {self.chunk} iterations a chunk, {self.bytes_per_iteration} bytes pushed an iteration"
+            pushed = f"{self.bytes_per_iteration} bytes pushed an iteration"
+            yield f"{indent}  up to {self.chunk} iterations a chunk, {pushed}"
         for push in self.pushes:
             yield f"{indent}  pushes {push.name}, {push.nbytes} bytes: {push.reason}{push.source}"
         for text in self.batched:

@@ -7,9 +7,9 @@ A loop with such products becomes a loop over chunks around a loop over the iter
 - consumers: a product that is only added to a carry is taken out of the loop; its factors are collected on stacks, and
   what all iterations of the chunk add is one product of the collected factors after it.
 
-In: any graph. Out: no loop has a heavy product of either kind whose sizes are known; values change within rounding, since
-sums are taken in another order. A loop that counts down is cut at multiples of the chunk's length, so that it takes from a
-stack what one chunk of the loop that counts up has pushed. Loops with `maximum_iterations` stay whole.
+In: any graph. Out: no loop has a heavy product of either kind whose sizes are known; values change within rounding,
+since sums are taken in another order. A loop that counts down is cut at multiples of the chunk's length, so that it
+takes from a stack what one chunk of the loop that counts up has pushed. Loops with `maximum_iterations` stay whole.
 """
 
 from __future__ import annotations
@@ -18,21 +18,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ctrlgrad.ir import INDEX, Builder, Graph, Node, StackType, TensorType, Value, copy_node, uses
 from ctrlgrad.ir.types import Dim
+from ctrlgrad.ops.indexing import DYNAMIC
 from ctrlgrad.passes.recurrence import Row, rows
+from ctrlgrad.stacks.choice import bytes_of
 
-# Iterations of a chunk.
-CHUNK = 64
+# Bytes that a chunk may collect and produce, and the least and most iterations that it may have.
+CHUNK_BYTES, LEAST, MOST = 16 << 20, 64, 4096
 # Multiplications in one iteration's product from which it pays to take it out of the loop.
-HEAVY = 20_000
+HEAVY = 4_000
 _GUESS = 64
 
 
-def distribute(graph: Graph, chunk: int = CHUNK) -> Graph:
-    """The graph with its loops distributed, those inside regions too."""
+def distribute(graph: Graph, chunk: int | None = None) -> Graph:
+    """The graph with its loops distributed, those inside regions too.
+
+    `chunk` is the number of iterations of a chunk, by default what `CHUNK_BYTES` allow. It is one for all loops of the
+    graph: then one loop's chunks fit what another has pushed.
+    """
+    if chunk is None:
+        room = CHUNK_BYTES // max(_bytes_collected(graph), 1)
+        chunk = min(max(1 << room.bit_length() - 1 if room else 0, LEAST), MOST)
+    return _distribute(graph, chunk)
+
+
+def _bytes_collected(graph: Graph) -> int:
+    """What one iteration of the greediest loop collects and is given by producers, unknown sizes guessed."""
+    most = 0
+    made = {v: node for node in graph.nodes for v in node.results}
+    for node in graph.nodes:
+        if node.op.name == "while":
+            found = _find(node, made)
+            values = {v for c in found.consumers for v in c.product.operands}
+            values |= {p.result for p in found.producers}
+            most = max(most, sum(bytes_of(v) for v in values))
+        most = max([most, *map(_bytes_collected, node.regions)])
+    return most
+
+
+def _distribute(graph: Graph, chunk: int) -> Graph:
     builder = Builder(name=graph.name)
     went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in graph.inputs}
     made = {v: node for node in graph.nodes for v in node.results}
@@ -44,7 +69,7 @@ def distribute(graph: Graph, chunk: int = CHUNK) -> Graph:
                 results = _Distribution(node, found, chunk).emit(builder, [went[v] for v in node.operands])
                 went.update(zip(node.results, results, strict=True))
                 continue
-        regions = tuple(distribute(region, chunk) for region in node.regions)
+        regions = tuple(_distribute(region, chunk) for region in node.regions)
         attrs = {k: v for k, v in node.attrs.items() if k != "paired"}
         copy_node(builder, Node(node.op, node.operands, node.results, attrs, regions, node.source), went)
     return builder.finish(went[v] for v in graph.outputs)
@@ -192,8 +217,6 @@ class _Distribution:
         went = dict(zip(self.body.inputs, inputs, strict=True))
         array, first = went[row.array], went[row.counter]
         end = outer.emit("add", [first, outer.constant(self.chunk, INDEX.dtype)])
-        from ctrlgrad.ops.indexing import DYNAMIC
-
         key = (slice(DYNAMIC, DYNAMIC), *[slice(None)] * (array.tensor.rank - 1))
         part = outer.emit("getitem", [array, first, end], {"key": key}, source=product.source)
         left, right = product.operands
@@ -275,8 +298,6 @@ class _Distribution:
         step: Value,
         stacks: dict[Value, Value],
     ) -> Graph:
-        from ctrlgrad.ops.indexing import DYNAMIC
-
         left_out = {c.product for c in self.found.consumers} | self._sums()
         for node in self.body.nodes:
             if node in batches:
@@ -349,4 +370,4 @@ def _flat(builder: Builder, x: Value) -> Value:
     return _reshaped(builder, x, [None, x.tensor.shape[-1]])
 
 
-__all__ = ["CHUNK", "distribute", "np"]
+__all__ = ["distribute"]

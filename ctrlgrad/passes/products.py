@@ -1,7 +1,7 @@
 """Products over a concatenation come apart where one part stands outside the recurrence of a loop.
 
-`concat([x, h]) @ W` becomes `x @ W[:n] + h @ W[n:]` where x does not depend on what the loop carries (but for a counter)
-and h does: then the product with x can be computed for many iterations at once (`distribution`).
+`concat([x, h]) @ W` becomes `x @ W[:n] + h @ W[n:]` where x does not depend on what the loop carries (but for a
+counter) and h does: then the product with x can be computed for many iterations at once (`distribution`).
 
 In: any graph. Out: in no loop body is there such a product of fixed sizes.
 """

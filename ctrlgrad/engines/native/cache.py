@@ -15,6 +15,7 @@ entries then.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -36,6 +37,22 @@ from ctrlgrad.errors import UserInputError
 
 MOST_BYTES = 512 << 20
 """What the entries may take together; beyond it, those not used for longest are removed."""
+
+INGREDIENTS = (
+    "compiler",
+    "elementary",
+    "elementary_circular",
+    "elementary_constants",
+    "elementary_exact",
+    "elementary_exponential",
+    "intrinsics",
+    "layout",
+    "machine",
+    "pipeline",
+    "program",
+    "scalars",
+)
+"""The modules beside this one that make a source into code; those that make the source show in the source."""
 
 _FORMAT = "ctrlgrad compiled loop, 1"
 _LONGEST_HEADER = 4096
@@ -72,12 +89,13 @@ def surroundings() -> dict[str, str] | None:
 
 @functools.cache
 def _fixed_surroundings() -> dict[str, str] | None:
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    if not files:
-        return None
     texts = hashlib.sha256()
-    for file in files:
-        texts.update(f"{file.name}\n{file.stat().st_size}\n".encode() + file.read_bytes())
+    try:
+        for name in INGREDIENTS:
+            text = Path(__file__).with_name(f"{name}.py").read_bytes()
+            texts.update(f"{name} {len(text)}\n".encode() + text)
+    except OSError:
+        return None
     return {
         "ctrlgrad": texts.hexdigest(),
         "numba": metadata.version("numba"),
@@ -141,6 +159,29 @@ def unsafe(path: Path) -> UserInputError | None:
         got=got,
         hint=f"chmod 700 {path}, or name another directory in CTRLGRAD_CACHE_DIR",
     )
+
+
+# By source.
+
+
+def find(source: str) -> ObjectCode | None:
+    """The code of a source, where it is on disk."""
+    key, disk = key_of(source), open_cache()
+    return None if key is None or disk is None else disk.read(key)
+
+
+def keep(source: str, code: ObjectCode) -> None:
+    """Put the code of a source on disk, where there is a place for it."""
+    key, disk = key_of(source), open_cache()
+    if key is not None and disk is not None:
+        disk.write(key, code)
+
+
+def forget(source: str) -> None:
+    """Remove the code of a source from disk."""
+    key, disk = key_of(source), open_cache()
+    if key is not None and disk is not None:
+        disk.remove(key)
 
 
 # Entries.
@@ -246,14 +287,10 @@ def _own_bytes(path: Path) -> bytes | None:
 
 
 def _touch(path: Path) -> None:
-    try:
+    with contextlib.suppress(OSError):  # read-only: then nothing is removed for its age either
         os.utime(path)
-    except OSError:
-        pass  # read-only: then nothing is removed for its age either
 
 
 def _remove(path: Path) -> None:
-    try:
+    with contextlib.suppress(OSError):  # another process was faster, or it cannot be removed
         os.unlink(path)
-    except OSError:
-        pass  # another process was faster, or it cannot be removed

@@ -16,9 +16,8 @@ wrong (the kernels of `elementary`, types that Numba infers) is not seen here.
 
 from __future__ import annotations
 
-import ast
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -65,7 +64,7 @@ class Buffer:
     array: np.ndarray
     given: int | None = None
     writable: bool = True
-    # What stands at this place when the function returns must hold values in full, or as many rows as another place says.
+    # When the function returns, what stands at this place holds values in full, or as many rows as another place says.
     is_result: bool = False
     length_place: int | None = None
     flat: np.ndarray = field(init=False)
@@ -167,7 +166,8 @@ class Nests:
         self.loaded: dict[int, set[int]] = {}
         self.stored: dict[int, dict[int, int]] = {}
 
-    def begin(self, loop: int) -> None:
+    def begin(self, loop: int, stores: int) -> None:
+        """A loop with so many stores begins."""
         self.loaded[loop], self.stored[loop] = set(), {}
 
     def load(self, pointer: Pointer, index: Any, loop: int) -> Any:
@@ -190,24 +190,36 @@ class Nests:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A column-major matrix in a buffer: `places` are its elements, of shape (rows, columns)."""
+    """A matrix or vector in a buffer: `places` are its elements."""
 
+    name: str
     pointer: Pointer
     places: np.ndarray
 
-    @property
-    def is_written(self) -> bool:
-        return all(self.pointer.written[place] for place in self.places.flat)
+    def __post_init__(self) -> None:
+        """Its ends lie in the buffer."""
+        for end in (self.places.min(), self.places.max()) if self.places.size else ():
+            self.pointer.place(int(end) - self.pointer.start, self.name)
+
+    def values(self) -> np.ndarray:
+        """Its elements, which must have been written."""
+        missing = [place for place in self.places.flat if not self.pointer.written[place]]
+        if missing:
+            raise AccessError(f"{self.name}: element {missing[0]} of {self.pointer.buffer.name} was never written")
+        return np.asarray(self.pointer.flat[self.places])
 
 
 def _matrix(name: str, pointer: Pointer, rows: int, columns: int, leading: int) -> Matrix:
     if leading < max(1, rows):
-        raise AccessError(f"gemm: the leading dimension of {name} is {leading}, of a matrix with {rows} rows")
+        raise AccessError(f"matrix {name} of a product has the leading dimension {leading}, and {rows} rows")
     places = pointer.start + np.arange(rows)[:, None] + leading * np.arange(columns)
-    if places.size:
-        for corner in (places.min(), places.max()):
-            pointer.place(int(corner) - pointer.start, f"gemm, matrix {name}")
-    return Matrix(pointer, places)
+    return Matrix(f"matrix {name} of a product", pointer, places)
+
+
+def _vector(name: str, pointer: Pointer, length: int, step: int) -> Matrix:
+    if step < 1:
+        raise AccessError(f"vector {name} of a product has the step {step}")
+    return Matrix(f"vector {name} of a product", pointer, pointer.start + step * np.arange(length))
 
 
 def _gemm(
@@ -231,24 +243,46 @@ def _gemm(
     left = _matrix("A", a, *((m, k) if plain_a else (k, m)), int(lda))
     right = _matrix("B", b, *((k, n) if plain_b else (n, k)), int(ldb))
     result = _matrix("C", c, m, n, int(ldc))
-    if not (m and n):
-        return
-    for name, matrix in {"A": left, "B": right} | ({"C": result} if beta != 0 else {}):
-        if not matrix.is_written:
-            raise AccessError(f"gemm: matrix {name} in {matrix.pointer.buffer.name} has elements never written")
-        if (
-            matrix is not result
-            and matrix.pointer.buffer is c.buffer
-            and np.intersect1d(matrix.places, result.places).size
-        ):
-            raise AccessError(f"gemm: matrices {name} and C overlap in {c.buffer.name}")
-    if not c.buffer.writable:
-        raise AccessError(f"gemm: {c.buffer.name} may only be read")
-    values = [x.pointer.flat[x.places] for x in (left, right)]
-    product = alpha * ((values[0] if plain_a else values[0].T) @ (values[1] if plain_b else values[1].T))
-    c.flat[result.places] = product if beta == 0 else product + beta * c.flat[result.places]
+    if m and n:
+        a_, b_ = left.values(), right.values()
+        _update(result, (left, right), alpha * ((a_ if plain_a else a_.T) @ (b_ if plain_b else b_.T)), beta)
+
+
+def _gemv(
+    routine: Any,
+    transpose: int,
+    m: int,
+    n: int,
+    alpha: Any,
+    a: Pointer,
+    lda: int,
+    x: Pointer,
+    step_x: int,
+    beta: Any,
+    y: Pointer,
+    step_y: int,
+) -> None:
+    """As `machine.gemv`. BLAS leaves y as it is where m or n is 0."""
+    plain = transpose == ord("N")
+    length_x, length_y = (n, m) if plain else (m, n)
+    matrix = _matrix("A", a, m, n, int(lda))
+    vector, result = (_vector(*v) for v in (("x", x, length_x, int(step_x)), ("y", y, length_y, int(step_y))))
+    if m and n:
+        values = matrix.values()
+        _update(result, (matrix, vector), alpha * ((values if plain else values.T) @ vector.values()), beta)
+
+
+def _update(result: Matrix, operands: Sequence[Matrix], product: Any, beta: Any) -> None:
+    """Write a product into a matrix that may not overlap its operands."""
+    pointer = result.pointer
+    for operand in operands:
+        if operand.pointer.buffer is pointer.buffer and np.intersect1d(operand.places, result.places).size:
+            raise AccessError(f"{operand.name} and {result.name} overlap in {pointer.buffer.name}")
+    if not pointer.buffer.writable:
+        raise AccessError(f"{result.name}: {pointer.buffer.name} may only be read")
+    pointer.flat[result.places] = product if beta == 0 else product + beta * result.values()
     for place in result.places.flat:
-        c.written[place] = 1
+        pointer.written[place] = 1
 
 
 # What generated code calls.
@@ -298,48 +332,15 @@ def _functions() -> dict[str, Any]:
         names[kernel.name] = _NUMPY.get(op) or getattr(np, op)
     names |= {f"pointer_{name}": _pointer_maker(name) for name in _DTYPES}
     names |= {name: _number(np.dtype(name)) for name in _DTYPES if name != "bool"}
-    names |= {"fetch": lambda pointer, index: pointer.read(index, "fetch"), "shifted": _shifted, "gemm": _gemm}
+    names |= {"fetch": lambda pointer, index: pointer.read(index, "fetch"), "shifted": _shifted}
+    names |= {"gemm": _gemm, "gemv": _gemv}
     names |= {"put": lambda pointer, index, value: pointer.write(index, value, "put"), "inf": np.inf, "nan": np.nan}
     return names
 
 
-# Loops as plain Python.
-
-
-def _loops_in(statement: ast.stmt) -> set[int]:
-    """The numbers of the loop nests that a statement belongs to."""
-    found = set()
-    for part in ast.walk(statement):
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id in ("load", "store"):
-            number = part.args[2 if part.func.id == "load" else 3]
-            assert isinstance(number, ast.Constant) and isinstance(number.value, int)
-            found.add(number.value)
-    return found
-
-
-def _with_beginnings(statements: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements with a call of `begin` where a loop nest starts: before its outermost `for`, or its first line."""
-    done: list[ast.stmt] = []
-    begun: set[int] = set()
-    for statement in statements:
-        if isinstance(statement, ast.While | ast.If):
-            statement.body = _with_beginnings(statement.body)
-            statement.orelse = _with_beginnings(statement.orelse)
-        else:
-            new = _loops_in(statement) - begun
-            done += [ast.parse(f"begin({loop})").body[0] for loop in sorted(new)]
-            begun |= new
-        done.append(statement)
-    return done
-
-
 @functools.lru_cache(maxsize=256)
 def _code(source: str) -> Any:
-    tree = ast.parse(source)
-    (function,) = tree.body
-    assert isinstance(function, ast.FunctionDef)
-    function.body = _with_beginnings(function.body)
-    return compile(ast.fix_missing_locations(tree), "<checked loop>", "exec")
+    return compile(source, "<checked loop>", "exec")
 
 
 def _check_apart(buffers: list[Buffer]) -> None:
@@ -363,7 +364,7 @@ class CheckedFunction:
         """Run on a table whose places `buffers` are addresses. Raises `AccessError`."""
         _check_apart(list(buffers.values()))
         nests = Nests()
-        names = {**_functions(), "begin": nests.begin, "load": nests.load, "store": nests.store}
+        names = {**_functions(), "scopes": nests.begin, "load": nests.load, "store": nests.store}
         exec(self.code, names)
         given = table.tolist()
         for place, buffer in buffers.items():

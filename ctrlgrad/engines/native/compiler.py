@@ -1,15 +1,18 @@
-"""From the source of a loop to machine code."""
+"""From the source of a loop to machine code: from the cache on disk where it is there, else by Numba."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import logging
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.native.cache import key_of, open_cache
+from ctrlgrad.engines.native.cache import find, forget, keep
 from ctrlgrad.engines.native.checked import CheckedFunction, is_checked
 from ctrlgrad.engines.native.object_code import CannotLoad, Loop, ObjectCode, function_at, loaded
 
@@ -37,43 +40,41 @@ def compiled(source: str) -> Loop | CheckedFunction:
 
 def is_cached(source: str) -> bool:
     """Whether `compiled` of this source takes no compiling."""
-    if source in _FUNCTIONS:
-        return True
-    key, disk = key_of(source), open_cache()
-    return key is not None and disk is not None and disk.read(key) is not None
+    return source in _FUNCTIONS or find(source) is not None
 
 
 def _from_disk(source: str) -> Loop | None:
-    key, disk = key_of(source), open_cache()
-    entry = disk.read(key) if key is not None and disk is not None else None
-    if entry is None:
+    code = find(source)
+    if code is None:
         return None
     try:
-        return loaded(entry)
-    except CannotLoad:
-        assert key is not None and disk is not None
-        disk.remove(key)
+        return loaded(code)
+    except CannotLoad as reason:
+        _LOG.info("a compiled loop on disk cannot be used: %s", reason)
+        forget(source)
         return None
 
 
 def _compiled_now(source: str) -> Loop:
+    """Compile; what is kept on disk has been loaded from the same bytes once."""
     import numba
+
+    from ctrlgrad.engines.native.pipeline import LoopCompiler
 
     names = _names()
     exec(compile(source, "<compiled loop>", "exec"), names)
-    made = numba.cfunc("void(CPointer(int64))", error_model="numpy")(names["loop"])
-    entry = ObjectCode(made.native_name, bytes(made._library._get_compiled_object()))
+    made = numba.cfunc("void(CPointer(int64))", error_model="numpy", pipeline_class=LoopCompiler)(names["loop"])
+    library = made._library
+    code = ObjectCode(made.native_name, bytes(library._get_compiled_object()))
     try:
-        if made._library.has_dynamic_globals:
+        if library.has_dynamic_globals:
             raise CannotLoad("it holds addresses of this process")
-        function = loaded(entry)
+        function = loaded(code)
     except CannotLoad as reason:
         _LOG.info("a compiled loop is not kept on disk: %s", reason)
         _KEPT.append(made)
         return function_at(made.address)
-    key, disk = key_of(source), open_cache()
-    if key is not None and disk is not None:
-        disk.write(key, entry)
+    keep(source, code)
     return function
 
 
@@ -86,7 +87,7 @@ def _names() -> dict[str, Any]:
     names: dict[str, Any] = dict(scalars.FUNCTIONS)
     names |= {kernel.name: kernel.function for kernel in elementary.KERNELS.values()}
     names |= {f"pointer_{name}": function for name, function in machine.POINTERS.items()}
-    for name in ("load", "store", "fetch", "put", "shifted", "gemm"):
+    for name in ("scopes", "load", "store", "fetch", "put", "shifted", "gemm", "gemv"):
         names[name] = getattr(machine, name)
     for name in [
         "float32",
@@ -110,8 +111,6 @@ def _names() -> dict[str, Any]:
 def blas_address(name: str) -> int:
     """The address of a BLAS routine, from the library that SciPy brings."""
     if name not in _BLAS:
-        import ctypes
-
         capsule = _cython_blas().__pyx_capi__[name]
         get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
         get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -121,9 +120,7 @@ def blas_address(name: str) -> int:
 
 
 def _cython_blas() -> Any:
-    """SciPy's module of BLAS addresses, without the rest of `scipy.linalg`: that takes a third of a second to import."""
-    import sys
-
+    """SciPy's module of BLAS addresses, without the rest of `scipy.linalg`: importing that takes a third of a second."""
     name = "scipy.linalg.cython_blas"
     if name in sys.modules:
         return sys.modules[name]

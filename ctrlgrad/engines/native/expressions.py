@@ -138,8 +138,6 @@ def _cast(node: Node, args: Sequence[str], first: np.dtype, result: np.dtype) ->
         return f"{result.name}({args[0]}.real)"
     if first.kind == "b":
         return f"{result.name}(1 if {args[0]} else 0)"
-    if first.kind == "f" and result.kind in "iu":
-        return f"to_{result.name}({args[0]})"
     return f"{result.name}({args[0]})"
 
 

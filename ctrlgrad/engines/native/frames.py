@@ -18,7 +18,10 @@ Layout = Literal["rows", "columns", "one"]
 
 @dataclass
 class StackState:
-    """A stack while code is generated: which value of the graph it is now. `number`: its position among the operands."""
+    """A stack while code is generated: which value of the graph it is now.
+
+    `number` is its position among the loop's operands.
+    """
 
     number: int
     use: StackUse

@@ -114,7 +114,7 @@ class Plan:
         self.program: LoopProgram = Emitter(node, shapes, layouts).generate()
         self.captures: int = node.attrs["captures"]
         self.values = {name: found for found, name in shapes.dims.names.items()}
-        self.function = compiled(self.program.source)
+        self.function = CheckedFunction(self.program.source) if is_checked() else compiled(self.program.source)
         self._free: list[dict[int, np.ndarray]] = []
         self._lock = threading.Lock()
         per_iteration = sum(use.pushes * self.row_bytes(use) for use in self.program.stacks)

@@ -69,6 +69,20 @@ def _scopes(builder: Any, loop: int) -> list[Any]:
 
 
 @intrinsic
+def scopes(typing_context: Any, loop: Any, stores: Any) -> Any:
+    """Say that a loop over elements begins: what its loads and stores promise holds until it begins again."""
+    number, count = _literal(loop), _literal(stores)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.MetaDataType()])
+        declare = cgutils.get_or_insert_function(builder.module, kind, "llvm.experimental.noalias.scope.decl")
+        for scope in _scopes(builder, number)[:count]:
+            builder.call(declare, [builder.module.add_metadata([scope])])
+
+    return types.void(types.literal(number), types.literal(count)), generate
+
+
+@intrinsic
 def load(typing_context: Any, pointer: Any, index: Any, loop: Any) -> Any:
     """Read an element that no store of this loop writes."""
     number = _literal(loop)
@@ -155,11 +169,7 @@ def gemm(
         byte, integer = ir.IntType(8), ir.IntType(32)
 
         def spilled(value: Any, kind: Any) -> Any:
-            slot = cgutils.alloca_once(builder, kind)
-            builder.store(
-                builder.trunc(value, kind) if value.type != kind and isinstance(kind, ir.IntType) else value, slot
-            )
-            return slot
+            return _spilled(builder, value, kind)
 
         routine, ta, tb, m_, n_, k_, alpha_, a_, lda_, b_, ldb_, beta_, c_, ldc_ = args
         chars = [spilled(x, byte) for x in (ta, tb)]
@@ -171,6 +181,56 @@ def gemm(
         builder.call(builder.inttoptr(routine, kind.as_pointer()), given)
 
     return signature, generate
+
+
+@intrinsic
+def gemv(
+    typing_context: Any,
+    address: Any,
+    transpose: Any,
+    m: Any,
+    n: Any,
+    alpha: Any,
+    a: Any,
+    lda: Any,
+    x: Any,
+    step_x: Any,
+    beta: Any,
+    y: Any,
+    step_y: Any,
+) -> Any:
+    """y = alpha op(A) x + beta y for a column-major matrix of m rows and n columns, by the BLAS routine at `address`."""
+    number = types.int64
+    signature = types.void(
+        types.int64, number, number, number, y.dtype, a, number, x, number, y.dtype, y, number
+    )
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        routine, transposed, m_, n_, alpha_, a_, lda_, x_, step_x_, beta_, y_, step_y_ = args
+        slots = [
+            _spilled(builder, transposed, ir.IntType(8)),
+            *(_spilled(builder, v, ir.IntType(32)) for v in (m_, n_)),
+            _spilled(builder, alpha_, alpha_.type),
+            a_,
+            _spilled(builder, lda_, ir.IntType(32)),
+            x_,
+            _spilled(builder, step_x_, ir.IntType(32)),
+            _spilled(builder, beta_, beta_.type),
+            y_,
+            _spilled(builder, step_y_, ir.IntType(32)),
+        ]
+        kind = ir.FunctionType(ir.VoidType(), [v.type for v in slots])
+        builder.call(builder.inttoptr(routine, kind.as_pointer()), slots)
+
+    return signature, generate
+
+
+def _spilled(builder: Any, value: Any, kind: Any) -> Any:
+    """The address of a copy of a value: what Fortran wants."""
+    slot = cgutils.alloca_once(builder, kind)
+    narrow = isinstance(kind, ir.IntType) and value.type != kind
+    builder.store(builder.trunc(value, kind) if narrow else value, slot)
+    return slot
 
 
 POINTERS = {name: _pointer_maker(dtype) for name, dtype in NAMES.items()}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ctrlgrad.engines.native.emit import Emitter, Item, StackState
 from ctrlgrad.engines.native.expressions import type_name
+from ctrlgrad.engines.native.frames import Item, StackState
 from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, product, row_major
 from ctrlgrad.engines.native.program import Entry, Status
+from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.rules.stacks import changed, state_of
 from ctrlgrad.engines.native.rules.table import rule
 from ctrlgrad.ir import Graph, Node, StackType, Value
 
 
-def _passed(e: Emitter, operands: Sequence[Value], inputs: Sequence[Value]) -> dict[Value, Item]:
+def _passed(e: RegionWriter, operands: Sequence[Value], inputs: Sequence[Value]) -> dict[Value, Item]:
     """What a region inside sees of the values around it."""
     items: dict[Value, Item] = {}
     for outer, inner in zip(operands, inputs, strict=True):
@@ -25,7 +26,7 @@ def _passed(e: Emitter, operands: Sequence[Value], inputs: Sequence[Value]) -> d
 
 
 @rule("cond")
-def _cond(e: Emitter, node: Node) -> None:
+def _cond(e: RegionWriter, node: Node) -> None:
     e.flush()
     selector = e.number(node.operands[0])
     passed = [_passed(e, node.operands[1:], region.inputs) for region in node.regions]
@@ -61,7 +62,7 @@ def _cond(e: Emitter, node: Node) -> None:
 
 
 def _branch(
-    e: Emitter,
+    e: RegionWriter,
     region: Graph,
     passed: dict[Value, Item],
     targets: Sequence[Ref | str | None],
@@ -105,7 +106,7 @@ def _fixed(ref: Ref) -> Callable[[], Ref | None]:
 
 
 @rule("while")
-def _while(e: Emitter, node: Node) -> None:
+def _while(e: RegionWriter, node: Node) -> None:
     e.flush()
     cond, body = node.regions
     captures = node.attrs["captures"]
@@ -155,7 +156,7 @@ def _while(e: Emitter, node: Node) -> None:
         e.line(f"{trips} += 1")
     e.in_loop -= 1
     e.inner.pop()
-    for v, name, final, inner in zip(node.results, names, finals, carries, strict=True):
+    for v, final, inner in zip(node.results, finals, carries, strict=True):
         item = items[inner]
         if isinstance(item, StackState):
             changed(e, item, v)
@@ -168,7 +169,7 @@ def _while(e: Emitter, node: Node) -> None:
             e.frame.items[v] = e.scalar(final.text, v.tensor.dtype) if isinstance(final, Scalar) else final
 
 
-def _carried_array(e: Emitter, value: Value, name: str, initial: Ref | Splat) -> Ref:
+def _carried_array(e: RegionWriter, value: Value, name: str, initial: Ref | Splat) -> Ref:
     shape, dtype = e.shapes.sizes(value), value.tensor.dtype
     for letter in "ab":
         place = e.entry(Entry("temporary", dtype=dtype, size=product(shape)))
@@ -179,7 +180,7 @@ def _carried_array(e: Emitter, value: Value, name: str, initial: Ref | Splat) ->
     return current
 
 
-def _inner_test(e: Emitter, cond: Graph, items: Sequence[Item]) -> None:
+def _inner_test(e: RegionWriter, cond: Graph, items: Sequence[Item]) -> None:
     seen: dict[Value, Item] = {}
     for v, item in zip(cond.inputs, items, strict=True):
         if isinstance(item, StackState):

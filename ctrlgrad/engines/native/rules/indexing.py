@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ctrlgrad.engines.native.emit import Emitter, broadcast
+from ctrlgrad.engines.native.frames import broadcast
 from ctrlgrad.engines.native.layout import ONE, ZERO, NotNative, Ref, Size, Sizes, Splat, plus, times
+from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.rules.table import give, rule
 from ctrlgrad.ir import Node, StackType, TensorType, Value
 from ctrlgrad.ops.indexing import Key, fill, indexed_shape, is_advanced
 
 
-def _basic_view(e: Emitter, node: Node, x: Ref, key: Key, indices: Sequence[Value]) -> Ref:
+def _basic_view(e: RegionWriter, node: Node, x: Ref, key: Key, indices: Sequence[Value]) -> Ref:
     """`x[key]` by scalars and slices with fixed bounds."""
     offset, shape, strides, axis = x.offset, [], [], 0
     for item in fill(key, indices):
@@ -55,7 +56,7 @@ def _slice(item: slice, size: Size) -> tuple[str, Size, int]:
 
 
 @rule("getitem")
-def _getitem(e: Emitter, node: Node) -> None:
+def _getitem(e: RegionWriter, node: Node) -> None:
     x, *indices = node.operands
     key = node.attrs["key"]
     if is_advanced(key, [v.type for v in indices]):
@@ -74,7 +75,7 @@ def _getitem(e: Emitter, node: Node) -> None:
     give(e, node.result, view)
 
 
-def _is_overwritten(e: Emitter, node: Node) -> bool:
+def _is_overwritten(e: RegionWriter, node: Node) -> bool:
     """Whether the array that a view is taken of is updated later in this region: then the view is copied."""
     following = False
     for other in e.frame.graph.nodes:
@@ -95,7 +96,7 @@ def _scalar_indices(key: Key, indices: Sequence[Value]) -> list[tuple[int, Value
 
 
 @rule("setitem", "additem")
-def _update(e: Emitter, node: Node) -> None:
+def _update(e: RegionWriter, node: Node) -> None:
     x, value, *indices = node.operands
     key = node.attrs["key"]
     given = e.tensor(value)
@@ -110,7 +111,7 @@ def _update(e: Emitter, node: Node) -> None:
     e.frame.own.add(node.result)
 
 
-def _updatable(e: Emitter, node: Node, x: Value) -> Ref:
+def _updatable(e: RegionWriter, node: Node, x: Value) -> Ref:
     """The array of x itself where nothing else reads it any more, else a copy."""
     item = e.tensor(x)
     frame = e.frame
@@ -119,7 +120,7 @@ def _updatable(e: Emitter, node: Node, x: Value) -> Ref:
         and x in frame.own
         and item.is_contiguous
         and frame.remaining[x] == 0
-        and not e._others_read(item.base, None)
+        and not e.others_read(item.base, None)
     ):
         frame.targets.pop(node.result, None)
         return item
@@ -128,7 +129,7 @@ def _updatable(e: Emitter, node: Node, x: Value) -> Ref:
     return target
 
 
-def _combine(e: Emitter, node: Node, part: Ref, given: Ref | Splat) -> None:
+def _combine(e: RegionWriter, node: Node, part: Ref, given: Ref | Splat) -> None:
     seen = given if isinstance(given, Splat) else broadcast(given, part.shape)
     if not part.shape:
         value = seen.scalar.text if isinstance(seen, Splat) else e.load(seen, seen.offset)
@@ -144,13 +145,13 @@ def _combine(e: Emitter, node: Node, part: Ref, given: Ref | Splat) -> None:
 
 
 def _advanced(
-    e: Emitter, node: Node, x: Ref, key: Key, indices: Sequence[Value], region: Sizes
+    e: RegionWriter, node: Node, x: Ref, key: Key, indices: Sequence[Value], region: Sizes
 ) -> tuple[list[Any], list[Any]]:
     """For each axis of x how it is indexed, and which result axes each part takes; `_places` reads them."""
     filled = list(fill(key, indices))
     if any(item is None for item in filled):
         raise NotNative("indexing by arrays together with new axes")
-    arrays = [k for k, item in enumerate(filled) if isinstance(item, Value) or isinstance(item, int)]
+    arrays = [k for k, item in enumerate(filled) if isinstance(item, Value | int)]
     adjacent = arrays[-1] - arrays[0] + 1 == len(arrays)
     rank = max(item.tensor.rank for item in filled if isinstance(item, Value))
     first = arrays[0] if adjacent else 0
@@ -170,7 +171,7 @@ def _advanced(
 
 
 def _each_place(
-    e: Emitter,
+    e: RegionWriter,
     node: Node,
     x: Ref,
     key: Key,
@@ -205,7 +206,7 @@ def _each_place(
     e.depth = depth
 
 
-def _read_index(e: Emitter, ref: Ref, counters: Sequence[str]) -> str:
+def _read_index(e: RegionWriter, ref: Ref, counters: Sequence[str]) -> str:
     offset = ref.offset
     mine = counters[len(counters) - len(ref.shape) :]
     for counter, size, stride in zip(mine, ref.shape, ref.strides, strict=True):
@@ -221,7 +222,7 @@ def _at(ref: Ref, counters: Sequence[str]) -> str:
     return offset
 
 
-def _gather(e: Emitter, node: Node) -> None:
+def _gather(e: RegionWriter, node: Node) -> None:
     x, *indices = node.operands
     source, shape = e.ref(x), e.shapes.sizes(node.result)
     e.flush()
@@ -234,8 +235,8 @@ def _gather(e: Emitter, node: Node) -> None:
     e.frame.items[node.result] = target
 
 
-def _scatter(e: Emitter, node: Node, target: Ref, given: Ref | Splat) -> None:
-    x, value, *indices = node.operands
+def _scatter(e: RegionWriter, node: Node, target: Ref, given: Ref | Splat) -> None:
+    x, _, *indices = node.operands
     types = [_typed(e, v) for v in (x, *indices)]
     found = indexed_shape(types[0].shape, node.attrs["key"], types[1:])
     region = tuple(e.shapes.dims.size(None, n) for n in found)  # type: ignore[arg-type]
@@ -251,7 +252,7 @@ def _scatter(e: Emitter, node: Node, target: Ref, given: Ref | Splat) -> None:
     _each_place(e, node, target, node.attrs["key"], indices, region, move)
 
 
-def _known_size(e: Emitter, node: Node, found: int | None, size: Size) -> Size:
+def _known_size(e: RegionWriter, node: Node, found: int | None, size: Size) -> Size:
     """A size as the operands write it, if one of them has it."""
     assert found is not None
     for v in node.operands:
@@ -263,16 +264,16 @@ def _known_size(e: Emitter, node: Node, found: int | None, size: Size) -> Size:
     return size
 
 
-def _typed(e: Emitter, value: Value) -> Any:
+def _typed(e: RegionWriter, value: Value) -> Any:
     return TensorType(value.tensor.dtype, e.shapes.found[value])
 
 
 @rule("concat")
-def _concat(e: Emitter, node: Node) -> None:
+def _concat(e: RegionWriter, node: Node) -> None:
     parts = [e.tensor(v) for v in node.operands]
-    whole = e._joined(node)
+    whole = e.joined(node)
     for position, part in enumerate(parts):
-        target = e._part(node, whole, position)
+        target = e.part(node, whole, position)
         if isinstance(part, Ref) and (part.base, part.offset, part.strides) == (
             target.base,
             target.offset,

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.engines.native.emit import Emitter, broadcast
 from ctrlgrad.engines.native.expressions import literal, type_name
+from ctrlgrad.engines.native.frames import broadcast
 from ctrlgrad.engines.native.layout import ONE, Ref, Size, plus, product, times
 from ctrlgrad.engines.native.program import Entry
+from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.rules.table import rule
 from ctrlgrad.ir import Node
 
 
 @rule("matmul")
-def _matmul(e: Emitter, node: Node) -> None:
+def _matmul(e: RegionWriter, node: Node) -> None:
     a, b = (e.ref(v) for v in node.operands)
     dtype = node.result.tensor.dtype
-    target = e.place(node.result)
+    placed = e.place(node.result)
+    target = _as_matrix(placed)
     if not _is_matrix(target):
-        target = e.temporary(target.shape, dtype)
+        placed = target = e.temporary(target.shape, dtype)
     a, b = (x if _is_matrix(x) else e.copied(x) for x in map(_as_matrix, (a, b)))
     batch = target.shape[:-2]
     sides = [broadcast(Ref(x.base, x.offset, x.shape, x.strides, x.dtype), (*batch, *x.shape[-2:])) for x in (a, b)]
@@ -29,7 +31,7 @@ def _matmul(e: Emitter, node: Node) -> None:
     e.notes.append(
         f"matrix product [{m}, {k}] @ [{k}, {n}] of {dtype.name}" + (f" for each of {product(batch)}" if batch else "")
     )
-    e.frame.items[node.result] = target
+    e.frame.items[node.result] = placed
 
 
 def _leading(x: Ref) -> Ref:
@@ -65,31 +67,69 @@ def _is_leading(stride: Size, width: Size) -> bool:
     return stride.factor >= width.factor
 
 
-def _product(e: Emitter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> None:
+def _product(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> None:
     """One product of matrices. Row-major C = A B is column-major C^T = B^T A^T."""
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     if c.dtype.kind not in "fc":
         _plain_product(e, a, b, c, places)
         return
-    kind = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}[c.dtype.name]
-    if kind not in e._routines:
-        name = f"{kind}gemm"
-        e.header.append(f"{name} = {e.entry(Entry('routine', name=name))}")
-        e._routines[kind] = name
+    one, zero = literal(c.dtype.type(1)), literal(c.dtype.type(0))
+    if ONE in (m, n):
+        _matrix_vector(e, a, b, c, places)
+        return
     given = []
     for ref, place in zip((b, a), (places[1], places[0]), strict=True):
-        rows, columns = ref.strides[-2:]
-        in_rows = columns == ONE and _is_leading(rows, ref.shape[-1])
-        given.append((ord("N") if in_rows else ord("T"), f"shifted({ref.base}, {place})", rows if in_rows else columns))
+        in_rows, leading = _rows_or_columns(ref)
+        given.append((ord("N") if in_rows else ord("T"), f"shifted({ref.base}, {place})", leading))
     (tb, pb, ldb), (ta, pa, lda) = given
-    one, zero = literal(c.dtype.type(1)), literal(c.dtype.type(0))
     e.line(
-        f"gemm({e._routines[kind]}, {tb}, {ta}, {n}, {m}, {k}, {one}, {pb}, {ldb}, {pa}, {lda}, {zero}, "
+        f"gemm({_routine(e, 'gemm', c.dtype)}, {tb}, {ta}, {n}, {m}, {k}, {one}, {pb}, {ldb}, {pa}, {lda}, {zero}, "
         f"shifted({c.base}, {places[2]}), {c.strides[-2]})"
     )
 
 
-def _plain_product(e: Emitter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> None:
+def _rows_or_columns(ref: Ref) -> tuple[bool, Size]:
+    """Whether a matrix lies in rows, and how far those (or its columns) are apart."""
+    rows, columns = ref.strides[-2:]
+    in_rows = columns == ONE and _is_leading(rows, ref.shape[-1])
+    return in_rows, rows if in_rows else columns
+
+
+def _routine(e: RegionWriter, name: str, dtype: np.dtype) -> str:
+    """A BLAS routine for a dtype, under its name."""
+    name = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}[dtype.name] + name
+    if name not in e.routines:
+        e.header.append(f"{name} = {e.entry(Entry('routine', name=name))}")
+        e.routines[name] = name
+    return name
+
+
+def _matrix_vector(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> None:
+    """A product with a vector on one side. A matrix in rows is its transpose in columns."""
+    if c.shape[-1] == ONE:
+        matrix, vector, (place, vector_place), turned = a, b, places[:2], True
+        step, step_c = vector.strides[-2], c.strides[-2]
+    else:
+        matrix, vector, (vector_place, place), turned = b, a, places[:2], False
+        step, step_c = vector.strides[-1], c.strides[-1]
+    in_rows, leading = _rows_or_columns(matrix)
+    height, width = matrix.shape[-2:]
+    m, n = (width, height) if in_rows else (height, width)
+    # y = A x needs a transpose of the columns where A lies in rows, y = x B where B does not.
+    flag = ord("T") if in_rows == turned else ord("N")
+    one, zero = literal(c.dtype.type(1)), literal(c.dtype.type(0))
+    e.line(
+        f"gemv({_routine(e, 'gemv', c.dtype)}, {flag}, {m}, {n}, {one}, shifted({matrix.base}, {place}), {leading}, "
+        f"shifted({vector.base}, {vector_place}), {_step(step)}, {zero}, shifted({c.base}, {places[2]}), {_step(step_c)})"
+    )
+
+
+def _step(stride: Size) -> Size:
+    """The distance of a vector's elements; any will do where there is but one."""
+    return ONE if stride.factor == 0 else stride
+
+
+def _plain_product(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> None:
     i, j, k, total = e.fresh("i"), e.fresh("i"), e.fresh("i"), e.fresh("v")
     with e.block(f"for {i} in range({a.shape[-2]}):"), e.block(f"for {j} in range({b.shape[-1]}):"):
         e.line(f"{total} = {literal(c.dtype.type(0))}")

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ctrlgrad.engines.native.emit import Emitter, Item
 from ctrlgrad.engines.native.expressions import literal, type_name
+from ctrlgrad.engines.native.frames import Item
 from ctrlgrad.engines.native.layout import ONE, ZERO, Ref, Scalar, Size, Sizes, Splat, plus, product, times
+from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.rules.table import give, rule
 from ctrlgrad.ir import Node, Value
 
@@ -45,7 +46,7 @@ def _step(name: str, total: str, x: str, dtype: np.dtype) -> str:
     return f"{type_name(dtype)}({text})" if dtype.kind in "iuf" else text
 
 
-def _reduce(e: Emitter, node: Node, name: str, over: set[int], result: Value) -> None:
+def _reduce(e: RegionWriter, node: Node, name: str, over: set[int], result: Value) -> None:
     """Fold the axes in `over`; the result's memory has the other axes in their order."""
     x = e.tensor(node.operands[0])
     shape = x.shape
@@ -89,7 +90,7 @@ def _permuted(ref: Ref, order: Sequence[int]) -> Ref:
     )
 
 
-def _reduce_all(e: Emitter, name: str, x: Ref, dtype: np.dtype, shape: Sizes) -> Item:
+def _reduce_all(e: RegionWriter, name: str, x: Ref, dtype: np.dtype, shape: Sizes) -> Item:
     total = e.fresh("v")
     e.line(f"{total} = {_identity(name, dtype)}")
     if name == "sum" and dtype.kind == "f" and x.is_contiguous:
@@ -101,7 +102,7 @@ def _reduce_all(e: Emitter, name: str, x: Ref, dtype: np.dtype, shape: Sizes) ->
     return Splat(scalar, shape) if shape else scalar
 
 
-def _reduce_rows(e: Emitter, name: str, x: Ref, target: Ref, kept: Sequence[int], over: Sequence[int]) -> None:
+def _reduce_rows(e: RegionWriter, name: str, x: Ref, target: Ref, kept: Sequence[int], over: Sequence[int]) -> None:
     """The last axes are folded: one total per row."""
     rows = Ref(x.base, x.offset, target.shape, tuple(x.strides[a] for a in kept), x.dtype)
     inner_shape, inner_strides = tuple(x.shape[a] for a in over), tuple(x.strides[a] for a in over)
@@ -114,12 +115,12 @@ def _reduce_rows(e: Emitter, name: str, x: Ref, target: Ref, kept: Sequence[int]
 
 
 @rule("sum", "prod", "max", "min", "any", "all")
-def _reduction(e: Emitter, node: Node) -> None:
+def _reduction(e: RegionWriter, node: Node) -> None:
     _reduce(e, node, node.op.name, _reduced_axes(node), node.result)
 
 
 @rule("sum_to")
-def _sum_to(e: Emitter, node: Node) -> None:
+def _sum_to(e: RegionWriter, node: Node) -> None:
     x = node.operands[0]
     shape, wanted = e.shapes.sizes(x), e.shapes.sizes(node.result)
     lead = len(shape) - len(wanted)
@@ -131,7 +132,7 @@ def _sum_to(e: Emitter, node: Node) -> None:
 
 
 @rule("argmax", "argmin")
-def _arg_extreme(e: Emitter, node: Node) -> None:
+def _arg_extreme(e: RegionWriter, node: Node) -> None:
     x = e.ref(node.operands[0])
     axis = node.attrs["axes"][0] % len(x.shape)
     kept = [a for a in range(len(x.shape)) if a != axis]
@@ -165,7 +166,7 @@ def _arg_extreme(e: Emitter, node: Node) -> None:
 
 
 @rule("cumsum", "cumprod")
-def _cumulative(e: Emitter, node: Node) -> None:
+def _cumulative(e: RegionWriter, node: Node) -> None:
     x = e.ref(node.operands[0])
     axis = node.attrs["axis"] % len(x.shape)
     target = e.place(node.result)

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from ctrlgrad.engines.native.emit import Emitter, Item, StackState
 from ctrlgrad.engines.native.expressions import literal
+from ctrlgrad.engines.native.frames import Item, StackState
 from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, product, times
 from ctrlgrad.engines.native.program import Status
+from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.rules.table import give, rule
 from ctrlgrad.ir import Node, Value
 
 
-def state_of(e: Emitter, value: Value) -> StackState:
+def state_of(e: RegionWriter, value: Value) -> StackState:
     item = e.frame.items[value]
     if not isinstance(item, StackState) or item.version is not value:
         raise NotNative("a stack is used after it was changed")
     return item
 
 
-def changed(e: Emitter, state: StackState, value: Value) -> None:
+def changed(e: RegionWriter, state: StackState, value: Value) -> None:
     state.version = value
     e.frame.items[value] = state
 
 
 @rule("stack_push")
-def _push(e: Emitter, node: Node) -> None:
+def _push(e: RegionWriter, node: Node) -> None:
     s, value = node.operands
     state = state_of(e, s)
     if node in e.in_slot or e.reserve(node):
@@ -39,7 +40,7 @@ def _push(e: Emitter, node: Node) -> None:
     changed(e, state, node.result)
 
 
-def _write_slot(e: Emitter, state: StackState, index: str, value: Value) -> None:
+def _write_slot(e: RegionWriter, state: StackState, index: str, value: Value) -> None:
     if not state.use.element:
         slot = Ref(state.base, index, (), (), state.use.dtype)
         e.put(slot, index, e.number(value))
@@ -53,7 +54,7 @@ def _write_slot(e: Emitter, state: StackState, index: str, value: Value) -> None
 
 
 @rule("stack_pop")
-def _pop(e: Emitter, node: Node) -> None:
+def _pop(e: RegionWriter, node: Node) -> None:
     state = state_of(e, node.operands[0])
     if e.in_loop or e.in_branch:
         e.fail(f"{state.count} <= 0", Status.EMPTY_INSIDE, str(state.number))
@@ -64,7 +65,7 @@ def _pop(e: Emitter, node: Node) -> None:
     give(e, node.results[1], _row(e, state, state.count))
 
 
-def _row(e: Emitter, state: StackState, index: str) -> Item:
+def _row(e: RegionWriter, state: StackState, index: str) -> Item:
     """A row of a stack, copied where a later op could change it."""
     if not state.use.element:
         return e.scalar(e.load(Ref(state.base, index, (), (), state.use.dtype), index), state.use.dtype)
@@ -73,14 +74,14 @@ def _row(e: Emitter, state: StackState, index: str) -> Item:
 
 
 @rule("stack_read")
-def _read(e: Emitter, node: Node) -> None:
+def _read(e: RegionWriter, node: Node) -> None:
     state = state_of(e, node.operands[0])
     index = e.checked_index(node, 0, e.number(node.operands[1]), state.count)
     give(e, node.result, _row(e, state, index))
 
 
 @rule("stack_write")
-def _write(e: Emitter, node: Node) -> None:
+def _write(e: RegionWriter, node: Node) -> None:
     s, where, value = node.operands
     state = state_of(e, s)
     given, index = e.number(where), e.fresh("q")
@@ -101,7 +102,7 @@ def _write(e: Emitter, node: Node) -> None:
 
 
 @rule("stack_add")
-def _add(e: Emitter, node: Node) -> None:
+def _add(e: RegionWriter, node: Node) -> None:
     s, where, value = node.operands
     state = state_of(e, s)
     given = e.tensor(value)
@@ -112,7 +113,7 @@ def _add(e: Emitter, node: Node) -> None:
     changed(e, state, node.result)
 
 
-def _combine_into(e: Emitter, slot: Ref, given: Ref | Splat) -> None:
+def _combine_into(e: RegionWriter, slot: Ref, given: Ref | Splat) -> None:
     if not slot.shape:
         assert isinstance(given, Splat)
         e.put(slot, slot.offset, f"{e.load(slot, slot.offset)} + {given.scalar.text}")
@@ -122,7 +123,7 @@ def _combine_into(e: Emitter, slot: Ref, given: Ref | Splat) -> None:
 
 
 @rule("stack_clear")
-def _clear(e: Emitter, node: Node) -> None:
+def _clear(e: RegionWriter, node: Node) -> None:
     state = state_of(e, node.operands[0])
     e.flush()
     index = e.checked_index(node, 0, e.number(node.operands[1]), state.count)
@@ -137,7 +138,7 @@ def _clear(e: Emitter, node: Node) -> None:
 
 
 @rule("stack_resize")
-def _resize(e: Emitter, node: Node) -> None:
+def _resize(e: RegionWriter, node: Node) -> None:
     """Cut off; or longer, by rows of zeros."""
     state = state_of(e, node.operands[0])
     e.flush()
@@ -154,6 +155,6 @@ def _resize(e: Emitter, node: Node) -> None:
 
 
 @rule("stack_length")
-def _length(e: Emitter, node: Node) -> None:
+def _length(e: RegionWriter, node: Node) -> None:
     state = state_of(e, node.operands[0])
     e.frame.items[node.result] = e.scalar(state.count, np.dtype(np.int64))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ctrlgrad.engines.native.emit import Emitter, Item
+from ctrlgrad.engines.native.frames import Item
 from ctrlgrad.engines.native.layout import Ref, Splat
+from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.ir import Node, Value
 
-Rule = Callable[[Emitter, Node], None]
+Rule = Callable[[RegionWriter, Node], None]
 RULES: dict[str, Rule] = {}
 
 
@@ -22,7 +23,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def give(e: Emitter, value: Value, item: Item) -> None:
+def give(e: RegionWriter, value: Value, item: Item) -> None:
     """Record what stands for a value; a reference to one element becomes a scalar."""
     if isinstance(item, Ref) and not item.shape:
         item = e.scalar(e.load(item, item.offset), item.dtype)

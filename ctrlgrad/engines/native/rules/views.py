@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ctrlgrad.engines.native.emit import Emitter, broadcast
 from ctrlgrad.engines.native.expressions import literal
+from ctrlgrad.engines.native.frames import broadcast
 from ctrlgrad.engines.native.layout import ZERO, Ref, Scalar, Sizes, Splat, plus, row_major, times
+from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.rules.table import give, rule
 from ctrlgrad.ir import Node
 
 
 @rule("constant")
-def _constant(e: Emitter, node: Node) -> None:
+def _constant(e: RegionWriter, node: Node) -> None:
     value = node.attrs["value"]
     if value.ndim == 0:
         give(e, node.result, Scalar(literal(value), value.dtype))
@@ -25,17 +26,17 @@ def _constant(e: Emitter, node: Node) -> None:
 
 
 @rule("dim")
-def _dim(e: Emitter, node: Node) -> None:
+def _dim(e: RegionWriter, node: Node) -> None:
     (x,) = node.operands
     give(e, node.result, Scalar(f"int64({e.shapes.sizes(x)[node.attrs['axis']]})", np.dtype(np.int64)))
 
 
 @rule("stop_gradient", "barrier", "watch", "forget_sizes")
-def _same(e: Emitter, node: Node) -> None:
+def _same(e: RegionWriter, node: Node) -> None:
     e.frame.items[node.result] = e.item(node.operands[0])
 
 
-def _viewed(e: Emitter, node: Node, view: Callable[[Ref, Sizes], Ref | None]) -> None:
+def _viewed(e: RegionWriter, node: Node, view: Callable[[Ref, Sizes], Ref | None]) -> None:
     """A view: the same memory with other strides; a scalar that fills a tensor stays one."""
     shape = e.shapes.sizes(node.result)
     x = e.tensor(node.operands[0])
@@ -46,24 +47,24 @@ def _viewed(e: Emitter, node: Node, view: Callable[[Ref, Sizes], Ref | None]) ->
     give(e, node.result, found if found is not None else _reshaped_copy(e, x, shape))
 
 
-def _reshaped_copy(e: Emitter, x: Ref, shape: Sizes) -> Ref:
+def _reshaped_copy(e: RegionWriter, x: Ref, shape: Sizes) -> Ref:
     copy = e.copied(x)
     return Ref(copy.base, copy.offset, shape, row_major(shape), copy.dtype)
 
 
 @rule("transpose")
-def _transpose(e: Emitter, node: Node) -> None:
+def _transpose(e: RegionWriter, node: Node) -> None:
     axes = node.attrs["axes"]
     _viewed(e, node, lambda x, shape: Ref(x.base, x.offset, shape, tuple(x.strides[a] for a in axes), x.dtype))
 
 
 @rule("broadcast_to")
-def _broadcast_to(e: Emitter, node: Node) -> None:
+def _broadcast_to(e: RegionWriter, node: Node) -> None:
     _viewed(e, node, broadcast)
 
 
 @rule("expand_dims")
-def _expand_dims(e: Emitter, node: Node) -> None:
+def _expand_dims(e: RegionWriter, node: Node) -> None:
     new = {a % node.result.tensor.rank for a in node.attrs["axes"]}
 
     def view(x: Ref, shape: Sizes) -> Ref:
@@ -74,7 +75,7 @@ def _expand_dims(e: Emitter, node: Node) -> None:
 
 
 @rule("squeeze")
-def _squeeze(e: Emitter, node: Node) -> None:
+def _squeeze(e: RegionWriter, node: Node) -> None:
     over = {a % node.operands[0].tensor.rank for a in node.attrs["axes"]}
     _viewed(
         e,
@@ -86,7 +87,7 @@ def _squeeze(e: Emitter, node: Node) -> None:
 
 
 @rule("flip")
-def _flip(e: Emitter, node: Node) -> None:
+def _flip(e: RegionWriter, node: Node) -> None:
     axes = node.attrs["axes"]
     over = {a % node.operands[0].tensor.rank for a in axes}
 
@@ -102,7 +103,7 @@ def _flip(e: Emitter, node: Node) -> None:
 
 
 @rule("reshape")
-def _reshape(e: Emitter, node: Node) -> None:
+def _reshape(e: RegionWriter, node: Node) -> None:
     def view(x: Ref, shape: Sizes) -> Ref | None:
         if x.is_contiguous:
             return Ref(x.base, x.offset, shape, row_major(shape), x.dtype)
@@ -112,7 +113,7 @@ def _reshape(e: Emitter, node: Node) -> None:
 
 
 @rule("iota")
-def _iota(e: Emitter, node: Node) -> None:
+def _iota(e: RegionWriter, node: Node) -> None:
     target = e.place(node.result)
     (size,) = e.shapes.sizes(node.result)
     counter = e.fresh("i")

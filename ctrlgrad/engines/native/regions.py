@@ -1,0 +1,374 @@
+"""Generates the code of a loop's regions.
+
+Values of rank 0 are local variables. Elementwise nodes of one shape gather in groups; a group becomes one loop nest
+when a value in it is first needed by something else. Views (slices, transposes, broadcasts) are never computed: they
+are references with other strides. A value is written where it will be needed: into its slot of a stack, into its part
+of a concatenation, into the array of the next carry; only what has no such place gets a temporary array of its own.
+
+Invariants: a reference stays valid to the end of its iteration (what may overwrite memory first closes the groups that
+still have to read it); a carry's new value never overwrites the old one unless nothing reads the old one any more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from ctrlgrad.engines.native.elementary_table import KERNELS
+from ctrlgrad.engines.native.expressions import expression, type_name
+from ctrlgrad.engines.native.frames import (
+    Frame,
+    Group,
+    Item,
+    Pending,
+    StackState,
+    Tensor,
+    broadcast,
+    makes_memory,
+    uses_of,
+)
+from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, plus, product, row_major, times
+from ctrlgrad.engines.native.program import ITERATIONS, SCOPES, Site, Status
+from ctrlgrad.engines.native.writer import Writer
+from ctrlgrad.ir import Graph, Node, StackType, Trait, Value
+
+
+class RegionWriter(Writer):
+    """Writes the nodes of regions."""
+
+    # Items.
+
+    def item(self, value: Value) -> Item:
+        """What stands for a value; computed, if a group still holds it."""
+        item = self.frame.items[value]
+        if isinstance(item, Pending):
+            self.close(item.group)
+            item = self.frame.items[value]
+        return item
+
+    def tensor(self, value: Value) -> Tensor:
+        item = self.item(value)
+        if isinstance(item, Scalar):
+            return Splat(item, ())
+        assert isinstance(item, Ref | Splat)
+        return item
+
+    def ref(self, value: Value) -> Ref:
+        """A value in memory."""
+        tensor = self.tensor(value)
+        return tensor if isinstance(tensor, Ref) else self.copied(tensor)
+
+    def number(self, value: Value) -> str:
+        """A scalar's text."""
+        item = self.item(value)
+        assert isinstance(item, Scalar)
+        return item.text
+
+    # Groups.
+
+    def elementwise(self, node: Node) -> None:
+        result = node.result
+        if result.tensor.rank == 0:
+            args = [self.number(v) for v in node.operands]
+            self.frame.items[result] = self.scalar(expression(node, args), result.tensor.dtype)
+            return
+        shape = self.shapes.sizes(result)
+        group = next((g for g in self.frame.groups if g.shape == shape), None)
+        for v in node.operands:
+            item = self.frame.items[v]
+            if isinstance(item, Pending) and item.group is not group:
+                self.close(item.group)
+        if group is None or group not in self.frame.groups:
+            group = Group(shape)
+            self.frame.groups.append(group)
+        args = [self._argument(group, v) for v in node.operands]
+        name = self.fresh("x")
+        group.lines.append(f"{name} = {expression(node, args, in_array=True)}")
+        kernel = KERNELS.get((node.op.name, node.operands[0].tensor.dtype.name))
+        if kernel is not None and kernel.limit is not None:
+            group.limits.append(f"abs({args[0]}) > {kernel.limit!r}")
+            group.exact[kernel.name] = node.op.name
+        group.nodes.append(node)
+        group.names[result] = name
+        self.frame.items[result] = Pending(group)
+
+    def _argument(self, group: Group, value: Value) -> str:
+        item = self.frame.items[value]
+        if isinstance(item, Pending):
+            return group.names[value]
+        if isinstance(item, Scalar):
+            return item.text
+        if isinstance(item, Splat):
+            return item.scalar.text
+        assert isinstance(item, Ref)
+        ref = broadcast(item, group.shape)
+        if ref not in group.reads:
+            group.reads[ref] = self.fresh("x")
+        return group.reads[ref]
+
+    def close(self, group: Group) -> None:
+        """Write a group's loop."""
+        self.frame.groups.remove(group)
+        inside = Counter(v for node in group.nodes for v in node.operands)
+        needed = [v for v in group.names if uses_of(self.frame.graph)[v] > inside[v]]
+        outputs = [(v, self._place_in_group(v, group)) for v in needed]
+        written = {ref.base for _, ref in outputs}
+        if group.limits:
+            far = self.fresh("v")
+            self.line(f"{far} = 0")
+            self._loop(group, outputs, written, [*group.lines, *(f"{far} += 1 if {c} else 0" for c in group.limits)])
+            with self.block(f"if {far} > 0:"):
+                self._loop(group, outputs, written, [_exactly(text, group.exact) for text in group.lines])
+        else:
+            self._loop(group, outputs, written, group.lines)
+        for v, ref in outputs:
+            self.frame.items[v] = ref
+        operations = Counter(node.op.name for node in group.nodes)
+        if len(group.nodes) > 1:
+            text = ", ".join(f"{n} {name}" if n > 1 else name for name, n in operations.items())
+            self.notes.append(f"fused loop: {text}; {len(group.reads)} arrays in, {len(outputs)} out")
+
+    def _loop(
+        self, group: Group, outputs: Sequence[tuple[Value, Ref]], written: set[str], lines: Sequence[str]
+    ) -> None:
+        refs = [*group.reads, *(ref for _, ref in outputs)]
+        with self.nest(group.shape, refs, min(len(outputs), SCOPES)) as (index, element):
+            for k, (ref, name) in enumerate(group.reads.items()):
+                text = element(k) if ref.base not in written else self.load(ref, index(k))
+                self.line(f"{name} = {text}")
+            for text in lines:
+                self.line(text)
+            for k, (v, ref) in enumerate(outputs):
+                value = self.stored(group.names[v], ref.dtype)
+                number = min(k, SCOPES - 1)
+                self.line(f"store({ref.base}, {index(len(group.reads) + k)}, {value}, {self._loops}, {number})")
+
+    def _place_in_group(self, value: Value, group: Group) -> Ref:
+        """Where a group writes a value: over the carry that it replaces, if only this group still reads that."""
+        former = self.frame.in_place.get(value)
+        if former is not None and not group.limits:  # a loop that may run twice leaves what it reads
+            ref = self.frame.items[former]
+            inside = sum(v is former for node in group.nodes for v in node.operands)
+            mine = [r for r in group.reads if isinstance(ref, Ref) and r.base == ref.base]
+            if (
+                isinstance(ref, Ref)
+                and self.frame.remaining[former] == 0
+                and inside
+                and not self.others_read(ref.base, group)
+                and all(r == ref for r in mine)
+                and ref.shape == group.shape
+            ):
+                return ref
+        return self.place(value)
+
+    def others_read(self, base: str, group: Group | None) -> bool:
+        """Whether values that are still needed lie in a buffer, or open groups other than this one read it."""
+        if any(r.base == base for g in self.frame.groups if g is not group for r in g.reads):
+            return True
+        return any(
+            isinstance(item, Ref) and item.base == base and self.frame.remaining[v] > 0
+            for v, item in self.frame.items.items()
+        )
+
+    def flush(self) -> None:
+        while self.frame.groups:
+            self.close(self.frame.groups[0])
+
+    def place(self, value: Value) -> Ref:
+        """The memory for a value that is about to be computed."""
+        target = self.frame.targets.pop(value, None)
+        ref = target() if target is not None else None
+        if ref is None:
+            ref = self.temporary(self.shapes.sizes(value), value.tensor.dtype)
+        self.frame.own.add(value)
+        return ref
+
+    # Regions.
+
+    def region(self, graph: Graph, items: dict[Value, Item], targets: dict[Value, Callable[[], Ref | None]]) -> Frame:
+        """Write a region's nodes; the caller reads its outputs from the frame that is returned, before `leave`."""
+        self._outer.append(self.frame)
+        self.frame = Frame(graph, items, Counter(uses_of(graph)), targets)
+        self._plan_targets(graph)
+        return self.frame
+
+    def run(self, frame: Frame) -> None:
+        for node in frame.graph.nodes:
+            for v in node.operands:
+                frame.remaining[v] -= 1
+            self.visit(node)
+        self.flush()
+
+    def leave(self) -> None:
+        self.frame = self._outer.pop()
+
+    def _plan_targets(self, graph: Graph) -> None:
+        frame = self.frame
+        made = {v for node in graph.nodes if makes_memory(node) for v in node.results}
+        for node in graph.nodes:
+            name = node.op.name
+            if name == "stack_push" and node.operands[1] in made and node.operands[1].tensor.rank:
+                if node.operands[1] not in frame.targets:
+                    frame.targets[node.operands[1]] = self._slot_target(frame, node)
+                    frame.slots[node.operands[1]] = node
+            elif name == "concat":
+                for position, v in enumerate(node.operands):
+                    if v in made and node.operands.count(v) == 1:
+                        frame.targets.setdefault(v, self._part_target(frame, node, position))
+
+    def _slot_target(self, frame: Frame, push: Node) -> Callable[[], Ref | None]:
+        def target() -> Ref | None:
+            state = frame.items.get(push.operands[0])
+            if not isinstance(state, StackState) or state.version is not push.operands[0] or self.frame is not frame:
+                return None
+            if self.in_loop:
+                self.fail(f"{state.count} >= {state.capacity}", Status.FULL_INSIDE, str(state.number))
+            self.in_slot.add(push)
+            return self.slot(state, state.count)
+
+        return target
+
+    def _part_target(self, frame: Frame, concat: Node, position: int) -> Callable[[], Ref | None]:
+        def target() -> Ref | None:
+            if self.frame is not frame:
+                return None
+            whole = self.joined(concat)
+            return self.part(concat, whole, position)
+
+        return target
+
+    def joined(self, concat: Node) -> Ref:
+        """The array of a concatenation, made when its first part is."""
+        known = self.frame.items.get(concat.result)
+        if known is None:
+            known = self.place(concat.result)
+            self.frame.items[concat.result] = known
+        assert isinstance(known, Ref)
+        return known
+
+    def part(self, concat: Node, whole: Ref, position: int) -> Ref:
+        axis = concat.attrs["axis"]
+        start = "0"
+        for v in concat.operands[:position]:
+            start = plus(start, times(self.shapes.sizes(v)[axis].text, whole.strides[axis]))
+        shape = self.shapes.sizes(concat.operands[position])
+        return Ref(whole.base, plus(whole.offset, start), shape, whole.strides, whole.dtype)
+
+    def reserve(self, push: Node) -> bool:
+        """Give a value that a group still has to compute the slot that it is pushed into; whether that can be."""
+        frame, value = self.frame, push.operands[1]
+        if not isinstance(frame.items[value], Pending) or frame.slots.get(value) is not push:
+            return False
+        target = frame.targets.get(value)
+        ref = target() if target is not None else None
+        if ref is None:
+            return False
+        frame.targets[value] = lambda: ref
+        return True
+
+    def slot(self, state: StackState, index: str) -> Ref:
+        shape = state.use.element
+        # Under a name of its own: the counter goes on.
+        name = self.fresh("o")
+        self.line(f"{name} = {times(index, product(shape))}")
+        return Ref(state.base, name, shape, row_major(shape), state.use.dtype)
+
+    # Nodes.
+
+    def visit(self, node: Node) -> None:
+        if Trait.ELEMENTWISE in node.op.traits:
+            self.elementwise(node)
+            return
+        from ctrlgrad.engines.native.rules import RULES  # the rules need this class first
+
+        rule = RULES.get(node.op.name)
+        if rule is None:
+            raise NotNative(f"{node.op.name} has no native form")
+        rule(self, node)
+
+    def site(self, node: Node, axis: int = 0) -> int:
+        self.sites.append(Site(node, axis, tuple(loop for loop, _ in self.inner)))
+        return len(self.sites) - 1
+
+    def fail(self, condition: str, status: Status, *details: str) -> None:
+        """Return with a status where a condition holds."""
+        with self.block(f"if {condition}:"):
+            self.line(f"t[1] = {int(status)}")
+            self.line("t[2] = trips")
+            for place, (_, counter) in enumerate(self.inner, ITERATIONS):
+                self.line(f"t[{place}] = {counter}")
+            for place, text in enumerate(details, 3):
+                self.line(f"t[{place}] = {text}")
+            self.line("return")
+
+    def checked_index(self, node: Node, axis: int, index: str, size: str) -> str:
+        """An index as a position from the start, checked."""
+        name = self.fresh("q")
+        self.line(f"{name} = int64({index})")
+        with self.block(f"if {name} < 0:"):
+            self.line(f"{name} += {size}")
+        self.fail(
+            f"{name} < 0 or {name} >= {size}", Status.OUT_OF_RANGE, str(self.site(node, axis)), f"int64({index})", size
+        )
+        return name
+
+    def carried_region(
+        self,
+        body: Graph,
+        items: Sequence[Item],
+        captures: int,
+        current: Sequence[str],
+        following: Sequence[str],
+        scalars: Sequence[str],
+    ) -> list[int]:
+        """Write a loop's body, its outputs in place of its carry; returns the carries that lie in their other array."""
+        carries = body.inputs[captures:]
+        targets: dict[Value, Callable[[], Ref | None]] = {}
+        for i, out in enumerate(body.outputs):
+            if not isinstance(out.type, StackType) and out.tensor.rank and out not in targets:
+                shape = self.shapes.sizes(out)
+                targets[out] = self._next_target(Ref(following[i], "0", shape, row_major(shape), out.tensor.dtype))
+        frame = self.region(body, dict(zip(body.inputs, items, strict=True)), targets)
+        counts = Counter(body.outputs)
+        frame.in_place = {out: carries[i] for i, out in enumerate(body.outputs) if counts[out] == 1}
+        frame.own.update(v for v in carries if not isinstance(v.type, StackType))
+        self.run(frame)
+        swapped, finals = [], []
+        for i, (out, carry) in enumerate(zip(body.outputs, carries, strict=True)):
+            item = self.item(out)
+            if isinstance(item, StackState):
+                start = frame.items[carry]
+                if not isinstance(start, StackState) or item.number != start.number or item.version is not out:
+                    raise NotNative("stacks change places in a loop")
+            elif isinstance(item, Scalar):
+                finals.append((scalars[i], item))
+            else:
+                shape, dtype = self.shapes.sizes(out), out.tensor.dtype
+                if isinstance(item, Ref) and item.base == current[i] and counts[out] == 1 and out is not carry:
+                    continue  # updated in place
+                if out is carry:
+                    continue
+                assert isinstance(item, Ref | Splat)
+                self.copy(item, Ref(following[i], "0", shape, row_major(shape), dtype))
+                swapped.append(i)
+        names = []
+        for name, item in finals:
+            if item.text != name:
+                names.append((name, item))
+        if names:
+            values = [
+                f"{type_name(item.dtype)}({item.text})" if item.dtype.kind in "iuf" else item.text for _, item in names
+            ]
+            self.line(f"{', '.join(n for n, _ in names)} = {', '.join(values)}")
+        self.leave()
+        return swapped
+
+    @staticmethod
+    def _next_target(ref: Ref) -> Callable[[], Ref | None]:
+        return lambda: ref
+
+
+def _exactly(text: str, exact: Mapping[str, str]) -> str:
+    for kernel, function in exact.items():
+        text = text.replace(f"{kernel}(", f"{function}(")
+    return text
