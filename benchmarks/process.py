@@ -52,13 +52,14 @@ class Surroundings:
         """The variables of a process: its number of threads, and where compiled code is kept between processes."""
         counts = dict.fromkeys(THREAD_COUNTS, str(self.cores))
         quiet = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
-        kept = {"XDG_CACHE_HOME": str(cache)}
-        if has_cache:
-            kept |= {
-                "JAX_COMPILATION_CACHE_DIR": str(cache / "jax"),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-            }
+        kept = {
+            "XDG_CACHE_HOME": str(cache),
+            "CTRLGRAD_CACHE_DIR": str(cache / "ctrlgrad"),
+            "JAX_COMPILATION_CACHE_DIR": str(cache / "jax"),
+            "JAX_ENABLE_COMPILATION_CACHE": "true" if has_cache else "false",
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
         return os.environ | counts | quiet | kept
 
 

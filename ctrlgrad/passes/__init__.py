@@ -8,6 +8,7 @@ from ctrlgrad.ir import Graph
 from ctrlgrad.passes.common import merge_common
 from ctrlgrad.passes.dead_code import remove_dead_code
 from ctrlgrad.passes.distribution import distribute
+from ctrlgrad.passes.folding import fold
 from ctrlgrad.passes.inline_calls import inline_calls
 from ctrlgrad.passes.invariants import hoist_invariants
 from ctrlgrad.passes.joins import join_updates
@@ -18,6 +19,7 @@ Pass = Callable[[Graph], Graph]
 
 # What a graph goes through before a compiling engine runs it, in this order; a name that comes again is run again.
 OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
+    ("fold", fold),
     ("join_updates", join_updates),
     ("sink_slices", sink_slices),
     ("sink_slices", sink_slices),
@@ -51,6 +53,7 @@ def optimise(graph: Graph, without: Collection[str] = ()) -> Graph:
 __all__ = [
     "OPTIMISATIONS",
     "distribute",
+    "fold",
     "hoist_invariants",
     "inline_calls",
     "join_updates",

@@ -160,31 +160,33 @@ def _pointer_maker(name: str) -> Callable[[Any], Pointer]:
 
 
 class Nests:
-    """Which addresses each loop nest loaded and stored in its present execution."""
+    """What each loop nest loaded and stored in its present execution. A nest that stores says when it begins."""
 
     def __init__(self) -> None:
+        self.stores: dict[int, int] = {}
         self.loaded: dict[int, set[int]] = {}
         self.stored: dict[int, dict[int, int]] = {}
 
     def begin(self, loop: int, stores: int) -> None:
         """A loop with so many stores begins."""
-        self.loaded[loop], self.stored[loop] = set(), {}
+        self.stores[loop], self.loaded[loop], self.stored[loop] = stores, set(), {}
 
     def load(self, pointer: Pointer, index: Any, loop: int) -> Any:
-        address = pointer.address(index)
-        if address in self.stored[loop]:
-            raise AccessError(f"load: loop {loop} stored element {int(index)} of {pointer.buffer.name} before")
-        self.loaded[loop].add(address)
+        if loop in self.stores:
+            address = pointer.address(index)
+            if address in self.stored[loop]:
+                raise AccessError(f"load: loop {loop} stored element {int(index)} of {pointer.buffer.name} before")
+            self.loaded[loop].add(address)
         return pointer.read(index, "load")
 
     def store(self, pointer: Pointer, index: Any, value: Any, loop: int, number: int) -> None:
-        address = pointer.address(index)
+        if number >= self.stores.get(loop, 0):
+            raise AccessError(f"store: loop {loop} began without a store of number {number}")
+        address, name = pointer.address(index), pointer.buffer.name
         if address in self.loaded[loop]:
-            raise AccessError(f"store: loop {loop} loaded element {int(index)} of {pointer.buffer.name} before")
+            raise AccessError(f"store: loop {loop} loaded element {int(index)} of {name} before")
         if self.stored[loop].setdefault(address, number) != number:
-            raise AccessError(
-                f"store: another store of loop {loop} wrote element {int(index)} of {pointer.buffer.name}"
-            )
+            raise AccessError(f"store: another store of loop {loop} wrote element {int(index)} of {name}")
         pointer.write(index, value, "store")
 
 

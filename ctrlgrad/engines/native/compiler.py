@@ -120,11 +120,10 @@ def blas_address(name: str) -> int:
 
 
 def _cython_blas() -> Any:
-    """SciPy's module of BLAS addresses, without the rest of `scipy.linalg`: importing that takes a third of a second."""
+    """SciPy's module of BLAS addresses, without the rest of `scipy.linalg`, a third of a second to import."""
     name = "scipy.linalg.cython_blas"
     if name in sys.modules:
         return sys.modules[name]
-    from pathlib import Path
 
     import scipy
 

@@ -1,0 +1,215 @@
+"""The native engine agrees with the reference engine: the corpus and random programs, to second order.
+
+The corpus and the random programs run in checked mode, where generated code is plain Python and every access to memory
+is checked; a sample of the corpus runs compiled. CTRLGRAD_NATIVE_RANDOM_PROGRAMS says how many random programs (150).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from programs import BY_NAME, PROGRAMS, Program
+from random_programs.checks import MARGIN, describe
+from random_programs.kinds import Float
+from random_programs.program import Program as RandomProgram
+from random_programs.running import TooLongError, plain_run, signature, traced_function
+from random_programs.strategy import programs
+
+import ctrlgrad as cg
+from ctrlgrad import tree
+from ctrlgrad.engines import run_on
+from ctrlgrad.engines.native.checked import checked
+from ctrlgrad.ir import Graph, TensorType, verify
+
+RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_NATIVE_RANDOM_PROGRAMS", "150"))
+PER_PART = 30
+
+every_program = pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+
+# How many loops run natively for the value, the gradient and the second derivative. A loop that is differentiated
+# becomes two, and those in turn four: what is not listed has one loop.
+NATIVE_LOOPS = dict.fromkeys(BY_NAME, (1, 2, 4)) | {
+    "tensor_array_written_forwards_read_backwards": (2, 4, 8),
+    "tensor_array_written_backwards": (2, 4, 8),
+    "tensor_array_updated_two_ways": (0, 0, 0),
+    "tensor_array_of_unknown_size": (2, 4, 8),
+    "branch_with_different_captures": (0, 0, 0),
+    "branch_with_an_empty_side": (0, 0, 0),
+    "branch_with_integer_and_unused_results": (0, 0, 0),
+    "known_sizes_in_an_unknown_carry": (1, 1, 1),
+    "a_write_that_appends_to_a_rewritable_array": (0, 0, 0),
+    "a_write_that_appends": (0, 0, 0),
+    "a_write_that_appends_to_rows": (0, 0, 0),
+    "writes_that_append_in_a_loop": (0, 0, 0),
+    "two_loops_in_sequence": (2, 4, 8),
+    "zero_gradient": (1, 0, 0),
+    "unknown_size": (1, 2, 3),
+    "unknown_time_and_batch": (1, 1, 1),
+}
+
+# Why loops run on the reference engine, by program and order: each reason with the number of loops.
+UNKNOWN_SIZE = "a size that broadcast_to is given depends on data"
+FALLBACKS: dict[tuple[str, int], dict[str, int]] = {
+    ("tensor_array_updated_two_ways", 0): {"a stack is used after it was changed": 1},
+    ("tensor_array_updated_two_ways", 1): {"a stack is used after it was changed": 1, "stack_new inside a loop": 1},
+    ("tensor_array_updated_two_ways", 2): {"a stack is used after it was changed": 2, "stack_new inside a loop": 2},
+    ("scan_in_a_scan", 0): {"stack_new inside a loop": 1},
+    ("scan_in_a_scan", 1): {"stack_new inside a loop": 1, "stack_from_tensor inside a loop": 1},
+    ("scan_in_a_scan", 2): {"stack_new inside a loop": 2, "stack_from_tensor inside a loop": 2},
+    ("known_sizes_in_an_unknown_carry", 1): {UNKNOWN_SIZE: 1},
+    ("known_sizes_in_an_unknown_carry", 2): {UNKNOWN_SIZE: 2, "a size that reshape is given depends on data": 1},
+    ("writes_that_append_in_a_loop", 0): {"stack_to_tensor inside a loop": 1},
+    ("writes_that_append_in_a_loop", 1): {"stack_to_tensor inside a loop": 1, UNKNOWN_SIZE: 1},
+    ("writes_that_append_in_a_loop", 2): {"stack_to_tensor inside a loop": 1, UNKNOWN_SIZE: 3},
+    ("unknown_size", 2): {UNKNOWN_SIZE: 1},
+    ("unknown_time_and_batch", 1): {"a size that sum_to is given depends on data": 1},
+    ("unknown_time_and_batch", 2): {"a size that sum_to is given depends on data": 3},
+}
+
+
+def leaves_of(program: Program) -> list[np.ndarray]:
+    return [np.asarray(x) for x in tree.leaves(program.args)]
+
+
+def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-11) -> None:
+    """Relative to each element, or to the largest of an array that holds smaller ones."""
+    for a, b in zip(found, expected, strict=True):
+        assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(np.abs(b), initial=0.0)))
+
+
+@every_program
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_corpus_checked(program: Program, order: int, plans: Any) -> None:
+    graph, leaves = program.graph(order), leaves_of(program)
+    before = [x.copy() for x in leaves]
+    with checked():
+        found = run_on("native", graph, leaves)
+    assert_same(found, run_on("reference", graph, leaves))
+    for x, old in zip(leaves, before, strict=True):
+        np.testing.assert_array_equal(x, old)
+    assert Counter(plans.reasons) == FALLBACKS.get((program.name, order), {})
+    assert len(plans.native) == NATIVE_LOOPS[program.name][order]
+
+
+def test_the_tables_name_programs() -> None:
+    assert set(NATIVE_LOOPS) == set(BY_NAME)
+    assert {name for name, _ in FALLBACKS} <= set(BY_NAME)
+
+
+# Random programs.
+
+
+def random_graphs(program: RandomProgram) -> Iterator[Graph]:
+    """The program, its gradient, and the gradient of a scalar of that."""
+    function = traced_function(program)
+    wrt = tuple(i for i, a in enumerate(program.arguments) if isinstance(a.variable.kind, Float))
+
+    def loss(*arguments: Any) -> Any:
+        results = zip(function(*arguments), program.result_kinds, strict=True)
+        floats = [leaf for leaf, kind in results if isinstance(kind, Float)]
+        return sum((1.0 + k / 8.0) * np.sum(np.sin(leaf)) for k, leaf in enumerate(floats))
+
+    def slope(*arguments: Any) -> Any:
+        return sum(np.sum(np.sin(g)) for g in cg.grad(loss, argnums=wrt)(*arguments))
+
+    arguments = [a.value for a in program.arguments]
+    for traced in (function, cg.grad(loss, argnums=wrt), cg.grad(slope, argnums=wrt)):
+        yield verify(cg.function(traced, signature=signature(program)).graph(*arguments), "random program")
+
+
+def judge(program: RandomProgram, counts: Counter[str]) -> None:
+    """The three graphs of a program on both engines. What nearly decides otherwise is not judged."""
+    try:
+        decisions = plain_run(program)[1]
+    except TooLongError:
+        assume(False)
+    assume(decisions.margin >= MARGIN)
+    arguments = [a.value for a in program.arguments]
+    for order, graph in enumerate(random_graphs(program)):
+        expected = run_on("reference", graph, arguments)
+        try:
+            with checked():
+                found = run_on("native", graph, arguments)
+            assert_same(found, expected, 1e-10)
+        except Exception as error:
+            raise AssertionError(f"order {order}: {error}\n\n{describe(program)}") from error
+    counts["programs"] += 1
+
+
+@pytest.mark.parametrize("part", range(-(-RANDOM_PROGRAMS // PER_PART)))
+def test_random_programs_checked(part: int, plans: Any) -> None:
+    counts: Counter[str] = Counter()
+    run = settings(
+        max_examples=10,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    native = 0
+    for number in range(PER_PART // 10):
+        seed(part * 1000 + number)(run(given(programs())(lambda program: judge(program, counts))))()
+        native += len(plans.native)
+    assert counts["programs"] >= PER_PART // 2
+    assert native > counts["programs"]
+
+
+# Compiled.
+
+# Together: stacks pushed, popped, read and held whole, with marks and from inner loops; branches; rows read, written and
+# added to; index arrays; matrix products; bool and integer values; sizes that are not known when code is made.
+COMPILED = (
+    "tensor_array_of_unknown_size",
+    "loop_in_a_branch_in_a_loop",
+    "gather_with_index_arrays",
+    "row_writes",
+    "lstm",
+    "early_exit",
+    "reductions_in_the_body",
+    "unknown_size",
+)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_corpus_compiled(name: str, plans: Any) -> None:
+    program = BY_NAME[name]
+    graph, leaves = program.graph(1), leaves_of(program)
+    assert_same(run_on("native", graph, leaves), run_on("reference", graph, leaves))
+    assert len(plans.native) == NATIVE_LOOPS[name][1]
+
+
+def in_float32(program: Program) -> tuple[Any, list[np.ndarray]]:
+    """The gradient's graph with all floats single, and its arguments."""
+
+    def single(x: Any) -> Any:
+        array = np.asarray(x)
+        return array.astype(np.float32) if array.dtype == np.float64 else array
+
+    arguments = tuple(tree.map(single, a) for a in program.args)
+    function = cg.function(cg.grad(program.loss, argnums=program.argnums))
+    return function.graph(*arguments), [np.asarray(x) for x in tree.leaves(arguments)]
+
+
+@pytest.mark.parametrize("mode", ["checked", "compiled"])
+@pytest.mark.parametrize("name", ["lstm", "adaptive_runge_kutta", "scan_over_pytrees"])
+def test_float32(name: str, mode: str, plans: Any) -> None:
+    graph, leaves = in_float32(BY_NAME[name])
+    assert any(isinstance(v.type, TensorType) and v.type.dtype == np.float32 for v in graph.outputs)
+    expected = run_on("reference", graph, leaves)
+    if mode == "checked":
+        with checked():
+            found = run_on("native", graph, leaves)
+    else:
+        found = run_on("native", graph, leaves)
+    assert_same(found, expected, 1e-5)
+    assert plans.native and not plans.reasons
