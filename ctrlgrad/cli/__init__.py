@@ -29,6 +29,14 @@ class CellName(str, Enum):  # noqa: UP042  typer takes both; this one's values p
     rnn = "rnn"
 
 
+class EngineName(str, Enum):  # noqa: UP042  as above
+    """What runs the training step: "auto" is "native" where that is installed."""
+
+    auto = "auto"
+    native = "native"
+    reference = "reference"
+
+
 @app.command()
 def train(
     cell: Annotated[CellName, typer.Option(help="The recurrent cell.")] = CellName.lstm,
@@ -37,6 +45,9 @@ def train(
     batch: Annotated[int, typer.Option(min=1, help="Lines in a batch.")] = 32,
     steps: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Fixes the parameters' first values and the order of lines.")] = 0,
+    engine: Annotated[
+        EngineName, typer.Option(help="What runs the steps; auto: native where it is installed.")
+    ] = EngineName.auto,
     text: Annotated[
         Path | None,
         typer.Option(help="A text file in UTF-8.", show_default="the language reference inside Python"),
@@ -59,7 +70,8 @@ def train(
     from ctrlgrad.cli.train import train_and_report
 
     with reported():
-        options = {"cell": cell.value, "hidden": hidden, "layers": layers, "batch": batch, "steps": steps, "seed": seed}
+        numbers = {"hidden": hidden, "layers": layers, "batch": batch, "steps": steps, "seed": seed}
+        options = {"cell": cell.value, "engine": engine.value, **numbers}
         train_and_report(options, text, out, resume=resume, verify=verify, as_json=json)
 
 

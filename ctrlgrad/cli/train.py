@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ctrlgrad.cli.errors import FAILED, print_error
+from ctrlgrad.engines import has_native
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.train import corpus, metrics, trainer
 from ctrlgrad.train.metrics import Metrics, Summary
@@ -31,7 +32,7 @@ def train_and_report(
 ) -> None:
     """Run `ctrlgrad train`; raises the library's errors, `Interrupted`, and `typer.Exit` where the check fails."""
     console = Console(quiet=as_json)
-    settings = Settings(**options)
+    settings = _settings(options)
     out = _folder(out, resume)
     trainer.check_folder(out, resume)
     text_corpus = corpus.load(text, settings.batch)
@@ -54,6 +55,14 @@ def train_and_report(
     _print_summary(console, job, summary)
     for number in range(SAMPLES):
         console.print(Text("  " + trainer.sample(job, state.params, number)), soft_wrap=True)
+
+
+def _settings(options: Mapping[str, Any]) -> Settings:
+    """The settings of a run: its engine is one that is installed, and the same in every step."""
+    engine = options["engine"]
+    if engine == "auto":
+        engine = "native" if has_native() else "reference"
+    return Settings(**{**options, "engine": engine})
 
 
 def _folder(out: Path | None, resume: bool) -> Path:

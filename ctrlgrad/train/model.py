@@ -36,9 +36,13 @@ class Model:
         # The number of characters is unknown, so that batches of any length run the same graph.
         data = (spec((None, settings.batch), np.int64), spec((settings.batch,), np.int64))
         like = tree.map(lambda p: spec(p.shape, p.dtype), params)
-        self.bits_and_grads = cg.function(cg.value_and_grad(self.bits_per_char), signature=(like, *data))
-        self.line_bits_of = cg.function(self.line_bits, signature=(like, *data))
-        self.sample_of = cg.function(self.sample, signature=(like, spec((SAMPLE_LIMIT,), np.float32)))
+        engine = settings.engine
+        loss = cg.value_and_grad(self.bits_per_char)
+        self.bits_and_grads = cg.function(loss, signature=(like, *data), engine=engine)
+        self.line_bits_of = cg.function(self.line_bits, signature=(like, *data), engine=engine)
+        # One line is done before its loop would be compiled.
+        written = (like, spec((SAMPLE_LIMIT,), np.float32))
+        self.sample_of = cg.function(self.sample, signature=written, engine="reference")
 
     def init(self, rng: np.random.Generator) -> Any:
         """Parameters drawn from a generator."""

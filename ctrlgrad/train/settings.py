@@ -27,6 +27,8 @@ class Settings:
     batch: int = 32
     steps: int = 500
     seed: int = 0
+    # Engines agree within rounding, not to the bit: a run keeps to one.
+    engine: str = "reference"
 
     def __post_init__(self) -> None:
         if self.cell not in CELLS:

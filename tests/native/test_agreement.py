@@ -166,8 +166,8 @@ def test_random_programs_checked(part: int, plans: Any) -> None:
 
 # Compiled.
 
-# Together: stacks pushed, popped, read and held whole, with marks and from inner loops; branches; rows read, written and
-# added to; index arrays; matrix products; bool and integer values; sizes that are not known when code is made.
+# Together: stacks pushed, popped, read and held whole, with marks and from inner loops; branches; rows read, written
+# and added to; index arrays; matrix products; bool and integer values; sizes not known when code is made.
 COMPILED = (
     "tensor_array_of_unknown_size",
     "loop_in_a_branch_in_a_loop",

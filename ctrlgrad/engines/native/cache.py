@@ -48,6 +48,7 @@ INGREDIENTS = (
     "intrinsics",
     "layout",
     "machine",
+    "object_code",
     "pipeline",
     "program",
     "scalars",

@@ -14,7 +14,7 @@ import numpy as np
 
 from ctrlgrad.engines.native.cache import find, forget, keep
 from ctrlgrad.engines.native.checked import CheckedFunction, is_checked
-from ctrlgrad.engines.native.object_code import CannotLoad, Loop, ObjectCode, function_at, loaded
+from ctrlgrad.engines.native.object_code import CannotLoad, Loop, function_at, loaded
 
 _LOG = logging.getLogger("ctrlgrad")
 _LOCK = threading.RLock()
@@ -57,24 +57,20 @@ def _from_disk(source: str) -> Loop | None:
 
 def _compiled_now(source: str) -> Loop:
     """Compile; what is kept on disk has been loaded from the same bytes once."""
-    import numba
-
-    from ctrlgrad.engines.native.pipeline import LoopCompiler
+    from ctrlgrad.engines.native.pipeline import Made
 
     names = _names()
     exec(compile(source, "<compiled loop>", "exec"), names)
-    made = numba.cfunc("void(CPointer(int64))", error_model="numpy", pipeline_class=LoopCompiler)(names["loop"])
-    library = made._library
-    code = ObjectCode(made.native_name, bytes(library._get_compiled_object()))
+    made = Made(names["loop"])
     try:
-        if library.has_dynamic_globals:
+        if made.holds_addresses:
             raise CannotLoad("it holds addresses of this process")
-        function = loaded(code)
+        function = loaded(made.code)
     except CannotLoad as reason:
         _LOG.info("a compiled loop is not kept on disk: %s", reason)
         _KEPT.append(made)
         return function_at(made.address)
-    keep(source, code)
+    keep(source, made.code)
     return function
 
 

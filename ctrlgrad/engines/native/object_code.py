@@ -27,13 +27,17 @@ class CannotLoad(Exception):
 
 @dataclass(frozen=True)
 class ObjectCode:
-    """An object file, and in it the name of a C function `void(int64_t *)`."""
+    """An object file, and in it the name of a C function `int32_t(void **, void **, int64_t *)`.
+
+    The arguments are Numba's (its manual, "Notes on Numba's architecture", "Calling convention"): a place for the result
+    (none here), one for an exception, then the table. The result is 0 where nothing was raised.
+    """
 
     symbol: str
     code: bytes
 
 
-_PROTOTYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _LOCK = threading.Lock()
 _NUMBERS = itertools.count()
 
@@ -54,9 +58,11 @@ def loaded(given: ObjectCode) -> Loop:
 def function_at(address: int) -> Loop:
     """The compiled loop at an address."""
     call, at, number = _PROTOTYPE(address), ctypes.byref, ctypes.c_int64.from_buffer
+    result, exception = ctypes.byref(ctypes.c_void_p()), ctypes.byref(ctypes.c_void_p())
 
     def run(table: np.ndarray) -> None:
-        call(at(number(table)))
+        if call(result, exception, at(number(table))):
+            raise RuntimeError("a compiled loop raised an exception: a defect of the code generator")
 
     return run
 
