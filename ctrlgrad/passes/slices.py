@@ -95,12 +95,15 @@ def _sink(builder: Builder, node: Node, key: Key, take: Any) -> Value:
         rows, columns = key
         operands = [take(node.operands[0], (rows, slice(None))), take(node.operands[1], (slice(None), columns))]
     else:
-        operands = [take(v, _of_operand(v, key)) for v in node.operands]
+        operands = [take(v, _of_operand(v, node.result, key)) for v in node.operands]
     return builder.emit(node.op, operands, node.attrs, source=node.source)
 
 
-def _of_operand(value: Value, key: Key) -> Key:
+def _of_operand(value: Value, result: Value, key: Key) -> Key:
     """The part of an operand that a part of the broadcast result is computed from."""
     shape = value.tensor.shape
-    own = key[len(key) - len(shape) :]
-    return tuple(slice(None) if d == 1 else item for d, item in zip(shape, own, strict=True))
+    lead = len(key) - len(shape)
+    sizes = result.tensor.shape[lead:]
+    return tuple(
+        slice(None) if d == 1 and whole != 1 else item for d, whole, item in zip(shape, sizes, key[lead:], strict=True)
+    )

@@ -188,6 +188,14 @@ def test_a_pass_that_does_not_exist() -> None:
         pass
 
 
+def test_a_slice_of_one_row_that_leaves_none() -> None:
+    """A size of 1 that nothing was broadcast from is cut like any other."""
+    x = normal(1, 1, 4)
+    graph = Case(lambda x: (x + x * 2.0)[1:] * 1.5, (x,), sink_slices).graph()
+    (found,) = run_on("reference", sink_slices(graph), [x])
+    assert found.shape == (0, 4)
+
+
 def test_loops_with_a_maximum_stay_whole() -> None:
     def bounded(xs: Any, w: Any) -> Any:
         body = lambda c: (c[0] + 1, np.tanh(c[1] + xs[c[0]] @ w))  # noqa: E731

@@ -1,6 +1,6 @@
 """Compiled loops on disk, so that a new process need not compile (nor import the compiler) again.
 
-An entry is a file `<key>.obj`: a line of JSON (format, key, symbol, size, checksum), then the object. The key is the
+An entry is a file `<key>.obj`: a line of JSON (format, key, symbol, size, checksum of it all), then the object. The key is the
 SHA-256 of all that the code depends on: the loop's source, this package's sources, the versions of the compiler and of
 Python, the compiler's settings and the processor. An entry is written under another name and then renamed, so several
 processes may read and write at once. What is truncated, damaged or somebody else's is removed and made anew.
@@ -257,7 +257,7 @@ def _header(key: str, entry: ObjectCode) -> bytes:
         "key": key,
         "symbol": entry.symbol,
         "size": len(entry.code),
-        "sha256": hashlib.sha256(entry.code).hexdigest(),
+        "sha256": hashlib.sha256(f"{key}\n{entry.symbol}\n".encode() + entry.code).hexdigest(),
     }
     return json.dumps(fields).encode() + b"\n"
 

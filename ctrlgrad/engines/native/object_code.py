@@ -29,8 +29,8 @@ class CannotLoad(Exception):
 class ObjectCode:
     """An object file, and in it the name of a C function `int32_t(void **, void **, int64_t *)`.
 
-    The arguments are Numba's (its manual, "Notes on Numba's architecture", "Calling convention"): a place for the result
-    (none here), one for an exception, then the table. The result is 0 where nothing was raised.
+    The arguments are those of Numba's compiled functions (its `numba.core.callconv`): a place for the result (none
+    here), one for an exception, then the table. The result is 0 where nothing was raised.
     """
 
     symbol: str
@@ -57,7 +57,9 @@ def loaded(given: ObjectCode) -> Loop:
 
 def function_at(address: int) -> Loop:
     """The compiled loop at an address."""
-    call, at, number = _PROTOTYPE(address), ctypes.byref, ctypes.c_int64.from_buffer
+    # An array is a buffer, which NumPy's annotations do not say for every Python.
+    number: Any = ctypes.c_int64.from_buffer
+    call, at = _PROTOTYPE(address), ctypes.byref
     result, exception = ctypes.byref(ctypes.c_void_p()), ctypes.byref(ctypes.c_void_p())
 
     def run(table: np.ndarray) -> None:

@@ -17,12 +17,15 @@ from numba.core import registry, types
 from numba.core.compiler import CompilerBase
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.compiler_machinery import PassManager
-from numba.core.dispatcher import _FunctionCompiler
+from numba.core.dispatcher import _FunctionCompiler  # type: ignore[attr-defined]
 from numba.core.typed_passes import IRLegalization, NativeLowering, NoPythonBackend, NopythonTypeInference
 from numba.core.untyped_passes import FixupArgs, IRProcessing, TranslateByteCode
 
 from ctrlgrad.engines.native.object_code import ObjectCode
 
+# Numba's own annotations do not cover its internals.
+_Manager: Any = PassManager
+_types: Any = types
 _PASSES = {
     TranslateByteCode: "read the bytecode",
     FixupArgs: "name the arguments",
@@ -34,9 +37,9 @@ _PASSES = {
 }
 
 
-class _LoopPasses(CompilerBase):  # type: ignore[misc]
+class _LoopPasses(CompilerBase):
     def define_pipelines(self) -> list[Any]:
-        manager = PassManager("generated loop")
+        manager = _Manager("generated loop")
         for each, purpose in _PASSES.items():
             manager.add_pass(each, purpose)
         manager.finalize()
@@ -59,7 +62,7 @@ class Made:
     def __init__(self, function: Callable[[Any], None]) -> None:
         compiler = _LoopCompiler(function, registry.cpu_target, {"error_model": "numpy"}, {}, _LoopPasses)
         with global_compiler_lock:
-            result = compiler.compile((types.CPointer(types.int64),), types.void)
+            result = compiler.compile((_types.CPointer(_types.int64),), _types.void)
             self._library = result.library
             symbol: str = result.fndesc.llvm_func_name
             self.address: int = self._library.get_pointer_to_function(symbol)

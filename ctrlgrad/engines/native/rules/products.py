@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ctrlgrad.engines.native.expressions import literal, type_name
 from ctrlgrad.engines.native.frames import broadcast
-from ctrlgrad.engines.native.layout import ONE, Ref, Size, plus, product, times
+from ctrlgrad.engines.native.layout import ONE, ZERO, Ref, Scalar, Size, Splat, plus, product, times
 from ctrlgrad.engines.native.program import Entry
 from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.rules.table import rule
@@ -74,6 +74,12 @@ def _product(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> 
         _plain_product(e, a, b, c, places)
         return
     one, zero = literal(c.dtype.type(1)), literal(c.dtype.type(0))
+    if ZERO in (m, n):
+        return
+    if k == ZERO:  # BLAS would leave the result as it is
+        part = Ref(c.base, places[2], c.shape[-2:], c.strides[-2:], c.dtype)
+        e.copy(Splat(Scalar(zero, c.dtype), part.shape), part)
+        return
     if ONE in (m, n):
         _matrix_vector(e, a, b, c, places)
         return
