@@ -1,9 +1,9 @@
 """Compiled loops on disk, so that a new process need not compile (nor import the compiler) again.
 
-An entry is a file `<key>.obj`: a line of JSON (format, key, symbol, size, checksum of it all), then the object. The key is the
-SHA-256 of all that the code depends on: the loop's source, this package's sources, the versions of the compiler and of
-Python, the compiler's settings and the processor. An entry is written under another name and then renamed, so several
-processes may read and write at once. What is truncated, damaged or somebody else's is removed and made anew.
+An entry is a file `<key>.obj`: a line of JSON (format, key, symbol, size, checksum of it all), then the object. The key
+is the SHA-256 of all that the code depends on: the loop's source, this package's sources, the versions of the compiler
+and of Python, the compiler's settings and the processor. An entry is written under another name and then renamed, so
+several processes may read and write at once. What is truncated, damaged or somebody else's is removed and made anew.
 
 The directory is `$CTRLGRAD_CACHE_DIR`, or `$XDG_CACHE_HOME/ctrlgrad`, or `~/.cache/ctrlgrad`. Since an entry is code
 that will run, the directory must be the user's own: it is made with mode 0700, and one that belongs to another user, or

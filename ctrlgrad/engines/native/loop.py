@@ -419,9 +419,10 @@ class _Execution:
                 got=f"index {found}; operands {', '.join(str(v.type) for v in site.node.operands)}",
                 hint="clip the index, or let the loop end before it leaves the array",
             )
-        for loop, passed in zip(
-            reversed(site.loops), reversed(self.table[ITERATIONS:][: len(site.loops)]), strict=True
-        ):
+        around = list(zip(site.loops, self.table[ITERATIONS:][: len(site.loops)], strict=True))
+        if status is Status.TOO_MANY_ITERATIONS and around:
+            around.pop()  # the loop itself
+        for loop, passed in reversed(around):
             error.notes.append(f"in iteration {int(passed)} of the {loop_name(loop)}")
         if status is not Status.TOO_MANY_ITERATIONS or site.loops:
             iteration = _number(self.plan.node, self.done + int(self.table[TRIPS]), self.before, self.trips_at_first)
