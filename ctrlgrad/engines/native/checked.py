@@ -143,7 +143,8 @@ class Pointer:
 
 def _converted(value: Any, dtype: np.dtype) -> Any:
     """A number in another type, as a processor does it: integers wrap."""
-    return value if getattr(value, "dtype", None) == dtype else np.asarray(value).astype(dtype)[()]
+    known = isinstance(value, np.generic) and value.dtype == dtype
+    return value if known else np.asarray(value).astype(dtype)[()]
 
 
 def _pointer_maker(name: str) -> Callable[[Any], Pointer]:

@@ -39,6 +39,7 @@ from ctrlgrad.engines.reference.control_kernels import loop_name, note, too_many
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError
 from ctrlgrad.ir import Node, StackType
+from ctrlgrad.memory.pool import POOL
 from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows
 
 # Bytes that one chunk may push, and the least and most iterations it may have.
@@ -188,16 +189,22 @@ class _Execution:
             self.table[place] = self.scalars[position].ctypes.data
         elif kind == "state":
             value, values[position] = values[position], None
-            state = value if _is_own(value) else np.array(value, order="C")
+            state = value if _is_own(value) else _copied(value)
             del value
-            self.states[position] = [state, np.empty_like(state)]
+            self.states[position] = [state, POOL.empty(state.shape, state.dtype)]
             self.table[place] = state.ctypes.data
         elif kind == "other":
             self.table[place] = self.states[position][1].ctypes.data
         else:
             if position not in self.stacks:
                 value, values[position] = values[position], None
-                self.stacks[position] = _Stack(uses[position], self._block_stack(value, uses[position]), {})
+                use = uses[position]
+                if isinstance(value, BlockStack):
+                    given = value if _is_sole(value) else value.copy()
+                else:
+                    given = from_rows(use.dtype, tuple(self.plan.size(d) for d in use.element), value)
+                del value
+                self.stacks[position] = _Stack(use, given, {})
             self.stacks[position].place[kind] = place
 
     def _operand(self, value: Any) -> np.ndarray:
@@ -206,12 +213,6 @@ class _Execution:
     def _address(self, place: int, array: np.ndarray) -> int:
         self.kept[place] = array
         return array.ctypes.data
-
-    def _block_stack(self, value: Any, use: StackUse) -> BlockStack:
-        shape = tuple(self.plan.size(d) for d in use.element)
-        if isinstance(value, BlockStack):
-            return value.copy()
-        return from_rows(use.dtype, shape, value)
 
     def run(self) -> Any:
         plan, table = self.plan, self.table
@@ -265,7 +266,7 @@ class _Execution:
             room = max(use.pushes * iterations, stack.room, 1)
             if use.inside:
                 room = stack.room = max(stack.room, 4 * iterations)
-            stack.block, stack.start = np.empty((room, *shape), use.dtype), 0
+            stack.block, stack.start = POOL.empty((room, *shape), use.dtype), 0
         elif use.mode == "read":
             stack.block = stack.stack.tensor()
             stack.start = len(stack.block)
@@ -437,6 +438,17 @@ def _number(loop: Node, passed: int, before: int, first: int | None) -> int:
     if loop.attrs.get("counts_down") and first is not None:
         return first - 1 - (passed - before)
     return passed
+
+
+def _copied(value: np.ndarray) -> np.ndarray:
+    copy = POOL.empty(value.shape, value.dtype)
+    copy[...] = value
+    return copy
+
+
+def _is_sole(value: Any) -> bool:
+    """Whether nobody else holds an object."""
+    return sys.getrefcount(value) <= _OWN_COUNT
 
 
 def _is_own(value: Any) -> bool:

@@ -1,0 +1,89 @@
+"""Buffers that are used again: fresh memory costs a page fault for every page that is first touched.
+
+A buffer is free when nobody holds an array that lies in it; the pool sees that from the buffer's reference count, so
+nothing has to be given back. Small arrays do not come from here.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+# Arrays of fewer bytes are left to NumPy, which keeps small memory itself.
+LEAST_BYTES = 1 << 17
+# What the pool holds at most, buffers in use included; beyond it free ones are let go, the longest unused first.
+LIMIT_BYTES = 1 << 29
+
+
+class BufferPool:
+    """Buffers by size; safe to use from several threads."""
+
+    def __init__(self, limit: int = LIMIT_BYTES) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        # The least recently used first.
+        self._buffers: list[np.ndarray] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers that the pool holds."""
+        with self._lock:
+            return sum(b.nbytes for b in self._buffers)
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        """An array of uninitialised elements, as `numpy.empty`; a view of a buffer where it is large."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < LEAST_BYTES:
+            return np.empty(shape, dtype)
+        with self._lock:
+            buffer = self._take(nbytes)
+            return buffer[:nbytes].view(dtype).reshape(shape)
+
+    def _take(self, nbytes: int) -> np.ndarray:
+        size = _rounded(nbytes)
+        for position in range(len(self._buffers)):
+            if self._buffers[position].nbytes == size and _is_free(self._buffers, position):
+                buffer = self._buffers.pop(position)
+                break
+        else:
+            buffer = np.empty(size, np.uint8)
+        self._buffers.append(buffer)
+        self._let_go()
+        return buffer
+
+    def _let_go(self) -> None:
+        """Drop free buffers while there are more bytes than the limit."""
+        total = sum(b.nbytes for b in self._buffers)
+        position = 0
+        while total > self.limit and position < len(self._buffers) - 1:
+            if _is_free(self._buffers, position):
+                total -= self._buffers.pop(position).nbytes
+            else:
+                position += 1
+
+
+def _rounded(nbytes: int) -> int:
+    """Up to an eighth of the next lower power of two: then arrays of nearly one size share buffers."""
+    step = max(1 << (nbytes.bit_length() - 4), 4096)
+    return -(-nbytes // step) * step
+
+
+def _count(buffers: list[np.ndarray], position: int) -> int:
+    return sys.getrefcount(buffers[position])
+
+
+_FREE = _count([np.empty(1)], 0)
+
+
+def _is_free(buffers: list[np.ndarray], position: int) -> bool:
+    """Whether only the list holds a buffer."""
+    return sys.getrefcount(buffers[position]) <= _FREE
+
+
+POOL = BufferPool()
+
+__all__ = ["POOL", "BufferPool"]
