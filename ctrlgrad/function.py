@@ -124,9 +124,9 @@ class Function:
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """Run for these arguments on the native engine and say what it did, loop by loop.
 
-        The report prints, and has for each loop: the engine (with the reason where it is not native), the fused loops and
-        matrix products, the products that are batched over a chunk, the values pushed with their bytes and reasons, and
-        the length of a chunk.
+        The report prints, and has for each loop: the engine (with the reason where it is not native), the fused loops
+        and matrix products, the products that are batched over a chunk, the values pushed with their bytes and reasons,
+        and the length of a chunk.
 
         >>> import ctrlgrad as cg
         >>> def root(a):

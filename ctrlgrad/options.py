@@ -12,6 +12,7 @@ from ctrlgrad.engines import ENGINES
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.source import here
 
+
 @dataclass(frozen=True)
 class Options:
     """The options in force."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,11 @@ from quick_jax import set_flags  # noqa: E402
 
 # Before any test imports JAX; pytest-xdist's workers inherit them.
 set_flags()
+# Compiled loops of the tests stay out of the user's cache; the workers share one folder.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _cache = tempfile.mkdtemp(prefix="ctrlgrad-tests-")
+    os.environ["CTRLGRAD_CACHE_DIR"] = _cache
+    atexit.register(shutil.rmtree, _cache, ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -82,4 +82,13 @@ def without_passes(*names: str) -> Iterator[None]:
         _WITHOUT.reset(token)
 
 
-__all__ = ["ENGINES", "Report", "current_without", "explain_native", "has_native", "kernels_of", "run_on", "without_passes"]
+__all__ = [
+    "ENGINES",
+    "Report",
+    "current_without",
+    "explain_native",
+    "has_native",
+    "kernels_of",
+    "run_on",
+    "without_passes",
+]

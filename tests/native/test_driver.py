@@ -172,22 +172,26 @@ def test_a_chunk_that_runs_again_starts_from_the_same_arrays(statuses: Counter[S
 def split_stacks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Loops get their stacks in blocks of one and two rows; counts the blocks that were joined."""
     counts: Counter[str] = Counter()
-    given, join = Execution._block_stack, BlockStack._join
+    begin, join = Execution.__init__, BlockStack._join
 
-    def split(self: Any, value: Any, use: Any) -> BlockStack:
-        whole = given(self, value, use)
-        rows, blocks, start = whole.tensor(), [], 0
+    def split(whole: BlockStack) -> BlockStack:
+        rows, blocks, start = np.array(whole.tensor()), [], 0
         while start < len(rows):
             count = min(1 + len(blocks) % 2, len(rows) - start)
             blocks.append(Block(rows[start : start + count].copy(), count))
             start += count
-        return BlockStack(whole.dtype, whole.shape, blocks, True, whole.written)
+        return BlockStack(whole.dtype, whole.shape, blocks, written=whole.written)
+
+    def begun(self: Any, *arguments: Any) -> None:
+        begin(self, *arguments)
+        for stack in self.stacks.values():
+            stack.stack = split(stack.stack)
 
     def joined(self: BlockStack, number: int) -> None:
         counts["joined"] += 1
         join(self, number)
 
-    monkeypatch.setattr(Execution, "_block_stack", split)
+    monkeypatch.setattr(Execution, "__init__", begun)
     monkeypatch.setattr(BlockStack, "_join", joined)
     return counts
 

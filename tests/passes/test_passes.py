@@ -198,7 +198,7 @@ def test_a_slice_of_one_row_that_leaves_none() -> None:
 
 def test_loops_with_a_maximum_stay_whole() -> None:
     def bounded(xs: Any, w: Any) -> Any:
-        body = lambda c: (c[0] + 1, np.tanh(c[1] + xs[c[0]] @ w))  # noqa: E731
+        body = lambda c: (c[0] + 1, np.tanh(c[1] + xs[c[0]] @ w))
         return cg.while_loop(lambda c: c[0] < 4, body, (0, np.zeros((2, 3))), maximum_iterations=5)[1]
 
     graph = Case(bounded, (normal(0, 7, 2, 4), normal(1, 4, 3)), distribute).graph()

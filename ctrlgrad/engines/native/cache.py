@@ -45,6 +45,7 @@ INGREDIENTS = (
     "elementary_constants",
     "elementary_exact",
     "elementary_exponential",
+    "elementary_table",
     "intrinsics",
     "layout",
     "machine",

@@ -336,7 +336,7 @@ def _functions() -> dict[str, Any]:
     names |= {f"pointer_{name}": _pointer_maker(name) for name in _DTYPES}
     names |= {name: _number(np.dtype(name)) for name in _DTYPES if name != "bool"}
     names |= {"fetch": lambda pointer, index: pointer.read(index, "fetch"), "shifted": _shifted}
-    names |= {"gemm": _gemm, "gemv": _gemv}
+    names |= {"widest_vectors": lambda: None, "gemm": _gemm, "gemv": _gemv}
     names |= {"put": lambda pointer, index, value: pointer.write(index, value, "put"), "inf": np.inf, "nan": np.nan}
     return names
 

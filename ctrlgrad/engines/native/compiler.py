@@ -78,13 +78,14 @@ def _names() -> dict[str, Any]:
     """What generated code may call."""
     import numba
 
-    from ctrlgrad.engines.native import elementary, machine, scalars
+    from ctrlgrad.engines.native import elementary, intrinsics, machine, scalars
 
     names: dict[str, Any] = dict(scalars.FUNCTIONS)
     names |= {kernel.name: kernel.function for kernel in elementary.KERNELS.values()}
     names |= {f"pointer_{name}": function for name, function in machine.POINTERS.items()}
     for name in ("scopes", "load", "store", "fetch", "put", "shifted", "gemm", "gemv"):
         names[name] = getattr(machine, name)
+    names["widest_vectors"] = intrinsics.widest_vectors
     for name in [
         "float32",
         "float64",

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ctrlgrad.engines.native import elementary_table
 from ctrlgrad.engines.native.elementary_circular import circular, inverses
 from ctrlgrad.engines.native.elementary_constants import DOUBLE, SINGLE
 from ctrlgrad.engines.native.elementary_exact import divisions, instructions, lengths, sums_of_exponentials
@@ -40,40 +41,6 @@ class Elementary:
     """Whether a loop over it becomes packed instructions; otherwise it calls the C library."""
 
 
-# The bounds, for float32 and float64: a little above the largest error that was measured.
-_MAX_ULP = {
-    "exp": (1.1, 1.1),
-    "exp2": (1.2, 1.2),
-    "expm1": (1.8, 2.2),
-    "log": (1.0, 1.0),
-    "log2": (1.8, 1.8),
-    "log10": (2.5, 3.0),
-    "log1p": (1.6, 1.6),
-    "tanh": (2.6, 2.6),
-    "sigmoid": (2.5, 2.5),
-    "sinh": (1.8, 1.8),
-    "cosh": (1.5, 1.5),
-    "power": (0.51, 1.5),
-    "sin": (1.7, 1.7),
-    "cos": (1.7, 1.7),
-    "tan": (4.0, 4.0),
-    "arcsin": (2.2, 2.4),
-    "arccos": (1.5, 1.5),
-    "arctan": (1.6, 1.9),
-    "arctan2": (1.9, 2.0),
-    "arcsinh": (2.2, 2.2),
-    "arccosh": (2.4, 2.4),
-    "arctanh": (2.2, 2.2),
-    "hypot": (0.51, 2.2),
-    "logaddexp": (2.0, 2.0),
-    "sqrt": (0.5, 0.5),
-}
-_LIMITED = ("sin", "cos", "tan")
-_LIBRARY = ("remainder", "floor_divide")
-_OPS = (*_MAX_ULP, *_LIBRARY, "floor", "ceil", "trunc", "rint", "abs", "copysign", "sign", "signbit", "maximum")
-_OPS = (*_OPS, "minimum", "nextafter")
-
-
 def _functions() -> dict[str, Kernels]:
     parts = {f: (exponentials(f), logarithms(f)) for f in (SINGLE, DOUBLE)}
     power = powers(parts[DOUBLE][1], parts[DOUBLE][0])
@@ -88,18 +55,10 @@ def _functions() -> dict[str, Kernels]:
 
 def _table() -> dict[tuple[str, str], Elementary]:
     functions = _functions()
-    table = {}
-    for column, f in enumerate((SINGLE, DOUBLE)):
-        dtype = f.dtype.__name__
-        for op in _OPS:
-            table[op, dtype] = Elementary(
-                function=functions[dtype][op],
-                name=f"{op}_{dtype}",
-                max_ulp=_MAX_ULP.get(op, (0.0, 0.0))[column],
-                limit=f.trigonometric_limit if op in _LIMITED else None,
-                vectorises=op not in _LIBRARY,
-            )
-    return table
+    return {
+        (op, dtype): Elementary(functions[dtype][op], info.name, info.max_ulp, info.limit, info.vectorises)
+        for (op, dtype), info in elementary_table.KERNELS.items()
+    }
 
 
 KERNELS = _table()

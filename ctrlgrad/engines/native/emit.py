@@ -34,7 +34,9 @@ class Emitter(RegionWriter):
         self._tail(carries, states)
         names = {name: Entry("dim", found) for found, name in self.shapes.dims.names.items()}
         self.header = [f"{name} = {self.entry(entry)}" for name, entry in names.items()] + self.header
-        source = "\n".join(["def loop(t):", *("    " + text for text in self.header), *self.lines, ""])
+        source = "\n".join(
+            ["def loop(t):", "    widest_vectors()", *("    " + text for text in self.header), *self.lines, ""]
+        )
         shapes = [None if isinstance(v.type, StackType) else self.shapes.sizes(v) for v in carries]
         uses_of_stacks = [s.use for s in self.stacks]
         return LoopProgram(

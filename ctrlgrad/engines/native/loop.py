@@ -7,24 +7,23 @@ the loop pops from lend it their last block, read in place. Ctrl-C is honoured b
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.native.checked import CheckedFunction, buffers_of, is_checked
-from ctrlgrad.engines.native.compiler import blas_address, compiled
+from ctrlgrad.engines.native.compiler import blas_address, compiled, is_cached
 from ctrlgrad.engines.native.emit import Emitter
+from ctrlgrad.engines.native.failures import failure
 from ctrlgrad.engines.native.frames import Layout
 from ctrlgrad.engines.native.layout import NotNative, product
 from ctrlgrad.engines.native.program import (
-    BOUND,
     FIRST_ENTRY,
-    FOUND,
-    ITERATIONS,
     LIMIT,
     PLACE,
     STATUS,
@@ -35,9 +34,9 @@ from ctrlgrad.engines.native.program import (
     Status,
 )
 from ctrlgrad.engines.native.shapes import Shape, Shapes, infer, size_captures
-from ctrlgrad.engines.reference.control_kernels import loop_name, note, too_many_iterations
+from ctrlgrad.engines.reference.control_kernels import loop_name, too_many_iterations
 from ctrlgrad.engines.reference.run import Run
-from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError
+from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.ir import Node, StackType
 from ctrlgrad.memory.pool import POOL
 from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows
@@ -115,7 +114,6 @@ class Plan:
         self.program: LoopProgram = Emitter(node, shapes, layouts).generate()
         self.captures: int = node.attrs["captures"]
         self.values = {name: found for found, name in shapes.dims.names.items()}
-        self.function = CheckedFunction(self.program.source) if is_checked() else compiled(self.program.source)
         self._free: list[dict[int, np.ndarray]] = []
         self._lock = threading.Lock()
         per_iteration = sum(use.pushes * self.row_bytes(use) for use in self.program.stacks)
@@ -126,6 +124,16 @@ class Plan:
         self.chunk = of_chunk or by_bytes
         # A loop inside may find a stack full in the middle of an iteration: then the chunk runs again.
         self.may_run_again = any(use.inside for use in self.program.stacks)
+
+    @functools.cached_property
+    def function(self) -> CheckedFunction | Callable[[np.ndarray], None]:
+        """The compiled loop; compiled when it is first asked for."""
+        return CheckedFunction(self.program.source) if is_checked() else compiled(self.program.source)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether machine code for it is at hand, in this process or on disk."""
+        return is_cached(self.program.source)
 
     def row_bytes(self, use: StackUse) -> int:
         return use.dtype.itemsize * self.size(product(use.element))
@@ -230,7 +238,7 @@ class _Execution:
                 self._run_again(status, saved)
                 continue
             if status > Status.EMPTY_INSIDE:
-                raise self._error(status)
+                raise self._failure(status)
             self.done += int(table[TRIPS])
             for stack in self.stacks.values():
                 self._take_back(stack)
@@ -379,6 +387,10 @@ class _Execution:
         self.run_state.counters.looped(self.plan.node, self.done)
         return results if len(results) != 1 else results[0]
 
+    def _failure(self, status: Status) -> CtrlgradError:
+        node, sites = self.plan.node, self.program.sites
+        return failure(node, status, self.table, sites, self.done, self.before, self.trips_at_first, self.run_state)
+
     def _check_maximum(self, maximum: int) -> None:
         """At the maximum the condition must be false."""
         self.table[LIMIT] = 0
@@ -388,56 +400,6 @@ class _Execution:
         if Status(int(self.table[STATUS])) is Status.FINISHED:
             return
         raise too_many_iterations(self.plan.node, maximum, maximum)
-
-    def _error(self, status: Status) -> CtrlgradError:
-        place, found, bound = (int(self.table[i]) for i in (PLACE, FOUND, BOUND))
-        site = self.program.sites[place]
-        name, source = site.node.op.name, site.node.source
-        if status is Status.WRITTEN_TWICE:
-            error: CtrlgradError = ExecutionError(
-                f"TensorArray: slot {found} is written twice",
-                source=source,
-                expected="a slot that was not written before",
-                got=f"another write at index {found}",
-                hint="TensorArray(..., rewritable=True) makes an array whose slots may be written again",
-            )
-        elif status is Status.TOO_MANY_ITERATIONS:
-            maximum = site.node.attrs["maximum_iterations"]
-            error = too_many_iterations(site.node, maximum, maximum)
-        elif name.startswith("stack_"):
-            error = IndexOutOfRangeError(
-                f"TensorArray: index {found} is out of range",
-                source=source,
-                expected=f"-{bound} <= index < {bound}" if bound else "an array with at least one slot",
-                got=str(found),
-                hint="give the array a larger size, or none: then a write at index size() makes it grow",
-            )
-        else:
-            error = IndexOutOfRangeError(
-                f"{name}: index {found} is out of bounds for axis {site.axis} with size {bound}",
-                source=source,
-                expected=f"-{bound} <= index < {bound}",
-                got=f"index {found}; operands {', '.join(str(v.type) for v in site.node.operands)}",
-                hint="clip the index, or let the loop end before it leaves the array",
-            )
-        around = list(zip(site.loops, self.table[ITERATIONS:][: len(site.loops)], strict=True))
-        if status is Status.TOO_MANY_ITERATIONS and around:
-            around.pop()  # the loop itself
-        for loop, passed in reversed(around):
-            error.notes.append(f"in iteration {int(passed)} of the {loop_name(loop)}")
-        if status is not Status.TOO_MANY_ITERATIONS or site.loops:
-            iteration = _number(self.plan.node, self.done + int(self.table[TRIPS]), self.before, self.trips_at_first)
-            self.run_state.iterations.append(iteration)
-            note(error, self.plan.node, iteration, self.run_state)
-            self.run_state.iterations.pop()
-        return error
-
-
-def _number(loop: Node, passed: int, before: int, first: int | None) -> int:
-    """The number of the iteration after `passed` others; a reversed loop counts down from its number of iterations."""
-    if loop.attrs.get("counts_down") and first is not None:
-        return first - 1 - (passed - before)
-    return passed
 
 
 def _copied(value: np.ndarray) -> np.ndarray:

@@ -199,11 +199,9 @@ def gemv(
     y: Any,
     step_y: Any,
 ) -> Any:
-    """y = alpha op(A) x + beta y for a column-major matrix of m rows and n columns, by the BLAS routine at `address`."""
+    """y = alpha op(A) x + beta y for a column-major matrix of m rows and n columns, by the routine at `address`."""
     number = types.int64
-    signature = types.void(
-        types.int64, number, number, number, y.dtype, a, number, x, number, y.dtype, y, number
-    )
+    signature = types.void(types.int64, number, number, number, y.dtype, a, number, x, number, y.dtype, y, number)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         routine, transposed, m_, n_, alpha_, a_, lda_, x_, step_x_, beta_, y_, step_y_ = args

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ctrlgrad.engines.native.expressions import literal, type_name
 from ctrlgrad.engines.native.frames import broadcast
 from ctrlgrad.engines.native.layout import ONE, ZERO, Ref, Scalar, Size, Splat, plus, product, times
@@ -124,10 +126,9 @@ def _matrix_vector(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str
     # y = A x needs a transpose of the columns where A lies in rows, y = x B where B does not.
     flag = ord("T") if in_rows == turned else ord("N")
     one, zero = literal(c.dtype.type(1)), literal(c.dtype.type(0))
-    e.line(
-        f"gemv({_routine(e, 'gemv', c.dtype)}, {flag}, {m}, {n}, {one}, shifted({matrix.base}, {place}), {leading}, "
-        f"shifted({vector.base}, {vector_place}), {_step(step)}, {zero}, shifted({c.base}, {places[2]}), {_step(step_c)})"
-    )
+    given = f"shifted({matrix.base}, {place}), {leading}, shifted({vector.base}, {vector_place}), {_step(step)}"
+    result = f"shifted({c.base}, {places[2]}), {_step(step_c)}"
+    e.line(f"gemv({_routine(e, 'gemv', c.dtype)}, {flag}, {m}, {n}, {one}, {given}, {zero}, {result})")
 
 
 def _step(stride: Size) -> Size:

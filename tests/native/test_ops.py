@@ -1,0 +1,321 @@
+"""Ops in loops, in checked mode: the cases of `rule_cases`, elementwise ops on each dtype, products of every size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from rule_cases import CASES, Case
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines import run_on
+from ctrlgrad.engines.native.checked import checked
+from ctrlgrad.ir import Graph
+
+# Why the loop over a case runs on the reference engine.
+NOT_NATIVE = {
+    "prod at zeros, unknown": "the size of the result of getitem depends on data",
+    "prod of one": "the size of the result of getitem depends on data",
+    "prod of none": "the size of the result of getitem depends on data",
+    "cumprod at zeros, unknown": "the size of the result of getitem depends on data",
+    "diff": "the size of the result of getitem depends on data",
+    "sort": "argsort has no native form",
+    "sort unknown": "argsort has no native form",
+    "unique": "the size of the result of nonzero depends on data",
+    "mask": "the size of the result of nonzero depends on data",
+    "mask replaced": "the size of the result of nonzero depends on data",
+    "where positions": "the size of the result of nonzero depends on data",
+    "repeat by counts": "a size that iota is given depends on data",
+    "reshape unknown": "a size that reshape is given depends on data",
+    "take_along_axis": "argsort has no native form",
+    "TensorArray used twice": "stack_from_tensor inside a loop",
+    "TensorArray of parts": "stack_new inside a loop",
+    "rows of a TensorArray": "stack_new inside a loop",
+    "rows taken apart": "stack_from_tensor inside a loop",
+    "complex expm1": "expm1 of complex128 has no native form",
+    "complex arctan": "arctan of complex128 has no native form",
+    "complex arcsinh": "arcsinh of complex128 has no native form",
+    "complex arcsin": "arcsin of complex128 has no native form",
+    "complex arccos": "arccos of complex128 has no native form",
+    "complex arctanh": "arctanh of complex128 has no native form",
+    "complex log1p": "log1p of complex128 has no native form",
+    "complex log2": "log2 of complex128 has no native form",
+    "complex log10": "log10 of complex128 has no native form",
+    "complex sigmoid": "sigmoid of a complex number has no native form",
+    "complex arccosh": "arccosh of complex128 has no native form",
+    "complex power": "power of complex128 has no native form",
+    "fft": "fft has no native form",
+    "ifft unknown": "fft has no native form",
+    "fft cut": "fft has no native form",
+    "rfft": "fft has no native form",
+    "irfft": "fft has no native form",
+    "hfft": "fft has no native form",
+    "irfftn of rfftn": "fft has no native form",
+    "fft of a number": "fft has no native form",
+    "solve": "solve has no native form",
+    "solve batched": "solve has no native form",
+    "solve vector unknown": "solve has no native form",
+    "solve complex": "solve has no native form",
+    "inv": "solve has no native form",
+    "inv unknown": "solve has no native form",
+    "det": "det has no native form",
+    "det at a singular matrix": "det has no native form",
+    "det of a number": "det has no native form",
+    "det complex": "det has no native form",
+    "gradient of det": "adjugate has no native form",
+    "slogdet": "logabsdet has no native form",
+    "slogdet complex": "det_sign has no native form",
+    "cholesky": "cholesky has no native form",
+    "cholesky unknown": "cholesky has no native form",
+    "cholesky complex": "cholesky has no native form",
+    "qr tall": "orthonormal has no native form",
+    "qr square": "orthonormal has no native form",
+    "qr wide": "orthonormal has no native form",
+    "qr unknown": "the size of the result of getitem depends on data",
+    "qr complex": "orthonormal has no native form",
+    "eigh": "eigenvalues has no native form",
+    "eigh unknown": "eigenvalues has no native form",
+    "eigh complex": "eigenvalues has no native form",
+    "svd tall": "singular_vectors has no native form",
+    "svd wide unknown": "the size of the result of getitem depends on data",
+    "svd square": "singular_vectors has no native form",
+    "svd complex": "singular_vectors has no native form",
+    "svd complex wide": "singular_vectors has no native form",
+    "svdvals": "singular_values has no native form",
+    "pinv": "pinv has no native form",
+    "pinv unknown": "pinv has no native form",
+    "pinv complex": "pinv has no native form",
+    "matrix_power negative": "solve has no native form",
+    "norms": "singular_values has no native form",
+}
+
+
+def in_a_loop(case: Case, dtype: Any) -> Callable[..., Any]:
+    """A scalar of the case's results, summed over two iterations with slightly different arguments."""
+
+    def loss(*args: Any) -> Any:
+        results = case.fn(*args)
+        results = results if isinstance(results, tuple) else (results,)
+        return sum(cnp.sum(cnp.sin(cnp.real(r) * (0.7 + k))) for k, r in enumerate(results)).astype(dtype)
+
+    def function(*args: Any) -> Any:
+        def body(carry: Any) -> Any:
+            i, total = carry
+            return i + 1, total + loss(*(x * (1 + i / 64).astype(dtype) for x in args))
+
+        return cg.while_loop(lambda carry: carry[0] < 2, body, (0, np.zeros((), dtype)))[1]
+
+    return function
+
+
+@cache
+def graph_of(name: str, dtype: Any, order: int) -> Graph:
+    case = CASES[name]
+    args = [x.astype(dtype) for x in case.args]
+    function = in_a_loop(case, dtype)
+    if order:
+        function = cg.grad(function, argnums=tuple(range(len(args))))
+    specs = tuple(cg.TensorSpec((None,) * x.ndim, dtype) for x in args) if case.unknown else None
+    graph: Graph = cg.function(function, signature=specs).graph(*args)
+    return graph
+
+
+def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float) -> None:
+    for a, b in zip(found, expected, strict=True):
+        assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(np.abs(b), initial=0.0)))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("dtype", "order"), [("float64", 0), ("float64", 1), ("float32", 1)])
+def test_case(name: str, dtype: str, order: int, plans: Any) -> None:
+    graph = graph_of(name, np.dtype(dtype), order)
+    args = [x.astype(dtype) for x in CASES[name].args]
+    with checked():
+        found = run_on("native", graph, args)
+    assert_same(found, run_on("reference", graph, args), 1e-11 if dtype == "float64" else 2e-5)
+    if order == 0:
+        assert set(plans.reasons) == ({NOT_NATIVE[name]} if name in NOT_NATIVE else set())
+
+
+# Elementwise ops on each dtype, as arrays and as scalars.
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+DTYPES = ["bool", *INTEGERS, "float32", "float64", "complex64", "complex128"]
+ARITHMETIC = [cnp.add, cnp.subtract, cnp.multiply]
+COMPARISONS = [cnp.less, cnp.less_equal, cnp.greater, cnp.greater_equal, cnp.equal, cnp.not_equal]
+BITS = [cnp.bitwise_and, cnp.bitwise_or, cnp.bitwise_xor]
+LOGIC = [cnp.logical_and, cnp.logical_or, cnp.logical_xor]
+ORDERED = [cnp.maximum, cnp.minimum, cnp.floor_divide, cnp.remainder]
+REDUCTIONS = [cnp.sum, cnp.prod, cnp.max, cnp.min, cnp.argmax, cnp.argmin, cnp.any, cnp.all]
+
+
+def operands(dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs with every special value of a dtype; shifts are in range."""
+    kind = np.dtype(dtype).kind
+    if kind == "b":
+        values = np.array([True, False])
+    elif kind in "iu":
+        limits = np.iinfo(dtype)
+        values = np.array([0, 1, 2, 3, 7, limits.max, limits.max - 1, limits.min, limits.min + 1], dtype)
+    elif kind == "f":
+        values = np.array([0.0, -0.0, 1.0, -2.5, 3.0, 1e30, np.inf, -np.inf, np.nan], dtype)
+    else:
+        values = np.array([0, 1, -2.5 + 0.5j, 3j, complex(np.inf, 1), complex(1, np.nan)], dtype)
+    pairs = np.array(list(product(values, values)), dtype)
+    return pairs[:, 0].copy(), pairs[:, 1].copy()
+
+
+def functions(dtype: str) -> list[Callable[[Any, Any], Any]]:
+    """What is computed of two operands of a dtype."""
+    kind = np.dtype(dtype).kind
+    two = [*LOGIC, cnp.equal, cnp.not_equal]
+    one: list[Any] = [cnp.logical_not]
+    if kind == "b":
+        two += [*BITS]
+        one += [cnp.bitwise_invert]
+    else:
+        two += ARITHMETIC
+        one += [cnp.negative, cnp.square, cnp.abs]
+    if kind in "iu":
+        last = np.dtype(dtype).type(np.iinfo(dtype).bits - 1)
+        two += [*COMPARISONS, *BITS, *ORDERED, lambda x, y: x << (y & last), lambda x, y: x >> (y & last)]
+        one += [cnp.sign, cnp.bitwise_invert]
+    if kind == "f":
+        two += [*COMPARISONS, *ORDERED, cnp.divide, cnp.copysign]
+        one += [cnp.sign, cnp.isnan, cnp.isinf, cnp.isfinite, cnp.signbit, cnp.floor, cnp.ceil, cnp.trunc, cnp.round]
+    if kind == "c":
+        one += [cnp.real, cnp.imag, cnp.conj]
+    casts = [d for d in DTYPES if d != dtype and (kind in "biu" or np.dtype(d).kind in ("fc" if kind == "f" else "c"))]
+    return [
+        *two,
+        *(lambda x, y, f=f: f(x) for f in one),
+        *(lambda x, y, d=d: x.astype(d) for d in casts),
+        lambda x, y: cnp.where(y == y, x, y),
+    ]
+
+
+def all_at_once(computed: Sequence[Callable[[Any, Any], Any]]) -> Callable[..., Any]:
+    """A loop that computes everything in its second iteration from operands that it carries."""
+
+    def function(x: Any, y: Any) -> Any:
+        zeros = tuple(cnp.zeros_like(f(x, y)) for f in computed)
+
+        def body(carry: Any) -> Any:
+            i, x, y, *_ = carry
+            # What is selected by the carried number is not known to be invariant.
+            x, y = cnp.where(i < 5, x, y), cnp.where(i < 5, y, x)
+            return (i + 1, x, y, *(f(x, y) for f in computed))
+
+        return cg.while_loop(lambda carry: carry[0] < 2, body, (0, x, y, *zeros))[3:]
+
+    return function
+
+
+def assert_equal(found: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Exactly, but for the last digit of floats."""
+    for a, b in zip(found, expected, strict=True):
+        dtype = np.asarray(b).dtype
+        assert np.asarray(a).dtype == dtype
+        np.testing.assert_allclose(a, b, rtol=np.finfo(dtype).eps if dtype.kind in "fc" else 0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtype_of_arrays(dtype: str, plans: Any) -> None:
+    x, y = operands(dtype)
+    graph = cg.function(all_at_once(functions(dtype))).graph(x, y)
+    with checked():
+        found = run_on("native", graph, [x, y])
+    assert plans.native and not plans.reasons
+    assert_equal(found, run_on("reference", graph, [x, y]))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int16", "uint64", "float32"])
+def test_dtype_compiled(dtype: str, plans: Any) -> None:
+    x, y = operands(dtype)
+    graph = cg.function(all_at_once(functions(dtype))).graph(x, y)
+    found = run_on("native", graph, [x, y])
+    assert plans.native and not plans.reasons
+    assert_equal(found, run_on("reference", graph, [x, y]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtype_of_scalars(dtype: str, plans: Any) -> None:
+    computed = functions(dtype)
+    x, y = operands(dtype)
+    graph = cg.function(all_at_once(computed)).graph(x[0], y[0])
+    for pair in zip(x, y, strict=True):
+        with checked():
+            found = run_on("native", graph, list(pair))
+        assert_equal(found, run_on("reference", graph, list(pair)))
+    assert plans.native and not plans.reasons
+
+
+@pytest.mark.parametrize("count", [-1, 0, 7, 8, 9, 127])
+def test_shifts_by_any_count_compiled(count: int, plans: Any) -> None:
+    """As NumPy has it: nothing is left of a number that is shifted by its width or more, but for its sign."""
+    x, y = np.array([100, -100, 1, -1], np.int8), np.full(4, count, np.int8)
+    graph = cg.function(all_at_once([cnp.bitwise_left_shift, cnp.bitwise_right_shift])).graph(x, y)
+    assert_equal(run_on("native", graph, [x, y]), run_on("reference", graph, [x, y]))
+    assert plans.native and not plans.reasons
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if not d.startswith("complex")])
+def test_reductions_of_a_dtype(dtype: str, plans: Any) -> None:
+    """Along each axis, and of everything."""
+    x = operands(dtype)[0][:4].reshape(2, 2)
+    computed = [lambda x, y, f=f, axis=axis: f(x, axis=axis) for f in REDUCTIONS for axis in (0, 1)]
+    computed += [lambda x, y, f=f: f(x) for f in REDUCTIONS if f not in (cnp.argmax, cnp.argmin)]
+    graph = cg.function(all_at_once(computed)).graph(x, x)
+    with checked():
+        found = run_on("native", graph, [x, x])
+    assert plans.native and not plans.reasons
+    assert_equal(found, run_on("reference", graph, [x, x]))
+
+
+# Matrix products of every small size, each operand in rows and in columns.
+
+
+@pytest.mark.parametrize("sizes", list(product((0, 1, 2, 3), repeat=3)), ids=str)
+@pytest.mark.parametrize("turned", ["neither", "left", "right", "both"])
+def test_products(sizes: tuple[int, int, int], turned: str, plans: Any) -> None:
+    m, k, n = sizes
+    rng = np.random.default_rng(sizes)
+    left, right = turned in ("left", "both"), turned in ("right", "both")
+    a = rng.normal(size=(k, m) if left else (m, k))
+    b = rng.normal(size=(n, k) if right else (k, n))
+
+    def function(a: Any, b: Any) -> Any:
+        def body(carry: Any) -> Any:
+            i, c = carry
+            x, y = cnp.sin(a + i), cnp.sin(b + i)
+            return i + 1, cnp.sin(c + (x.T if left else x) @ (y.T if right else y))
+
+        return cg.while_loop(lambda carry: carry[0] < 3, body, (0, np.ones((m, n))))[1]
+
+    graph = cg.function(function).graph(a, b)
+    with checked():
+        found = run_on("native", graph, [a, b])
+    assert_same(found, run_on("reference", graph, [a, b]), 1e-11)
+    assert plans.native and not plans.reasons
+
+
+def test_a_dtype_without_machine_numbers_runs_on_the_reference_engine(plans: Any) -> None:
+    def function(x: Any) -> Any:
+        body = lambda carry: (carry[0] + 1, carry[1], cnp.sqrt(carry[1]))
+        return cg.while_loop(lambda carry: carry[0] < 2, body, (0, x, cnp.zeros_like(cnp.sqrt(x))))[2]
+
+    x = np.array([1, 4, 9], np.int8)
+    graph = cg.function(function).graph(x)
+    found = run_on("native", graph, [x])
+    assert found[0].dtype == np.float16
+    np.testing.assert_array_equal(found, run_on("reference", graph, [x]))
+    assert plans.reasons and not plans.native
