@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("numba")
-
-from ctrlgrad.engines.native.loop import NativeLoop, Plan
 from ctrlgrad.ir import Node
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.native.loop import NativeLoop, Plan
 
 
 @dataclass
@@ -19,10 +19,12 @@ class Plans:
     """The plans that were asked for, by loop: a plan, or why there is none."""
 
     by_loop: dict[Node, Plan | str] = field(default_factory=dict)
+    # The generated code of all plans, whatever the sizes were.
+    sources: set[str] = field(default_factory=set)
 
     @property
     def native(self) -> list[Plan]:
-        return [plan for plan in self.by_loop.values() if isinstance(plan, Plan)]
+        return [plan for plan in self.by_loop.values() if not isinstance(plan, str)]
 
     @property
     def reasons(self) -> list[str]:
@@ -31,13 +33,17 @@ class Plans:
 
 @pytest.fixture
 def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
-    """Notes what is planned during a test; `by_loop` may be emptied."""
+    """Notes what is planned during a test."""
+    from ctrlgrad.engines.native.loop import NativeLoop
+
     found = Plans()
     plan = NativeLoop.plan
 
     def noted(self: NativeLoop, values: Sequence[Any]) -> Plan | str:
-        found.by_loop[self.node] = plan(self, values)
-        return found.by_loop[self.node]
+        made = found.by_loop[self.node] = plan(self, values)
+        if not isinstance(made, str):
+            found.sources.add(made.program.source)
+        return made
 
     monkeypatch.setattr(NativeLoop, "plan", noted)
     yield found

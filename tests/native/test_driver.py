@@ -125,6 +125,21 @@ def test_no_iterations_return_the_operands(small_chunks: None) -> None:
     np.testing.assert_array_equal(same, x)
 
 
+def test_code_holds_for_every_unknown_size(plans: Any) -> None:
+    """Sizes of 2 and more share their code where the same ones are equal."""
+
+    def program(x: Any, w: Any) -> Any:
+        return np.sum(cg.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, np.sin(c[1] @ w) + x), (0, x))[1])
+
+    specs = (cg.TensorSpec((None, None), np.float64), cg.TensorSpec((None, None), np.float64))
+    rng = np.random.default_rng(0)
+    arguments = [(rng.normal(size=(m, n)), rng.normal(size=(n, n))) for m, n in ((2, 3), (4, 7), (5, 2))]
+    graph = cg.function(program, signature=specs).graph(*arguments[0])
+    for given in arguments:
+        assert_agrees(graph, given)
+    assert len(plans.sources) == 1 and not plans.reasons
+
+
 # Stacks.
 
 
@@ -328,11 +343,16 @@ def test_errors_of_a_loop_that_is_differentiated(function: Callable[..., Any]) -
 def test_errors_name_the_iteration_where_a_loop_moves_to_machine_code_on_its_way(
     monkeypatch: pytest.MonkeyPatch, plans: Any
 ) -> None:
+    """Which is looked at every 8 iterations."""
+    monkeypatch.setattr(auto, "LOOK", 1e-9)
     monkeypatch.setattr(auto, "WORTH", 0.0)
+    begun = []
+    run = loop.Plan.run
+    monkeypatch.setattr(loop.Plan, "run", lambda plan, *given: (begun.append(given[-1]), run(plan, *given))[1])
     x = np.linspace(0.1, 0.9, 11)
     graph = graph_of(read, x, 3)
     assert_same_error(graph, [x, np.int64(20)], "auto")
-    assert plans.native
+    assert begun == [8] and plans.native
 
 
 @pytest.mark.parametrize("count", [0, 3, 4])

@@ -141,6 +141,18 @@ def _cast(node: Node, args: Sequence[str], first: np.dtype, result: np.dtype) ->
     return f"{result.name}({args[0]})"
 
 
+def _shift(node: Node, args: Sequence[str], first: np.dtype, result: np.dtype) -> str:
+    name = "shifted_left" if node.op.name == "bitwise_left_shift" else "shifted_right"
+    if first.kind == "u" and name == "shifted_right":
+        name = f"unsigned_{name}"
+    return _typed(f"{name}({args[0]}, {args[1]}, {8 * first.itemsize})", result)
+
+
+def _division(node: Node, args: Sequence[str], first: np.dtype, result: np.dtype) -> str:
+    prefix = {"f": "", "i": "integer_", "u": "unsigned_"}[first.kind]
+    return f"{result.name}({prefix}{node.op.name}({args[0]}, {args[1]}))"
+
+
 def _abs(node: Node, args: Sequence[str], first: np.dtype, result: np.dtype) -> str:
     return args[0] if first.kind == "u" else _typed(f"abs({args[0]})", result)
 
@@ -164,6 +176,10 @@ _SPECIAL: dict[str, _Special] = {
     "logical_xor": lambda node, args, first, result: f"{args[0]} != {args[1]}",
     "bitwise_invert": lambda node, args, first, result: _typed(f"~{args[0]}", result),
     "abs": _abs,
+    "bitwise_left_shift": _shift,
+    "bitwise_right_shift": _shift,
+    "floor_divide": _division,
+    "remainder": _division,
     "cast": _cast,
     "complex": lambda node, args, first, result: f"{result.name}(complex({args[0]}, {args[1]}))",
     "real": lambda node, args, first, result: f"{args[0]}.real",

@@ -122,23 +122,44 @@ def integer_sign(x: Any) -> Any:
 
 @_scalar
 def integer_floor_divide(a: Any, b: Any) -> Any:
-    """Division by zero gives 0, as in NumPy."""
+    """Division by zero gives 0, as in NumPy; by -1 the negative, which wraps."""
+    if b == 0:
+        return a - a
+    if b == -1:
+        return -a
+    return a // b
+
+
+@_scalar
+def unsigned_floor_divide(a: Any, b: Any) -> Any:
     return a // b if b != 0 else a - a
 
 
 @_scalar
 def integer_remainder(a: Any, b: Any) -> Any:
+    return a % b if b != 0 and b != -1 else a - a
+
+
+@_scalar
+def unsigned_remainder(a: Any, b: Any) -> Any:
     return a % b if b != 0 else a - a
 
 
 @_scalar
-def integer_bitwise_left_shift(a: Any, b: Any) -> Any:
-    return np.left_shift(a, b)
+def shifted_left(a: Any, b: Any, bits: Any) -> Any:
+    """Nothing is left of a number that is shifted by its width or more, or by a negative count, as in NumPy."""
+    return a << b if 0 <= b < bits else a - a
 
 
 @_scalar
-def integer_bitwise_right_shift(a: Any, b: Any) -> Any:
-    return np.right_shift(a, b)
+def shifted_right(a: Any, b: Any, bits: Any) -> Any:
+    """But its sign is."""
+    return a >> b if 0 <= b < bits else a >> (bits - 1)
+
+
+@_scalar
+def unsigned_shifted_right(a: Any, b: Any, bits: Any) -> Any:
+    return a >> b if b < bits else a - a
 
 
 @numba.njit(error_model="numpy", fastmath={"reassoc"})

@@ -21,6 +21,11 @@ TEMPLATES = {"iota": 0, "reshape": 1, "broadcast_to": 1, "sum_to": 1}
 _SLOT_SIZES = {"stack_pop": 1, "stack_read": 2}
 _INTEGER_OPS = {"add": int.__add__, "subtract": int.__sub__, "multiply": int.__mul__, "maximum": max, "minimum": min}
 
+# The dtypes that generated code knows.
+_DTYPES = frozenset(
+    """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128""".split()
+)
+
 Shape = tuple[int, ...]
 
 
@@ -82,6 +87,8 @@ class Inference:
         self.shapes = Shapes()
 
     def tensor(self, value: Value, shape: Shape) -> None:
+        if value.tensor.dtype.name not in _DTYPES:
+            raise NotNative(f"{value.tensor.dtype.name} has no native form")
         known = self.shapes.found.setdefault(value, shape)
         if known != shape:
             raise NotNative(f"a value's shape changes: {known} and {shape}")
