@@ -7,8 +7,14 @@ import pytest
 
 pytest.importorskip("numba")
 
+from programs import BY_NAME
+
+from ctrlgrad import tree
+from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native.checked import AccessError, Buffer, CheckedFunction, OutOfBuffer, checked, is_checked
+from ctrlgrad.engines.native.loop import Plan
 from ctrlgrad.engines.native.program import FIRST_ENTRY, Status
+from ctrlgrad.errors import ExecutionError
 
 X, Y, COUNT = FIRST_ENTRY, FIRST_ENTRY + 1, FIRST_ENTRY + 2
 
@@ -229,6 +235,15 @@ def test_integers_wrap_and_bools_are_bytes() -> None:
     lines = (f"p = pointer_bool(t[{X}])", "t[3] = fetch(p, 0) + fetch(p, 1)", "t[4] = int8(int8(127) + int8(1))")
     CheckedFunction("def loop(t):\n    " + "\n    ".join(lines) + "\n").run(table, {X: flags})
     assert table[3] == 1 and table[4] == -128
+
+
+def test_a_temporary_that_is_too_small_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a loop of the corpus: the generated code is right, the driver is made to allocate an element less."""
+    program = BY_NAME["lstm"]
+    size = Plan.size
+    monkeypatch.setattr(Plan, "size", lambda plan, n: size(plan, n) - 1)
+    with checked(), pytest.raises(ExecutionError, match=r"element \d+ of the temporary .*, which has \d+ elements"):
+        run_on("native", program.traced_again(0), [np.asarray(x) for x in tree.leaves(program.args)])
 
 
 def test_the_mode_ends_with_its_block() -> None:
