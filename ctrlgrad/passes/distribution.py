@@ -302,7 +302,9 @@ class _Distribution:
         for node in self.body.nodes:
             if node in batches:
                 key = (DYNAMIC, *[slice(None)] * node.result.tensor.rank)
-                row = inner.emit("getitem", [batches[node], step], {"key": key}, source=node.source)
+                # `last_use`: nothing reads the row again, so its memory may be written to.
+                attrs = {"key": key, "last_use": True}
+                row = inner.emit("getitem", [batches[node], step], attrs, source=node.source)
                 went[node.result] = row
             elif node not in left_out:
                 copy_node(inner, node, went)

@@ -3,7 +3,8 @@
 `(a + b)[:, :n]` becomes `a[:, :n] + b[:, :n]`, so that what is computed from different slices of one array can be one
 loop; `(a @ b)[:, n:]` becomes `a @ b[:, n:]`.
 
-In: any graph. Out: no value made by an elementwise op or `matmul` whose every use is a fixed slice of it.
+In: any graph. Out: no value made by an elementwise op or `matmul` whose every use is a fixed slice of it, but for sums
+of a product with an array of its size (the product is then added as it is computed) and products used in several parts.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ def sink_slices(graph: Graph) -> Graph:
         for v in node.operands:
             readers.setdefault(v, []).append(node)
     kept = set(graph.outputs)
+    made = {v: node for node in graph.nodes for v in node.results}
     sliced = {
         v: [node.attrs["key"] for node in readers[v]]
         for node in graph.nodes
-        if _can_sink(node)
+        if _can_sink(node) and not _accumulates(node, made)
         for v in node.results
         if v not in kept and v in readers and all(map(_is_slice, readers[v])) and _pays(node, readers[v])
     }
@@ -33,7 +35,6 @@ def sink_slices(graph: Graph) -> Graph:
         return graph
     builder = Builder(name=graph.name)
     went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in graph.inputs}
-    made = {v: node for node in graph.nodes for v in node.results}
     sunk: dict[tuple[Value, str], Value] = {}
 
     def take(value: Value, key: Key) -> Value:
@@ -70,6 +71,13 @@ def _can_sink(node: Node) -> bool:
     if node.op.name == "matmul":
         return all(v.tensor.rank == 2 for v in node.operands)
     return Trait.ELEMENTWISE in node.op.traits
+
+
+def _accumulates(node: Node, made: dict[Value, Node]) -> bool:
+    """Whether a node adds a product to an array of its size: a matrix product can do that itself."""
+    if node.op.name != "add" or any(v.type != node.result.type for v in node.operands):
+        return False
+    return any(v in made and made[v].op.name == "matmul" for v in node.operands)
 
 
 def _pays(node: Node, slices: list[Node]) -> bool:

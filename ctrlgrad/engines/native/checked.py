@@ -401,7 +401,7 @@ def buffers_of(execution: Execution) -> dict[int, Buffer]:
     for place, entry in enumerate(execution.program.entries, FIRST_ENTRY):
         kind, position = entry.kind, entry.position
         if kind in ("operand", "constant"):
-            buffers[place] = Buffer(f"{kind} {position}", execution.kept[place], writable=False)
+            buffers[place] = Buffer(f"{kind} {position}", execution.kept[place], writable=entry.is_writable)
         elif kind == "temporary":
             buffers[place] = Buffer(f"the temporary at place {place}", execution.temporaries[place], given=0)
         elif kind == "scalar":

@@ -61,6 +61,8 @@ class Entry:
     name: str = ""
     array: np.ndarray | None = None
     dtype: np.dtype | None = None
+    # Of an operand: whether the loop may write to it, its rows being read for the last time.
+    is_writable: bool = False
     size: Size | None = None
 
 

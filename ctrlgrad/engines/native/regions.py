@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from ctrlgrad.engines.native.elementary_table import KERNELS
 from ctrlgrad.engines.native.expressions import expression, type_name
@@ -275,7 +276,42 @@ class RegionWriter(Writer):
 
     # Nodes.
 
+    def adder(self, product: Node) -> tuple[Node, Value] | None:
+        """The sum that a product is only used in, and the other term, if that is at hand: then BLAS can add it."""
+        result = product.result
+        graph = self.frame.graph
+        if result.tensor.dtype.kind not in "fc" or uses_of(graph)[result] != 1 or result in graph.outputs:
+            return None
+        node = next(n for n in graph.nodes if result in n.operands)
+        if node.op.name != "add" or any(v.type != result.type for v in node.operands):
+            return None
+        (other,) = [v for v in node.operands if v is not result]
+        return (node, other) if other in self.frame.items and node not in self.done else None
+
+    def may_write(self, operand: Value) -> bool:
+        """Whether a captured array may be written to: not where a chunk may have to run again."""
+        position = self.node.regions[1].inputs.index(operand) if operand in self.node.regions[1].inputs else -1
+        if position < 0 or any(state.use.inside for state in self.stacks):
+            return False
+        for place, entry in enumerate(self.entries):
+            if entry.kind == "operand" and entry.position == position:
+                self.entries[place] = replace(entry, is_writable=True)
+        return True
+
+    def start_sum(self, node: Node, other: Value) -> Ref:
+        """The array of a sum, holding one term of it already."""
+        self.done.add(node)
+        term = self.tensor(other)
+        if other in self.last_uses and isinstance(term, Ref) and term.is_contiguous:
+            self.flush()
+            return term
+        target = self.place(node.result)
+        self.copy(term, target)
+        return target
+
     def visit(self, node: Node) -> None:
+        if node in self.done:
+            return
         if Trait.ELEMENTWISE in node.op.traits:
             self.elementwise(node)
             return

@@ -12,7 +12,7 @@ from ctrlgrad.engines.native.frames import Frame, Layout, StackState, Tensor, me
 from ctrlgrad.engines.native.layout import Ref, Scalar, Sizes, Splat, plus, product, row_major, times
 from ctrlgrad.engines.native.program import FIRST_ENTRY, Entry, Site
 from ctrlgrad.engines.native.shapes import Shapes
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, Value
 
 
 class Writer:
@@ -44,6 +44,9 @@ class Writer:
         # Pushes whose value was computed right into the slot.
         self.in_slot: set[Node] = set()
         self.in_branch = 0
+        # Sums that were computed with the product in them, and values whose memory nothing reads again.
+        self.done: set[Node] = set()
+        self.last_uses: set[Value] = set()
 
     # Text.
 

@@ -72,6 +72,8 @@ def _getitem(e: RegionWriter, node: Node) -> None:
     view = Ref(view.base, view.offset, e.shapes.sizes(node.result), view.strides, view.dtype)
     if view.shape and _is_overwritten(e, node):
         view = e.copied(view)
+    if node.attrs.get("last_use") and e.may_write(x):
+        e.last_uses.add(node.result)
     give(e, node.result, view)
 
 

@@ -18,22 +18,29 @@ from ctrlgrad.ir import Node
 @rule("matmul")
 def _matmul(e: RegionWriter, node: Node) -> None:
     a, b = (e.ref(v) for v in node.operands)
-    dtype = node.result.tensor.dtype
-    placed = e.place(node.result)
+    a, b = (x if _is_matrix(x) else e.copied(x) for x in map(_as_matrix, (a, b)))
+    dtype, value, adds = node.result.tensor.dtype, node.result, False
+    adder = e.adder(node)
+    if adder is not None:
+        placed, value, adds = e.start_sum(*adder), adder[0].result, True
+    else:
+        placed = e.place(node.result)
     target = _as_matrix(placed)
     if not _is_matrix(target):
-        placed = target = e.temporary(target.shape, dtype)
-    a, b = (x if _is_matrix(x) else e.copied(x) for x in map(_as_matrix, (a, b)))
+        own = e.temporary(target.shape, dtype)
+        if adds:
+            e.copy(placed, own)
+        placed = target = own
     batch = target.shape[:-2]
     sides = [broadcast(Ref(x.base, x.offset, x.shape, x.strides, x.dtype), (*batch, *x.shape[-2:])) for x in (a, b)]
     with e.nest(batch, [_leading(x) for x in (*sides, target)]) as (index, _):
         places = [index(k) for k in range(3)]
-        _product(e, a, b, target, places)
+        _product(e, a, b, target, places, adds)
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     e.notes.append(
         f"matrix product [{m}, {k}] @ [{k}, {n}] of {dtype.name}" + (f" for each of {product(batch)}" if batch else "")
     )
-    e.frame.items[node.result] = placed
+    e.frame.items[value] = placed
 
 
 def _leading(x: Ref) -> Ref:
@@ -69,21 +76,21 @@ def _is_leading(stride: Size, width: Size) -> bool:
     return stride.factor >= width.factor
 
 
-def _product(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> None:
-    """One product of matrices. Row-major C = A B is column-major C^T = B^T A^T."""
+def _product(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str], adds: bool) -> None:
+    """One product of matrices, added to what C holds if it `adds`. Row-major C = A B is column-major C^T = B^T A^T."""
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
     if c.dtype.kind not in "fc":
         _plain_product(e, a, b, c, places)
         return
     one, zero = literal(c.dtype.type(1)), literal(c.dtype.type(0))
-    if ZERO in (m, n):
+    if ZERO in (m, n) or (adds and k == ZERO):
         return
     if k == ZERO:  # BLAS would leave the result as it is
         part = Ref(c.base, places[2], c.shape[-2:], c.strides[-2:], c.dtype)
         e.copy(Splat(Scalar(zero, c.dtype), part.shape), part)
         return
     if ONE in (m, n):
-        _matrix_vector(e, a, b, c, places)
+        _matrix_vector(e, a, b, c, places, adds)
         return
     given = []
     for ref, place in zip((b, a), (places[1], places[0]), strict=True):
@@ -91,7 +98,8 @@ def _product(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> 
         given.append((ord("N") if in_rows else ord("T"), f"shifted({ref.base}, {place})", leading))
     (tb, pb, ldb), (ta, pa, lda) = given
     e.line(
-        f"gemm({_routine(e, 'gemm', c.dtype)}, {tb}, {ta}, {n}, {m}, {k}, {one}, {pb}, {ldb}, {pa}, {lda}, {zero}, "
+        f"gemm({_routine(e, 'gemm', c.dtype)}, {tb}, {ta}, {n}, {m}, {k}, {one}, {pb}, {ldb}, {pa}, {lda}, "
+        f"{one if adds else zero}, "
         f"shifted({c.base}, {places[2]}), {c.strides[-2]})"
     )
 
@@ -112,7 +120,7 @@ def _routine(e: RegionWriter, name: str, dtype: np.dtype) -> str:
     return name
 
 
-def _matrix_vector(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str]) -> None:
+def _matrix_vector(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str], adds: bool) -> None:
     """A product with a vector on one side. A matrix in rows is its transpose in columns."""
     if c.shape[-1] == ONE:
         matrix, vector, (place, vector_place), turned = a, b, places[:2], True
@@ -128,7 +136,7 @@ def _matrix_vector(e: RegionWriter, a: Ref, b: Ref, c: Ref, places: Sequence[str
     one, zero = literal(c.dtype.type(1)), literal(c.dtype.type(0))
     given = f"shifted({matrix.base}, {place}), {leading}, shifted({vector.base}, {vector_place}), {_step(step)}"
     result = f"shifted({c.base}, {places[2]}), {_step(step_c)}"
-    e.line(f"gemv({_routine(e, 'gemv', c.dtype)}, {flag}, {m}, {n}, {one}, {given}, {zero}, {result})")
+    e.line(f"gemv({_routine(e, 'gemv', c.dtype)}, {flag}, {m}, {n}, {one}, {given}, {one if adds else zero}, {result})")
 
 
 def _step(stride: Size) -> Size:
