@@ -28,6 +28,7 @@ from ctrlgrad.verify.report import GradientReport, Row
 
 # Nothing is cut where no terminal limits the width.
 _UNLIMITED = 400
+_LEAST_WIDTH = 110
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,8 @@ def print_report(name: str, report: GradientReport, names: Sequence[str]) -> Non
     console = Console()
     if not console.is_terminal:
         console = Console(width=_UNLIMITED)
+    elif console.width < _LEAST_WIDTH:  # rather lines that the terminal breaks than columns that are left out
+        console = Console(width=_LEAST_WIDTH)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for label in ("argument", "order", "mode", "judge"):
         table.add_column(label, vertical="bottom", overflow="fold", no_wrap=label != "argument")

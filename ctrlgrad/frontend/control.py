@@ -57,8 +57,9 @@ def while_loop(
         init: the first carry, a pytree of arrays, numbers and tensors. A Python number takes the dtype that
             the body gives it.
         maximum_iterations: an error if the condition still holds after so many iterations.
-        parallel_iterations: how many iterations the dataflow engine may have in flight.
-        swap_memory: whether saved values may leave the device; None lets the memory manager decide.
+        parallel_iterations: how many iterations an engine that runs several at once may have in flight. Today's engines
+            run one after the other.
+        swap_memory: whether saved values may leave the device; None leaves it to the engine. Today's engines keep them.
         checkpoint: how the backward pass gets its values back; None saves them.
         name: how errors and profiles call the loop.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
-from ctrlgrad.engines.native.frames import Item, StackState
-from ctrlgrad.engines.native.layout import ONE, Ref, Scalar, Splat, row_major
+from ctrlgrad.engines.native.frames import Item, StackState, makes_memory
+from ctrlgrad.engines.native.layout import ONE, Ref, Scalar, Splat, product, row_major, times
 from ctrlgrad.engines.native.program import FIRST_ENTRY, Entry, LoopProgram, Status
 from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.stack_uses import stack_use
@@ -23,9 +24,12 @@ class Emitter(RegionWriter):
         states: list[Item] = [self._carry(captures + i, v) for i, v in enumerate(carries)]
         for text in ("trips = 0", "status = 0"):
             self.line(text)
+        self._settle(body, states)
         with self.block("while True:"):
             for i, v in enumerate(carries):
-                if isinstance(states[i], Ref):
+                if i in self.settled:
+                    self._point_into_stack(i)
+                elif isinstance(states[i], Ref):
                     self.line(f"A{i} = pointer_{v.tensor.dtype.name}(a{i})")
                     self.line(f"B{i} = pointer_{v.tensor.dtype.name}(b{i})")
             self._head(cond, [*items, *states])
@@ -42,6 +46,43 @@ class Emitter(RegionWriter):
         return LoopProgram(
             source, self.entries, uses_of_stacks, self.sites, self.shapes.dims, shapes, self.swapped, self.notes
         )
+
+    def _settle(self, body: Graph, states: Sequence[Item]) -> None:
+        """Let carries that are pushed as each iteration begins live in their stack.
+
+        The next value is written into the slot after the one that holds the current value, where the next iteration
+        finds it already pushed. The block has one row more for the last.
+        """
+        captures = self.node.attrs["captures"]
+        counts = Counter(body.outputs)
+        made = {v for node in body.nodes if makes_memory(node) for v in node.results}
+        position = {v: i for i, v in enumerate(body.inputs[captures:])}
+        by_stack = {body.inputs[s.number]: s for s in self.stacks if s.use.mode == "push" and s.use.pushes == 1}
+        for node in body.nodes:
+            if node.op.name != "stack_push" or node.operands[0] not in by_stack:
+                continue
+            i, state = position.get(node.operands[1]), by_stack[node.operands[0]]
+            if i is None or i in self.settled or not isinstance(states[i], Ref) or state.use.inside:
+                continue
+            if body.outputs[i] in made and counts[body.outputs[i]] == 1:
+                self.settled[i] = state
+                self.in_slot.add(node)
+                state.use.extra = 1
+                self._copy_state(i, body.inputs[captures + i], state, into_stack=True)
+
+    def _copy_state(self, i: int, value: Value, state: StackState, *, into_stack: bool) -> None:
+        """Between the array of a carry and the slot above its stack's rows."""
+        shape, dtype = self.shapes.sizes(value), value.tensor.dtype
+        self.line(f"A{i} = pointer_{dtype.name}(a{i})")
+        array = Ref(f"A{i}", "0", shape, row_major(shape), dtype)
+        slot = self.slot(state, state.count)
+        self.copy(*((array, slot) if into_stack else (slot, array)))
+
+    def _point_into_stack(self, i: int) -> None:
+        state = self.settled[i]
+        size = product(state.use.element)
+        self.line(f"A{i} = shifted({state.base}, {times(state.count, size)})")
+        self.line(f"B{i} = shifted({state.base}, {times(f'{state.count} + 1', size)})")
 
     def _operand(self, position: int, value: Value) -> Item:
         if isinstance(value.type, StackType):
@@ -99,7 +140,8 @@ class Emitter(RegionWriter):
         self._leave_if("trips == t[0]", Status.LIMIT)
         for state in self.stacks:
             if state.use.pushes:
-                self._leave_if(f"{state.count} + {state.use.pushes} > {state.capacity}", Status.FULL, state)
+                rows = state.use.pushes + state.use.extra
+                self._leave_if(f"{state.count} + {rows} > {state.capacity}", Status.FULL, state)
             if state.use.pops and state.use.mode == "pop":
                 self._leave_if(f"{state.count} < {state.use.pops}", Status.EMPTY, state)
 
@@ -130,10 +172,11 @@ class Emitter(RegionWriter):
             [f"A{i}" for i in range(len(states))],
             [f"B{i}" for i in range(len(states))],
             [f"s{i}" for i in range(len(states))],
+            frozenset(self.settled),
         )
-        for i in swapped:
+        self.swapped = [i for i in swapped if i not in self.settled]
+        for i in self.swapped:
             self.line(f"a{i}, b{i} = b{i}, a{i}")
-        self.swapped = swapped
 
     def _tail(self, carries: Sequence[Value], states: Sequence[Item]) -> None:
         """Write back what the driver reads."""
@@ -147,6 +190,8 @@ class Emitter(RegionWriter):
             elif isinstance(state, StackState):
                 self.line(f"t[{places['length', captures + i]}] = {state.count}")
             else:
+                if i in self.settled:
+                    self._copy_state(i, v, self.settled[i], into_stack=False)
                 self.line(f"t[{places['state', captures + i]}] = a{i}")
                 self.line(f"t[{places['other', captures + i]}] = b{i}")
 

@@ -65,9 +65,7 @@ _FUNCTIONS = frozenset(
     ]
 )
 _COMPLEX = frozenset(["exp", "log", "sqrt", "sin", "cos", "tan", "tanh", "sinh", "cosh"])
-_INTEGER = frozenset(
-    ["maximum", "minimum", "floor_divide", "remainder", "sign", "bitwise_left_shift", "bitwise_right_shift"]
-)
+_INTEGER = frozenset({"maximum", "minimum", "sign"})
 
 
 def type_name(dtype: np.dtype) -> str:

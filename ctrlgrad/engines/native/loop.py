@@ -271,7 +271,7 @@ class _Execution:
         """Give the function an array of the stack's rows."""
         use, shape = stack.use, stack.stack.shape
         if use.mode == "push":
-            room = max(use.pushes * iterations, stack.room, 1)
+            room = max(use.pushes * iterations, stack.room, 1) + use.extra
             if use.inside:
                 room = stack.room = max(stack.room, 4 * iterations)
             stack.block, stack.start = POOL.empty((room, *shape), use.dtype), 0

@@ -82,6 +82,8 @@ class StackUse:
     marks: bool
     # Whether a loop inside pushes or pops a number of rows that only a run tells.
     inside: bool
+    # Rows that a block has beyond those that are pushed: for a carry that lives in it.
+    extra: int = 0
 
     @property
     def row_bytes(self) -> int:

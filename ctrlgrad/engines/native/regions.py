@@ -356,8 +356,12 @@ class RegionWriter(Writer):
         current: Sequence[str],
         following: Sequence[str],
         scalars: Sequence[str],
+        kept: frozenset[int] = frozenset(),
     ) -> list[int]:
-        """Write a loop's body, its outputs in place of its carry; returns the carries that lie in their other array."""
+        """Write a loop's body, its outputs in place of its carry; returns the carries that lie in their other array.
+
+        Carries that are `kept` are not overwritten in place.
+        """
         carries = body.inputs[captures:]
         targets: dict[Value, Callable[[], Ref | None]] = {}
         for i, out in enumerate(body.outputs):
@@ -366,8 +370,8 @@ class RegionWriter(Writer):
                 targets[out] = self._next_target(Ref(following[i], "0", shape, row_major(shape), out.tensor.dtype))
         frame = self.region(body, dict(zip(body.inputs, items, strict=True)), targets)
         counts = Counter(body.outputs)
-        frame.in_place = {out: carries[i] for i, out in enumerate(body.outputs) if counts[out] == 1}
-        frame.own.update(v for v in carries if not isinstance(v.type, StackType))
+        frame.in_place = {out: carries[i] for i, out in enumerate(body.outputs) if counts[out] == 1 and i not in kept}
+        frame.own.update(v for i, v in enumerate(carries) if not isinstance(v.type, StackType) and i not in kept)
         self.run(frame)
         swapped, finals = [], []
         for i, (out, carry) in enumerate(zip(body.outputs, carries, strict=True)):

@@ -23,8 +23,15 @@ _INTEGER_OPS = {"add": int.__add__, "subtract": int.__sub__, "multiply": int.__m
 
 # The dtypes that generated code knows.
 _DTYPES = frozenset(
-    """bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128""".split()
-)
+    f"{kind}{bits}"
+    for kind, widths in (
+        ("int", (8, 16, 32, 64)),
+        ("uint", (8, 16, 32, 64)),
+        ("float", (32, 64)),
+        ("complex", (64, 128)),
+    )
+    for bits in widths
+) | {"bool"}
 
 Shape = tuple[int, ...]
 

@@ -44,6 +44,8 @@ class Writer:
         # Pushes whose value was computed right into the slot.
         self.in_slot: set[Node] = set()
         self.in_branch = 0
+        # Carries that live in the stack that they are pushed on, by their number.
+        self.settled: dict[int, StackState] = {}
         # Sums that were computed with the product in them, and values whose memory nothing reads again.
         self.done: set[Node] = set()
         self.last_uses: set[Value] = set()

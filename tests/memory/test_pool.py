@@ -1,0 +1,80 @@
+"""Buffers come back when nobody holds an array in them, and not before."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from ctrlgrad.memory.pool import LEAST_BYTES, BufferPool
+
+DOUBLE = np.dtype(np.float64)
+ROWS = LEAST_BYTES // 8
+
+
+def address(x: np.ndarray) -> int:
+    return int(x.ctypes.data)
+
+
+def test_a_buffer_is_used_again_when_its_array_is_gone() -> None:
+    pool = BufferPool()
+    x = pool.empty((ROWS,), DOUBLE)
+    first = address(x)
+    del x
+    assert address(pool.empty((ROWS,), DOUBLE)) == first
+
+
+def test_any_view_keeps_a_buffer() -> None:
+    pool = BufferPool()
+    x = pool.empty((2, ROWS), DOUBLE)
+    row = x[1].reshape(-1, 2).T
+    first = address(x)
+    del x
+    assert address(pool.empty((2, ROWS), DOUBLE)) != first
+    del row
+    held = [pool.empty((2, ROWS), DOUBLE) for _ in range(2)]
+    assert first in map(address, held)
+
+
+def test_arrays_in_use_do_not_overlap() -> None:
+    pool = BufferPool()
+    arrays = [pool.empty((ROWS + 7 * k,), DOUBLE) for k in range(5)]
+    for k, x in enumerate(arrays):
+        x[:] = k
+    assert [set(x) for x in arrays] == [{float(k)} for k in range(5)]
+
+
+def test_small_arrays_are_numpys_own() -> None:
+    pool = BufferPool()
+    x = pool.empty((3,), DOUBLE)
+    assert x.base is None and pool.nbytes == 0
+
+
+def test_free_buffers_are_let_go_beyond_the_limit_and_used_ones_are_not() -> None:
+    pool = BufferPool(limit=4 * LEAST_BYTES)
+    held = [pool.empty((ROWS,), DOUBLE) for _ in range(6)]
+    assert pool.nbytes >= 6 * LEAST_BYTES
+    for k, x in enumerate(held):
+        x[:] = k
+    del held[2:]
+    pool.empty((2 * ROWS,), DOUBLE)
+    assert pool.nbytes <= 4 * LEAST_BYTES + 2 * LEAST_BYTES
+    assert held[0][0] == 0 and held[1][-1] == 1
+
+
+def test_many_threads_get_arrays_of_their_own() -> None:
+    pool, wrong = BufferPool(), []
+
+    def work(number: int) -> None:
+        for k in range(200):
+            x = pool.empty((ROWS,), DOUBLE)
+            x[:] = number * 1000 + k
+            if x[0] != x[-1] or x[ROWS // 2] != number * 1000 + k:
+                wrong.append((number, k))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
