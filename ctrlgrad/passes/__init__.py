@@ -13,6 +13,7 @@ from ctrlgrad.passes.inline_calls import inline_calls
 from ctrlgrad.passes.invariants import hoist_invariants
 from ctrlgrad.passes.joins import join_updates
 from ctrlgrad.passes.products import split_products
+from ctrlgrad.passes.reads import read_first
 from ctrlgrad.passes.slices import sink_slices
 
 Pass = Callable[[Graph], Graph]
@@ -36,7 +37,7 @@ OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
 
 def simplify(graph: Graph) -> Graph:
     """What every graph goes through before it is differentiated and before it runs."""
-    return remove_dead_code(merge_common(hoist_invariants(remove_dead_code(graph))))
+    return remove_dead_code(merge_common(hoist_invariants(read_first(remove_dead_code(graph)))))
 
 
 def optimise(graph: Graph, without: Collection[str] = ()) -> Graph:
@@ -59,6 +60,7 @@ __all__ = [
     "join_updates",
     "merge_common",
     "optimise",
+    "read_first",
     "remove_dead_code",
     "simplify",
     "sink_slices",

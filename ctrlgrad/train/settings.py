@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.nn import CELLS
 
-# Chosen so that a run with the default settings takes about two minutes on two cores.
+# Chosen so that a run with the default settings takes about a minute on two cores, two on the reference engine.
 EMBEDDING = 64
 PEAK_LEARNING_RATE = 1e-2
 WARMUP_STEPS = 20
