@@ -40,7 +40,6 @@ every_program = pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 NATIVE_LOOPS = dict.fromkeys(BY_NAME, (1, 2, 4)) | {
     "tensor_array_written_forwards_read_backwards": (2, 4, 8),
     "tensor_array_written_backwards": (2, 4, 8),
-    "tensor_array_updated_two_ways": (0, 0, 0),
     "tensor_array_of_unknown_size": (2, 4, 8),
     "branch_with_different_captures": (0, 0, 0),
     "branch_with_an_empty_side": (0, 0, 0),
@@ -59,9 +58,6 @@ NATIVE_LOOPS = dict.fromkeys(BY_NAME, (1, 2, 4)) | {
 # Why loops run on the reference engine, by program and order: each reason with the number of loops.
 UNKNOWN_SIZE = "a size that broadcast_to is given depends on data"
 FALLBACKS: dict[tuple[str, int], dict[str, int]] = {
-    ("tensor_array_updated_two_ways", 0): {"a stack is used after it was changed": 1},
-    ("tensor_array_updated_two_ways", 1): {"a stack is used after it was changed": 1, "stack_new inside a loop": 1},
-    ("tensor_array_updated_two_ways", 2): {"a stack is used after it was changed": 2, "stack_new inside a loop": 2},
     ("scan_in_a_scan", 0): {"stack_new inside a loop": 1},
     ("scan_in_a_scan", 1): {"stack_new inside a loop": 1, "stack_from_tensor inside a loop": 1},
     ("scan_in_a_scan", 2): {"stack_new inside a loop": 2, "stack_from_tensor inside a loop": 2},
