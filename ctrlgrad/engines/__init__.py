@@ -52,7 +52,9 @@ def explain_native(graph: Graph, arguments: Sequence[Any]) -> Report:
 
 
 def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
-    """The graph as compiling engines run it, made once and kept with it."""
+    """The graph as compiling engines run it, made once and kept with it. Only loops gain by the passes."""
+    if not any(node.regions for node in graph.nodes):
+        return graph
     key = f"optimised without {sorted(without)}"
     if key not in graph.compiled:
         graph.compiled[key] = optimise(graph, without)

@@ -18,6 +18,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.engines import run_on, without_passes
+from ctrlgrad.engines.native.checked import checked
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, count_ops, verify, walk
@@ -195,6 +196,23 @@ def test_a_slice_of_one_row_that_leaves_none() -> None:
     graph = Case(lambda x: (x + x * 2.0)[1:] * 1.5, (x,), sink_slices).graph()
     (found,) = run_on("reference", sink_slices(graph), [x])
     assert found.shape == (0, 4)
+
+
+def test_a_batched_product_that_is_used_twice_is_not_overwritten() -> None:
+    """The recurrent product may be added in place to a row of the batch only where nothing else reads that row."""
+
+    def gated(xs: Any, w: Any, u: Any) -> Any:
+        def body(c: Any) -> Any:
+            z = xs[c[0]] @ w
+            return c[0] + 1, np.tanh(z + c[1] @ u) * z
+
+        return cnp.sum(cg.while_loop(lambda c: c[0] < xs.shape[0], body, (0, np.zeros((2, 3))))[1])
+
+    graph = optimise(Case(gated, LAYER, distribute, gradient=True, first=1).graph())
+    with checked():
+        found = run_on("native", graph, CASES["distribute"].leaves)
+    for a, b in zip(run_on("reference", graph, CASES["distribute"].leaves), found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12)
 
 
 def test_loops_with_a_maximum_stay_whole() -> None:

@@ -302,7 +302,8 @@ class RegionWriter(Writer):
         """The array of a sum, holding one term of it already."""
         self.done.add(node)
         term = self.tensor(other)
-        if other in self.last_uses and isinstance(term, Ref) and term.is_contiguous:
+        is_last = other in self.last_uses and uses_of(self.frame.graph)[other] == 1
+        if is_last and isinstance(term, Ref) and term.is_contiguous:
             self.flush()
             return term
         target = self.place(node.result)
