@@ -90,3 +90,15 @@ class GradientMismatch(CtrlgradError, AssertionError):
 
 class UserInputError(CtrlgradError, ValueError):
     """A file, an option or an argument that the command or a public function cannot use."""
+
+
+class MemoryBudgetError(CtrlgradError, MemoryError):
+    """A budget cannot be met: the request, what is used and the limit of each tier are in the message."""
+
+
+class TierRefusedError(CtrlgradError, MemoryError):
+    """A tier of memory has no bytes left, whatever the budget says: the disk is full, pinned memory was refused."""
+
+
+class BlockLostError(CtrlgradError, OSError):
+    """A block that was copied away cannot be read back, or its bytes have changed."""

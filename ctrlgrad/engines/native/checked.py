@@ -16,6 +16,7 @@ wrong (the kernels of `elementary`, types that Numba infers) is not seen here.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -295,6 +296,27 @@ def _shifted(pointer: Pointer, distance: Any) -> Pointer:
     return Pointer(pointer.buffer, pointer.start + int(distance))
 
 
+def _span(pointer: Pointer, index: Any, count: int, writes: int) -> int:
+    """As `machine.span`, on elements that are all checked first."""
+    first = pointer.place(index, "span") if count else pointer.start
+    if count:
+        pointer.place(int(index) + count - 1, "span")
+    if writes:
+        if not pointer.buffer.writable:
+            raise AccessError(f"span: {pointer.buffer.name} may only be read")
+        pointer.written[first : first + count] = b"\1" * count
+    elif pointer.written.find(0, first, first + count) >= 0:
+        raise AccessError(f"span: an element of {pointer.buffer.name} was never written")
+    return pointer.address(index)
+
+
+def _invoke(routine: int, number: int, addresses: Pointer) -> int:
+    """As `machine.invoke`."""
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(routine)
+    status: int = function(number, addresses.address(0))
+    return status
+
+
 def _sigmoid(x: Any) -> Any:
     half = x.dtype.type(0.5)
     return np.tanh(x * half) * half + half
@@ -336,7 +358,7 @@ def _functions() -> dict[str, Any]:
     names |= {f"pointer_{name}": _pointer_maker(name) for name in _DTYPES}
     names |= {name: _number(np.dtype(name)) for name in _DTYPES if name != "bool"}
     names |= {"fetch": lambda pointer, index: pointer.read(index, "fetch"), "shifted": _shifted}
-    names |= {"widest_vectors": lambda: None, "gemm": _gemm, "gemv": _gemv}
+    names |= {"widest_vectors": lambda: None, "gemm": _gemm, "gemv": _gemv, "span": _span, "invoke": _invoke}
     names |= {"put": lambda pointer, index, value: pointer.write(index, value, "put"), "inf": np.inf, "nan": np.nan}
     return names
 

@@ -44,7 +44,7 @@ class Emitter(RegionWriter):
         shapes = [None if isinstance(v.type, StackType) else self.shapes.sizes(v) for v in carries]
         uses_of_stacks = [s.use for s in self.stacks]
         return LoopProgram(
-            source, self.entries, uses_of_stacks, self.sites, self.shapes.dims, shapes, self.swapped, self.notes
+            source, self.entries, uses_of_stacks, self.sites, self.shapes.dims, shapes, self.swapped, self.notes, self.calls
         )
 
     def _settle(self, body: Graph, states: Sequence[Item]) -> None:

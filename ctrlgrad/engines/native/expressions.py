@@ -119,6 +119,15 @@ def expression(node: Node, args: Sequence[str], in_array: bool = False) -> str:
     raise NotNative(f"{name} of {first.name} has no native form")
 
 
+def has_expression(node: Node) -> bool:
+    """Whether an elementwise node has a native form."""
+    try:
+        expression(node, ["x"] * len(node.operands))
+    except NotNative:
+        return False
+    return True
+
+
 def _typed(text: str, dtype: np.dtype) -> str:
     """Integers narrower than a word are widened by arithmetic: bring them back."""
     return f"{dtype.name}({text})" if dtype.kind in "iu" else text

@@ -8,6 +8,7 @@ import numpy as np
 
 from ctrlgrad.engines.native.program import BOUND, FOUND, ITERATIONS, PLACE, TRIPS, Site, Status
 from ctrlgrad.engines.reference.control_kernels import loop_name, note, too_many_iterations
+from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError
 from ctrlgrad.ir import Node
@@ -22,11 +23,12 @@ def failure(
     before: int,
     first: int | None,
     run: Run,
+    raised: Exception | None = None,
 ) -> CtrlgradError:
     """The error of a loop, from what its function left in the table.
 
     `done` iterations were over before this chunk, `before` of them elsewhere; `first` is the first value of the first
-    carry, from which a reversed loop counts down.
+    carry, from which a reversed loop counts down; `raised` is what a reference kernel raised that it called.
     """
     place, found, bound = (int(table[i]) for i in (PLACE, FOUND, BOUND))
     site = sites[place]
@@ -42,6 +44,9 @@ def failure(
     elif status is Status.TOO_MANY_ITERATIONS:
         maximum = site.node.attrs["maximum_iterations"]
         error = too_many_iterations(site.node, maximum, maximum)
+    elif status is Status.RAISED:
+        assert raised is not None
+        error = explained(raised, site.node)
     elif name.startswith("stack_"):
         error = IndexOutOfRangeError(
             f"TensorArray: index {found} is out of range",

@@ -22,6 +22,7 @@ from ctrlgrad.engines.native.emit import Emitter
 from ctrlgrad.engines.native.failures import failure
 from ctrlgrad.engines.native.frames import Layout
 from ctrlgrad.engines.native.layout import NotNative, product
+from ctrlgrad.engines.native.outside import Outside, prepared
 from ctrlgrad.engines.native.program import (
     FIRST_ENTRY,
     LIMIT,
@@ -115,6 +116,7 @@ class Plan:
         self.captures: int = node.attrs["captures"]
         self.values = {name: found for found, name in shapes.dims.names.items()}
         self._free: list[dict[int, np.ndarray]] = []
+        self.calls = [prepared(call, self.size) for call in self.program.calls]
         self._lock = threading.Lock()
         per_iteration = sum(use.pushes * self.row_bytes(use) for use in self.program.stacks)
         self.bytes_per_iteration = per_iteration
@@ -169,6 +171,7 @@ class _Execution:
         self.scalars: dict[int, np.ndarray] = {}
         self.states: dict[int, list[np.ndarray]] = {}
         self.stacks: dict[int, _Stack] = {}
+        self.outside = Outside(plan.calls) if plan.calls else None
         uses = {use.position: use for use in plan.program.stacks}
         for place, entry in enumerate(plan.program.entries, FIRST_ENTRY):
             self._fill(place, entry, values, uses)
@@ -192,6 +195,9 @@ class _Execution:
             self.table[place] = self.temporaries[place].ctypes.data
         elif kind == "routine":
             self.table[place] = blas_address(entry.name)
+        elif kind == "outside":
+            assert self.outside is not None
+            self.table[place] = self.outside.address
         elif kind == "scalar":
             self.scalars[position] = np.array(values[position]).reshape(1)
             self.table[place] = self.scalars[position].ctypes.data
@@ -389,7 +395,10 @@ class _Execution:
 
     def _failure(self, status: Status) -> CtrlgradError:
         node, sites = self.plan.node, self.program.sites
-        return failure(node, status, self.table, sites, self.done, self.before, self.trips_at_first, self.run_state)
+        raised = self.outside.error if self.outside is not None else None
+        return failure(
+            node, status, self.table, sites, self.done, self.before, self.trips_at_first, self.run_state, raised
+        )
 
     def _check_maximum(self, maximum: int) -> None:
         """At the maximum the condition must be false."""

@@ -142,6 +142,27 @@ def shifted(typing_context: Any, pointer: Any, distance: Any) -> Any:
 
 
 @intrinsic
+def span(typing_context: Any, pointer: Any, index: Any, count: Any, writes: Any) -> Any:
+    """The address of an element, for a callback that reads (or `writes`) `count` elements from there."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ptrtoint(builder.gep(args[0], [args[1]]), ir.IntType(64))
+
+    return types.int64(pointer, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
+def invoke(typing_context: Any, address: Any, number: Any, addresses: Any) -> Any:
+    """Call back for op `number` with a table of addresses; 0 unless that raised."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(64), [ir.IntType(64), args[2].type])
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int64(types.int64, types.int64, addresses), generate
+
+
+@intrinsic
 def gemm(
     typing_context: Any,
     address: Any,

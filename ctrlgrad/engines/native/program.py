@@ -32,13 +32,16 @@ class Status(IntEnum):
     OUT_OF_RANGE = 6
     TOO_MANY_ITERATIONS = 7
     WRITTEN_TWICE = 8
+    # A reference kernel that the function called raised an exception.
+    RAISED = 9
 
 
 @dataclass(frozen=True)
 class Entry:
     """One place of the table.
 
-    "dim": the size named `name`. "operand", "constant", "temporary", "routine": an address. "state": the address of a
+    "dim": the size named `name`. "operand", "constant", "temporary", "routine": an address; "outside": that of the
+    callback for ops without a native form. "state": the address of a
     carry's current array, and "other": of the one that the next value is written to. "scalar": the address of a
     scalar carry or capture. "rows", "length", "capacity", "written": of the stack at carry `position`.
     """
@@ -49,6 +52,7 @@ class Entry:
         "constant",
         "temporary",
         "routine",
+        "outside",
         "state",
         "other",
         "scalar",
@@ -103,6 +107,15 @@ class Site:
     loops: tuple[Node, ...] = ()
 
 
+@dataclass(frozen=True)
+class OutsideCall:
+    """An op that the reference engine's kernel computes: the shapes and dtypes of its operands and results."""
+
+    node: Node
+    operands: tuple[tuple[Sizes, np.dtype], ...]
+    results: tuple[tuple[Sizes, np.dtype], ...]
+
+
 @dataclass
 class LoopProgram:
     """A compiled loop's source with all that a run needs to fill its table."""
@@ -118,3 +131,4 @@ class LoopProgram:
     swapped: list[int]
     # What the report says: a line per fused loop and matrix product.
     notes: list[str] = field(default_factory=list)
+    calls: list[OutsideCall] = field(default_factory=list)

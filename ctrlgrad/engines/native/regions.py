@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ctrlgrad.engines.native.elementary_table import KERNELS
-from ctrlgrad.engines.native.expressions import expression, type_name
+from ctrlgrad.engines.native.expressions import expression, has_expression, type_name
 from ctrlgrad.engines.native.frames import (
     Frame,
     Group,
@@ -313,7 +313,7 @@ class RegionWriter(Writer):
     def visit(self, node: Node) -> None:
         if node in self.done:
             return
-        if Trait.ELEMENTWISE in node.op.traits:
+        if Trait.ELEMENTWISE in node.op.traits and has_expression(node):
             self.elementwise(node)
             return
         from ctrlgrad.engines.native.rules import RULES  # the rules need this class first

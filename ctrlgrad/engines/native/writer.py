@@ -10,7 +10,7 @@ import numpy as np
 
 from ctrlgrad.engines.native.frames import Frame, Layout, StackState, Tensor, merged
 from ctrlgrad.engines.native.layout import Ref, Scalar, Sizes, Splat, plus, product, row_major, times
-from ctrlgrad.engines.native.program import FIRST_ENTRY, Entry, Site
+from ctrlgrad.engines.native.program import FIRST_ENTRY, Entry, OutsideCall, Site
 from ctrlgrad.engines.native.shapes import Shapes
 from ctrlgrad.ir import Node, Value
 
@@ -36,6 +36,7 @@ class Writer:
         self._loops = 0
         self._constants: dict[int, str] = {}
         self.routines: dict[str, str] = {}
+        self.calls: list[OutsideCall] = []
         self.frame: Frame = None  # type: ignore[assignment]
         # How many loops (beside the outermost) and branches stand around what is being written.
         self.in_loop = 0

@@ -62,7 +62,7 @@ class Program:
                     _execute(step, values, run)
         except Exception as error:
             assert node is not None
-            raise _explain(error, node) from error
+            raise explained(error, node) from error
         run.counters.ops += len(self.steps)
         return [values[slot] for slot in self.outputs]
 
@@ -175,8 +175,8 @@ def interpret(graph: Graph, arguments: Sequence[Any], run: Run, kernels: Kernels
         return compile_graph(graph, kernels)(list(arguments), run)
 
 
-def _explain(error: Exception, node: Node) -> CtrlgradError:
-    """The error as one of ours, with the node's place in the user's code."""
+def explained(error: Exception, node: Node) -> CtrlgradError:
+    """An error as one of ours, with the node's place in the user's code."""
     if isinstance(error, CtrlgradError):
         if error.source is None:
             error.source = node.source

@@ -1,0 +1,123 @@
+"""Ops without a native form inside compiled loops: the reference kernel runs between native pieces."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.native.checked import checked
+
+
+def factors(a: Any, steps: Any) -> Any:
+    """Cholesky factors, a determinant and a sorted value in each iteration."""
+
+    def body(carry: Any) -> Any:
+        i, x, total = carry
+        lower = cnp.linalg.cholesky(x @ x.T + 3 * np.eye(3))
+        x = cnp.tanh(lower + x * 0.5)
+        return i + 1, x, total + cnp.sort(x.reshape(-1))[2] * cnp.linalg.det(x + 2 * np.eye(3))
+
+    return cg.while_loop(lambda carry: carry[0] < steps, body, (0, a, 0.0))[2]
+
+
+A = np.random.default_rng(0).normal(size=(3, 3))
+
+
+def test_agrees_to_second_order() -> None:
+    def twice(a: Any, steps: Any) -> Any:
+        return cnp.sum(cg.grad(factors)(a, steps) ** 2)
+
+    for function in (cg.value_and_grad(factors), cg.value_and_grad(twice)):
+        expected = cg.function(function, engine="reference")(A, 4)
+        found = cg.function(function, engine="native")(A, 4)
+        with checked():
+            watched = cg.function(function, engine="native")(A, 4)
+        for other in (found, watched):
+            for x, y in zip(expected, other, strict=True):
+                np.testing.assert_allclose(y, x, rtol=1e-10)
+
+
+def test_is_named_in_the_report() -> None:
+    report = cg.function(cg.grad(factors)).explain(A, 4)
+    assert [loop.engine for loop in report.all_loops()] == ["native", "native"]
+    assert "cholesky by the reference engine" in report.loops[0].kernels
+    assert "adjugate by the reference engine" in report.loops[1].kernels
+
+
+def test_a_failing_kernel_is_the_same_error() -> None:
+    def shrinking(a: Any) -> Any:
+        def body(carry: Any) -> Any:
+            i, x = carry
+            return i + 1, cnp.linalg.cholesky(x - i * 2.0 * np.eye(3))
+
+        return cg.while_loop(lambda carry: carry[0] < 5, body, (0, a))[1]
+
+    messages = []
+    for engine in ("reference", "native"):
+        with pytest.raises(cg.errors.ExecutionError) as caught:
+            cg.function(shrinking, engine=engine)(3 * np.eye(3))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "in iteration 1 of the while_loop" in messages[0]
+
+
+def test_the_next_call_works_after_an_error() -> None:
+    function = cg.function(lambda a: factors(a, 3), engine="native")
+    before = function(A)
+    with pytest.raises(cg.errors.ExecutionError):
+        cg.function(
+            lambda a: cg.fori_loop(0, 2, lambda i, x: cnp.linalg.cholesky(x), a), engine="native"
+        )(-np.eye(3))
+    assert function(A) == before
+
+
+def test_many_threads_call_back_at_once() -> None:
+    function = cg.function(cg.value_and_grad(factors), engine="native")
+    arguments = [A * (1 + k / 10) for k in range(4)]
+    expected = [function(a, 20) for a in arguments]
+    found: dict[int, list[Any]] = {k: [] for k in range(4)}
+
+    def work(k: int) -> None:
+        for _ in range(10):
+            found[k].append(function(arguments[k], 20))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k in range(4):
+        for value, gradient in found[k]:
+            assert value == expected[k][0]
+            np.testing.assert_array_equal(gradient, expected[k][1])
+
+
+SCRIPT = """
+import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp
+f = cg.function(lambda a: cg.fori_loop(0, 9, lambda i, x: cnp.sort(x[::-1] * 0.5 + x) / 2, a), engine="native")
+print(f(np.arange(5.0)[::-1].copy()).tolist())
+"""
+
+
+def test_machine_code_from_disk_calls_back_in_another_process(tmp_path: Any) -> None:
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env={"CTRLGRAD_CACHE_DIR": str(tmp_path / "cache"), "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for _ in range(2)
+    ]
+    assert outputs[0] == outputs[1] != ""
+    assert len([p for p in (tmp_path / "cache").rglob("*") if p.is_file()]) >= 1
