@@ -36,6 +36,7 @@ def cases(engine: str, tiny: bool = False) -> list[Case]:
         _runge_kutta(engine, tiny),
         _lengths(engine, tiny),
         *_scaling(engine, tiny),
+        _memory(engine, tiny),
         _compilation(engine, tiny),
         _kept_bytes(engine, tiny),
     ]
@@ -164,6 +165,23 @@ def _scaling(engine: str, tiny: bool) -> Iterator[Case]:
         entries.append(replace(peer, label=f"jax scan, {longest:,} iterations"))
         title = f"ctrlgrad: cost per iteration by the number of iterations, gradient of a loop on {what}"
         yield Case(f"scaling-{name}", title, "iteration", tuple(entries), tolerance=1e-9)
+
+
+def _memory(engine: str, tiny: bool) -> Case:
+    """As the published table of TensorFlow's swapping (arXiv 1805.01772, table 1): time per iteration by length."""
+    lengths, size, limit = (100, 500, 1000, 2000, 4000), LARGE, 64 << 20
+    if tiny:
+        lengths, size, limit = (6, 12), TINY, 64 << 10
+    program = "benchmarks.recurrent.with_ctrlgrad:within_budget"
+    entries = []
+    for budget, label in ((None, "no budget"), (limit, "64 MiB")):
+        for n in lengths:
+            arguments = {"cell": "lstm", "form": "concat", "size": (n, *size[1:]), "budget": budget, "engine": engine}
+            # Compared are entries of one length; the first is the one that others are timed against.
+            name = f"T = {n:,}, {label}"
+            entries.append(Entry(name, "ctrlgrad", program, arguments, units=n, is_compared=False))
+    title = "LSTM training step by length, with and without a budget of 64 MiB for saved values"
+    return Case("memory", title, "iteration", tuple(entries))
 
 
 def _compilation(engine: str, tiny: bool) -> Case:

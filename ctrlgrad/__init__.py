@@ -18,8 +18,9 @@ if importlib.util.find_spec("ctrlgrad.gradients") is None:
         "elsewhere: after a plain install, Python started in the checkout finds its folder `ctrlgrad` first."
     )
 
-from ctrlgrad import debug, numpy
+from ctrlgrad import dataflow, debug, memory, numpy
 from ctrlgrad.custom import checkpoint, custom_jvp, custom_vjp
+from ctrlgrad.dataflow import device
 from ctrlgrad.errors import CtrlgradError, GradientMismatch
 from ctrlgrad.frontend.control import cond, unknown_dims, while_loop
 from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
@@ -67,7 +68,9 @@ __all__ = [
     "cond",
     "custom_jvp",
     "custom_vjp",
+    "dataflow",
     "debug",
+    "device",
     "foldl",
     "foldr",
     "fori_loop",
@@ -78,6 +81,7 @@ __all__ = [
     "jacrev",
     "jvp",
     "map",
+    "memory",
     "nn",
     "numpy",
     "optim",

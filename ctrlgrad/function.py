@@ -155,6 +155,10 @@ class Function:
                 types.append(t)
                 arrays.append(leaf.items if isinstance(leaf, EagerStack) else np.asarray(leaf))
                 keys.append(t if isinstance(t, StackType) else (t.dtype, t.rank, is_weak(leaf)))
+            elif hasattr(leaf, "__cuda_array_interface__"):
+                arrays.append(leaf)
+                types.append(TensorType(np.dtype(leaf.dtype), tuple(leaf.shape)))
+                keys.append((types[-1].dtype, types[-1].rank, False))
             elif hasattr(leaf, "__array__"):
                 arrays.append(np.asarray(leaf))
                 types.append(type_of(arrays[-1]))
@@ -320,7 +324,7 @@ def function(
 
     Args:
         fn: takes and returns pytrees of arrays and numbers. Leaves of other types are part of the signature.
-        engine: "reference"; "native" to compile every loop to machine code that has a native form; "auto" to compile
+        engine: "reference"; "cuda" to run on a GPU by CuPy, on NumPy or CuPy arrays; "native" to compile every loop to machine code that has a native form; "auto" to compile
             loops once they have run long enough for it to pay; what `ctrlgrad.options` says, if left out.
         signature: one `TensorSpec` (or pytree of them) per positional argument; None for an unknown dimension.
         name: how the graph is called.

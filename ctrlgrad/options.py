@@ -41,7 +41,8 @@ def options(**changes: Any) -> Iterator[Options]:
     """Set options for a block; the former ones come back at its end, whatever happens.
 
     Args:
-        engine: which engine runs graphs that do not name one: "auto", "native" or "reference".
+        engine: which engine runs graphs that do not name one: "auto", "native", "cuda",
+            "dataflow" or "reference".
         check_nans: stop with a `NonFiniteError` at the first op that makes a NaN or an Inf. It names the line, says
             whether it happened in a gradient, and in which iteration of each loop.
 

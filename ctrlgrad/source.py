@@ -2,12 +2,18 @@
 
 `here()` walks up the Python stack past the library's own folders and returns the first frame that is the
 user's. It costs about a microsecond, so every node can carry one.
+
+A source also says on which device the user wants what stands there (`placed_on`): whatever is derived from a node, its
+gradient above all, carries the node's source and so sits with it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -17,6 +23,8 @@ _OWN = tuple(
     os.path.join(folder, "")
     for folder in (_PACKAGE, *(os.path.join(_ROOT, name) for name in ("gradients", "stacks", "memory")))
 )
+# The model of `ctrlgrad train` is written as a user writes his.
+_AS_USER = os.path.join(_PACKAGE, "train", "")
 _MACHINERY = (os.sep + "optree" + os.sep, os.sep + "numpy" + os.sep, "<frozen ", "functools.py", "contextlib.py")
 
 
@@ -29,6 +37,8 @@ class Source:
     function: str
     # How often what stands here was differentiated: 0 for what the user wrote, 1 for its gradient.
     order: int = 0
+    # The device that the user put it on.
+    device: str | None = None
 
     def __str__(self) -> str:
         file = os.path.relpath(self.file) if _is_below_cwd(self.file) else self.file
@@ -56,7 +66,20 @@ def _is_below_cwd(file: str) -> bool:
 
 def is_own(file: str) -> bool:
     """Whether a file of code is the library's."""
-    return file.startswith(_OWN)
+    return file.startswith(_OWN) and not file.startswith(_AS_USER)
+
+
+_DEVICE: ContextVar[str | None] = ContextVar("the device that nodes are put on", default=None)
+
+
+@contextmanager
+def placed_on(device: str | None) -> Iterator[None]:
+    """Give every source that is noted in a block of code a device."""
+    token = _DEVICE.set(device)
+    try:
+        yield
+    finally:
+        _DEVICE.reset(token)
 
 
 def here() -> Source | None:
@@ -65,6 +88,6 @@ def here() -> Source | None:
     while frame is not None:
         file = frame.f_code.co_filename
         if not is_own(file) and not any(part in file for part in _MACHINERY):
-            return Source(file, frame.f_lineno, frame.f_code.co_qualname)
+            return Source(file, frame.f_lineno, frame.f_code.co_qualname, device=_DEVICE.get())
         frame = frame.f_back  # type: ignore[assignment]
     return None

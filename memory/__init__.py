@@ -1,4 +1,36 @@
-"""Memory: bytes, blocks, tiers and streams; knows no graphs and no gradients. Empty in this version."""
+"""Memory: bytes, blocks, tiers and streams under a budget; knows no graphs and no gradients.
+
+`budget` and `profile` are contexts; under a budget a `Manager` gives loops their blocks, copies them to further tiers
+and back, or lets the loops compute them again.
+"""
 
 if __name__ != "ctrlgrad.memory":
     raise ImportError("this folder is a part of ctrlgrad: import ctrlgrad.memory, not memory")
+
+from ctrlgrad.memory.block import Allocation, Block
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.chunk import Chunk
+from ctrlgrad.memory.loop import LoopMemory
+from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.recompute import Recompute
+from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.session import Session, budget, current, profile, register_device
+from ctrlgrad.memory.sizes import parse_size, show_size
+
+__all__ = [
+    "Allocation",
+    "Block",
+    "Budget",
+    "Chunk",
+    "LoopMemory",
+    "Manager",
+    "Recompute",
+    "Recording",
+    "Session",
+    "budget",
+    "current",
+    "parse_size",
+    "profile",
+    "register_device",
+    "show_size",
+]

@@ -2,7 +2,7 @@
 
 A stack is a list of blocks; a block is one contiguous array `[capacity, *element]` of which the first `count` rows
 are in use. A compiled loop appends a block per chunk that it runs, and takes rows from the last block; the rows are
-written and read in place.
+written and read in place, between `open` and `close` of the block.
 
 Invariants: no block but the last may be empty; the array of a block that another stack also holds is never
 written to (`BlockStack.copy` marks both stacks as sharing); rows at and above `count` mean nothing.
@@ -16,18 +16,23 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply
+
 
 @dataclass(slots=True)
 class Block:
     """One contiguous array of rows, `count` of them in use."""
 
-    array: np.ndarray
+    storage: Storage
     count: int
 
-    @property
-    def rows(self) -> np.ndarray:
-        """The rows in use, as a view."""
-        return self.array[: self.count]
+    def open(self) -> np.ndarray:
+        """The rows in use, until `close`."""
+        rows: np.ndarray = self.storage.open()[: self.count]
+        return rows
+
+    def close(self) -> None:
+        self.storage.close()
 
 
 @dataclass(slots=True)
@@ -41,29 +46,39 @@ class BlockStack:
     shared: bool = False
     # Which slots were written, where a loop asks; None: all of them. A slot that was not holds zeros.
     written: np.ndarray | None = None
+    # Where rows that are brought together get their memory, and where a loop that pushes is to take its blocks from, if
+    # not from its own chunk.
+    supply: Supply = UNLIMITED
+    pushing: Supply | None = None
 
     def __len__(self) -> int:
         return sum(block.count for block in self.blocks)
 
     def __iter__(self) -> Iterator[np.ndarray]:
+        """Copies of the rows, the first first."""
         for block in self.blocks:
-            yield from block.rows
+            yield from np.array(block.open())
+            block.close()
 
     @property
     def nbytes(self) -> int:
         """Bytes of the rows in use."""
-        return sum(block.rows.nbytes for block in self.blocks)
+        return len(self) * int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     def copy(self) -> BlockStack:
         """Another stack of the same rows; the rows themselves are shared from now on."""
         self.shared = True
-        blocks = [Block(block.array, block.count) for block in self.blocks]
-        return BlockStack(self.dtype, self.shape, blocks, True, self.written)
+        for block in self.blocks:
+            block.storage.share()
+        blocks = [Block(block.storage, block.count) for block in self.blocks]
+        return BlockStack(self.dtype, self.shape, blocks, True, self.written, self.supply, self.pushing)
 
-    def append(self, array: np.ndarray, count: int) -> None:
-        """Seal a block that was filled with `count` rows."""
+    def append(self, storage: Storage, count: int) -> None:
+        """Take over memory of which `count` rows were filled."""
         if count:
-            self.blocks.append(Block(array, count))
+            self.blocks.append(Block(storage, count))
+        else:
+            storage.free()
 
     def drop(self, count: int) -> None:
         """Take `count` rows off the end."""
@@ -74,46 +89,72 @@ class BlockStack:
             count -= taken
             if not last.count:
                 self.blocks.pop()
+                last.storage.free()
 
-    def top(self, count: int) -> np.ndarray:
-        """The last rows, `count` or more of them where there are as many, as one contiguous array.
+    def last(self, count: int) -> Block:
+        """A block of the last rows, `count` or more of them where there are as many.
 
         Rows that lie in several blocks are brought together; those blocks become one.
         """
         if not self.blocks:
-            return np.empty((0, *self.shape), self.dtype)
+            return Block(Resident(np.empty((0, *self.shape), self.dtype)), 0)
         gathered, number = 0, 0
         while number < len(self.blocks) and gathered < count:
             number += 1
             gathered += self.blocks[-number].count
         if number > 1:
             self._join(number)
-        return self.blocks[-1].rows if self.blocks else np.empty((0, *self.shape), self.dtype)
+        return self.blocks[-1]
 
     def _join(self, number: int) -> None:
         last = self.blocks[-number:]
-        joined = np.concatenate([block.rows for block in last])
+        count = sum(block.count for block in last)
+        joined = self._gathered(last, count)
         del self.blocks[-number:]
-        self.blocks.append(Block(joined, len(joined)))
+        self.blocks.append(Block(joined, count))
 
-    def whole(self, room: int) -> np.ndarray:
-        """All rows in one array that may be written to, with room for `room` rows at least."""
-        count = len(self)
-        if len(self.blocks) == 1 and not self.shared and len(self.blocks[0].array) >= room:
-            return self.blocks[0].array
-        # Twice as much as is asked for: then copying costs what the rows cost.
-        array = np.empty((max(2 * room, count), *self.shape), self.dtype)
-        place = 0
-        for block in self.blocks:
-            array[place : place + block.count] = block.rows
+    def _gathered(self, blocks: Sequence[Block], room: int) -> Storage:
+        """The rows of blocks in memory for `room` rows; the blocks are freed."""
+        joined = self.supply.array((room, *self.shape), self.dtype, "rows of several chunks")
+        array, place = joined.open(), 0
+        for block in blocks:
+            array[place : place + block.count] = block.open()
+            block.close()
             place += block.count
-        self.blocks = [Block(array, count)] if count else []
+            block.storage.free()
+        joined.close()
+        return joined
+
+    def whole(self, room: int) -> Storage:
+        """All rows in memory that may be written to, with room for `room` rows at least."""
+        count = len(self)
+        if len(self.blocks) == 1 and not self.shared:
+            storage = self.blocks[0].storage
+            found = len(storage.open())
+            storage.close()
+            if found >= room:
+                return storage
+        # Twice as much as is asked for: then copying costs what the rows cost.
+        storage = self._gathered(self.blocks, max(2 * room, count))
+        self.blocks = [Block(storage, count)] if count else []
         self.shared = False
-        return array
+        return storage
+
+    def replace(self, storage: Storage, count: int) -> None:
+        """The stack is what lies in memory that `whole` gave."""
+        self.blocks = [Block(storage, count)] if count else []
 
     def tensor(self) -> np.ndarray:
-        """All rows as one array `[length, *element]`; a view where they lie in one block."""
-        return self.top(len(self))[: len(self)]
+        """All rows as one array `[length, *element]`; a view where they lie in one array of this process."""
+        if len(self.blocks) == 1 and isinstance(self.blocks[0].storage, Resident):
+            return self.blocks[0].open()
+        rows = np.empty((len(self), *self.shape), self.dtype)
+        place = 0
+        for block in self.blocks:
+            rows[place : place + block.count] = block.open()
+            block.close()
+            place += block.count
+        return rows
 
     def rows(self) -> list[np.ndarray | None]:
         """All rows as the reference engine has them: a list of arrays, None for a slot never written."""
@@ -121,14 +162,16 @@ class BlockStack:
         return [np.array(row) if marks is None or marks[i] else None for i, row in enumerate(self)]
 
 
-def from_rows(dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any]) -> BlockStack:
+def from_rows(dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any], supply: Supply = UNLIMITED) -> BlockStack:
     """A block stack of given rows; None stands for a row of zeros."""
-    stack = BlockStack(dtype, shape)
+    stack = BlockStack(dtype, shape, supply=supply)
     if rows:
-        array = np.empty((len(rows), *shape), dtype)
+        storage = supply.array((len(rows), *shape), dtype, "rows")
+        array = storage.open()
         for i, row in enumerate(rows):
             array[i] = 0 if row is None else row
-        stack.append(array, len(rows))
+        storage.close()
+        stack.append(storage, len(rows))
         if any(row is None for row in rows):
             stack.written = np.array([row is not None for row in rows], np.uint8)
     return stack

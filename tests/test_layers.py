@@ -65,7 +65,7 @@ ADAPTED = {
     "cupy": {"memory", "engines"},
     "torch": {"interop"},
     "tensorflow": {"interop"},
-    "matplotlib": {"train", "cli"},
+    "matplotlib": {"train", "cli", "memory"},
     "rich": {"train", "cli", "memory"},
     "typer": {"cli"},
     "safetensors": {"train", "nn", "interop"},

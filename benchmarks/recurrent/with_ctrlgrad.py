@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,19 @@ def loop(cell: str, form: str, size: Sequence[int], engine: str = "auto", checkp
     """A training step by a `while_loop`; with `checkpoint`, its body is computed again in the backward pass."""
     loss = loop_loss(cell, form, size[3], checkpoint)
     return _program(loss, cell, form, size, engine)
+
+
+def within_budget(cell: str, form: str, size: Sequence[int], budget: int | None, engine: str = "auto") -> Program:
+    """A training step by a `while_loop` whose saved values have so many bytes of memory; the rest goes to disk."""
+    unlimited = loop(cell, form, size, engine)
+    if budget is None:
+        return unlimited
+
+    def step() -> Any:
+        with cg.memory.budget(device=budget):
+            return unlimited.step()
+
+    return replace(unlimited, step=step)
 
 
 def unrolled(cell: str, form: str, size: Sequence[int], engine: str = "auto") -> Program:

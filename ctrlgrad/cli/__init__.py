@@ -1,4 +1,5 @@
-"""The command `ctrlgrad`: `train` is the main job, `graph` prints graphs, `verify` checks derivatives.
+"""The command `ctrlgrad`: `train` is the main job, `graph` prints graphs, `verify` checks derivatives, `profile` shows
+where a loop's bytes are.
 
 This module loads typer alone; what a subcommand needs is loaded when it runs, so that `--help` is quick.
 """
@@ -48,6 +49,13 @@ def train(
     engine: Annotated[
         EngineName, typer.Option(help="What runs the steps; auto: native where it is installed.")
     ] = EngineName.auto,
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory for saved values, such as 32MiB; the rest is swapped or recomputed."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Record the memory of three steps: memory.txt, .json and .png in --out.")
+    ] = False,
     text: Annotated[
         Path | None,
         typer.Option(help="A text file in UTF-8.", show_default="the language reference inside Python"),
@@ -71,8 +79,8 @@ def train(
 
     with reported():
         numbers = {"hidden": hidden, "layers": layers, "batch": batch, "steps": steps, "seed": seed}
-        options = {"cell": cell.value, "engine": engine.value, **numbers}
-        train_and_report(options, text, out, resume=resume, verify=verify, as_json=json)
+        options = {"cell": cell.value, "engine": engine.value, "memory_budget": memory_budget, **numbers}
+        train_and_report(options, text, out, resume=resume, verify=verify, as_json=json, profile=profile)
 
 
 @app.command()
@@ -83,6 +91,12 @@ def graph(
     sources: Annotated[
         bool, typer.Option("--sources", help="Show the file and line that each node comes from.")
     ] = False,
+    lowered: Annotated[
+        bool, typer.Option("--lowered", help="Print it lowered to Switch, Merge, Enter, Exit and NextIteration.")
+    ] = False,
+    partitioned: Annotated[
+        bool, typer.Option("--partitioned", help="Print what each device runs, with Send and Recv between them.")
+    ] = False,
 ) -> None:
     """Print the graph that a function is traced to.
 
@@ -90,10 +104,11 @@ def graph(
     graph's. With --grad, the gradient is with respect to the first of them.
     """
     from ctrlgrad.cli.errors import reported
-    from ctrlgrad.cli.graph import graph_text
+    from ctrlgrad.cli.graph import graph_text, stage_of
 
     with reported():
-        typer.echo(graph_text(target, grad=grad, dot=dot, sources=sources))
+        stage = stage_of(lowered=lowered, partitioned=partitioned, sources=sources)
+        typer.echo(graph_text(target, grad=grad, dot=dot, sources=sources, stage=stage))
 
 
 @app.command()
@@ -123,6 +138,39 @@ def verify(
 
     with reported():
         verify_and_report(target, npz, request_of(order, modes, against, seed), as_json=json)
+
+
+@app.command()
+def profile(
+    target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="A file, and a function in it.")],
+    device_budget: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Device memory, such as 64MiB.", show_default="no limit")
+    ] = None,
+    host_budget: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Pinned host memory, for devices that have it.", show_default="no limit"),
+    ] = None,
+    disk: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where spilled blocks go.", show_default="the system's temporary folder"),
+    ] = None,
+    grad: Annotated[bool, typer.Option("--grad", help="Run the gradient with respect to the first argument.")] = False,
+    output: Annotated[Path, typer.Option(metavar="STEM", help="Write STEM.txt, STEM.json and STEM.png.")] = Path(
+        "memory-profile"
+    ),
+) -> None:
+    """Run a function under a memory budget and show what its loops kept, moved, computed again and waited for.
+
+    The arguments are what the file's function example_args() returns, a tuple. The function runs twice; the second run,
+    when everything is compiled, is shown. STEM.json is a trace that https://ui.perfetto.dev opens.
+
+    Exit codes: 0 done; 1 the function failed; 2 unusable input, or a budget that is too small.
+    """
+    from ctrlgrad.cli.errors import reported
+    from ctrlgrad.cli.profile import Limits, profile_and_report
+
+    with reported():
+        profile_and_report(target, Limits(device_budget, host_budget, disk), output, grad=grad)
 
 
 # What the usual builds of NumPy read, when they are loaded, for the number of threads of a matrix product.

@@ -16,6 +16,7 @@ from rich.text import Text
 from ctrlgrad.cli.errors import FAILED, print_error
 from ctrlgrad.engines import has_native
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.memory import parse_size
 from ctrlgrad.train import corpus, metrics, trainer
 from ctrlgrad.train.metrics import Metrics, Summary
 from ctrlgrad.train.settings import Settings
@@ -28,7 +29,14 @@ _WEIGHT = 0.1
 
 
 def train_and_report(
-    options: Mapping[str, Any], text: Path | None, out: Path | None, *, resume: bool, verify: bool, as_json: bool
+    options: Mapping[str, Any],
+    text: Path | None,
+    out: Path | None,
+    *,
+    resume: bool,
+    verify: bool,
+    as_json: bool,
+    profile: bool = False,
 ) -> None:
     """Run `ctrlgrad train`; raises the library's errors, `Interrupted`, and `typer.Exit` where the check fails."""
     console = Console(quiet=as_json)
@@ -36,7 +44,13 @@ def train_and_report(
     out = _folder(out, resume)
     trainer.check_folder(out, resume)
     text_corpus = corpus.load(text, settings.batch)
-    job = trainer.prepare(settings, text_corpus, out, resume)
+    if profile and settings.engine != "native":
+        raise UserInputError(
+            "--profile: only the native engine records where bytes are",
+            expected="--engine native, with numba and scipy installed",
+            got=f"--engine {settings.engine}",
+        )
+    job = trainer.prepare(settings, text_corpus, out, resume, profile)
     console.print(_headline(job), highlight=False)
     if verify:
         comparison = compare_with_jax(job)
@@ -62,7 +76,8 @@ def _settings(options: Mapping[str, Any]) -> Settings:
     engine = options["engine"]
     if engine == "auto":
         engine = "native" if has_native() else "reference"
-    return Settings(**{**options, "engine": engine})
+    limit = parse_size(options["memory_budget"])
+    return Settings(**{**options, "engine": engine, "memory_budget": limit})
 
 
 def _folder(out: Path | None, resume: bool) -> Path:

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from ctrlgrad import memory
 from ctrlgrad.engines.auto import auto_kernels, has_native
 from ctrlgrad.engines.block_kernels import as_lists
+from ctrlgrad.engines.chunks import chunk_bytes, current
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
 from ctrlgrad.engines.report import Report, explain
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.ir import Graph
+from ctrlgrad.ir import Graph, walk
 from ctrlgrad.passes import OPTIMISATIONS, optimise
 
-ENGINES = ("auto", "native", "reference")
+ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
+
+# (graph, arguments, check_nans) -> outputs
+Runner = Callable[[Graph, Sequence[Any], bool], list[Any]]
+# Engines that run a whole graph in a way of their own; they stand above this layer and put themselves here.
+_RUNNERS: dict[str, Runner] = {}
+
+
+def register_engine(name: str, runner: Runner) -> None:
+    """Say how the engine of a name in `ENGINES` runs graphs."""
+    _RUNNERS[name] = runner
 
 
 def kernels_of(engine: str) -> Kernels:
     """What an engine runs nodes by."""
-    if engine == "reference":
+    # The CUDA engine runs regions, not nodes; where every node is looked at, the reference kernels run them.
+    if engine in ("reference", "cuda"):
         return REFERENCE
     if engine == "auto":
         return auto_kernels()
@@ -38,11 +51,45 @@ def kernels_of(engine: str) -> Kernels:
 
 def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool = False) -> list[Any]:
     """The outputs of a graph for the given arrays (and lists, for stacks), by an engine."""
+    if engine != "cuda":
+        _check_on_host(engine, arguments)
+    if engine in _RUNNERS:
+        return _RUNNERS[engine](graph, arguments, check_nans)
+    if engine == "cuda" and not check_nans:
+        return _run_on_cuda(graph, arguments)
+    if current() is None and _asks_for_memory(graph):
+        with memory.budget():
+            return run_on(engine, graph, arguments, check_nans)
     run = Run(finite=FiniteCheck() if check_nans else None)
-    kernels = kernels_of(engine)
+    kernels = kernels_of(engine if current() is None else _counting(engine))
     if kernels is REFERENCE or run.is_watched:
         return as_lists(interpret(graph, arguments, run, kernels))
     return as_lists(interpret(_optimised(graph, current_without()), arguments, run, kernels))
+
+
+def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:
+    for position, x in enumerate(arguments):
+        if hasattr(x, "__cuda_array_interface__"):
+            raise UserInputError(
+                f"array {position} lies on a GPU, and engine={engine!r} computes on the processor",
+                expected="NumPy arrays, or engine='cuda'",
+                got=type(x).__name__,
+                hint="use cg.options(engine='cuda'), or pass array.get()",
+            )
+
+
+def _run_on_cuda(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+    from ctrlgrad.engines.cuda.cupy_library import cupy_library
+    from ctrlgrad.engines.cuda.engine import run_on_device
+
+    if current() is not None:
+        raise UserInputError(
+            "memory: the CUDA engine keeps every saved value on the device, whatever the budget",
+            expected="the native engine, for budgets, profiles, swap_memory and checkpoint",
+            got="engine='cuda'",
+            hint="use engine='native', or call outside of ctrlgrad.memory.budget",
+        )
+    return run_on_device(cupy_library(), _optimised(graph, current_without()), arguments)
 
 
 def explain_native(graph: Graph, arguments: Sequence[Any]) -> Report:
@@ -51,13 +98,36 @@ def explain_native(graph: Graph, arguments: Sequence[Any]) -> Report:
     return explain(_optimised(graph, current_without()), arguments)
 
 
+def _asks_for_memory(graph: Graph) -> bool:
+    """Whether the user of a loop says what is to be done with its saved values."""
+    if "asks for memory" not in graph.compiled:
+        graph.compiled["asks for memory"] = any(
+            node.attrs.get("swap_memory") or node.attrs.get("checkpoint") is not None for node in walk(graph)
+        )
+    asks: bool = graph.compiled["asks for memory"]
+    return asks
+
+
+def _counting(engine: str) -> str:
+    """The engine in a session: one that counts bytes."""
+    if engine == "reference" or not has_native():
+        raise UserInputError(
+            "memory: the reference engine keeps every saved value, whatever the budget",
+            expected="the native engine, for budgets, profiles, swap_memory and checkpoint",
+            got="engine='reference'" if engine == "reference" else "an installation without numba and scipy",
+            hint="use engine='native'; pip install 'ctrlgrad[native]'",
+        )
+    return "native" if engine == "auto" else engine
+
+
 def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
     """The graph as compiling engines run it, made once and kept with it. Only loops gain by the passes."""
     if not any(node.regions for node in graph.nodes):
         return graph
-    key = f"optimised without {sorted(without)}"
+    nbytes = chunk_bytes()
+    key = f"optimised without {sorted(without)}, for chunks of {nbytes} bytes"
     if key not in graph.compiled:
-        graph.compiled[key] = optimise(graph, without)
+        graph.compiled[key] = optimise(graph, without, nbytes)
     optimised: Graph = graph.compiled[key]
     return optimised
 
@@ -91,6 +161,7 @@ __all__ = [
     "explain_native",
     "has_native",
     "kernels_of",
+    "register_engine",
     "run_on",
     "without_passes",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.account import current, empty
 from ctrlgrad.engines.products import matmul
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.table import InPlace, Pure
@@ -53,11 +54,27 @@ def _to_tensor(node: Node) -> Callable[..., Any]:
     return lambda s, *dims: s.tensor() if isinstance(s, BlockStack) else kernel(s, *dims)
 
 
+def _push(node: Node) -> Callable[[list[Any], Run], Any]:
+    """Rows that an interpreted loop pushes stay where they are; in a session they count."""
+    kernel = _in_place(REFERENCE.in_place["stack_push"])(node)
+
+    def push(operands: list[Any], run: Run) -> Any:
+        if current() is not None:
+            row = empty(np.shape(operands[1]), operands[1].dtype, "a row that an interpreted loop pushed")
+            row[...] = operands[1]
+            operands[1] = row
+            del row
+        return kernel(operands, run)
+
+    return push
+
+
 def with_blocks(name: str, loop: Control) -> Kernels:
     """The reference engine's kernels, able to take block stacks, with another way to run loops."""
     pure, in_place = dict(REFERENCE.pure), dict(REFERENCE.in_place)
     pure |= {op: _pure(table) for op, table in pure.items() if op.startswith("stack_")}
     in_place |= {op: _in_place(table) for op, table in in_place.items() if op.startswith("stack_")}
+    in_place["stack_push"] = _push
     pure |= {"stack_length": _length, "stack_to_tensor": _to_tensor, "matmul": lambda node: matmul}
     return Kernels(name, pure, in_place, {**REFERENCE.control, "while": loop})
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.memory.pool import POOL
+from ctrlgrad.engines.account import empty
 
 # Multiplications from which a product counts as large.
 LARGE = 1 << 18
@@ -33,7 +33,7 @@ def _gemm(name: str, number: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     (m, k), n = a.shape, b.shape[1]
     a, flag_a, leading_a = _laid_out(a)
     b, flag_b, leading_b = _laid_out(b)
-    c = POOL.empty((m, n), a.dtype)
+    c = empty((m, n), a.dtype, "a matrix product")
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 13)(blas_address(name))
     sizes = (ctypes.c_int * 6)(n, m, k, leading_b, leading_a, n)
     start, step = ctypes.addressof(sizes), ctypes.sizeof(ctypes.c_int)

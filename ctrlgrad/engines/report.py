@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad.engines.block_kernels import as_lists
+from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference import Run, interpret
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
 from ctrlgrad.engines.reference.interpreter import Program
-from ctrlgrad.ir import Graph, Node, definitions
+from ctrlgrad.ir import Graph, Node
 
 
 @dataclass(frozen=True)
@@ -113,32 +114,14 @@ def _loop(node: Node, plans: Any, interpreted: InterpretedLoop) -> LoopReport:
     for use in plan.program.stacks:
         if use.pushes:
             nbytes = use.pushes * plan.row_bytes(use)
-            report.pushes.append(_push(node, use.position, nbytes))
+            pushed = describe(node, use.position)
+            report.pushes.append(Push(pushed.name, nbytes, pushed.reason, pushed.source))
     return report
 
 
 def _product(node: Node) -> str:
     a, b = (v.tensor for v in node.operands)
     return f"matrix product {a} @ {b}"
-
-
-def _push(loop: Node, position: int, nbytes: int) -> Push:
-    """What stands behind a pushed value."""
-    body = loop.regions[1]
-    stack = body.inputs[position]
-    made = definitions(body)
-    for node in body.nodes:
-        if node.op.name == "stack_push" and node.operands[0] is stack:
-            value = node.operands[1]
-            maker = made.get(value)
-            if maker is None:
-                return Push(stack.hint or "stack", nbytes, "a value that the loop carries, needed backwards", _at(node))
-            return Push(stack.hint or "stack", nbytes, f"the result of {maker.op.name}, needed backwards", _at(maker))
-    return Push(stack.hint or "stack", nbytes, "pushed in a branch or a loop inside", "")
-
-
-def _at(node: Node) -> str:
-    return f" (at {node.source})" if node.source is not None else ""
 
 
 __all__ = ["LoopReport", "Push", "Report", "explain"]

@@ -34,7 +34,7 @@ class LoopOptions:
     maximum_iterations: int | None = None
     parallel_iterations: int = 32
     swap_memory: bool | None = None
-    checkpoint: Any = None
+    checkpoint: bool | int | None = None
     name: str | None = None
 
 
@@ -46,7 +46,7 @@ def while_loop(
     maximum_iterations: int | None = None,
     parallel_iterations: int = 32,
     swap_memory: bool | None = None,
-    checkpoint: Any = None,
+    checkpoint: bool | int | None = None,
     name: str | None = None,
 ) -> Any:
     """Repeat `carry = body_fun(carry)` as long as `cond_fun(carry)` is true; as `jax.lax.while_loop`.
@@ -57,10 +57,13 @@ def while_loop(
         init: the first carry, a pytree of arrays, numbers and tensors. A Python number takes the dtype that
             the body gives it.
         maximum_iterations: an error if the condition still holds after so many iterations.
-        parallel_iterations: how many iterations an engine that runs several at once may have in flight. Today's engines
-            run one after the other.
-        swap_memory: whether saved values may leave the device; None leaves it to the engine. Today's engines keep them.
-        checkpoint: how the backward pass gets its values back; None saves them.
+        parallel_iterations: how many iterations the engine "dataflow" may have in flight; the others run one after the
+            other. The result does not depend on it.
+        swap_memory: True to copy saved values to slower memory, False to keep them on the device; None leaves it to the
+            memory manager, which does what the budget asks for (`ctrlgrad.memory.budget`).
+        checkpoint: True to compute the values of a chunk of iterations again from the state at its start, instead of
+            saving them; a number to keep at most so many of these states, and go back to an earlier one where one is
+            missing. None leaves it to the memory manager, False rules it out.
         name: how errors and profiles call the loop.
 
     Returns:
@@ -97,6 +100,36 @@ def _check_options(options: LoopOptions) -> None:
                 got=repr(value),
                 hint=f"leave {label} out, or pass a number of iterations that is known when the program is written",
             )
+    _check_memory_options(options)
+
+
+def _check_memory_options(options: LoopOptions) -> None:
+    kinds = (
+        ("swap_memory", options.swap_memory, isinstance(options.swap_memory, bool | None), "True, False or None"),
+        (
+            "checkpoint",
+            options.checkpoint,
+            isinstance(options.checkpoint, bool | None) or (isinstance(options.checkpoint, int) and options.checkpoint > 0),
+            "True, False, None or the number of states to keep",
+        ),
+    )
+    for label, value, is_usable, expected in kinds:
+        if not is_usable:
+            raise UserInputError(
+                f"while_loop: {label} is not usable",
+                source=here(),
+                expected=expected,
+                got=repr(value),
+                hint=f"leave {label} out to have the memory manager choose",
+            )
+    if options.swap_memory and options.checkpoint:
+        raise UserInputError(
+            "while_loop: swap_memory and checkpoint are two ways to do without the same memory",
+            source=here(),
+            expected="one of them",
+            got=f"swap_memory=True, checkpoint={options.checkpoint!r}",
+            hint="leave both out to have the memory manager choose for each chunk",
+        )
 
 
 def _while(

@@ -29,6 +29,8 @@ class Settings:
     seed: int = 0
     # Engines agree within rounding, not to the bit: a run keeps to one.
     engine: str = "reference"
+    # Bytes of device memory for saved values; it decides how long chunks are, and so the last bits of sums.
+    memory_budget: int | None = None
 
     def __post_init__(self) -> None:
         if self.cell not in CELLS:
@@ -36,6 +38,13 @@ class Settings:
         for name, least in (("hidden", 1), ("layers", 1), ("batch", 1), ("steps", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UserInputError(f"--{name}: too small", expected=f"at least {least}", got=str(getattr(self, name)))
+        if self.memory_budget is not None and self.engine != "native":
+            raise UserInputError(
+                "--memory-budget: the engine keeps every saved value, whatever the budget",
+                expected="--engine native, with numba and scipy installed",
+                got=f"--engine {self.engine}",
+                hint="pip install 'ctrlgrad[native]', or leave out --memory-budget",
+            )
 
-    def as_dict(self) -> dict[str, str | int]:
+    def as_dict(self) -> dict[str, str | int | None]:
         return asdict(self)

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 
 from ctrlgrad import optim
 from ctrlgrad.errors import ExecutionError, UserInputError
-from ctrlgrad.train import checkpoint, metrics
+from ctrlgrad.train import checkpoint, memory, metrics
 from ctrlgrad.train.checkpoint import Identity, State
 from ctrlgrad.train.corpus import Corpus, TrainingOrder, validation_batches
 from ctrlgrad.train.metrics import Metrics, Summary
@@ -60,6 +60,8 @@ class Job:
     out: Path
     state: State
     identity: Identity
+    # Whether a few steps are recorded (`ctrlgrad.train.memory`).
+    is_profiled: bool = False
 
     @property
     def checkpoint(self) -> Path:
@@ -86,7 +88,7 @@ def check_folder(out: Path, resume: bool) -> None:
         )
 
 
-def prepare(settings: Settings, corpus: Corpus, out: Path, resume: bool) -> Job:
+def prepare(settings: Settings, corpus: Corpus, out: Path, resume: bool, is_profiled: bool = False) -> Job:
     """Make the model and its first state, or read the state of the run to continue."""
     check_folder(out, resume)
     model = Model(settings, corpus.symbols)
@@ -98,7 +100,7 @@ def prepare(settings: Settings, corpus: Corpus, out: Path, resume: bool) -> Job:
     if resume:
         state, identity = checkpoint.read(out / CHECKPOINT, state, identity)
         metrics.read(out / METRICS)  # what cannot be continued is refused here, before anything is written
-    return Job(settings, corpus, model, optimiser, out, state, identity)
+    return Job(settings, corpus, model, optimiser, out, state, identity, is_profiled)
 
 
 OnStep = Callable[[Metrics], None]
@@ -117,8 +119,9 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
         raise UserInputError("--out: the folder cannot be written", got=f"{job.out}: {error.strerror}") from None
     lines = metrics.rewind(job.out / METRICS, job.state.step)
     state = job.state
-    with _interruption() as pressed:
-        for state, line in steps(job, on_step):
+    with _interruption() as pressed, memory.within(job.settings.memory_budget), ExitStack() as recording:
+        recorded = recording.enter_context(memory.StepProfile(job.out)) if job.is_profiled else None
+        for state, line in steps(job, on_step, recorded.before_step if recorded is not None else _nothing):
             if line is not None:
                 metrics.append(job.out / METRICS, line)
                 lines.append(line)
@@ -143,12 +146,20 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
     return summary, state
 
 
-def steps(job: Job, on_step: OnStep) -> Iterator[tuple[State, Metrics | None]]:
-    """The states after each step, with a line of metrics at the end of each interval and of the run."""
+def _nothing() -> None:
+    """Before each step of a run that is not profiled."""
+
+
+def steps(job: Job, on_step: OnStep, before: Callable[[], None]) -> Iterator[tuple[State, Metrics | None]]:
+    """The states after each step, with a line of metrics at the end of each interval and of the run.
+
+    `before` is called before each step.
+    """
     order = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed)
     state = job.state
     since, characters = time.perf_counter(), 0
     while state.step < job.settings.steps:
+        before()
         start = time.perf_counter()
         batch = order.at(state.step)
         bits, grads = job.model.bits_and_grads(state.params, batch.symbols, batch.lengths)

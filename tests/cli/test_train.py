@@ -194,3 +194,25 @@ def test_a_wrong_gradient_stops_the_run_before_it_starts(train, monkeypatch):
     assert result.exit_code == 1
     assert json.loads(result.stdout)["verified"] is False
     assert "wh" in result.stderr and not result.out.exists()
+
+
+def test_a_budget_and_a_profile(train):
+    """Less memory, the same run; and what a few steps did with it lies beside the metrics."""
+    plain = train("plain", "--engine", "native", steps=6)
+    bounded = train("bounded", "--engine", "native", "--memory-budget", "256KiB", "--profile", steps=6)
+    assert bounded.exit_code == 0, bounded.output
+    for name in ("memory.txt", "memory.json", "memory.png"):
+        assert (bounded.out / name).stat().st_size
+    text = (bounded.out / "memory.txt").read_text()
+    assert "device: " in text and "of 256.0 KiB" in text
+    assert json.loads((bounded.out / "memory.json").read_text())["traceEvents"]
+    np.testing.assert_allclose(
+        bounded.summary["validation_bits_per_char"], plain.summary["validation_bits_per_char"], rtol=1e-3
+    )
+
+
+def test_a_budget_needs_the_native_engine(train):
+    result = train("reference", "--engine", "reference", "--memory-budget", "1MiB", steps=2)
+    assert result.exit_code == 2 and "--memory-budget" in result.output
+    result = train("wrong", "--memory-budget", "lots", steps=2)
+    assert result.exit_code == 2 and "not a size" in result.output

@@ -57,15 +57,13 @@ NATIVE_LOOPS = dict.fromkeys(BY_NAME, (1, 2, 4)) | {
 
 # Why loops run on the reference engine, by program and order: each reason with the number of loops.
 UNKNOWN_SIZE = "a size that broadcast_to is given depends on data"
+TENSOR_OF_UNKNOWN_LENGTH = "the size of the result of stack_to_tensor depends on data"
 FALLBACKS: dict[tuple[str, int], dict[str, int]] = {
-    ("scan_in_a_scan", 0): {"stack_new inside a loop": 1},
-    ("scan_in_a_scan", 1): {"stack_new inside a loop": 1, "stack_from_tensor inside a loop": 1},
-    ("scan_in_a_scan", 2): {"stack_new inside a loop": 2, "stack_from_tensor inside a loop": 2},
     ("known_sizes_in_an_unknown_carry", 1): {UNKNOWN_SIZE: 1},
     ("known_sizes_in_an_unknown_carry", 2): {UNKNOWN_SIZE: 2, "a size that reshape is given depends on data": 1},
-    ("writes_that_append_in_a_loop", 0): {"stack_to_tensor inside a loop": 1},
-    ("writes_that_append_in_a_loop", 1): {"stack_to_tensor inside a loop": 1, UNKNOWN_SIZE: 1},
-    ("writes_that_append_in_a_loop", 2): {"stack_to_tensor inside a loop": 1, UNKNOWN_SIZE: 3},
+    ("writes_that_append_in_a_loop", 0): {TENSOR_OF_UNKNOWN_LENGTH: 1},
+    ("writes_that_append_in_a_loop", 1): {TENSOR_OF_UNKNOWN_LENGTH: 1, UNKNOWN_SIZE: 1},
+    ("writes_that_append_in_a_loop", 2): {TENSOR_OF_UNKNOWN_LENGTH: 1, UNKNOWN_SIZE: 3},
     ("unknown_size", 2): {UNKNOWN_SIZE: 1},
     ("unknown_time_and_batch", 1): {"a size that sum_to is given depends on data": 1},
     ("unknown_time_and_batch", 2): {"a size that sum_to is given depends on data": 3},

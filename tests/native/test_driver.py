@@ -20,15 +20,16 @@ from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg
 from ctrlgrad import tree
-from ctrlgrad.engines import auto, run_on
-from ctrlgrad.engines.native import loop
+from ctrlgrad.engines import auto, chunks, run_on
+from ctrlgrad.engines.native import execution, loop
 from ctrlgrad.engines.native.checked import checked
+from ctrlgrad.engines.native.execution import Execution
+from ctrlgrad.engines.native.lending import LentStack
 from ctrlgrad.engines.native.program import Status
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
 from ctrlgrad.ir import Graph
 from ctrlgrad.stacks.blocks import Block, BlockStack
-
-Execution = loop._Execution
+from ctrlgrad.stacks.storage import Resident
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def in_checked_mode(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of one and two iterations."""
-    monkeypatch.setattr(loop, "FIRST_ITERATIONS", 1)
+    monkeypatch.setattr(execution, "FIRST_ITERATIONS", 1)
     monkeypatch.setattr(loop, "LEAST_ITERATIONS", 1)
     monkeypatch.setattr(loop, "MOST_ITERATIONS", 2)
 
@@ -91,11 +92,11 @@ def doubling(x: Any, n: Any) -> Any:
 
 
 def test_chunks_grow_to_the_longest(statuses: Counter[Status], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "FIRST_ITERATIONS", 4)
+    monkeypatch.setattr(execution, "FIRST_ITERATIONS", 4)
     monkeypatch.setattr(loop, "MOST_ITERATIONS", 16)
     lent = []
-    lend = Execution._lend
-    monkeypatch.setattr(Execution, "_lend", lambda self, s, n: (lent.append(n), lend(self, s, n))[1])
+    lend = LentStack.lend
+    monkeypatch.setattr(LentStack, "lend", lambda self, t, n, supply: (lent.append(n), lend(self, t, n, supply))[1])
     gradient = graph_of(cg.grad(doubling), 0.3, 60)
     assert_agrees(gradient, [np.float64(0.3), np.int64(60)])
     # 4 + 8 + 16 + 16 are 44 iterations; the last chunk ends where the condition is false.
@@ -104,7 +105,7 @@ def test_chunks_grow_to_the_longest(statuses: Counter[Status], monkeypatch: pyte
 
 
 def test_chunks_are_as_long_as_their_bytes_allow(monkeypatch: pytest.MonkeyPatch, plans: Any) -> None:
-    monkeypatch.setattr(loop, "CHUNK_BYTES", 30 * 8 * 50)
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 30 * 8 * 50)
     x = np.linspace(0.1, 0.9, 50)
     assert_agrees(graph_of(cg.grad(lambda x: np.sum(doubling(x, 70))), x), [x])
     pushing = [plan for plan in plans.native if any(use.mode == "push" for use in plan.program.stacks)]
@@ -183,6 +184,25 @@ def test_a_chunk_that_runs_again_starts_from_the_same_arrays(statuses: Counter[S
     assert statuses[Status.FULL_INSIDE] >= 2
 
 
+def scan_of_scans(x: Any) -> Any:
+    """Each row of x is scanned; what an inner scan yields lives for one iteration of the outer one."""
+
+    def outer(total: Any, row: Any) -> Any:
+        total, squares = cg.scan(lambda h, v: (np.tanh(0.9 * h + v), h * v), total, row)
+        return total, np.sum(squares * squares)
+
+    total, sums = cg.scan(outer, 0.1, x)
+    return total + np.sum(sums)
+
+
+def test_a_stack_of_one_iteration_outgrows_its_rows(statuses: Counter[Status], plans: Any) -> None:
+    """200 rows where fewer are lent at first: the chunk runs again with more, forward and backward."""
+    x = np.random.default_rng(0).normal(size=(3, 200))
+    assert_agrees(graph_of(cg.grad(scan_of_scans), x), [x])
+    assert not plans.reasons and len(plans.native) == 2
+    assert statuses[Status.FULL_INSIDE] == 2
+
+
 @pytest.fixture
 def split_stacks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Loops get their stacks in blocks of one and two rows; counts the blocks that were joined."""
@@ -193,7 +213,7 @@ def split_stacks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         rows, blocks, start = np.array(whole.tensor()), [], 0
         while start < len(rows):
             count = min(1 + len(blocks) % 2, len(rows) - start)
-            blocks.append(Block(rows[start : start + count].copy(), count))
+            blocks.append(Block(Resident(rows[start : start + count].copy()), count))
             start += count
         return BlockStack(whole.dtype, whole.shape, blocks, written=whole.written)
 

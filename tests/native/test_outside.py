@@ -74,9 +74,7 @@ def test_the_next_call_works_after_an_error() -> None:
     function = cg.function(lambda a: factors(a, 3), engine="native")
     before = function(A)
     with pytest.raises(cg.errors.ExecutionError):
-        cg.function(
-            lambda a: cg.fori_loop(0, 2, lambda i, x: cnp.linalg.cholesky(x), a), engine="native"
-        )(-np.eye(3))
+        cg.function(lambda a: cg.fori_loop(0, 2, lambda i, x: cnp.linalg.cholesky(x), a), engine="native")(-np.eye(3))
     assert function(A) == before
 
 

@@ -44,7 +44,15 @@ class Emitter(RegionWriter):
         shapes = [None if isinstance(v.type, StackType) else self.shapes.sizes(v) for v in carries]
         uses_of_stacks = [s.use for s in self.stacks]
         return LoopProgram(
-            source, self.entries, uses_of_stacks, self.sites, self.shapes.dims, shapes, self.swapped, self.notes, self.calls
+            source,
+            self.entries,
+            uses_of_stacks,
+            self.sites,
+            self.shapes.dims,
+            shapes,
+            self.swapped,
+            self.notes,
+            self.calls,
         )
 
     def _settle(self, body: Graph, states: Sequence[Item]) -> None:
@@ -121,13 +129,7 @@ class Emitter(RegionWriter):
     def _stack(self, position: int, value: Value) -> StackState:
         use = stack_use(self.node, position, self.shapes.element(value))
         state = StackState(position, use, value)
-        dtype = use.dtype
-        self.header.append(f"{state.base} = pointer_{dtype.name}({self.entry(Entry('rows', position))})")
-        self.header.append(f"{state.count} = {self.entry(Entry('length', position))}")
-        self.header.append(f"{state.capacity} = {self.entry(Entry('capacity', position))}")
-        if use.marks:
-            self.header.append(f"M{position} = pointer_uint8({self.entry(Entry('written', position))})")
-        self.stacks.append(state)
+        self.declare(state)
         return state
 
     def _head(self, cond: Graph, items: Sequence[Item]) -> None:

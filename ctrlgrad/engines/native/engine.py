@@ -6,9 +6,12 @@ compiled loop cannot hold runs so itself, while the loops inside it may still be
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ctrlgrad.engines.block_kernels import with_blocks
+from ctrlgrad.engines.chunk_loop import ChunkLoop
+from ctrlgrad.engines.chunks import current
 from ctrlgrad.engines.native.loop import NativeLoop
 from ctrlgrad.engines.reference import Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
@@ -22,9 +25,16 @@ class CompiledLoop:
         self.native = NativeLoop(node)
         self.interpreted = InterpretedLoop(node, kernels)
 
+    @functools.cached_property
+    def chunk_loop(self) -> ChunkLoop:
+        """How a loop over chunks runs in a session."""
+        return ChunkLoop(self.native.node, self.interpreted)
+
     def __call__(self, values: list[Any], run: Run) -> Any:
         if run.is_watched:
             return self.interpreted(values, run)
+        if "chunks_of" in self.native.node.attrs and current() is not None:
+            return self.chunk_loop(values, run)
         plan = self.native.plan(values)
         return self.interpreted(values, run) if isinstance(plan, str) else plan.run(values, run)
 

@@ -14,6 +14,9 @@ from ctrlgrad.ir import Node
 # The first places of the table.
 LIMIT, STATUS, TRIPS, PLACE, FOUND, BOUND, ITERATIONS, FIRST_ENTRY = 0, 1, 2, 3, 4, 5, 6, 16
 
+# The position of the first stack that is made inside an iteration.
+FIRST_LOCAL = 1 << 20
+
 # How many stores of one loop are told apart.
 SCOPES = 16
 
@@ -88,6 +91,8 @@ class StackUse:
     inside: bool
     # Rows that a block has beyond those that are pushed: for a carry that lives in it.
     extra: int = 0
+    # Made anew in each iteration: its position is no operand's, and nothing of it outlives the iteration.
+    is_local: bool = False
 
     @property
     def row_bytes(self) -> int:

@@ -222,7 +222,7 @@ class RegionWriter(Writer):
             state = frame.items.get(push.operands[0])
             if not isinstance(state, StackState) or state.version is not push.operands[0] or self.frame is not frame:
                 return None
-            if self.in_loop:
+            if self.in_loop or state.use.is_local:
                 self.fail(f"{state.count} >= {state.capacity}", Status.FULL_INSIDE, str(state.number))
             self.in_slot.add(push)
             return self.slot(state, state.count)

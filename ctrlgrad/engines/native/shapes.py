@@ -184,19 +184,36 @@ class Inference:
         elif name in ("stack_pop", "stack_read"):
             assert s is not None
             self.stack(s, self._given(node, s))
-            element = self.shapes.elements[s]
-            if element is None:
-                raise NotNative("the size of a stack's elements is not known before the loop runs")
-            self.tensor(node.results[-1], element)
+            self.tensor(node.results[-1], self._element(s))
             if name == "stack_pop":
                 self.copy(s, node.results[0])
         elif name in ("stack_clear", "stack_resize"):
             assert s is not None
             self.copy(s, node.result)
+        elif name == "stack_new":
+            self.stack(node.result, None)
+        elif name == "stack_from_tensor":
+            self.stack(node.result, self.shapes.found[node.operands[0]][1:])
+        elif name == "stack_to_tensor":
+            assert s is not None
+            self.tensor(node.result, (self._length(node), *self._element(s)))
         elif name == "stack_length":
             self.tensor(node.result, ())
         else:
             raise NotNative(f"{name} inside a loop")
+
+    def _element(self, s: Value) -> Shape:
+        element = self.shapes.elements[s]
+        if element is None:
+            raise NotNative("the size of a stack's elements is not known before the loop runs")
+        return element
+
+    def _length(self, node: Node) -> int:
+        """How many rows a stack has that becomes a tensor."""
+        size: int | None = node.attrs["size"]
+        if size is None:
+            raise NotNative("the size of the result of stack_to_tensor depends on data")
+        return size
 
     def _given(self, node: Node, s: Value) -> Shape | None:
         """An element's shape from the sizes that the op is given."""

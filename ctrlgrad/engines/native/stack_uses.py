@@ -50,6 +50,14 @@ def stack_use(loop: Node, position: int, element: Sizes) -> StackUse:
     )
 
 
+def local_use(graph: Graph, value: Value, position: int, element: Sizes) -> StackUse:
+    """How a stack that is made in a region, the given value, is used there."""
+    assert isinstance(value.type, StackType)
+    marks = any(update.node.attrs.get("once") for update in _lineage(graph, value))
+    dtype = value.type.element.dtype
+    return StackUse(position, element, dtype, "whole", 0, 0, marks, inside=True, is_local=True)
+
+
 def _lineage(graph: Graph, value: Value, repeated: bool = False, conditional: bool = False) -> Iterator[StackUpdate]:
     """The ops that a stack goes through in a region and in those inside."""
     following = {value}

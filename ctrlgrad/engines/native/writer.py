@@ -37,6 +37,8 @@ class Writer:
         self._constants: dict[int, str] = {}
         self.routines: dict[str, str] = {}
         self.calls: list[OutsideCall] = []
+        # How many stacks are made inside an iteration.
+        self.locals = 0
         self.frame: Frame = None  # type: ignore[assignment]
         # How many loops (beside the outermost) and branches stand around what is being written.
         self.in_loop = 0
@@ -83,6 +85,16 @@ class Writer:
         return name
 
     # Memory.
+
+    def declare(self, state: StackState) -> None:
+        """The names of a stack: its rows, its length, its capacity and its marks."""
+        position = state.number
+        self.header.append(f"{state.base} = pointer_{state.use.dtype.name}({self.entry(Entry('rows', position))})")
+        self.header.append(f"{state.count} = {self.entry(Entry('length', position))}")
+        self.header.append(f"{state.capacity} = {self.entry(Entry('capacity', position))}")
+        if state.use.marks:
+            self.header.append(f"M{position} = pointer_uint8({self.entry(Entry('written', position))})")
+        self.stacks.append(state)
 
     def temporary(self, shape: Sizes, dtype: np.dtype) -> Ref:
         base = self.pointer(Entry("temporary", dtype=dtype, size=product(shape)), dtype)

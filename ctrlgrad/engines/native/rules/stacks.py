@@ -6,10 +6,11 @@ import numpy as np
 
 from ctrlgrad.engines.native.expressions import literal
 from ctrlgrad.engines.native.frames import Item, StackState
-from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, product, times
-from ctrlgrad.engines.native.program import Status
+from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, product, row_major, times
+from ctrlgrad.engines.native.program import FIRST_LOCAL, Status
 from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.rules.table import give, rule
+from ctrlgrad.engines.native.stack_uses import local_use
 from ctrlgrad.ir import Node, Value
 
 
@@ -33,7 +34,7 @@ def _push(e: RegionWriter, node: Node) -> None:
         if state.use.marks:
             e.line(f"put(M{state.number}, {state.count}, uint8(1))")
     else:
-        if e.in_loop:
+        if e.in_loop or state.use.is_local:
             e.fail(f"{state.count} >= {state.capacity}", Status.FULL_INSIDE, str(state.number))
         _write_slot(e, state, state.count, value)
     e.line(f"{state.count} += 1")
@@ -87,7 +88,7 @@ def _write(e: RegionWriter, node: Node) -> None:
     given, index = e.number(where), e.fresh("q")
     e.line(f"{index} = int64({given})")
     if node.attrs["grow"]:
-        if e.in_loop:
+        if e.in_loop or state.use.is_local:
             full = f"{index} == {state.count} and {state.count} >= {state.capacity}"
             e.fail(full, Status.FULL_INSIDE, str(state.number))
         with e.block(f"if {index} == {state.count}:"):
@@ -152,6 +153,65 @@ def _resize(e: RegionWriter, node: Node) -> None:
             e.line(f"put(M{state.number}, {slot}, uint8(0))")
     e.line(f"{state.count} = {length}")
     changed(e, state, node.result)
+
+
+def _local(e: RegionWriter, node: Node) -> StackState:
+    """A stack that lives for one iteration, in rows that the driver lends for the chunk."""
+    value = node.result
+    use = local_use(e.frame.graph, value, FIRST_LOCAL + e.locals, e.shapes.element(value))
+    e.locals += 1
+    state = StackState(use.position, use, value)
+    e.declare(state)
+    e.frame.items[value] = state
+    return state
+
+
+def _reset(e: RegionWriter, state: StackState, count: str) -> None:
+    """The stack has so many rows."""
+    e.fail(f"{count} > {state.capacity}", Status.FULL_INSIDE, str(state.number))
+    e.line(f"{state.count} = {count}")
+
+
+@rule("stack_new")
+def _new(e: RegionWriter, node: Node) -> None:
+    state = _local(e, node)
+    e.flush()
+    if not node.operands:
+        e.line(f"{state.count} = 0")
+        return
+    length, slot = e.fresh("q"), e.fresh("i")
+    e.line(f"{length} = int64({e.number(node.operands[0])})")
+    _reset(e, state, length)
+    with e.block(f"for {slot} in range({times(length, product(state.use.element))}):"):
+        e.line(f"put({state.base}, {slot}, {literal(state.use.dtype.type(0))})")
+    if state.use.marks:
+        with e.block(f"for {slot} in range({length}):"):
+            e.line(f"put(M{state.number}, {slot}, uint8(0))")
+
+
+@rule("stack_from_tensor")
+def _from_tensor(e: RegionWriter, node: Node) -> None:
+    given = e.tensor(node.operands[0])
+    state = _local(e, node)
+    e.flush()
+    _reset(e, state, f"int64({given.shape[0]})")
+    e.copy(given, Ref(state.base, "0", given.shape, row_major(given.shape), state.use.dtype))
+    if state.use.marks:
+        slot = e.fresh("i")
+        with e.block(f"for {slot} in range({state.count}):"):
+            e.line(f"put(M{state.number}, {slot}, uint8(1))")
+
+
+@rule("stack_to_tensor")
+def _to_tensor(e: RegionWriter, node: Node) -> None:
+    state = state_of(e, node.operands[0])
+    e.flush()
+    shape = e.shapes.sizes(node.result)
+    e.fail(f"{state.count} != {shape[0]}", Status.OUT_OF_RANGE, str(e.site(node)), state.count, str(shape[0]))
+    rows = Ref(state.base, "0", shape, row_major(shape), state.use.dtype)
+    target = e.place(node.result)
+    e.copy(rows, target)
+    e.frame.items[node.result] = target
 
 
 @rule("stack_length")

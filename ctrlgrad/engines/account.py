@@ -1,0 +1,57 @@
+"""Memory that a run takes beside the blocks of its chunks: from the pool, or counted where there is a session."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
+from ctrlgrad.memory.pool import POOL
+from ctrlgrad.memory.session import current
+from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply
+
+# The device of the engines that run on this computer's processor.
+CPU = "cpu"
+
+
+def empty(shape: Sequence[int], dtype: np.dtype, label: str) -> np.ndarray:
+    """An uninitialised array. In a session its bytes count as long as it, or a view of it, lives."""
+    session = current()
+    if session is None:
+        return POOL.empty(shape, dtype)
+    held = session.manager(CPU).reserve(math.prod(shape) * dtype.itemsize, label)
+    array = np.empty(shape, dtype)
+    weakref.finalize(array, held.release)
+    return array
+
+
+class Counted(Resident):
+    """An array whose bytes are counted."""
+
+    __slots__ = ()
+
+    def shrink(self, rows: int) -> None:
+        """Nothing: a smaller copy would need room for both."""
+
+
+class CountedSupply:
+    """Memory that counts and stays where it is."""
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return Counted(empty(shape, dtype, label))
+
+    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return Counted(empty(shape, dtype, label))
+
+
+_COUNTED = CountedSupply()
+
+
+def supply() -> Supply:
+    """Where arrays come from now."""
+    return UNLIMITED if current() is None else _COUNTED
+
+
+__all__ = ["CPU", "Counted", "CountedSupply", "empty", "supply"]

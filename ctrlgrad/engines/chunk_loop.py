@@ -1,0 +1,152 @@
+"""A distributed loop in a session: each iteration of the loop over chunks is a chunk of the memory manager.
+
+Loop distribution (`ctrlgrad.passes.distribution`) makes a loop over chunks whose body runs the iterations of one chunk.
+What the body pushes on stacks that the loop carries belongs to the chunk. Where the loop does nothing but push on them,
+a chunk can be run again from the values that it started from: the whole body, batched products included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.account import supply
+from ctrlgrad.engines.chunks import Chunk, Replaying, Snapshot, managed
+from ctrlgrad.engines.native.stack_uses import stack_use
+from ctrlgrad.engines.reference import Run
+from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
+from ctrlgrad.engines.reference.interpreter import Program
+from ctrlgrad.ir import Node, StackType, walk
+from ctrlgrad.memory.chunk import Chunk as MemoryChunk
+from ctrlgrad.memory.records import Phase
+from ctrlgrad.stacks.blocks import BlockStack
+
+
+@dataclass(frozen=True)
+class StackRoles:
+    """What a loop over chunks does with its carried stacks, by their number in the carry."""
+
+    # Stacks that it only pushes on, with their dtype and element shape.
+    pushed: dict[int, StackType]
+    can_replay: bool
+    pops: bool
+
+
+def roles_of(node: Node) -> StackRoles:
+    """The roles of a loop's stacks."""
+    captures: int = node.attrs["captures"]
+    pushed: dict[int, StackType] = {}
+    can_replay, pops = True, False
+    for i, v in enumerate(node.results):
+        if not isinstance(v.type, StackType):
+            continue
+        use = stack_use(node, captures + i, ())
+        pops |= use.mode == "pop"
+        if use.mode == "push" and None not in v.type.element.shape:
+            pushed[i] = v.type
+        elif use.mode != "read":
+            can_replay = False
+    for inner in walk(node.regions[1]):
+        if inner.op.name == "callback":
+            can_replay = False
+        elif inner.op.name == "while":
+            can_replay &= not any(
+                stack_use(inner, k, ()).inside for k, v in enumerate(inner.operands) if isinstance(v.type, StackType)
+            )
+    return StackRoles(pushed, can_replay and bool(pushed), pops)
+
+
+@dataclass(frozen=True)
+class EntryState:
+    """The values that a chunk starts from, None for stacks that it pushes on."""
+
+    carry: tuple[Any, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(x.nbytes for x in self.carry if isinstance(x, np.ndarray))
+
+
+class ChunkLoop:
+    """A loop over chunks, run by the interpreter with a manager's chunks."""
+
+    def __init__(self, node: Node, interpreted: InterpretedLoop) -> None:
+        self.node, self.interpreted = node, interpreted
+        self.roles = roles_of(node)
+
+    def __call__(self, values: list[Any], run: Run) -> Any:
+        state = self.interpreted.start(values)
+        for i, t in self.roles.pushed.items():
+            if isinstance(state.carry[i], list) and not state.carry[i]:
+                state.carry[i] = self._stack(t)
+        replay = BodyReplay(self.interpreted.body, state.shared, self.roles) if self.roles.can_replay else None
+        phase: Phase = "backward" if self.roles.pops else "forward"
+        chunks = managed(self.node, replay, phase, bool(self.roles.pushed))
+        try:
+            while True:
+                before = state.trips
+                chunk = chunks.begin(self._snapshot(state.carry))
+                try:
+                    self._give(state.carry, chunk)
+                    with chunk.running():
+                        finished = self.interpreted.advance(state, run, lambda trips: True)
+                except BaseException:
+                    chunk.discard()
+                    raise
+                if state.trips == before:
+                    chunk.discard()
+                else:
+                    chunk.seal()
+                if finished:
+                    chunks.finish()
+                    return self.interpreted.finish(state, run)
+        except BaseException:
+            chunks.abandon()
+            raise
+
+    def _stack(self, t: StackType) -> BlockStack:
+        shape = tuple(d for d in t.element.shape if d is not None)
+        return BlockStack(t.element.dtype, shape, supply=supply())
+
+    def _give(self, carry: Sequence[Any], chunk: Chunk) -> None:
+        """What is pushed on the carried stacks from now on belongs to the chunk."""
+        for i in self.roles.pushed:
+            if isinstance(carry[i], BlockStack):
+                carry[i].pushing = chunk
+
+    def _snapshot(self, carry: Sequence[Any]) -> Snapshot:
+        def make() -> tuple[Any, int]:
+            # No copies: a value that is held here is not overwritten.
+            state = EntryState(tuple(None if i in self.roles.pushed else x for i, x in enumerate(carry)))
+            return state, state.nbytes
+
+        return make
+
+
+class BodyReplay:
+    """Runs the body of a loop over chunks again. Implements `ctrlgrad.memory.recompute.Recompute`."""
+
+    def __init__(self, body: Program, shared: Sequence[Any], roles: StackRoles) -> None:
+        self.body, self.shared, self.roles = body, list(shared), roles
+
+    def advance(self, state: EntryState, chunk: MemoryChunk) -> EntryState:
+        """Run the chunk that began with a state, into its blocks; gives the state after it."""
+        carry = list(state.carry)
+        supply_of_blocks = Replaying(chunk).begin(None)
+        for i, t in self.roles.pushed.items():
+            shape = tuple(d for d in t.element.shape if d is not None)
+            carry[i] = BlockStack(t.element.dtype, shape, supply=supply())
+            carry[i].pushing = supply_of_blocks
+        arguments = [*self.shared, *carry]
+        del carry
+        found = self.body(arguments, Run())
+        return EntryState(tuple(None if i in self.roles.pushed else x for i, x in enumerate(found)))
+
+    def copy_bytes(self, state: EntryState) -> int:
+        return state.nbytes
+
+
+__all__ = ["ChunkLoop", "roles_of"]

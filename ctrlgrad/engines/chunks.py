@@ -1,0 +1,273 @@
+"""The chunks of a running loop and their memory: from the pool, or from the memory manager of the session.
+
+A loop begins a chunk, takes blocks from it, runs, and seals it. Without a session that is all there is to it. In one,
+the manager counts the blocks, may ask for the state that the chunk starts from, and may copy the blocks away, or drop
+them and have the chunk run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+
+from ctrlgrad import memory
+from ctrlgrad.engines.account import CPU, supply
+from ctrlgrad.engines.reference.control_kernels import loop_name
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.ir import Node
+from ctrlgrad.memory.recompute import Recompute
+from ctrlgrad.memory.records import Phase
+from ctrlgrad.memory.session import current
+from ctrlgrad.passes import CHUNK_BYTES
+from ctrlgrad.stacks.storage import UNLIMITED, Storage, Supply
+
+# The share of a budget that one chunk may push.
+SHARE = 4
+
+Snapshot = Callable[[], tuple[Any, int]]
+
+
+def chunk_bytes() -> int:
+    """Bytes that one chunk may push now: less under a budget in which several must find room.
+
+    A power of two, so that budgets of about one size share what is compiled.
+    """
+    session = current()
+    limit = None if session is None else session.budget.device
+    return CHUNK_BYTES if limit is None else min(CHUNK_BYTES, 1 << max((limit // SHARE).bit_length() - 1, 0))
+
+
+class Chunk(Supply, Protocol):
+    """A chunk that runs: where it gets its blocks, and when it is over."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """Around the computation itself, to measure it."""
+
+    def seal(self) -> None:
+        """It is over, and its blocks are written."""
+
+    def discard(self) -> None:
+        """It failed, or is run again with more room."""
+
+
+class Chunks(Protocol):
+    """One run of a loop."""
+
+    is_counted: bool
+
+    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
+        """The next chunk; `snapshot` gives the state that it starts from, of `state_bytes` bytes."""
+
+    def finish(self) -> None:
+        """The loop is over."""
+
+    def abandon(self) -> None:
+        """The loop has failed: nobody reads what it pushed."""
+
+
+class _Uncounted:
+    """A loop without a session, and each of its chunks."""
+
+    is_counted = False
+    block, array = UNLIMITED.block, UNLIMITED.array
+
+    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
+        return self
+
+    def running(self) -> AbstractContextManager[None]:
+        return _NOTHING
+
+    def seal(self) -> None:
+        pass
+
+    discard = finish = abandon = seal
+
+
+_NOTHING: AbstractContextManager[None] = nullcontext()
+UNCOUNTED = _Uncounted()
+
+
+class Held:
+    """A block of a memory manager as a storage: an array to write to until its chunk is over, then to open."""
+
+    __slots__ = ("block", "is_writable", "opened")
+
+    def __init__(self, block: memory.Block) -> None:
+        self.block = block
+        self.is_writable = True
+        self.opened = 0
+
+    def open(self) -> Any:
+        if self.is_writable:
+            return self.block.array
+        self.opened += 1
+        return self.block.open()
+
+    def close(self) -> None:
+        if self.opened:
+            self.opened -= 1
+            self.block.close()
+
+    def shrink(self, rows: int) -> None:
+        self.block.shrink(rows)
+
+    def share(self) -> None:
+        self.block.share()
+
+    def free(self) -> None:
+        self.block.free()
+
+
+class ManagedChunk:
+    """A chunk of a managed loop."""
+
+    def __init__(self, loop: ManagedLoop, chunk: memory.Chunk) -> None:
+        self.manager, self.label, self.phase, self.is_part = loop.manager, loop.label, loop.phase, loop.is_part
+        self.chunk = chunk
+        self.seconds = 0.0
+        self._held: list[Held] = []
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        self._held.append(Held(self.chunk.block(shape, dtype, label)))
+        return self._held[-1]
+
+    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return supply().array(shape, dtype, label)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        start = time.perf_counter()
+        with _NOTHING if self.is_part else self.manager.running(self.label, self.phase, self.label, self.chunk.index):
+            yield
+        self.seconds += time.perf_counter() - start
+
+    def seal(self) -> None:
+        self._over()
+        self.chunk.seal(self.seconds)
+
+    def discard(self) -> None:
+        self._over()
+        self.chunk.discard()
+
+    def _over(self) -> None:
+        for held in self._held:
+            held.is_writable = False
+        self._held.clear()
+
+
+class ManagedLoop:
+    """One run of a loop in a session."""
+
+    is_counted = True
+
+    def __init__(self, node: Node, manager: memory.Manager, replay: Recompute | None, phase: Phase, swap: Any) -> None:
+        self.manager, self.label, self.phase = manager, loop_name(node), phase
+        # The loop over chunks around it is what is recorded.
+        self.is_part = "chunk" in node.attrs
+        # Of a loop over chunks and the loop over one chunk inside it, the outer one is run again.
+        checkpoint = None if "chunk" in node.attrs else node.attrs.get("checkpoint")
+        if checkpoint and replay is None:
+            if phase == "forward":
+                raise _cannot_repeat(node)
+            # A loop that runs backward and is differentiated itself: what it pops is gone.
+            checkpoint = None
+        self.loop = manager.loop(self.label, swap=swap, checkpoint=checkpoint, recompute=replay)
+
+    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
+        return ManagedChunk(self, self.loop.begin(snapshot, state_bytes))
+
+    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return supply().array(shape, dtype, label)
+
+    def finish(self) -> None:
+        self.loop.finish()
+
+    def abandon(self) -> None:
+        self.loop.abandon()
+
+
+def _cannot_repeat(node: Node) -> UserInputError:
+    return UserInputError(
+        f"{loop_name(node)}: checkpoint is given, but its iterations cannot be run again",
+        source=node.source,
+        expected="a loop that only reads the arrays that it is given, and only appends to those that it fills",
+        got="a loop that changes a TensorArray, or calls back",
+        hint="leave checkpoint out, or use swap_memory=True",
+    )
+
+
+class Measured:
+    """A loop that pushes nothing, in a session, and each of its chunks: its time is recorded, its arrays count."""
+
+    is_counted = True
+
+    def __init__(self, node: Node, manager: memory.Manager, phase: Phase) -> None:
+        self.manager, self.label, self.phase = manager, loop_name(node), phase
+        self.is_part = "chunk" in node.attrs
+
+    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
+        return self
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return supply().block(shape, dtype, label)
+
+    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return supply().array(shape, dtype, label)
+
+    def running(self) -> AbstractContextManager[None]:
+        return _NOTHING if self.is_part else self.manager.running(self.label, self.phase)
+
+    def seal(self) -> None:
+        pass
+
+    discard = finish = abandon = seal
+
+
+class Replaying:
+    """A chunk that is run again, as a run of a loop."""
+
+    is_counted = True
+
+    def __init__(self, chunk: memory.Chunk) -> None:
+        self.chunk = chunk
+
+    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
+        return self
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return Held(self.chunk.block(shape, dtype, label))
+
+    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return supply().array(shape, dtype, label)
+
+    def running(self) -> AbstractContextManager[None]:
+        return _NOTHING
+
+    def seal(self) -> None:
+        pass
+
+    discard = finish = abandon = seal
+
+
+def managed(node: Node, replay: Recompute | None, phase: Phase, pushes: bool) -> Chunks:
+    """The chunks of a loop in the session that there is."""
+    session = current()
+    assert session is not None
+    manager = session.manager(CPU)
+    if not pushes:
+        return Measured(node, manager, phase)
+    # What the loop over one chunk collects for itself is used at once, by the products after it.
+    swap = False if "chunk" in node.attrs else node.attrs.get("swap_memory")
+    return ManagedLoop(node, manager, replay, phase, swap)
+
+
+def chunks_of(node: Node, replay: Recompute | None, phase: Phase, pushes: bool) -> Chunks:
+    """The chunks of a loop that runs now."""
+    return UNCOUNTED if current() is None else managed(node, replay, phase, pushes)
+
+
+__all__ = ["UNCOUNTED", "Chunk", "Chunks", "Replaying", "Snapshot", "chunk_bytes", "chunks_of", "managed"]

@@ -1,0 +1,167 @@
+"""One run on the device: its library, what it did in numbers, and the ways between host and device."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.library import ArrayLibrary
+from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack
+from ctrlgrad.engines.reference import Run
+from ctrlgrad.errors import IndexOutOfRangeError
+from ctrlgrad.ir import Node
+
+INT64 = np.dtype(np.int64)
+
+
+@dataclass
+class Counts:
+    """What a run did. Each of the first four is at least one launch; a function of the library may make several."""
+
+    # Generated kernels, matrix products, other functions of the library, and copies to the device.
+    kernels: int = 0
+    products: int = 0
+    calls: int = 0
+    uploads: int = 0
+    # Waits for the device: for a loop's predicate, and for other values; and copies of results to the host.
+    predicate_reads: int = 0
+    reads: int = 0
+    results: int = 0
+    # Ops that went through the host, by name.
+    host_ops: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def launches(self) -> int:
+        return self.kernels + self.products + self.calls + self.uploads
+
+
+@dataclass
+class Speculation:
+    """Iterations that may lie past the end of their loop: the first that failed, to be raised if it does not."""
+
+    iteration: int = 0
+    failed_at: int = 0
+    failure: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        if self.failure is None:
+            self.failed_at, self.failure = self.iteration, error
+
+
+@dataclass
+class Context:
+    """What the steps of one run share."""
+
+    library: ArrayLibrary
+    counts: Counts = field(default_factory=Counts)
+    run: Run = field(default_factory=Run)
+    # Where kernels note an index that is out of range: its site (a number of `sites`), the index and the axis's size.
+    flag: Any = None
+    sites: dict[Node, int] = field(default_factory=dict)
+    # Whether an error was raised later than it happened: the loops do not know in which iteration that was.
+    is_late: bool = False
+    # While masked iterations run.
+    speculation: Speculation | None = None
+
+    @property
+    def xp(self) -> Any:
+        return self.library.xp
+
+    def on_device(self, x: Any) -> Any:
+        """An array on the device of an array on either side."""
+        if self.library.is_array(x):
+            return x
+        self.counts.uploads += 1
+        return self.library.upload(x)
+
+    def stack_on_device(self, stack: Stack, dtype: np.dtype) -> Stack:
+        """A stack on the device of one on either side."""
+        if isinstance(stack, DeviceStack):
+            return stack
+        if not stack:
+            return DeviceStack(self.library, dtype)
+        if all(isinstance(row, np.generic) for row in stack):
+            return DeviceStack.of(self.library, self.on_device(np.array(stack, stack[0].dtype)))
+        return [None if row is None else self.on_device(row) for row in stack]
+
+    def on_host(self, *values: Any) -> list[Any]:
+        """Host arrays of values on either side, with one wait for all."""
+        places = [i for i, x in enumerate(values) if self.library.is_array(x)]
+        found = list(values)
+        if places:
+            self.counts.reads += 1
+            for i, x in zip(places, self.library.read([values[i] for i in places]), strict=True):
+                found[i] = x
+        return found
+
+    def number(self, x: Any) -> int:
+        """A whole number that the host must know."""
+        return int(self.on_host(x)[0])
+
+    def predicate(self, *values: Any) -> list[Any]:
+        """As `on_host`, for what decides how control goes on. Raises if an index was out of range so far."""
+        self.counts.predicate_reads += 1
+        if self.flag is None:
+            return self.library.read(values)
+        *found, flag = self.library.read([*values, self.flag])
+        self.raise_flagged(flag)
+        return found
+
+    # Indices that the host does not know.
+
+    def check_indices(self, node: Node, indices: Any, size: int) -> None:
+        """Have the device note an index that is out of range."""
+        if self.flag is None:
+            self.counts.uploads += 1
+            self.flag = self.library.upload(np.zeros(3, INT64))
+        site = self.sites.setdefault(node, len(self.sites) + 1)
+        self.counts.kernels += 1
+        self.library.check_indices(indices, size, site, self.flag)
+
+    def raise_flagged(self, flag: np.ndarray) -> None:
+        """The error of an index that the device found out of range."""
+        site, index, size = map(int, flag)
+        if not site:
+            return
+        node = next(n for n, number in self.sites.items() if number == site)
+        self.is_late = True
+        raise IndexOutOfRangeError(
+            f"{node.op.name}: index {index} is out of bounds for an axis with size {size}",
+            source=node.source,
+            expected=f"-{size} <= index < {size}",
+            got=f"index {index}; operands {', '.join(str(v.type) for v in node.operands)}",
+            hint="clip the index, or let the loop end before it leaves the array",
+        )
+
+    def finish(self, values: Sequence[Any]) -> list[Any]:
+        """The results on the host: arrays, and lists of rows for stacks."""
+        arrays: list[Any] = [self.flag] if self.flag is not None else []
+        first = len(arrays)
+        places: list[tuple[int, int | None]] = []
+        found: list[Any] = []
+        for position, value in enumerate(values):
+            rows: list[Any] | None = list(value) if isinstance(value, DeviceStack | list) else None
+            found.append(value if rows is None else rows)
+            for number, x in [(None, value)] if rows is None else enumerate(rows):
+                if self.library.is_array(x):
+                    arrays.append(x)
+                    places.append((position, number))
+        if not arrays:
+            return found
+        self.counts.results += 1
+        copies = self.library.read(arrays)
+        if first:
+            self.raise_flagged(copies[0])
+        for (position, number), x in zip(places, copies[first:], strict=True):
+            if number is None:
+                found[position] = x
+            else:
+                found[position][number] = x
+        return found
+
+
+__all__ = ["Context", "Counts", "Speculation"]

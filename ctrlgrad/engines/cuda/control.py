@@ -1,0 +1,215 @@
+"""How loops, branches, calls and callbacks run: control is on the host.
+
+A loop whose predicate is on the host (a counter against a bound) reads nothing. One whose predicate is on the device
+runs chunks of masked iterations where that is allowed (see `masking`), and else reads its predicate before each
+iteration. A read waits for what was put on the engine's stream so far, never for the whole device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.compile import Control, compile_region
+from ctrlgrad.engines.cuda.context import Context, Speculation
+from ctrlgrad.engines.cuda.masking import Masked, masked_body
+from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of, results_of
+from ctrlgrad.engines.cuda.program import Program, Values, to_device
+from ctrlgrad.engines.cuda.stacks import DeviceStack
+from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
+from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
+from ctrlgrad.ir import Node, StackType
+
+# Iterations of the first chunk of a masked loop, and of any. A chunk is at most as long as all before it together, so
+# no more iterations run past the end than were taken, but for the first few.
+FIRST_CHUNK, MOST_CHUNK = 4, 64
+
+
+@dataclass
+class _State:
+    """A loop between two iterations."""
+
+    shared: Values
+    carry: Values
+    trips: int = 0
+
+
+class Loop:
+    """A `while` node whose operands live where they are said to."""
+
+    def __init__(self, node: Node, given: Places) -> None:
+        self.node = node
+        self.captures: int = node.attrs["captures"]
+        self.maximum: int | None = node.attrs.get("maximum_iterations")
+        shared = given[: self.captures]
+        self.places = carried(node, given)
+        self.types = [v.type for v in node.regions[1].inputs[self.captures :]]
+        inputs = (*shared, *self.places)
+        cond, body = node.regions
+        self.cond = compile_region(cond, inputs, CONTROL)
+        self.reason = ""
+        self.masked: Masked | None = None
+        wanted: tuple[Place, ...] = self.places
+        if outputs_of(cond, inputs)[0] is HOST:
+            self.mode = "counted"
+        else:
+            found = masked_body(node, shared, self.places)
+            if isinstance(found, str):
+                self.mode, self.reason = "read", found
+            else:
+                self.mode, self.masked = "masked", found
+                body, inputs, wanted = found.graph, (*inputs, DEVICE, DEVICE), (*wanted, DEVICE, DEVICE)
+        self.body = compile_region(body, inputs, CONTROL, wanted)
+        self.hosted = [i for i, p in enumerate(self.places) if p is HOST and not isinstance(self.types[i], StackType)]
+
+    def __call__(self, context: Context, operands: list[Any]) -> Any:
+        state = _State(operands[: self.captures], operands[self.captures :])
+        operands.clear()
+        for i, its in enumerate(self.places):
+            if its is DEVICE:
+                state.carry[i] = to_device(context, state.carry[i], self.types[i])
+        self._make_room(state)
+        run = context.run
+        # A reversed loop starts from the number of iterations and counts down.
+        backwards = self.node.attrs.get("counts_down", False)
+        first = context.number(state.carry[0]) if backwards else 0
+        number: Callable[[int], int] = (lambda trips: first - 1 - trips) if backwards else (lambda trips: trips)
+        run.iterations.append(number(0))
+        try:
+            if self.masked is not None:
+                self._run_masked(self.masked, state, context, number)
+            else:
+                self._run(state, context, number)
+        except CtrlgradError as error:
+            is_own = isinstance(error, MaximumIterationsError) and error.source is self.node.source
+            if not is_own and not context.is_late:
+                note(error, self.node, run.iterations[-1], run)
+            raise
+        finally:
+            run.iterations.pop()
+        run.counters.looped(self.node, state.trips)
+        return state.carry if len(state.carry) != 1 else state.carry[0]
+
+    def _make_room(self, state: _State) -> None:
+        """A loop over the iterations of one chunk fills one block of each new stack."""
+        chunk = self.node.attrs.get("chunk")
+        if chunk is not None:
+            for value in state.carry:
+                if isinstance(value, DeviceStack) and not len(value):
+                    value.room = chunk
+
+    def _run(self, state: _State, context: Context, number: Callable[[int], int]) -> None:
+        while self._goes_on(state, context):
+            if state.trips == self.maximum:
+                raise too_many_iterations(self.node, self.maximum, state.trips)
+            arguments = state.shared + state.carry
+            state.carry = []
+            state.carry = self.body(arguments, context)
+            del arguments
+            state.trips += 1
+            context.run.iterations[-1] = number(state.trips)
+
+    def _goes_on(self, state: _State, context: Context) -> bool:
+        test = self.cond(state.shared + state.carry, context)[0]
+        return bool(test) if self.mode == "counted" else bool(context.predicate(test)[0])
+
+    # Masked.
+
+    def _run_masked(self, masked: Masked, state: _State, context: Context, number: Callable[[int], int]) -> None:
+        alive = context.on_device(self.cond(state.shared + state.carry, context)[0])
+        taken = context.on_device(np.int64(0))
+        chunk = FIRST_CHUNK
+        while True:
+            size = chunk if self.maximum is None else min(chunk, self.maximum - state.trips)
+            lengths = {i: len(state.carry[i]) for i in masked.pushes}
+            history = [self._on_host(state)]
+            speculation = context.speculation = Speculation()
+            try:
+                for ahead in range(size):
+                    speculation.iteration = state.trips + ahead
+                    context.run.iterations[-1] = number(speculation.iteration)
+                    arguments = [*state.shared, *state.carry, alive, taken]
+                    state.carry, alive, taken = [], None, None
+                    *state.carry, alive, taken = self.body(arguments, context)
+                    del arguments
+                    history.append(self._on_host(state))
+            finally:
+                context.speculation = None
+            goes_on, trips = context.predicate(alive, taken)
+            taken_here = int(trips) - state.trips
+            if speculation.failure is not None and speculation.failed_at < int(trips):
+                context.run.iterations[-1] = number(speculation.failed_at)
+                raise speculation.failure
+            state.trips = int(trips)
+            if not goes_on:
+                self._cut(masked, state, lengths, history, taken_here)
+                return
+            if state.trips == self.maximum:
+                raise too_many_iterations(self.node, self.maximum, state.trips)
+            chunk = min(2 * chunk, MOST_CHUNK)
+
+    def _on_host(self, state: _State) -> list[Any]:
+        return [state.carry[i] for i in self.hosted]
+
+    def _cut(
+        self, masked: Masked, state: _State, lengths: dict[int, int], history: list[list[Any]], taken: int
+    ) -> None:
+        """Undo what iterations past the end did to carries on the host and to stacks."""
+        for i, value in zip(self.hosted, history[taken], strict=True):
+            state.carry[i] = value
+        for i, count in masked.pushes.items():
+            stack, length = state.carry[i], lengths[i] + taken * count
+            if isinstance(stack, DeviceStack):
+                stack.drop(len(stack) - length)
+            elif len(stack) > length:
+                state.carry[i] = stack[:length]
+
+
+class Branches:
+    """A `cond` node: a selector on the device is read."""
+
+    def __init__(self, node: Node, given: Places) -> None:
+        wanted = results_of(node, given)
+        self.programs = [compile_region(region, given[1:], CONTROL, wanted) for region in node.regions]
+
+    def __call__(self, context: Context, operands: list[Any]) -> Any:
+        selector = operands.pop(0)
+        if context.library.is_array(selector):
+            (selector,) = context.predicate(selector)
+        chosen = min(max(int(selector), 0), len(self.programs) - 1)
+        return _results(self.programs[chosen], context, operands)
+
+
+class Call:
+    """A `call` node: its first region."""
+
+    def __init__(self, node: Node, given: Places) -> None:
+        self.programs = [compile_region(node.regions[0], given, CONTROL)]
+
+    def __call__(self, context: Context, operands: list[Any]) -> Any:
+        return _results(self.programs[0], context, operands)
+
+
+def _results(program: Program, context: Context, operands: list[Any]) -> Any:
+    arguments = list(operands)
+    operands.clear()
+    results = program(arguments, context)
+    return results if len(results) != 1 else results[0]
+
+
+def _callback(node: Node, given: Places) -> Callable[[Context, list[Any]], Any]:
+    fn = node.attrs["fn"]
+
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        fn(context.on_host(*operands), tuple(context.run.iterations))
+        return ()
+
+    return kernel
+
+
+CONTROL: dict[str, Control] = {"while": Loop, "cond": Branches, "call": Call, "callback": _callback}
+
+__all__ = ["CONTROL", "FIRST_CHUNK", "MOST_CHUNK", "Branches", "Call", "Loop"]

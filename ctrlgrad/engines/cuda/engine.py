@@ -1,0 +1,73 @@
+"""The engine: a graph and its arguments to results, on a device's array library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.compile import compile_region
+from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.control import CONTROL
+from ctrlgrad.engines.cuda.library import ArrayLibrary
+from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places
+from ctrlgrad.engines.cuda.program import Program, scalar, to_device
+from ctrlgrad.ir import Graph, StackType, Value
+
+
+def run_on_device(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+    """The outputs of an optimised graph as NumPy arrays, and lists of them for stacks.
+
+    Args:
+        library: the device.
+        graph: as `ctrlgrad.passes.optimise` leaves it, without calls.
+        arguments: NumPy arrays, arrays on the device, and lists of either for stacks.
+    """
+    return run_with(Context(library), graph, arguments)
+
+
+def run_with(context: Context, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+    """As `run_on_device`, in a context that is read afterwards: its counts say what the run did."""
+    library = context.library
+    with library.running(), np.errstate(all="ignore"):
+        places = places_of(library, graph, arguments)
+        program = program_of(library, graph, places)
+        values = [_given(context, v, x, p) for v, x, p in zip(graph.inputs, arguments, places, strict=True)]
+        return context.finish(program(values, context))
+
+
+def places_of(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any]) -> Places:
+    """Where a run has its arguments: scalars that come from the host stay there."""
+    return tuple(_place(library, v, x) for v, x in zip(graph.inputs, arguments, strict=True))
+
+
+def program_of(library: ArrayLibrary, graph: Graph, places: Places) -> Program:
+    """The program of a graph for a library, made once and kept with the graph."""
+    key = f"{library.name}: {' '.join(p.value for p in places)}"
+    if key not in graph.compiled:
+        graph.compiled[key] = compile_region(graph, places, CONTROL)
+    program: Program = graph.compiled[key]
+    return program
+
+
+def _place(library: ArrayLibrary, value: Value, x: Any) -> Place:
+    if isinstance(value.type, StackType):
+        stays = value.type.element.rank == 0 and not any(_is_on_device(library, row) for row in x)
+    else:
+        stays = value.tensor.rank == 0 and not _is_on_device(library, x)
+    return HOST if stays else DEVICE
+
+
+def _is_on_device(library: ArrayLibrary, x: Any) -> bool:
+    return library.is_array(x) or hasattr(x, "__cuda_array_interface__")
+
+
+def _given(context: Context, value: Value, x: Any, its: Place) -> Any:
+    if its is HOST:
+        # A list is taken over by the run.
+        return [scalar(row) for row in x] if isinstance(x, list) else scalar(np.asarray(x))
+    return to_device(context, list(x) if isinstance(x, list) else x, value.type)
+
+
+__all__ = ["places_of", "program_of", "run_on_device", "run_with"]

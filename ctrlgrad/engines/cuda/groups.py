@@ -1,0 +1,154 @@
+"""Which nodes of a region become one kernel.
+
+Nodes are visited in order. An elementwise node joins the open group of its shape, or opens one; a group is closed, that
+is put into the order of execution, as late as it can be: when a node that is no part of it reads one of its values,
+or is about to update in place what it reads. So a group's operands are always at hand when it runs, and groups of
+several shapes may be open at once.
+
+A push does not close the group: the value is written straight into the stack's slot. A value that was there before is
+copied into its slot by the same kernel. A concatenation of values of the group's shape is written part by part.
+
+A product of matrices that is only added to something is added by BLAS (`sums`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ctrlgrad.engines.cuda.expressions import has_kernel_type, is_fusible
+from ctrlgrad.engines.cuda.placement import DEVICE, Place
+from ctrlgrad.engines.cuda.sums import ProductSum, product_sums
+from ctrlgrad.engines.reference.kernels import IN_PLACE
+from ctrlgrad.ir import Graph, Node, Value
+from ctrlgrad.ir.types import Shape
+
+# Bounds that keep a kernel's arguments in its parameter space (4 KiB before CUDA 12.1, 32 KiB since).
+MOST_INPUTS, MOST_NODES = 24, 96
+MOST_WRITES = 24
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes of one shape, and where their values are written besides."""
+
+    shape: Shape
+    nodes: list[Node] = field(default_factory=list)
+    pushes: list[Node] = field(default_factory=list)
+    concats: list[Node] = field(default_factory=list)
+    reads: dict[Value, None] = field(default_factory=dict)
+    # What its nodes compute; a stack or a concatenation is there only after the kernel has run.
+    made: set[Value] = field(default_factory=set)
+
+    @property
+    def members(self) -> list[Node]:
+        return [*self.nodes, *self.pushes, *self.concats]
+
+    @property
+    def writes(self) -> int:
+        return len(self.pushes) + sum(len(c.operands) for c in self.concats)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.reads) >= MOST_INPUTS or len(self.nodes) >= MOST_NODES or self.writes >= MOST_WRITES
+
+
+Item = Node | Group | ProductSum
+
+
+def schedule(graph: Graph, places: Mapping[Value, Place]) -> list[Item]:
+    """A region's nodes in the order of execution, those that are one kernel as a group. Constants are left out."""
+    return _Schedule(graph, places).run()
+
+
+def updated_by(node: Node) -> tuple[Value, ...]:
+    """The operands that a node may overwrite."""
+    return node.operands if node.regions else node.operands[:1] if node.op.name in IN_PLACE else ()
+
+
+class _Schedule:
+    def __init__(self, graph: Graph, places: Mapping[Value, Place]) -> None:
+        self.graph, self.places = graph, places
+        self.items: list[Item] = []
+        self.open: dict[Shape, Group] = {}
+        self.pending: dict[Value, Group] = {}
+        self.sums = product_sums(graph, places)
+        self.added = {found.product for found in self.sums.values()}
+
+    def run(self) -> list[Item]:
+        for node in self.graph.nodes:
+            if node.op.name == "constant" or node in self.added:
+                continue
+            if node in self.sums:
+                self._emit(self.sums[node], self.sums[node].operands[:1])
+            elif self._is_fused(node):
+                self._join(node, "nodes", node.result.tensor.shape)
+            elif self._is_fused_push(node):
+                self._join(node, "pushes", node.operands[1].tensor.shape)
+            elif self._is_fused_concat(node):
+                self._join(node, "concats", node.operands[0].tensor.shape)
+            else:
+                self._emit(node, updated_by(node))
+        for group in list(self.open.values()):
+            self._close(group)
+        return self.items
+
+    def _is_fused(self, node: Node) -> bool:
+        return all(self.places[v] is DEVICE for v in node.results) and is_fusible(node)
+
+    def _is_fused_push(self, node: Node) -> bool:
+        return (
+            node.op.name == "stack_push"
+            and self.places[node.result] is DEVICE
+            and self.places[node.operands[0]] is DEVICE
+            and has_kernel_type(node.operands[1])
+        )
+
+    def _is_fused_concat(self, node: Node) -> bool:
+        if node.op.name != "concat" or len(node.operands) > MOST_WRITES:
+            return False
+        shapes = {v.tensor.shape for v in node.operands}
+        return (
+            len(shapes) == 1
+            and None not in next(iter(shapes))
+            and has_kernel_type(node.result)
+            and any(v in self.pending for v in node.operands)
+        )
+
+    def _join(self, node: Node, kind: str, shape: Shape) -> None:
+        """Put a node into the open group of its shape; what it reads of other groups must be there first."""
+        group = self.open.get(shape)
+        for v in node.operands:
+            other = self.pending.get(v)
+            if other is not None and (other is not group or v not in other.made):
+                self._close(other)
+        group = self.open.get(shape)
+        if group is not None and group.is_full:
+            self._close(group)
+            group = None
+        if group is None:
+            group = self.open[shape] = Group(shape)
+        getattr(group, kind).append(node)
+        group.reads.update((v, None) for v in node.operands if v not in group.made)
+        if kind == "nodes":
+            group.made.add(node.result)
+        self.pending[node.result] = group
+
+    def _emit(self, item: Node | ProductSum, updated: Sequence[Value]) -> None:
+        """Put something that is no part of a group, and may overwrite some of its operands, into the order."""
+        for v in item.operands:
+            if v in self.pending:
+                self._close(self.pending[v])
+        for group in list(self.open.values()):
+            if any(v in group.reads for v in updated):
+                self._close(group)
+        self.items.append(item)
+
+    def _close(self, group: Group) -> None:
+        self.items.append(group)
+        del self.open[group.shape]
+        for node in group.members:
+            del self.pending[node.result]
+
+
+__all__ = ["Group", "Item", "schedule", "updated_by"]

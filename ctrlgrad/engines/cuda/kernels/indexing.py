@@ -1,0 +1,133 @@
+"""Indexed reads and updates.
+
+An index that is on the host is checked there, and is the reference engine's error. One that is on the device is checked
+on the device: the read or update goes on with the index wrapped around, as CuPy does it, and the error is raised at the
+next place where the host waits for the device anyway (a loop's predicate, the end of the run). Its text names the
+index and the line; in which iteration it happened is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.kernels.table import DEVICE, Kernel
+from ctrlgrad.engines.cuda.program import explained
+from ctrlgrad.engines.cuda.stacks import own_array
+from ctrlgrad.ir import Node, TensorType
+from ctrlgrad.ops.indexing import DYNAMIC, fill
+
+
+def _filled(context: Context, node: Node, x: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
+    """The key for the library: bounds of slices and scalar indices as numbers, arrays on the device, all checked."""
+    rest = iter(operands)
+
+    def part(item: Any) -> Any:
+        return context.number(next(rest)) if item is DYNAMIC else item
+
+    key: list[Any] = []
+    for item in node.attrs["key"]:
+        if isinstance(item, slice):
+            key.append(slice(part(item.start), part(item.stop), part(item.step)))
+        elif item is DYNAMIC:
+            index = next(rest)
+            key.append(index if context.library.is_array(index) else int(index))
+        else:
+            key.append(item)
+    axis = 0
+    for item in key:
+        if item is not None and not isinstance(item, slice):
+            _check(context, node, item, axis, x.shape[axis])
+        axis += item is not None
+    return tuple(key)
+
+
+def _check(context: Context, node: Node, index: Any, axis: int, size: int) -> None:
+    if isinstance(index, int):
+        if not -size <= index < size:
+            raise IndexError(f"index {index} is out of bounds for axis {axis} with size {size}")
+    elif index.size:
+        context.check_indices(node, index, size)
+
+
+def is_view(node: Node) -> bool:
+    """Whether a read by this key is a view: no array and no index that is on the device takes part."""
+    return not any(isinstance(v.type, TensorType) and v.tensor.rank for v in node.operands[1:])
+
+
+def _getitem(node: Node) -> Kernel:
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        x = context.on_device(operands[0])
+        try:
+            key = _filled(context, node, x, operands[1:])
+        except IndexError as error:
+            if context.speculation is None:
+                raise
+            context.speculation.fail(explained(error, node))
+            return _blank(context, node, x, operands[1:])
+        if any(context.library.is_array(item) for item in key):
+            context.counts.calls += 1
+        return x[key]
+
+    return kernel
+
+
+def _blank(context: Context, node: Node, x: Any, indices: Sequence[Any]) -> Any:
+    """Zeros in place of a read that would fail, in an iteration that may lie past its loop's end."""
+    roomy = np.broadcast_to(np.zeros((), bool), tuple(max(size, 1) for size in x.shape))
+    first = fill(node.attrs["key"], [0] * len(indices))
+    shape = roomy[tuple(0 if isinstance(item, int) else item for item in first)].shape
+    context.counts.calls += 1
+    return context.xp.zeros(shape, x.dtype)
+
+
+def _setitem(node: Node) -> Kernel:
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        x = _owned(context, operands)
+        value, *indices = operands
+        key = _filled(context, node, x, indices)
+        context.counts.calls += 1
+        x[key] = _scalar_or_array(context, value)
+        return x
+
+    return kernel
+
+
+def _additem(node: Node) -> Kernel:
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        x = _owned(context, operands)
+        value, *indices = operands
+        key = _filled(context, node, x, indices)
+        context.counts.calls += 1
+        if any(context.library.is_array(item) for item in key):
+            context.library.add_at(x, key, _scalar_or_array(context, value))
+        else:
+            # With an ellipsis, the element of a scalar index is a view too.
+            row = x[(*key, ...)]
+            context.xp.add(row, _scalar_or_array(context, value), out=row)
+        return x
+
+    return kernel
+
+
+def _owned(context: Context, operands: list[Any]) -> Any:
+    """Take the first operand off as an array on the device that may be overwritten."""
+    if not context.library.is_array(operands[0]):
+        operands[0] = context.on_device(operands[0])
+    x, copied = own_array(operands, context.library)
+    context.counts.calls += copied
+    return x
+
+
+def _scalar_or_array(context: Context, value: Any) -> Any:
+    return value if isinstance(value, np.generic) else context.on_device(value)
+
+
+DEVICE["getitem"] = _getitem
+DEVICE["setitem"] = _setitem
+DEVICE["additem"] = _additem
+
+__all__ = ["is_view"]

@@ -1,0 +1,61 @@
+"""What the engine needs from an array library.
+
+The engine names no library: it is given one. `cupy_library` adapts CuPy; the tests have a stand-in on NumPy that
+refuses what CuPy refuses (mixing with NumPy's arrays, implicit copies to the host).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.cuda.kernel import KernelText
+
+# Takes the inputs (device arrays that broadcast together, or scalars) and the outputs, all of the full shape.
+Kernel = Callable[[Sequence[Any], Sequence[Any]], None]
+
+
+class ArrayLibrary(Protocol):
+    """Arrays on a device, and one stream on which all work on them is put in order."""
+
+    @property
+    def name(self) -> str:
+        """ "cuda:0"."""
+
+    @property
+    def xp(self) -> Any:
+        """A namespace with NumPy's functions for the library's arrays."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """Put the work of a block of code on the library's stream."""
+
+    def is_array(self, x: Any) -> bool:
+        """Whether x is an array on a device."""
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
+        """An array whose elements are not set."""
+
+    def upload(self, x: Any) -> Any:
+        """A device array of a host array or scalar, or of another library's device array."""
+
+    def read(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """Copies on the host. Waits for what was put on the stream so far, and for nothing else."""
+
+    def kernel(self, text: KernelText) -> Kernel:
+        """The compiled form of an elementwise kernel."""
+
+    def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
+        """Set `flag`, an int64 array, to (site, index, size) where an index is not in [-size, size)."""
+
+    def add_at(self, x: Any, key: tuple[Any, ...], value: Any) -> None:
+        """`x[key] += value` in place, where positions repeat too."""
+
+    def add_product(self, total: Any, a: Any, b: Any) -> None:
+        """`total += a @ b` in place, for matrices of one float or complex dtype."""
+
+
+__all__ = ["ArrayLibrary", "Kernel"]

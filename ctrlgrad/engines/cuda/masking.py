@@ -1,0 +1,135 @@
+"""A loop's body that may run past the loop's end: then what it carries stays as it was.
+
+A loop whose predicate is on the device would wait for the device before every iteration. Where it is allowed, a
+chunk of iterations runs without asking, each with a bool `alive` on the device:
+
+    new = body(carry)
+    carry' = where(alive, new, carry)
+    taken' = taken + alive
+    alive' = alive and cond(carry')
+
+and the host reads `alive` and `taken` once per chunk. The carry after the loop is that of the last iteration taken.
+What iterations past the end have pushed is dropped, by `taken`; carries on the host are taken from a history of the
+chunk.
+
+It is allowed where running an iteration too many changes nothing but those, cannot fail and does not wait:
+
+- neither cond nor body has a loop, a branch or a callback inside;
+- every op is total, or reads by an index that the host knows (a failure past the end is forgotten);
+- no op goes through the host, and none needs on the host (a size, a bound, an index) what is on the device;
+- stacks that are carried are only pushed on;
+- no carried array is updated in place: it would be copied in each iteration;
+- the sizes of what is carried are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.expressions import is_fusible
+from ctrlgrad.engines.cuda.kernels import DEVICE
+from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
+from ctrlgrad.engines.cuda.placement import HOST, Place, place
+from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, Node, StackType, TensorType, Trait, Value
+from ctrlgrad.ops.traits import is_total
+
+_UPDATES = frozenset({"setitem", "additem"})
+# Not total because an empty array has none, which a known shape excludes.
+_EXTREMES = frozenset({"max", "min", "argmax", "argmin"})
+# Their operands after the first are numbers that the host must know.
+_SIZED = frozenset({"reshape", "broadcast_to", "sum_to", "stack_read"})
+
+
+@dataclass(frozen=True)
+class Masked:
+    """The body of a masked loop: (captures, carry, alive, taken) to (carry, alive, taken)."""
+
+    graph: Graph
+    # Rows that one iteration pushes on each stack that is carried, by the carry's position.
+    pushes: Mapping[int, int]
+
+
+def masked_body(node: Node, shared: Sequence[Place], carry: Sequence[Place]) -> Masked | str:
+    """The masked body of a loop whose operands live where they are said to, or why there is none."""
+    cond, body = node.regions
+    for region in (cond, body):
+        places = place(region, (*shared, *carry))
+        carried = set(region.inputs[len(shared) :])
+        for inner in region.nodes:
+            reason = _obstacle(inner, places, carried)
+            if reason is not None:
+                return reason
+    pushes: dict[int, int] = {}
+    for position, value in enumerate(body.inputs[len(shared) :]):
+        if isinstance(value.type, StackType):
+            count = _pushes(body, value, body.outputs[position])
+            if count is None:
+                return "stacks change places"
+            pushes[position] = count
+        elif carry[position] is ON_DEVICE and not value.tensor.is_static:
+            return "the size of what it carries is not known"
+    return Masked(_masked_graph(node, carry), pushes)
+
+
+def _obstacle(node: Node, places: Mapping[Value, Place], carried: set[Value]) -> str | None:
+    """Why a node must not run past the end, or cannot run without waiting."""
+    name = node.op.name
+    if node.regions:
+        return f"{name} inside"
+    if Trait.EFFECT in node.op.traits:
+        return f"{name} has an effect"
+    if name in ("constant", "stack_push"):
+        return None
+    stacks = [v for v in node.operands if isinstance(v.type, StackType)]
+    if any(v in carried for v in stacks):
+        return f"{name} of a stack that it carries"
+    if stacks or any(isinstance(v.type, StackType) for v in node.results):
+        return f"{name} inside"
+    if all(places[v] is HOST for v in node.results):
+        return None if is_total(node) else f"{name} may fail"
+    if not is_fusible(node) and name not in DEVICE:
+        return f"{name} goes through the host"
+    if name in _UPDATES and node.operands[0] in carried:
+        return "a carried array is updated in place"
+    if name == "getitem":
+        return None if all(places[v] is HOST for v in node.operands[1:]) else "an index is on the device"
+    if name in _SIZED and any(places[v] is ON_DEVICE for v in node.operands[1:]):
+        return f"a size of {name} is on the device"
+    if name in _EXTREMES and node.operands[0].tensor.is_static:
+        return None
+    return None if is_total(node) and name != "nonzero" else f"{name} may fail"
+
+
+def _pushes(body: Graph, stack: Value, out: Value) -> int | None:
+    """How many pushes lie between a stack that is carried and what is carried on; None where it is no chain."""
+    by_stack = {node.operands[0]: node for node in body.nodes if node.op.name == "stack_push"}
+    count = 0
+    while stack is not out:
+        if stack not in by_stack:
+            return None
+        stack, count = by_stack[stack].result, count + 1
+    return count
+
+
+def _masked_graph(node: Node, places: Sequence[Place]) -> Graph:
+    cond, body = node.regions
+    builder = Builder(name=body.name)
+    builder.source = node.source
+    inputs = [builder.input(v.type, v.hint) for v in body.inputs]
+    shared, carry = inputs[: node.attrs["captures"]], inputs[node.attrs["captures"] :]
+    alive = builder.input(BOOL, "alive")
+    taken = builder.input(INDEX, "taken")
+    following = []
+    for old, new, its in zip(carry, builder.inline(body, inputs), places, strict=True):
+        is_kept = new is old or its is HOST or not isinstance(new.type, TensorType)
+        following.append(new if is_kept else builder.emit("where", [alive, new, old]))
+    (test,) = builder.inline(cond, [*shared, *following])
+    one = builder.emit("cast", [alive], {"dtype": np.dtype(np.int64)})
+    after = builder.emit("logical_and", [alive, test])
+    return builder.finish([*following, after, builder.emit("add", [taken, one])])
+
+
+__all__ = ["Masked", "masked_body"]

@@ -1,0 +1,97 @@
+"""Where each value of a region lives: scalars of control on the host, arrays on the device.
+
+A launch costs about ten microseconds of host time, a scalar operation of NumPy's a tenth of one. So scalars that do not
+depend on anything on the device (counters, indices, bounds, sizes, and whole loops of them) are computed on the host.
+A kernel takes them as arguments, which costs nothing; an index that is on the host costs no read.
+
+A value is on the host where it is a scalar (or a stack of scalars) and all that it is made of is on the host; sizes are
+there always. What a loop carries is on the host where it starts there and the body leaves it there: a fixpoint,
+reached from below. What branches yield is on the host where all of them yield it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from ctrlgrad.ir import Graph, Node, StackType, Value
+
+
+class Place(Enum):
+    HOST = "host"
+    DEVICE = "device"
+
+
+HOST, DEVICE = Place.HOST, Place.DEVICE
+Places = tuple[Place, ...]
+
+# Answered from what the host knows of a device value.
+_KNOWN_ON_HOST = frozenset({"dim", "stack_length"})
+# A stack is where all that is put on it is.
+_STACK_UPDATES = frozenset({"stack_push", "stack_write", "stack_add", "stack_sum"})
+
+
+def is_scalar(value: Value) -> bool:
+    """Whether a value is a scalar or a stack of scalars."""
+    t = value.type.element if isinstance(value.type, StackType) else value.type
+    return t.rank == 0
+
+
+def join(places: Sequence[Place]) -> Place:
+    """The host if all are there."""
+    return DEVICE if DEVICE in places else HOST
+
+
+def place(graph: Graph, inputs: Sequence[Place]) -> dict[Value, Place]:
+    """Where each value of a graph lives, its inputs living where they are said to."""
+    places = dict(zip(graph.inputs, inputs, strict=True))
+    for node in graph.nodes:
+        given = [places[v] for v in node.operands]
+        places.update(zip(node.results, results_of(node, given), strict=True))
+    return places
+
+
+def outputs_of(graph: Graph, inputs: Sequence[Place]) -> Places:
+    """Where a graph's outputs live."""
+    places = place(graph, inputs)
+    return tuple(places[v] for v in graph.outputs)
+
+
+def results_of(node: Node, given: Sequence[Place]) -> Places:
+    """Where a node's results live."""
+    name = node.op.name
+    if name == "while":
+        return carried(node, given)
+    if name == "cond":
+        return tuple(map(join, zip(*(outputs_of(region, given[1:]) for region in node.regions), strict=True)))
+    if name == "call":
+        return outputs_of(node.regions[0], given)
+    if name in _KNOWN_ON_HOST:
+        return (HOST,)
+    if name == "stack_pop":
+        return (given[0], given[0])
+    if name in _STACK_UPDATES:
+        values = [p for p, v in zip(given, node.operands, strict=True) if not _is_index(node, v)]
+        return (join(values),)
+    if name in ("stack_clear", "stack_resize", "stack_read"):
+        return (given[0],)
+    return tuple(HOST if is_scalar(v) and join(given) is HOST else DEVICE for v in node.results)
+
+
+def _is_index(node: Node, value: Value) -> bool:
+    return node.op.name in ("stack_write", "stack_add") and value is node.operands[1] and value is not node.operands[2]
+
+
+def carried(node: Node, given: Sequence[Place]) -> Places:
+    """Where a loop's carry lives, from where its operands do."""
+    captures = node.attrs["captures"]
+    shared, carry = tuple(given[:captures]), tuple(given[captures:])
+    while True:
+        after = outputs_of(node.regions[1], (*shared, *carry))
+        joined = tuple(join(pair) for pair in zip(carry, after, strict=True))
+        if joined == carry:
+            return carry
+        carry = joined
+
+
+__all__ = ["DEVICE", "HOST", "Place", "Places", "carried", "is_scalar", "join", "outputs_of", "place", "results_of"]

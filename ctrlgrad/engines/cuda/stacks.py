@@ -1,0 +1,163 @@
+"""Stacks on the device: blocks, each a contiguous array `[capacity, *element]` of which `count` rows are in use.
+
+A kernel writes a pushed value straight into the next slot; a popped row is read where it lies. Blocks double in length
+up to `BLOCK_BYTES`, so that allocation costs nothing per push; a loop over the iterations of a chunk says how many
+rows it will push, and gets one block for all of them, which is then the operand of a product without a copy.
+
+Invariants: no block is empty; rows at and above `count` mean nothing; a block is written to only while it is `open`:
+not when another stack holds it too, nor when a row was popped off it, which may still be read.
+
+A stack that is written by index, and not pushed on, is a list of rows instead, None for a slot that was never
+written, as in the reference engine; the rows themselves are never copied.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.library import ArrayLibrary
+
+LEAST_ROWS, BLOCK_BYTES = 16, 16 << 20
+
+
+@dataclass(slots=True)
+class DeviceBlock:
+    """One array of rows, `count` of them in use."""
+
+    array: Any
+    count: int
+    open: bool
+
+    @property
+    def rows(self) -> Any:
+        """The rows in use, as a view."""
+        return self.array[: self.count]
+
+
+class DeviceStack:
+    """A run-time stack as blocks on the device. Elements may differ in shape from block to block."""
+
+    __slots__ = ("blocks", "dtype", "library", "room")
+
+    def __init__(self, library: ArrayLibrary, dtype: np.dtype, room: int = 0) -> None:
+        self.library = library
+        self.dtype = dtype
+        self.blocks: list[DeviceBlock] = []
+        # Rows that the next block has at least.
+        self.room = room
+
+    def __len__(self) -> int:
+        return sum(block.count for block in self.blocks)
+
+    def __iter__(self) -> Iterator[Any]:
+        for block in self.blocks:
+            for i in range(block.count):
+                yield block.array[i]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its blocks hold."""
+        return sum(int(block.array.nbytes) for block in self.blocks)
+
+    def copy(self) -> DeviceStack:
+        """Another stack of the same rows, which neither writes to from now on."""
+        other = DeviceStack(self.library, self.dtype, self.room)
+        for block in self.blocks:
+            block.open = False
+            other.blocks.append(DeviceBlock(block.array, block.count, False))
+        return other
+
+    def slot(self, shape: Sequence[int]) -> Any:
+        """Where the next row goes. It counts once `commit` is called."""
+        last = self.blocks[-1] if self.blocks else None
+        if last is None or not last.open or last.count == len(last.array) or last.array.shape[1:] != tuple(shape):
+            last = self._new_block(shape, last)
+        return last.array[last.count]
+
+    def _new_block(self, shape: Sequence[int], last: DeviceBlock | None) -> DeviceBlock:
+        row = self.dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        wish = max(LEAST_ROWS, self.room, 2 * last.count if last is not None else 0)
+        rows = max(1, min(wish, max(LEAST_ROWS, self.room, BLOCK_BYTES // max(row, 1))))
+        block = DeviceBlock(self.library.empty((rows, *shape), self.dtype), 0, True)
+        self.blocks.append(block)
+        return block
+
+    def commit(self) -> None:
+        """The slot that was given out has been written."""
+        self.blocks[-1].count += 1
+
+    def pop(self) -> Any:
+        """Take the last row off; it stays where it lies."""
+        block = self.blocks[-1]
+        block.count -= 1
+        block.open = False
+        row = block.array[block.count]
+        if not block.count:
+            self.blocks.pop()
+        return row
+
+    def drop(self, count: int) -> None:
+        """Take rows off the end that nothing has read."""
+        while count:
+            block = self.blocks[-1]
+            taken = min(count, block.count)
+            block.count -= taken
+            count -= taken
+            if not block.count:
+                self.blocks.pop()
+
+    def row(self, index: int) -> Any:
+        """One row, as a view."""
+        for block in self.blocks:
+            if index < block.count:
+                return block.array[index]
+            index -= block.count
+        raise IndexError(index)
+
+    def has_one_shape(self) -> bool:
+        """Whether all rows are of one shape."""
+        return len({block.array.shape[1:] for block in self.blocks}) <= 1
+
+    @staticmethod
+    def of(library: ArrayLibrary, array: Any) -> DeviceStack:
+        """A stack of an array's rows, which stay where they are."""
+        stack = DeviceStack(library, array.dtype)
+        if len(array):
+            stack.blocks.append(DeviceBlock(array, len(array), False))
+        return stack
+
+
+# A stack while it runs: blocks, or a list of rows.
+Stack = DeviceStack | list[Any]
+
+
+def _count_of_sole_owner(operands: list[Any]) -> int:
+    value = operands.pop(0)
+    return sys.getrefcount(value)
+
+
+_SOLE_OWNER = _count_of_sole_owner([DeviceStack.__new__(DeviceStack)])
+
+
+def own_stack(operands: list[Any]) -> Stack:
+    """Take the first operand off the list as a stack that may be changed: itself if nothing else holds it."""
+    value: Stack = operands.pop(0)
+    if sys.getrefcount(value) == _SOLE_OWNER:
+        return value
+    return value.copy()
+
+
+def own_array(operands: list[Any], library: ArrayLibrary) -> tuple[Any, bool]:
+    """As `own_stack`, for an array on the device; and whether it was copied. A view is never its own."""
+    value = operands.pop(0)
+    if sys.getrefcount(value) == _SOLE_OWNER and value.base is None:
+        return value, False
+    return library.xp.array(value), True
+
+
+__all__ = ["BLOCK_BYTES", "LEAST_ROWS", "DeviceBlock", "DeviceStack", "Stack", "own_array", "own_stack"]

@@ -1,0 +1,51 @@
+"""Errors of a distributed loop, told as the loop that the user wrote would have raised them.
+
+A loop over chunks reads rows of batches and writes rows after the chunk. It fails if and only if the plain loop does,
+but may name another index, size or iteration, and where several iterations would fail, another one of them. The plain
+graph says it exactly: after an error it runs again, by the reference engine, up to where it fails. Values are
+immutable, so it runs from the same arguments; callbacks have been called and are not called again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ctrlgrad.engines.reference import REFERENCE, Kernels, Run, interpret
+from ctrlgrad.errors import CtrlgradError, ExecutionError
+from ctrlgrad.ir import Graph, walk
+
+_SILENT = Kernels(
+    "reference without callbacks",
+    REFERENCE.pure,
+    {**REFERENCE.in_place, "callback": lambda node: lambda values, run: ()},
+    REFERENCE.control,
+)
+
+
+@contextmanager
+def exact_errors(graph: Graph, optimised: Graph, arguments: Sequence[Any]) -> Iterator[None]:
+    """Where running `optimised` fails, raise the error of `graph` instead, if loops were distributed."""
+    try:
+        yield
+    except ExecutionError as error:
+        found = _error_of(graph, arguments) if _is_distributed(optimised) else None
+        if found is None:
+            raise
+        raise found from error
+
+
+def _is_distributed(graph: Graph) -> bool:
+    return any("chunks_of" in node.attrs for node in walk(graph))
+
+
+def _error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
+    try:
+        interpret(graph, arguments, Run(), _SILENT)
+    except CtrlgradError as error:
+        return error
+    return None
+
+
+__all__ = ["exact_errors"]

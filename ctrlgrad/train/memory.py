@@ -1,0 +1,66 @@
+"""Training within a memory budget, and a record of where the bytes of some steps were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from ctrlgrad import memory
+from ctrlgrad.memory.plot import write_plot
+from ctrlgrad.memory.summary import summarize
+from ctrlgrad.memory.trace import write_trace
+
+# The steps of a run that are recorded: after the first one, which compiles.
+FIRST, STEPS = 2, 3
+TEXT, TRACE, PICTURE = "memory.txt", "memory.json", "memory.png"
+
+
+@contextmanager
+def within(limit: int | None) -> Iterator[None]:
+    """A block of code within a budget of so many bytes; None: without one."""
+    if limit is None:
+        yield
+        return
+    with memory.budget(device=limit):
+        yield
+
+
+class StepProfile:
+    """Records a few steps of a run, and writes what it found into a folder as soon as they are over."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._steps = 0
+        self._recording: memory.Recording | None = None
+        self._context = ExitStack()
+
+    def __enter__(self) -> StepProfile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._context.close()
+        if error[0] is None:
+            self._write()
+
+    def before_step(self) -> None:
+        """To be called before each step, and after the last."""
+        self._steps += 1
+        if self._steps == FIRST:
+            self._recording = self._context.enter_context(memory.profile())
+        elif self._steps == FIRST + STEPS:
+            self._context.close()
+            self._write()
+
+    def _write(self) -> None:
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        (self.folder / TEXT).write_text(f"{summarize(recording)}\n", encoding="utf-8")
+        write_trace(recording, self.folder / TRACE)
+        if find_spec("matplotlib") is not None:
+            write_plot(recording, self.folder / PICTURE)
+
+
+__all__ = ["FIRST", "PICTURE", "STEPS", "TEXT", "TRACE", "StepProfile", "within"]

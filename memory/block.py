@@ -1,0 +1,185 @@
+"""A block: one contiguous array of rows that a loop pushed, wherever its bytes are now."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.memory.slots import Slot
+
+if TYPE_CHECKING:
+    from ctrlgrad.memory.chunk import ChunkRecord
+    from ctrlgrad.memory.manager import Manager
+
+
+@dataclass(eq=False, slots=True)
+class Stored:
+    """What the manager knows of a block. `slots` has the block's bytes by level, None where they are not."""
+
+    number: int
+    label: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    chunk: ChunkRecord
+    slots: list[Slot | None]
+    # Rows that are worth keeping.
+    rows: int
+    holders: int = 1
+    pins: int = 0
+    is_open: bool = True
+    failures: list[BaseException] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are worth keeping."""
+        return math.prod(self.kept_shape) * self.dtype.itemsize
+
+    @property
+    def kept_shape(self) -> tuple[int, ...]:
+        return (self.rows, *self.shape[1:]) if self.shape else ()
+
+    @property
+    def full_nbytes(self) -> int:
+        """Bytes as the block was asked for."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def is_anywhere(self) -> bool:
+        return any(slot is not None for slot in self.slots)
+
+
+class Block:
+    """A handle of a block; the block is freed when all holders have freed it, or at the latest with the handle."""
+
+    def __init__(self, manager: Manager, stored: Stored, array: Any, is_owner: bool = True) -> None:
+        self._manager = manager
+        self._stored = stored
+        self._array = array
+        self._writable = True
+        if is_owner:
+            self._finalizer = weakref.finalize(self, manager.forget, stored)
+            self._finalizer.atexit = False
+
+    @property
+    def label(self) -> str:
+        return self._stored.label
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are worth keeping."""
+        return self._stored.nbytes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The block's shape: as it was asked for while it is written, then of the rows that are worth keeping."""
+        return self._stored.shape if self._writable else self._stored.kept_shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._stored.dtype
+
+    @property
+    def array(self) -> Any:
+        """The device's array of the rows while the block is being written or is open."""
+        if self._array is None:
+            raise ExecutionError(f"block {self.label!r}: its array is there only between open and close")
+        return self._array
+
+    def shrink(self, rows: int) -> None:
+        """Only the first rows are worth keeping. Before the chunk is sealed."""
+        stored = self._stored
+        if not stored.shape or not 0 <= rows <= stored.shape[0]:
+            raise ExecutionError(f"block {self.label!r}: it has no {rows} rows, its shape is {stored.shape}")
+        self._manager.shrink(stored, rows)
+
+    def sealed(self) -> None:
+        """The array is no longer to be written to; the chunk calls it."""
+        self._array = None
+        self._writable = False
+
+    def open(self) -> Any:
+        """The rows, resident and pinned until `close`; the computation issued next may read them.
+
+        Waits for a copy where it must, and starts the copies of the blocks that are read next. A block may be opened
+        several times; each `open` has its `close`.
+
+        Raises `MemoryBudgetError`, `TierRefusedError` or `BlockLostError` where the rows cannot be had.
+        """
+        if self._writable:
+            raise ExecutionError(f"block {self.label!r}: opened before its chunk was sealed")
+        array = self._manager.open(self._stored)
+        self._array = array
+        return array
+
+    def close(self) -> None:
+        """The reader has issued all work that reads the rows."""
+        self._manager.close_block(self._stored)
+        if not self._stored.pins:
+            self._array = None
+
+    def share(self) -> Block:
+        """One holder more; each holder calls `free` once. Gives the same handle."""
+        self._manager.share(self._stored)
+        return self
+
+    def free(self) -> None:
+        """One holder less. With the last one the bytes go, in every tier."""
+        self._manager.free(self._stored)
+        if not self._stored.holders:
+            self._array = None
+
+
+class Reservation:
+    """Counted bytes of the device that lie in memory of somebody else's."""
+
+    def __init__(self, manager: Manager, nbytes: int, kind: str) -> None:
+        self.nbytes, self.kind = nbytes, kind
+        self._manager = manager
+        self._is_released = False
+
+    def release(self) -> None:
+        """The bytes are not used any more. Calling it again does nothing; a finalizer may call it."""
+        if not self._is_released:
+            self._is_released = True
+            self._manager.forget_reservation(self)
+
+
+class Allocation:
+    """Counted bytes of the device that never leave it: temporaries, states, results."""
+
+    def __init__(self, manager: Manager, slot: Slot, array: Any, label: str) -> None:
+        self.label = label
+        self.nbytes = slot.nbytes
+        self._array = array
+        self._release = weakref.finalize(self, manager.forget_slot, slot)
+        self._release.atexit = False
+        self._manager = manager
+        self._slot: Slot | None = slot
+
+    @property
+    def array(self) -> Any:
+        """The device's array. Using it after `release` is an error of the caller."""
+        if self._slot is None:
+            raise ExecutionError(f"allocation {self.label!r}: it was released")
+        return self._array
+
+    def release(self) -> None:
+        """All work that uses the array has been issued. Calling it again does nothing."""
+        slot, self._slot, self._array = self._slot, None, None
+        if slot is not None:
+            self._release.detach()
+            self._manager.release(slot)
+
+
+def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape as a tuple of Python ints."""
+    return tuple(int(n) for n in shape)
+
+
+__all__ = ["Allocation", "Block", "Reservation", "Stored", "shape_of"]

@@ -1,0 +1,67 @@
+"""Counted bytes: what is in use in each tier, by kind, against the limits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ctrlgrad.errors import MemoryBudgetError
+from ctrlgrad.memory.sizes import show_size
+
+
+@dataclass(eq=False)
+class Account:
+    """One tier: its limit (None: no limit), bytes in use by kind, and their peaks."""
+
+    tier: str
+    limit: int | None
+    used: int = 0
+    peak: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    peaks: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def free(self) -> int | None:
+        """Bytes up to the limit; None where there is none."""
+        return None if self.limit is None else self.limit - self.used
+
+    def fits(self, nbytes: int) -> bool:
+        return self.limit is None or self.used + nbytes <= self.limit
+
+    def add(self, nbytes: int, kind: str) -> None:
+        """Count bytes. The caller has made sure that they fit."""
+        assert self.fits(nbytes), f"{self.tier}: {self.used} + {nbytes} bytes pass the limit {self.limit}"
+        self.used += nbytes
+        self.peak = max(self.peak, self.used)
+        self.kinds[kind] += nbytes
+        self.peaks[kind] = max(self.peaks[kind], self.kinds[kind])
+
+    def subtract(self, nbytes: int, kind: str) -> None:
+        self.used -= nbytes
+        self.kinds[kind] -= nbytes
+
+    def show(self) -> str:
+        """One line: used bytes by kind, and the limit."""
+        kinds = ", ".join(f"{kind}: {show_size(n)}" for kind, n in sorted(self.kinds.items()) if n)
+        return (
+            f"{self.tier}: {show_size(self.used)} used{f' ({kinds})' if kinds else ''}, limit {show_size(self.limit)}"
+        )
+
+
+def budget_error(accounts: Sequence[Account], level: int, nbytes: int, what: str, hint: str) -> MemoryBudgetError:
+    """The error of a request that cannot be met after all that could make room has been tried."""
+    account = accounts[level]
+    if account.limit is None:
+        expected = f"{nbytes} free bytes in tier {account.tier!r}"
+    else:
+        expected = f"a {account.tier} budget of {account.used + nbytes} bytes or more: this request with what must stay"
+    return MemoryBudgetError(
+        f"memory: {what} needs {show_size(nbytes)} ({nbytes} bytes) of tier {account.tier!r}, and no more can be freed",
+        expected=expected,
+        got="\n".join(a.show() for a in accounts),
+        hint=hint,
+    )
+
+
+__all__ = ["Account", "budget_error"]

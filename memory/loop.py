@@ -1,0 +1,50 @@
+"""The memory of one run of one loop that pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ctrlgrad.memory.chunk import Chunk, LoopRecord
+
+if TYPE_CHECKING:
+    from ctrlgrad.memory.manager import Manager
+
+Snapshot = Callable[[], tuple[Any, int]]
+
+
+class LoopMemory:
+    """Gives a loop its chunks, and keeps the states that chunks may be run again from."""
+
+    def __init__(self, manager: Manager, record: LoopRecord) -> None:
+        self._manager = manager
+        self._record = record
+
+    @property
+    def label(self) -> str:
+        return self._record.label
+
+    @property
+    def wants_state(self) -> bool:
+        """Whether the next `begin` would call `snapshot`."""
+        return self._manager.wants_state(self._record)
+
+    def begin(self, snapshot: Snapshot | None = None, state_bytes: int | None = None) -> Chunk:
+        """A chunk that is about to run.
+
+        `snapshot` gives the state that the chunk starts from, which nobody changes afterwards, and the bytes that
+        holding it costs; it is called only if the state is to be kept. `state_bytes` says those bytes beforehand, so
+        that room for them is made first; without it they are taken to be those of the last state.
+        """
+        return self._manager.begin(self._record, snapshot, state_bytes)
+
+    def finish(self) -> None:
+        """The loop has run its last chunk."""
+        self._manager.finish(self._record)
+
+    def abandon(self) -> None:
+        """The run has failed: all blocks and states of the loop go. Calling it again does nothing."""
+        self._manager.abandon(self._record)
+
+
+__all__ = ["LoopMemory", "Snapshot"]

@@ -1,0 +1,450 @@
+"""The memory manager of one device: blocks inside a hard budget, wherever they have to be.
+
+Loops fill blocks chunk by chunk and read them back, the newest first. Counted bytes (blocks, entry states, temporaries,
+bytes that copies land in) never pass the limit of a tier: before bytes are taken, room is made, see
+`ctrlgrad.memory.room`. What a chunk's blocks do when room is short is the chunk's way: keep, copy, recompute; the
+planner chooses where the user has not. A manager may be used by several threads. What finalizers find is only queued
+there and done on the next call, since a finalizer may run at any point.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.memory.block import Allocation, Block, Reservation, Stored, shape_of
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.chunk import Chunk, ChunkRecord, LoopRecord
+from ctrlgrad.memory.device import Device
+from ctrlgrad.memory.keeper import StateKeeper
+from ctrlgrad.memory.ledger import Account
+from ctrlgrad.memory.loop import LoopMemory, Snapshot
+from ctrlgrad.memory.mover import Mover
+from ctrlgrad.memory.notes import Notes
+from ctrlgrad.memory.order import Mark, Order
+from ctrlgrad.memory.plan import Fill, Use
+from ctrlgrad.memory.planner import Planner
+from ctrlgrad.memory.prefetch import Prefetcher
+from ctrlgrad.memory.reader import Reader
+from ctrlgrad.memory.recompute import Recompute
+from ctrlgrad.memory.records import Phase, Recording
+from ctrlgrad.memory.recoverer import Recoverer
+from ctrlgrad.memory.room import Room
+from ctrlgrad.memory.slots import Slot, Slots
+from ctrlgrad.memory.states import States
+from ctrlgrad.memory.statistics import Statistics
+
+# Chunks of computation that may be issued before the first of them is done.
+AHEAD = 2
+
+_NUMBERS = itertools.count(1)
+
+
+class Manager:
+    """Blocks, allocations and states of one device; see the module's docstring.
+
+    >>> from ctrlgrad.memory.simulated import SimulatedDevice
+    >>> device = SimulatedDevice({"device": 1 << 20, "host": 1 << 20}, blocking=True)
+    >>> manager = Manager(device, Budget(device=100))
+    >>> loop = manager.loop("loop", swap=True)
+    >>> blocks = []
+    >>> for number in range(4):
+    ...     chunk = loop.begin()
+    ...     block = chunk.block((5,), np.dtype(np.float64), "x")
+    ...     block.array[:] = number
+    ...     chunk.seal(seconds=1e-3)
+    ...     blocks.append(block)
+    >>> loop.finish()
+    >>> for block in reversed(blocks):
+    ...     print(block.open()[0])
+    ...     block.close()
+    ...     block.free()
+    3.0
+    2.0
+    1.0
+    0.0
+    >>> manager.stats.peak_bytes["device"] <= 100
+    True
+    >>> manager.close()
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        budget: Budget | None = None,
+        recording: Recording | None = None,
+        planner: Planner | None = None,
+    ) -> None:
+        budget = budget or Budget()
+        self.number = next(_NUMBERS)
+        self.device, self.budget = device, budget
+        self.lock = threading.RLock()
+        self.accounts = [Account(tier.name, budget.limit(tier.name)) for tier in device.tiers]
+        self.stats = Statistics(self.accounts)
+        self.notes = Notes(self.number, device, self.accounts, recording, self.stats)
+        self.order = Order(self.notes.note)
+        self.slots = Slots(device, self.accounts, self.order, self.notes.note)
+        self.mover = Mover(device, self.slots, self.order, self.notes, self.stats)
+        self.room = Room(self.mover, self.stats, self.notes.stalling)
+        self.planner = planner or Planner()
+        self.prefetcher = Prefetcher(self.room, self.accounts)
+        self.keeper = StateKeeper(self.room, self.notes, self.planner, self.stats)
+        self.reader = Reader(self.room, self.prefetcher, self.planner, self.notes, self.stats, self.keep_pace)
+        self.recoverer = Recoverer(self)
+        self._blocks = itertools.count(1)
+        self._chunks = itertools.count(1)
+        self._loops = itertools.count(1)
+        # What finalizers found without a holder: appended from anywhere, worked off under the lock.
+        self._forgotten: deque[Stored | Slot | Reservation] = deque()
+        # Marks after the last chunks that were issued: the host stays near the computation, and sees what is done.
+        self._issued: deque[Mark] = deque()
+        self.is_closed = False
+
+    # Allocations.
+
+    def allocate(self, shape: Sequence[int], dtype: np.dtype, label: str, kind: str = "temporary") -> Allocation:
+        """Counted, uninitialised bytes of the device that stay there until they are released.
+
+        Raises `MemoryBudgetError` where no room can be made.
+        """
+        shape, dtype = shape_of(shape), np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        with self.lock:
+            self._enter()
+            slot = self.room.take(0, nbytes, kind, label)
+            return Allocation(self, slot, self.device.array(slot.piece, shape, dtype), label)
+
+    def release(self, slot: Slot) -> None:
+        """Give an allocation's bytes back; `Allocation.release` calls it."""
+        with self.lock:
+            self._retire_used(slot)
+
+    def _retire_used(self, slot: Slot) -> None:
+        """Give back a slot that computation issued so far may use."""
+        self.notes.note(Use(slot.number))
+        slot.last_use = self.order.mark(self.device.compute)
+        self.slots.retire(slot)
+
+    def reserve(self, nbytes: int, label: str, kind: str = "temporary") -> Reservation:
+        """Count bytes of the device that somebody else allocates, until they are released.
+
+        Raises `MemoryBudgetError` where no room can be made.
+        """
+        with self.lock:
+            self._enter()
+            self.room.reserve(0, nbytes, label)
+            self.accounts[0].add(nbytes, kind)
+            return Reservation(self, nbytes, kind)
+
+    # Loops and chunks.
+
+    def loop(
+        self,
+        label: str,
+        *,
+        swap: bool | None = None,
+        checkpoint: bool | int | None = None,
+        recompute: Recompute | None = None,
+    ) -> LoopMemory:
+        """One run of a loop that pushes.
+
+        `swap`: False: blocks never leave the device; True: they are copied away and never computed again; None: the
+        planner chooses. `checkpoint`: True: blocks are computed again, from entry states that the manager thins; a
+        number: from at most so many states; None: the planner chooses; False: never. Computing again needs `recompute`.
+        """
+        limit = checkpoint if isinstance(checkpoint, int) and not isinstance(checkpoint, bool) else None
+        if limit is not None and limit < 1:
+            raise ExecutionError(f"loop {label!r}: checkpoint={limit}", expected="at least one state")
+        wants_recompute = checkpoint is not None and checkpoint is not False
+        if wants_recompute and recompute is None:
+            raise ExecutionError(f"loop {label!r}: checkpoint={checkpoint!r} for a loop that cannot be run again")
+        may_recompute = recompute is not None and (wants_recompute or (checkpoint is None and swap is None))
+        may_copy = len(self.accounts) > 1 and swap is not False and not (wants_recompute and swap is None)
+        if swap is True and len(self.accounts) == 1:
+            self.stats.fallbacks.append(f"{label}: swap_memory=True on a device without a second tier")
+        if swap is True and not wants_recompute:
+            may_recompute = False
+        is_limited = self.accounts[0].limit is not None
+        record = LoopRecord(
+            next(self._loops),
+            label,
+            may_copy,
+            recompute if may_recompute and (is_limited or wants_recompute) else None,
+            States(limit),
+            is_mixed=may_copy and may_recompute and is_limited,
+            drops_eagerly=wants_recompute and not is_limited,
+        )
+        return LoopMemory(self, record)
+
+    def wants_state(self, loop: LoopRecord) -> bool:
+        """Whether the next chunk's entry state is to be kept; `LoopMemory.wants_state` asks it."""
+        with self.lock:
+            return self.keeper.wants(loop)
+
+    def begin(self, loop: LoopRecord, snapshot: Snapshot | None, state_bytes: int | None) -> Chunk:
+        """A new chunk; `LoopMemory.begin` calls it."""
+        with self.lock:
+            self._enter()
+            self.notes.phase = "forward"
+            index = len(loop.chunks)
+            wants = snapshot is not None and self.keeper.wants(loop)
+            if wants:
+                self.keeper.expect(loop, state_bytes)
+        if wants and snapshot is not None:
+            # Without the lock: it is the caller's code.
+            state, nbytes = snapshot()
+            with self.lock:
+                self.keeper.keep(loop, index, state, nbytes)
+        with self.lock:
+            way, reason = self.planner.way(loop, index, self.accounts)
+            record = ChunkRecord(next(self._chunks), index, loop, way, reason)
+            loop.chunks.append(record)
+            self.room.chunks[record.number] = record
+            return Chunk(self, record)
+
+    def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str) -> Block:
+        """A fresh block of a chunk; `Chunk.block` calls it."""
+        with self.lock:
+            self._enter()
+            rows = shape[0] if shape else 1
+            slots: list[Slot | None] = [None] * len(self.accounts)
+            stored = Stored(next(self._blocks), label, shape, dtype, chunk, slots, rows)
+            slot = self.room.take(0, stored.nbytes, "blocks", label, chunk)
+            self.mover.place(stored, slot)
+            chunk.blocks.append(stored)
+            return Block(self, stored, self.device.array(slot.piece, shape, dtype))
+
+    def block_again(self, stored: Stored, keep: bool) -> tuple[Slot, Any]:
+        """Bytes for a block that is being filled again; they are its own from the chunk's end on if `keep`."""
+        with self.lock:
+            self._enter()
+            kind = "blocks" if keep and stored.holders and not stored.is_anywhere else "temporary"
+            nbytes = stored.full_nbytes
+            slot = self.room.take(0, nbytes, kind, f"computing {stored.label} again", stored.chunk)
+            return slot, self.device.array(slot.piece, stored.shape, stored.dtype)
+
+    def shrink(self, stored: Stored, rows: int) -> None:
+        """Only the first rows of a block are worth keeping; `Block.shrink` calls it."""
+        with self.lock:
+            if stored.is_open:
+                stored.rows = rows
+            elif rows != stored.rows:
+                raise ExecutionError(f"block {stored.label!r}: {rows} rows this time, {stored.rows} the first time")
+
+    def seal(self, chunk: ChunkRecord, seconds: float) -> None:
+        """A chunk's blocks are written; `Chunk.seal` calls it."""
+        with self.lock:
+            self._enter()
+            written = self.written(chunk)
+            chunk.is_sealed, chunk.seconds = True, seconds
+            for stored in chunk.blocks:
+                stored.is_open = False
+                slot = stored.slots[0]
+                if slot is not None:
+                    slot.written = slot.last_use = written
+                    chunk.nbytes += slot.nbytes
+            self.planner.ran(chunk, seconds)
+            self.notes.sealed(chunk)
+            self.keep_pace(written)
+            self.keeper.thin(chunk.loop)
+            self._leave_early(chunk)
+
+    def written(self, chunk: ChunkRecord) -> Mark:
+        """A mark after the computation that fills a chunk's blocks."""
+        for stored in chunk.blocks:
+            slot = stored.slots[0]
+            if slot is not None and slot.written is None:
+                self.notes.note(Fill(stored.number, slot.number))
+        return self.order.mark(self.device.compute)
+
+    def keep_pace(self, issued: Mark) -> None:
+        """A chunk's computation was issued: wait until all but the last `AHEAD` are done."""
+        self._issued.append(issued)
+        while len(self._issued) > AHEAD:
+            first = self._issued.popleft()
+            self.order.wait(first)
+            if first.failure is not None:
+                self._settle()
+                raise first.failure
+
+    def _settle(self) -> None:
+        """After a failure: let all streams come to rest, so that the next call finds none of its traces."""
+        device = self.device
+        self.order.settle((device.compute, device.out, device.into, device.disk))
+        self._issued.clear()
+        self.reader.unconfirmed.clear()
+
+    def _leave_early(self, sealed: ChunkRecord) -> None:
+        """Start copies before the room is needed, and drop what a loop without a budget need not keep."""
+        self.planner.look(self.mover.transfers)
+        loop = sealed.loop
+        if loop.drops_eagerly:
+            held = 1 if loop.states.limit is not None else loop.states.distance
+            here = [c for c in loop.chunks if c.is_sealed and not c.is_dropped and c.is_alive]
+            for chunk in here[:-held]:
+                if self.room.recoverable(chunk):
+                    self.mover.drop(chunk)
+            return
+        self.prefetcher.leave_early(sealed, self.planner)
+
+    def discard(self, chunk: ChunkRecord) -> None:
+        """A chunk is run again with more room; `Chunk.discard` calls it. Its entry state stays."""
+        with self.lock:
+            for stored in chunk.blocks:
+                stored.holders = 0
+                self.mover.free(stored)
+            self.room.chunks.pop(chunk.number, None)
+            if chunk in chunk.loop.chunks:
+                chunk.loop.chunks.remove(chunk)
+
+    def finish(self, loop: LoopRecord) -> None:
+        """A loop has run its last chunk; `LoopMemory.finish` calls it."""
+        with self.lock:
+            self._enter()
+            self.keeper.let_unneeded_go(loop)
+
+    def abandon(self, loop: LoopRecord) -> None:
+        """A loop's run has failed: nobody reads its blocks."""
+        with self.lock:
+            self._settle()
+            for chunk in loop.chunks:
+                for stored in chunk.blocks:
+                    stored.pins = 0
+                    if stored.holders:
+                        stored.holders = 0
+                        self.mover.free(stored)
+                self.room.chunks.pop(chunk.number, None)
+            self.keeper.let_all_go(loop)
+            self.planner.forget(loop)
+
+    # Reading.
+
+    def open(self, stored: Stored) -> Any:
+        """A block's array, resident and pinned; `Block.open` calls it."""
+        while True:
+            with self.lock:
+                self._enter()
+                try:
+                    array = self.reader.open(stored)
+                except Exception:
+                    self._settle()
+                    raise
+                if array is not None:
+                    return array
+            self.recoverer.recover(stored)
+
+    def synchronize(self) -> None:
+        """Wait for the copies that computation was put behind, and raise the first error among them."""
+        with self.lock:
+            try:
+                self.reader.synchronize()
+            except Exception:
+                self._settle()
+                raise
+
+    def close_block(self, stored: Stored) -> None:
+        """A reader is done; `Block.close` calls it."""
+        with self.lock:
+            self.reader.close(stored)
+
+    # Holders.
+
+    def share(self, stored: Stored) -> None:
+        """One holder more; `Block.share` calls it."""
+        with self.lock:
+            if not stored.holders:
+                raise ExecutionError(f"block {stored.label!r}: shared after it was freed")
+            stored.holders += 1
+
+    def free(self, stored: Stored) -> None:
+        """One holder less; `Block.free` calls it."""
+        with self.lock:
+            if not stored.holders:
+                return
+            stored.holders -= 1
+            if not stored.holders:
+                self._release(stored)
+                self._enter()
+                if self.notes.phase == "backward":
+                    self.prefetcher.fetch_ahead(stored.chunk)
+
+    def forget(self, stored: Stored) -> None:
+        """A block's handle is gone; runs in a finalizer."""
+        if stored.holders:
+            self._forgotten.append(stored)
+
+    def forget_reservation(self, reservation: Reservation) -> None:
+        """Bytes are not used any more; may run in a finalizer."""
+        self._forgotten.append(reservation)
+
+    def forget_slot(self, slot: Slot) -> None:
+        """An allocation's handle is gone; runs in a finalizer."""
+        self._forgotten.append(slot)
+
+    def _enter(self) -> None:
+        """What is due whenever somebody calls."""
+        if self.is_closed:
+            raise ExecutionError(f"memory: the manager of device {self.device.name!r} is closed")
+        while self._forgotten:
+            lost = self._forgotten.popleft()
+            if isinstance(lost, Slot):
+                self._retire_used(lost)
+            elif isinstance(lost, Reservation):
+                self.accounts[0].subtract(lost.nbytes, lost.kind)
+            elif lost.holders:
+                lost.holders = 0
+                lost.pins = 0
+                self._release(lost)
+
+    def _release(self, stored: Stored) -> None:
+        stored.pins = 0
+        self.mover.free(stored)
+        chunk = stored.chunk
+        if chunk.is_alive or not chunk.is_sealed:
+            return
+        self.room.chunks.pop(chunk.number, None)
+        self.keeper.let_unneeded_go(chunk.loop)
+
+    # Profiles and the end.
+
+    def record(self, recording: Recording | None) -> None:
+        """Write to a recording from now on, or to none."""
+        with self.lock:
+            self.notes.record(recording)
+
+    @contextmanager
+    def running(self, label: str, phase: Phase = "forward", loop: str = "", chunk: int = -1) -> Iterator[None]:
+        """Computation of a chunk is being issued; for the profile."""
+        with self.notes.running(label, phase, loop, chunk):
+            yield
+
+    def close(self) -> None:
+        """Give everything back and close the device. Calling it again does nothing."""
+        with self.lock:
+            if self.is_closed:
+                return
+            try:
+                self._drop_all()
+            finally:
+                self.is_closed = True
+                self.device.close()
+
+    def _drop_all(self) -> None:
+        self._enter()
+        for chunk in list(self.room.chunks.values()):
+            self.abandon(chunk.loop)
+        for level in range(len(self.accounts)):
+            for slot in self.slots.retired[level]:
+                for mark in slot.users:
+                    self.order.wait(mark)
+            self.slots.sweep(level)
+
+
+__all__ = ["Manager"]

@@ -1,0 +1,99 @@
+"""Writes what a manager does to the recording, where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ctrlgrad.memory.block import Stored
+from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.device import Device, Event
+from ctrlgrad.memory.ledger import Account
+from ctrlgrad.memory.plan import Action, Give, KeepState, LetStateGo, Take
+from ctrlgrad.memory.records import BlockNote, BytesInUse, Computed, Copied, Phase, Recording, Stalled, Taken
+from ctrlgrad.memory.statistics import Statistics
+
+
+class Notes:
+    """The recording's entries of one manager."""
+
+    def __init__(
+        self,
+        manager: int,
+        device: Device,
+        accounts: Sequence[Account],
+        recording: Recording | None,
+        statistics: Statistics,
+    ) -> None:
+        self._manager, self._device, self._accounts = manager, device, accounts
+        self._statistics = statistics
+        self.phase: Phase = "forward"
+        self.record(recording)
+
+    def record(self, recording: Recording | None) -> None:
+        """Write to a recording from now on, or to none."""
+        self._recording = recording
+        if recording is not None:
+            recording.tiers[self._manager] = tuple((account.tier, account.limit) for account in self._accounts)
+            recording.devices[self._manager] = self._device.name
+
+    def note(self, action: Action) -> None:
+        """Note an action before it is done; of bytes that are counted, after."""
+        if self._recording is None:
+            return
+        now = self._device.now()
+        self._recording.actions.append(Taken(now, self._manager, action))
+        if isinstance(action, Take | Give | KeepState | LetStateGo):
+            # The count changes right before or right after the note: the last sample of a time stands.
+            self._sample(now)
+
+    def _sample(self, now: float) -> None:
+        assert self._recording is not None
+        for account in self._accounts:
+            self._recording.in_use.append(BytesInUse(now, account.tier, account.used))
+
+    def copied(self, stored: Stored, source: str, target: str, stream: str, begun: Event, ended: Event) -> None:
+        """A copy was started."""
+        if self._recording is not None:
+            copied = Copied(stream, stored.label, begun, ended, stored.number, source, target, stored.nbytes)
+            self._recording.copied.append(copied)
+
+    def sealed(self, chunk: ChunkRecord) -> None:
+        """A chunk's blocks are complete."""
+        if self._recording is None:
+            return
+        now = self._device.now()
+        self._recording.blocks.extend(
+            BlockNote(b.number, b.label, chunk.loop.label, chunk.index, b.nbytes, now, chunk.way, chunk.reason)
+            for b in chunk.blocks
+        )
+
+    @contextmanager
+    def stalling(self, cause: str) -> Iterator[None]:
+        """The computation may have nothing to do meanwhile."""
+        self._statistics.stalls += 1
+        if self._recording is None:
+            yield
+            return
+        begun = self._device.compute.record()
+        try:
+            yield
+        finally:
+            ended = self._device.compute.record()
+            self._recording.stalled.append(Stalled("compute", cause, begun, ended, self.phase, cause))
+
+    @contextmanager
+    def running(self, label: str, phase: Phase, loop: str, chunk: int, again: bool = False) -> Iterator[None]:
+        """Computation is being issued."""
+        if self._recording is None:
+            yield
+            return
+        begun = self._device.compute.record()
+        try:
+            yield
+        finally:
+            ended = self._device.compute.record()
+            self._recording.computed.append(Computed("compute", label, begun, ended, phase, loop, chunk, again))
+
+
+__all__ = ["Notes"]

@@ -1,0 +1,162 @@
+"""Chooses which chunks are copied away and which are computed again, from measured times.
+
+The planner measures what a chunk takes to compute forward and backward and to copy out and in, keeps measuring while
+loops run, and spreads the chunks that are copied evenly, so that neither the link nor the computation waits long for
+the other. What the times mean for the choice is in `ctrlgrad.memory.planning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord
+from ctrlgrad.memory.device import Device, Event
+from ctrlgrad.memory.ledger import Account
+from ctrlgrad.memory.mover import Transfer
+from ctrlgrad.memory.plan import Way
+from ctrlgrad.memory.planning import ChunkTimes, copied_share
+
+# What the backward pass of a chunk takes, in its forward times, until it has been measured.
+USUAL_BACKWARD = 2.0
+# How much a new measurement counts against those before.
+FRESHNESS = 0.25
+
+
+@dataclass(eq=False)
+class Rate:
+    """A quantity that is measured again and again."""
+
+    value: float | None = None
+
+    def observe(self, value: float) -> None:
+        self.value = value if self.value is None else self.value + FRESHNESS * (value - self.value)
+
+
+@dataclass(eq=False)
+class LoopTimes:
+    """Measured seconds per byte of blocks, forward and backward, of the loops with one label."""
+
+    forward: Rate = field(default_factory=Rate)
+    backward: Rate = field(default_factory=Rate)
+
+
+class Planner:
+    """Measures, and decides for loops to which both ways are open. `share` sets the share instead of measuring it."""
+
+    def __init__(self, share: float | None = None) -> None:
+        self.share = share
+        # Seconds per byte of copies between levels.
+        self.links: dict[tuple[int, int], Rate] = {}
+        self.loops: dict[str, LoopTimes] = {}
+        self._debts: dict[int, float] = {}
+        self._decided: dict[tuple[int, int], Way] = {}
+        self._backward: list[tuple[str, int, Event, Event]] = []
+        self._reading: tuple[ChunkRecord, Event] | None = None
+
+    # Choices.
+
+    def way(self, loop: LoopRecord, index: int, accounts: Sequence[Account]) -> tuple[Way, str]:
+        """The way that a chunk is meant to take when it begins, and why."""
+        if loop.drops_eagerly:
+            return "recompute", "checkpoint was asked for"
+        if accounts[0].limit is None:
+            return "keep", "no device budget"
+        if loop.may_copy:
+            return "copy", "not decided yet" if loop.is_mixed else "swap_memory was asked for, or nothing else can be"
+        if loop.recompute is not None:
+            return "recompute", "checkpoint was asked for, or there is no tier to copy to"
+        return "keep", "swap_memory=False, or neither a second tier nor a way to run the loop again"
+
+    def wants_state(self, label: str) -> bool:
+        """Whether a loop to which both ways are open keeps a chunk's entry state."""
+        times = self.times(label, 1)
+        return times is None or copied_share(times) < 1 or self.share is not None
+
+    def decide(self, chunk: ChunkRecord) -> None:
+        """A chunk that may go both ways is about to be copied: copy it, or let it be computed again instead."""
+        loop = chunk.loop
+        if not loop.is_mixed or loop.recompute is None or loop.states.nearest(chunk.index) is None:
+            return
+        group = (loop.number, chunk.index // loop.states.distance)
+        if group not in self._decided:
+            share = self._share(chunk)
+            if share is None:
+                return
+            debt = self._debts.get(loop.number, 0.0) + share
+            copies = debt >= 1 - 1e-9
+            self._debts[loop.number] = debt - 1 if copies else debt
+            self._decided[group] = "copy" if copies else "recompute"
+        chunk.way = self._decided[group]
+        chunk.reason = "the link can hide its copy" if chunk.way == "copy" else "the link cannot hide its copy"
+
+    def _share(self, chunk: ChunkRecord) -> float | None:
+        if self.share is not None:
+            return self.share
+        times = self.times(chunk.loop.label, chunk.nbytes)
+        return None if times is None else copied_share(times)
+
+    def times(self, label: str, nbytes: int) -> ChunkTimes | None:
+        """What a chunk of so many bytes takes, as far as it was measured."""
+        loop = self.loops.get(label)
+        out = self._link(0, 1)
+        if loop is None or loop.forward.value is None or out is None:
+            return None
+        into = self._link(1, 0)
+        forward = loop.forward.value
+        backward = loop.backward.value if loop.backward.value is not None else USUAL_BACKWARD * forward
+        return ChunkTimes(forward * nbytes, backward * nbytes, out * nbytes, (into or out) * nbytes)
+
+    def _link(self, source: int, target: int) -> float | None:
+        rate = self.links.get((source, target))
+        return None if rate is None else rate.value
+
+    # Measurements.
+
+    def ran(self, chunk: ChunkRecord, seconds: float) -> None:
+        """A chunk was computed forward."""
+        if chunk.nbytes:
+            self.loops.setdefault(chunk.loop.label, LoopTimes()).forward.observe(seconds / chunk.nbytes)
+
+    def opened(self, chunk: ChunkRecord, device: Device) -> bool:
+        """A block of a chunk was opened: its backward pass begins, unless it has begun. Answers whether it begins."""
+        if self._reading is not None and self._reading[0] is chunk:
+            return False
+        self._reading = (chunk, device.compute.record())
+        return True
+
+    def closed(self, chunk: ChunkRecord, device: Device) -> None:
+        """A block was closed; with the last one of a chunk its backward pass ends."""
+        if self._reading is None or self._reading[0] is not chunk or any(stored.pins for stored in chunk.blocks):
+            return
+        self._backward.append((chunk.loop.label, chunk.nbytes, self._reading[1], device.compute.record()))
+        del self._backward[:-64]
+
+    def look(self, transfers: list[Transfer]) -> None:
+        """Take in what has been measured since the last look; transfers that are done are taken off the list."""
+        unseen = []
+        for transfer in transfers:
+            begun, ended = transfer.begun.time, transfer.ended.event.time
+            if not transfer.ended.seen and not transfer.ended.event.is_done():
+                unseen.append(transfer)
+            elif begun is not None and ended is not None and transfer.nbytes:
+                link = self.links.setdefault((transfer.source, transfer.target), Rate())
+                link.observe((ended - begun) / transfer.nbytes)
+        transfers[:] = unseen
+        waiting = []
+        for label, nbytes, first, last in self._backward:
+            begun, ended = first.time, last.time
+            if begun is None or ended is None:
+                waiting.append((label, nbytes, first, last))
+            elif nbytes:
+                self.loops.setdefault(label, LoopTimes()).backward.observe((ended - begun) / nbytes)
+        self._backward = waiting
+
+    def forget(self, loop: LoopRecord) -> None:
+        """A loop's blocks are gone."""
+        self._debts.pop(loop.number, None)
+        for key in [key for key in self._decided if key[0] == loop.number]:
+            del self._decided[key]
+
+
+__all__ = ["LoopTimes", "Planner"]

@@ -1,0 +1,119 @@
+"""Gives blocks to their readers: resident, pinned, and in the order of computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ctrlgrad.errors import ExecutionError, MemoryBudgetError
+from ctrlgrad.memory.block import Stored
+from ctrlgrad.memory.notes import Notes
+from ctrlgrad.memory.order import Mark
+from ctrlgrad.memory.plan import Close, Open
+from ctrlgrad.memory.planner import Planner
+from ctrlgrad.memory.prefetch import Prefetcher
+from ctrlgrad.memory.room import Room
+from ctrlgrad.memory.slots import Slot
+from ctrlgrad.memory.statistics import Statistics
+
+
+class Reader:
+    """Opens and closes blocks. The manager's lock is held."""
+
+    def __init__(
+        self,
+        room: Room,
+        prefetcher: Prefetcher,
+        planner: Planner,
+        notes: Notes,
+        statistics: Statistics,
+        keep_pace: Callable[[Mark], None],
+    ) -> None:
+        self._room, self._prefetcher, self._planner = room, prefetcher, planner
+        self._notes, self._statistics, self._keep_pace = notes, statistics, keep_pace
+        self._mover, self._order, self._device = room.mover, room.order, room.mover.device
+        # Fetches that computation was put behind before the host knew whether they would succeed.
+        self.unconfirmed: list[Mark] = []
+
+    def open(self, stored: Stored) -> Any:
+        """A block's array, pinned; None where its chunk must be run again first."""
+        self._notes.phase = "backward"
+        self.confirm()
+        if not stored.holders:
+            raise ExecutionError(f"block {stored.label!r}: opened after it was freed")
+        slot = self._resident(stored) if stored.is_anywhere else None
+        if slot is None:
+            return None
+        if self._planner.opened(stored.chunk, self._device):
+            self._keep_pace(self._order.mark(self._device.compute))
+        stored.pins += 1
+        self._notes.note(Open(stored.number, slot.number))
+        self._prefetcher.fetch_ahead(stored.chunk)
+        return self._device.array(slot.piece, stored.kept_shape, stored.dtype)
+
+    def _resident(self, stored: Stored) -> Slot | None:
+        """The device's bytes of a block, in the order of computation; None where they are lost but can be computed."""
+        try:
+            slot = self._prefetcher.fetch(stored)
+            self._follow(stored, slot)
+            return slot
+        except MemoryBudgetError:
+            raise
+        except Exception as failure:
+            self._forget_failed(stored)
+            if not self._room.has_state(stored.chunk):
+                raise
+            self._statistics.fallbacks.append(f"{stored.label}: computed again, its copy was lost: {failure}")
+            self._mover.drop(stored.chunk)
+            return None
+
+    def _follow(self, stored: Stored, slot: Slot) -> None:
+        """Computation goes on after the copy that fills a slot. Raises its error where the host can know it."""
+        written = slot.written
+        assert written is not None
+        if written.stream != self._device.compute.name and not self._order.is_done(written):
+            with self._notes.stalling(f"{stored.label} is on its way to the device"):
+                self._order.follow(self._device.compute, written)
+            if not self._order.is_done(written):
+                self.unconfirmed.append(written)
+        if written.failure is not None:
+            raise written.failure
+
+    def _forget_failed(self, stored: Stored) -> None:
+        """After a failure: which copies of a block are bad."""
+        for level, slot in enumerate(stored.slots[:2]):
+            if slot is not None and slot.written is not None:
+                self._order.wait(slot.written)
+                self._mover.check(stored, level)
+
+    def confirm(self) -> None:
+        """Raise the error of a copy that computation was put behind."""
+        waiting, self.unconfirmed = self.unconfirmed, []
+        for place, mark in enumerate(waiting):
+            if not self._order.is_done(mark):
+                self.unconfirmed.append(mark)
+            elif mark.failure is not None:
+                self.unconfirmed += waiting[place + 1 :]
+                raise mark.failure
+
+    def synchronize(self) -> None:
+        """Wait for the copies that computation was put behind; raise the first error among them."""
+        for mark in self.unconfirmed:
+            self._order.wait(mark)
+        self.confirm()
+
+    def close(self, stored: Stored) -> None:
+        """A reader has issued all that reads a block."""
+        if not stored.pins:
+            if not stored.holders:
+                return
+            raise ExecutionError(f"block {stored.label!r}: closed more often than opened")
+        self._notes.note(Close(stored.number))
+        stored.pins -= 1
+        slot = stored.slots[0]
+        if slot is not None:
+            slot.last_use = self._order.mark(self._device.compute)
+        self._planner.closed(stored.chunk, self._device)
+
+
+__all__ = ["Reader"]

@@ -1,0 +1,160 @@
+"""Sessions: a budget, the devices in use under it, and their managers.
+
+A session is the context of a `with`; calls inside it find it by `current`. The innermost one rules. Threads that are
+started inside it find it only where they run in a copy of its context; two threads may have two sessions.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.cpu import CpuDevice
+from ctrlgrad.memory.device import Device
+from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.sizes import parse_size
+
+Factory = Callable[[Budget], Device]
+
+_FACTORIES: dict[str, Factory] = {"cpu": lambda limits: CpuDevice(limits.disk)}
+_CURRENT: ContextVar[Session | None] = ContextVar("memory session", default=None)
+_RECORDING: ContextVar[Recording | None] = ContextVar("memory recording", default=None)
+
+
+def register_device(name: str, factory: Factory) -> None:
+    """Say how to make a device by name; the factory gets the session's budget."""
+    _FACTORIES[name] = factory
+
+
+class Session:
+    """A budget and one manager for each device that is used under it."""
+
+    def __init__(self, budget: Budget, recording: Recording | None, devices: Mapping[str, Device] | None) -> None:
+        self.budget = budget
+        self.recording = recording
+        self._given = dict(devices or {})
+        self._managers: dict[str, Manager] = {}
+        self._lock = threading.RLock()
+        self._is_closed = False
+
+    def manager(self, device_name: str = "cpu") -> Manager:
+        """The manager of a device, made when it is first asked for."""
+        with self._lock:
+            if self._is_closed:
+                raise UserInputError("memory: the budget's `with` has ended")
+            if device_name not in self._managers:
+                device = self._given.get(device_name) or self._make(device_name)
+                self._managers[device_name] = Manager(device, self.budget, self.recording)
+            return self._managers[device_name]
+
+    def _make(self, name: str) -> Device:
+        factory = _FACTORIES.get(name)
+        if factory is None:
+            raise UserInputError(
+                f"memory: no device is called {name!r}", expected=f"one of {', '.join(sorted(_FACTORIES)) or 'none'}"
+            )
+        return factory(self.budget)
+
+    def record(self, recording: Recording | None) -> Recording | None:
+        """Write to another recording from now on, or to none; gives the one so far."""
+        with self._lock:
+            before, self.recording = self.recording, recording
+            for manager in self._managers.values():
+                manager.record(recording)
+            return before
+
+    @property
+    def managers(self) -> Mapping[str, Manager]:
+        """The managers made so far, by device name."""
+        with self._lock:
+            return dict(self._managers)
+
+    def close(self) -> None:
+        """Close all managers and their devices. Calling it again does nothing."""
+        with self._lock:
+            self._is_closed = True
+            managers, self._managers = list(self._managers.values()), {}
+        failure: BaseException | None = None
+        for manager in managers:
+            try:
+                manager.close()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+def current() -> Session | None:
+    """The innermost session of this context; None where there is none."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def budget(
+    device: str | int | None = None,
+    host: str | int | None = None,
+    disk: str | os.PathLike[str] | None = None,
+    *,
+    devices: Mapping[str, Device] | None = None,
+) -> Iterator[Session]:
+    """Loops inside keep their saved values within a budget: in device memory, in host memory, then on disk.
+
+    `device` and `host` are sizes, ints in bytes or texts such as "64 MiB"; None is no limit. `disk` is the folder for
+    spill files. `devices` gives devices by name instead of those of this machine. A budget inside another one rules
+    alone while it lasts. All memory and files are given back at the end.
+
+    Raises `UserInputError` for what is no size and for a folder that is not there.
+
+    >>> with budget(device="64 MiB") as session:
+    ...     session.budget.device
+    67108864
+    """
+    limits = Budget(parse_size(device), parse_size(host), None if disk is None else os.fspath(disk))
+    if limits.disk is not None and not Path(limits.disk).is_dir():
+        raise UserInputError("memory: no such folder for spill files", got=repr(limits.disk), hint="make the folder")
+    session = Session(limits, _RECORDING.get(), devices)
+    token = _CURRENT.set(session)
+    try:
+        yield session
+    finally:
+        _CURRENT.reset(token)
+        session.close()
+
+
+@contextmanager
+def profile() -> Iterator[Recording]:
+    """Record what the memory managers inside do: copies, stalls, bytes per tier.
+
+    Budgets entered inside write to the recording, and so does the budget around it while it lasts. Without one around
+    it, it opens one without limits.
+
+    >>> with profile() as recording:
+    ...     pass
+    >>> recording.copied
+    []
+    """
+    recording = Recording()
+    around = _CURRENT.get()
+    token = _RECORDING.set(recording)
+    try:
+        if around is None:
+            with budget():
+                yield recording
+        else:
+            before = around.record(recording)
+            try:
+                yield recording
+            finally:
+                around.record(before)
+    finally:
+        _RECORDING.reset(token)
+
+
+__all__ = ["Factory", "Session", "budget", "current", "profile", "register_device"]

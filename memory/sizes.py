@@ -1,0 +1,69 @@
+"""Sizes of memory as people write them.
+
+>>> parse_size("64 MiB"), parse_size("2GiB"), parse_size(1000), parse_size(None)
+(67108864, 2147483648, 1000, None)
+>>> show_size(67108864)
+'64.0 MiB'
+"""
+
+from __future__ import annotations
+
+import re
+
+from ctrlgrad.errors import UserInputError
+
+UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+}
+SHOWN = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def parse_size(size: str | int | None) -> int | None:
+    """Bytes of a size such as "64 MiB", "2GiB", "1.5 GB" or 1000; None, no limit, stays None.
+
+    Raises `UserInputError` for what is no size, and for a negative one.
+    """
+    if size is None:
+        return None
+    if isinstance(size, bool) or not isinstance(size, int | str):
+        raise _no_size(size)
+    if isinstance(size, int):
+        nbytes = size
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", size)
+        if match is None or match[2].lower() not in UNITS:
+            raise _no_size(size)
+        nbytes = int(float(match[1]) * UNITS[match[2].lower()])
+    if nbytes < 0:
+        raise _no_size(size)
+    return nbytes
+
+
+def _no_size(size: object) -> UserInputError:
+    return UserInputError(
+        "memory: not a size",
+        expected='a number of bytes, or a text such as "64 MiB", "2GiB", "500 MB"',
+        got=repr(size),
+    )
+
+
+def show_size(nbytes: int | None) -> str:
+    """A number of bytes for people; None is "no limit"."""
+    if nbytes is None:
+        return "no limit"
+    for unit, name in SHOWN:
+        if nbytes >= unit:
+            return f"{nbytes / unit:.1f} {name}"
+    return f"{nbytes} bytes"
+
+
+__all__ = ["parse_size", "show_size"]

@@ -1,0 +1,42 @@
+"""How the tests run graphs on the stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from stand_in import StandIn, StandInArray
+
+from ctrlgrad.engines import _optimised, run_on
+from ctrlgrad.engines.cuda.context import Context, Counts
+from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.ir import Graph
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The results of a run, and what it did."""
+
+    results: list[Any]
+    counts: Counts
+
+
+def on_stand_in(graph: Graph, arguments: Sequence[Any], kinds: str = "", library: StandIn | None = None) -> Ran:
+    """Run on the stand-in, arguments of some dtype kinds being on the device from the start."""
+    context = Context(library or StandIn())
+    given = [StandInArray(np.array(x)) if np.asarray(x).dtype.kind in kinds else x for x in arguments]
+    return Ran(run_with(context, _optimised(graph, frozenset()), given), context.counts)
+
+
+def on_reference(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+    return run_on("reference", graph, arguments)
+
+
+def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-11) -> None:
+    """Relative to each element, or to the largest of an array that holds smaller ones."""
+    for a, b in zip(found, expected, strict=True):
+        assert isinstance(a, np.ndarray | np.generic)
+        assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(np.abs(b), initial=0.0)))

@@ -1,0 +1,277 @@
+"""An array library that is as strict as CuPy, on NumPy, for tests without a card.
+
+Its arrays do not mix with NumPy's, do not turn into them by themselves, give arrays of rank 0 where NumPy gives
+scalars, and wrap index arrays around where NumPy raises. Kernels are run from the very text that is compiled on a card:
+`run_text` reads a statement as Python, which it is too, with NumPy's functions under the names of the preamble's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.functions import C_TYPES, FUNCTIONS
+from ctrlgrad.engines.cuda.kernel import KernelText
+
+
+class StandInArray:
+    """An array on the device that there is not."""
+
+    __slots__ = ("base", "data")
+    __array_ufunc__ = None
+
+    def __init__(self, data: np.ndarray, base: StandInArray | None = None) -> None:
+        self.data = data
+        self.base = base
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("implicit conversion of a device array to a NumPy array")
+
+    def __bool__(self) -> bool:
+        raise TypeError("implicit conversion of a device array to a bool")
+
+    __int__ = __float__ = __index__ = __bool__
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self) -> Iterator[StandInArray]:
+        return (self[i] for i in range(len(self)))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("shape", "dtype", "ndim", "size", "nbytes"):
+            return getattr(self.data, name)
+        raise AttributeError(name)
+
+    def __getitem__(self, key: Any) -> StandInArray:
+        found, is_view = self.data[_index(key, self.shape)], not _has_array(key)
+        if is_view and not isinstance(found, np.ndarray):
+            found = self.data[(*key, ...) if isinstance(key, tuple) else (key, ...)]
+        return StandInArray(np.asarray(found), self._root() if is_view else None)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.data[_index(key, self.shape)] = _operand(value)
+
+    def _root(self) -> StandInArray:
+        return self if self.base is None else self.base
+
+    def astype(self, dtype: Any, copy: bool = True) -> StandInArray:
+        return self if not copy and self.dtype == dtype else StandInArray(self.data.astype(dtype))
+
+    def sum(self, **options: Any) -> StandInArray:
+        return StandInArray(np.asarray(self.data.sum(**options)))
+
+    def reshape(self, shape: Sequence[int]) -> StandInArray:
+        return _wrapped(self.data.reshape(shape), [self])
+
+    @property
+    def real(self) -> StandInArray:
+        return StandInArray(self.data.real, self._root())
+
+    @real.setter
+    def real(self, value: StandInArray) -> None:
+        self.data.real = value.data
+
+    @property
+    def imag(self) -> StandInArray:
+        return StandInArray(self.data.imag, self._root())
+
+    @imag.setter
+    def imag(self, value: StandInArray) -> None:
+        self.data.imag = value.data
+
+
+def _operator(name: str) -> Callable[[StandInArray, Any], StandInArray]:
+    def method(self: StandInArray, other: Any) -> StandInArray:
+        return StandInArray(np.asarray(getattr(self.data, name)(_operand(other))))
+
+    return method
+
+
+for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__"):
+    setattr(StandInArray, _name, _operator(_name))
+
+
+def _operand(x: Any) -> Any:
+    """What a function of the library takes: its arrays and scalars, and no array of NumPy's."""
+    if isinstance(x, StandInArray):
+        return x.data
+    if isinstance(x, np.ndarray):
+        raise TypeError("unsupported type: a NumPy array")
+    if isinstance(x, list | tuple):
+        return type(x)(map(_operand, x))
+    return x
+
+
+def _has_array(key: Any) -> bool:
+    return any(isinstance(item, StandInArray) for item in (key if isinstance(key, tuple) else (key,)))
+
+
+def _index(key: Any, shape: tuple[int, ...]) -> Any:
+    """A key for NumPy; index arrays are wrapped around, as CuPy does it instead of raising."""
+    if not isinstance(key, tuple):
+        key = (key,)
+    found, axis = [], 0
+    for item in key:
+        if isinstance(item, StandInArray):
+            item = item.data % shape[axis] if shape[axis] else item.data
+        found.append(item)
+        axis += item is not None
+    return tuple(found)
+
+
+def _wrapped(result: Any, arguments: Sequence[Any]) -> Any:
+    if isinstance(result, list | tuple):
+        return type(result)(_wrapped(x, arguments) for x in result)
+    array = np.asarray(result)
+    if not array.size:
+        return StandInArray(array.copy())  # NumPy does not say whose view nothing is
+    for x in arguments:
+        if isinstance(x, StandInArray) and array.base is not None and np.may_share_memory(array, x.data):
+            return StandInArray(array, x._root())
+    return StandInArray(array)
+
+
+class _Namespace:
+    """NumPy's functions for the library's arrays."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if not callable(found):
+            return _Namespace(found)
+
+        def function(*args: Any, out: StandInArray | None = None, **options: Any) -> Any:
+            arguments = [_operand(x) for x in args]
+            if out is not None:
+                found(*arguments, out=out.data, **options)
+                return out
+            return _wrapped(found(*arguments, **options), args)
+
+        return function
+
+
+# What the functions of the preamble mean, in NumPy's words.
+_NUMPY_NAMES = {
+    "integer_maximum": "maximum",
+    "integer_minimum": "minimum",
+    "integer_sign": "sign",
+    "integer_floor_divide": "floor_divide",
+    "integer_remainder": "remainder",
+    "unsigned_floor_divide": "floor_divide",
+    "unsigned_remainder": "remainder",
+}
+
+
+def _shift(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b, bits: fn(a, b)
+
+
+def _typed(dtype: str) -> Callable[[Any], Any]:
+    return lambda x: np.asarray(x).astype(dtype)[()]
+
+
+MEANING: dict[str, Any] = {c: getattr(np, _NUMPY_NAMES.get(name, name), None) for name, c in FUNCTIONS.items()}
+MEANING |= {
+    "shifted_left": _shift(np.left_shift),
+    "shifted_right": _shift(np.right_shift),
+    "unsigned_shifted_right": _shift(np.right_shift),
+    "np_select": np.where,
+    "true": np.True_,
+    "false": np.False_,
+}
+MEANING |= {name: _typed(name) for name in C_TYPES}
+
+_STATEMENT = re.compile(r"(?:(?P<dtype>\w+) )?(?P<name>\w+) = (?P<value>.+);")
+
+
+def run_text(text: KernelText, inputs: Sequence[Any]) -> list[np.ndarray]:
+    """The outputs of a kernel's text for host arrays, each of the shape that its statement gives."""
+    names: dict[str, Any] = {p.name: x for p, x in zip(text.inputs, inputs, strict=True)}
+    dtypes = {p.name: p.dtype for p in text.outputs}
+    for line in text.operation.split("\n"):
+        statement = _STATEMENT.fullmatch(line)
+        assert statement is not None, line
+        name = statement["name"]
+        dtype = statement["dtype"] or dtypes[name]
+        names[name] = np.asarray(eval(statement["value"], MEANING, names)).astype(dtype)
+    return [names[p.name] for p in text.outputs]
+
+
+class StandIn:
+    """The library. It refuses work outside of `running`, and remembers the kernels that it was given."""
+
+    _numbers = itertools.count()
+
+    def __init__(self) -> None:
+        # A graph keeps the programs of each library by its name.
+        self.name = f"stand-in {next(self._numbers)}"
+        self._namespace = _Namespace(np)
+        self.depth = 0
+        self.texts: dict[KernelText, None] = {}
+
+    @property
+    def xp(self) -> Any:
+        assert self.depth, "work outside of the stream"
+        return self._namespace
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def is_array(self, x: Any) -> bool:
+        return isinstance(x, StandInArray)
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> StandInArray:
+        # What is read before it is written shows.
+        return StandInArray(np.full(tuple(shape), 113, np.uint8 if dtype.kind == "b" else dtype).astype(dtype))
+
+    def upload(self, x: Any) -> StandInArray:
+        return StandInArray(np.array(x))
+
+    def read(self, arrays: Sequence[StandInArray]) -> list[np.ndarray]:
+        return [x.data.copy() for x in arrays]
+
+    def kernel(self, text: KernelText) -> Callable[[Sequence[Any], Sequence[Any]], None]:
+        self.texts[text] = None
+
+        def run(inputs: Sequence[Any], outputs: Sequence[StandInArray]) -> None:
+            assert self.depth, "work outside of the stream"
+            shape = outputs[0].shape
+            given = []
+            for parameter, x in zip(text.inputs, inputs, strict=True):
+                assert x.dtype == parameter.dtype, (parameter, x.dtype)
+                given.append(np.broadcast_to(x.data, shape) if isinstance(x, StandInArray) else x)
+                assert isinstance(x, StandInArray | np.generic), type(x)
+            for parameter, out in zip(text.outputs, outputs, strict=True):
+                assert out.dtype == parameter.dtype and out.shape == shape
+            with np.errstate(all="ignore"):
+                for out, value in zip(outputs, run_text(text, given), strict=True):
+                    out.data[...] = value
+
+        return run
+
+    def check_indices(self, indices: StandInArray, size: int, site: int, flag: StandInArray) -> None:
+        bad = indices.data[(indices.data < -size) | (indices.data >= size)]
+        if bad.size:
+            flag.data[:] = site, bad.reshape(-1)[0], size
+
+    def add_at(self, x: StandInArray, key: tuple[Any, ...], value: Any) -> None:
+        np.add.at(x.data, _index(key, x.shape), _operand(value))
+
+    def add_product(self, total: StandInArray, a: StandInArray, b: StandInArray) -> None:
+        total.data += a.data @ b.data
+
+
+__all__ = ["MEANING", "StandIn", "StandInArray", "run_text"]

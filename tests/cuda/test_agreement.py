@@ -1,0 +1,89 @@
+"""The CUDA engine agrees with the reference engine: the corpus to second order, and every op.
+
+Scalars that come from the host are computed there; so each program also runs with its floats, and with all of its
+arguments, on the device from the start. Then predicates, indices and bounds are there too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from programs import PROGRAMS, Program
+from rule_cases import CASES
+from running import assert_same, on_reference, on_stand_in
+from stand_in import StandIn
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad import tree
+from ctrlgrad.engines import _optimised
+from ctrlgrad.engines.cuda.report import explain_on
+
+# Which arguments are on the device from the start, by dtype kinds.
+PLACES = pytest.mark.parametrize("kinds", ["", "f", "biuf"], ids=["on the host", "floats", "on the device"])
+
+# Ops that go through the host; none of them is in the corpus.
+THROUGH_HOST = {
+    "adjugate",
+    "adjugate_along",
+    "cholesky",
+    "det",
+    "det_sign",
+    "eigenvalues",
+    "eigenvectors",
+    "logabsdet",
+    "orthonormal",
+    "pinv",
+    "singular_values",
+    "singular_vectors",
+    "solve",
+}
+
+
+@PLACES
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+def test_corpus(program: Program, kinds: str) -> None:
+    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    before = [x.copy() for x in leaves]
+    for order in (0, 1, 2):
+        graph = program.graph(order)
+        ran = on_stand_in(graph, leaves, kinds)
+        assert_same(ran.results, on_reference(graph, leaves))
+        assert not ran.counts.host_ops
+    for x, old in zip(leaves, before, strict=True):
+        np.testing.assert_array_equal(x, old)
+
+
+def test_every_way_to_run_a_loop_is_met() -> None:
+    found: Counter[str] = Counter()
+    for program in PROGRAMS:
+        leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+        for kinds in ("", "biuf"):
+            library = StandIn()
+            given = [library.upload(x) if x.dtype.kind in kinds else x for x in leaves]
+            graph = _optimised(program.graph(1), frozenset())
+            found.update(loop.mode for loop in explain_on(library, graph, given).loops())
+    assert min(found[mode] for mode in ("counted", "masked", "read")) >= 5
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str) -> None:
+    """The ops' test cases and their gradients, in double and in single."""
+    case = CASES[name]
+
+    def loss(*args: object) -> object:
+        results = case.fn(*args)
+        results = results if isinstance(results, tuple) else (results,)
+        return sum(cnp.sum(cnp.sin(cnp.real(r) * (0.7 + k))) for k, r in enumerate(results))
+
+    for dtype, rtol in (("float64", 1e-11), ("float32", 2e-5)):
+        args = [x.astype(dtype) for x in case.args]
+        specs = tuple(cg.TensorSpec((None,) * x.ndim, dtype) for x in args) if case.unknown else None
+        function = cg.value_and_grad(loss, argnums=tuple(range(len(args))))
+        graph = cg.function(function, signature=specs).graph(*args)
+        for kinds in ("", "f"):
+            ran = on_stand_in(graph, args, kinds)
+            assert_same(ran.results, on_reference(graph, args), rtol)
+            assert set(ran.counts.host_ops) <= THROUGH_HOST

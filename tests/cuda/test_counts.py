@@ -1,0 +1,119 @@
+"""What a run costs: launches, waits and copies, asserted as numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import BY_NAME
+from running import on_stand_in
+from stand_in import StandIn
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad import tree
+from ctrlgrad.engines import _optimised
+from ctrlgrad.engines.cuda.context import Context, Counts
+from ctrlgrad.engines.cuda.engine import run_with
+
+
+def lstm_counts(steps: int, order: int) -> Counts:
+    program = BY_NAME["lstm"]
+    graph = program.graph(order)
+    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    leaves[-2:] = [np.resize(leaves[-2], (steps, *leaves[-2].shape[1:])), np.asarray(steps)]
+    return on_stand_in(graph, leaves).counts
+
+
+def per_step(order: int) -> dict[str, int]:
+    """How the counts grow with a step, which is the same from each to the next."""
+    counts = [vars(lstm_counts(steps, order)) for steps in (3, 4)]
+    return {k: counts[1][k] - counts[0][k] for k in counts[0] if isinstance(counts[0][k], int)}
+
+
+def test_a_step_of_an_lstm() -> None:
+    """Two products, the second added to the first by BLAS, and one kernel for all that follows."""
+    nothing = {"uploads": 0, "predicate_reads": 0, "reads": 0, "results": 0}
+    assert per_step(0) == {"kernels": 1, "products": 2, "calls": 0} | nothing
+
+
+def test_a_step_of_an_lstm_and_of_its_gradient() -> None:
+    """Forward the same: the six pushes are outputs of its kernel. Backward one kernel, which writes the four gates'
+    cotangents into one array; four products, two of them added by BLAS; a sum over the batch, which one more kernel
+    adds up; and a row that is added to."""
+    nothing = {"uploads": 0, "predicate_reads": 0, "reads": 0, "results": 0}
+    assert per_step(1) == {"kernels": 1 + 2, "products": 2 + 4, "calls": 2} | nothing
+
+
+def test_a_loop_of_scalars_launches_nothing() -> None:
+    program = BY_NAME["newton_iteration"]
+    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    counts = on_stand_in(program.graph(1), leaves).counts
+    assert (counts.launches, counts.predicate_reads, counts.reads, counts.results) == (0, 0, 0, 0)
+
+
+def test_a_masked_iteration() -> None:
+    """One kernel for the carry and what is summed, the sum, one kernel for the predicate; and no wait."""
+
+    def shrink(x: Any) -> Any:
+        return cg.while_loop(lambda x: np.sum(x * x) > 1.0, lambda x: np.tanh(x) * 0.9, x)
+
+    def kernels(x: np.ndarray) -> Counts:
+        return on_stand_in(cg.function(shrink).graph(x), [x]).counts
+
+    few, many = kernels(np.full(3, 0.7)), kernels(np.full(8, 1.0))
+    assert (few.predicate_reads, many.predicate_reads) == (1, 2)
+    # Four iterations, and eight more.
+    assert (many.kernels - few.kernels, many.calls - few.calls, many.uploads - few.uploads) == (8 * 2, 8, 0)
+
+
+def test_a_row_costs_the_row() -> None:
+    """Reads of rows are views; an update of a carried array is one launch, in place."""
+
+    def fill(x: Any) -> Any:
+        return cg.fori_loop(0, len(x) - 1, lambda i, x: x.at[i + 1].add(x[i]), x)
+
+    counts = [on_stand_in(cg.function(fill).graph(np.ones((n, 3))), [np.ones((n, 3))]).counts for n in (10, 20)]
+    # A read that stands before an update of the same array is a copy of the row.
+    assert counts[1].launches - counts[0].launches == 10 * 2
+
+
+def test_constants_are_sent_once() -> None:
+    table = np.arange(12.0).reshape(4, 3)
+
+    def rows(x: Any) -> Any:
+        return cg.fori_loop(0, 4, lambda i, x: x + cnp.take(table, i, axis=0), x)
+
+    graph = _optimised(cg.function(rows).graph(np.ones(3)), frozenset())
+    library = StandIn()
+    uploads = []
+    for _ in range(2):
+        context = Context(library)
+        run_with(context, graph, [np.ones(3)])
+        uploads.append(context.counts.uploads)
+    assert uploads == [2, 1]
+
+
+def test_results_come_in_one_copy() -> None:
+    x = np.ones((2, 3))
+    counts = on_stand_in(cg.function(lambda x: (x + 1.0, x * 2.0, x.sum())).graph(x), [x]).counts
+    assert (counts.results, counts.reads) == (1, 0)
+
+
+@pytest.mark.parametrize("values", [3, 8])
+def test_a_push_is_no_launch(values: int) -> None:
+    """Saved values are outputs of the kernel that makes them, however many there are."""
+
+    def loss(x: Any) -> Any:
+        def body(i: Any, x: Any) -> Any:
+            for _ in range(values):
+                x = np.tanh(x) * np.sin(x)
+            return x
+
+        return cg.fori_loop(0, 6, body, x).sum()
+
+    x = np.array([0.3, 0.7])
+    graph = cg.function(cg.grad(loss)).graph(x)
+    counts = on_stand_in(graph, [x]).counts
+    assert counts.kernels <= 6 * 2 + 2

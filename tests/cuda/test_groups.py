@@ -1,0 +1,162 @@
+"""Which nodes become one kernel, and where its outputs go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from running import assert_same, on_reference, on_stand_in
+from stand_in import StandIn
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines import _optimised
+from ctrlgrad.engines.cuda.groups import Group, Item, schedule
+from ctrlgrad.engines.cuda.placement import DEVICE, HOST, place
+from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.engines.cuda.sums import ProductSum
+from ctrlgrad.ir import Graph
+
+
+def order_of(graph: Graph) -> list[str]:
+    """The ops in the order of execution, those of a kernel in brackets."""
+    places = place(graph, [HOST if v.tensor.rank == 0 else DEVICE for v in graph.inputs])
+    return [_text(item) for item in schedule(graph, places)]
+
+
+def _text(item: Item) -> str:
+    if isinstance(item, Group):
+        return f"[{' '.join(node.op.name for node in item.members)}]"
+    return (item.node if isinstance(item, ProductSum) else item).op.name
+
+
+def test_a_group_goes_on_past_what_does_not_need_it() -> None:
+    def fn(x: Any, a: Any) -> Any:
+        y = np.tanh(x)
+        return np.sin(y), a @ a, y * x
+
+    graph = cg.function(fn).graph(np.ones(3), np.ones((2, 2)))
+    assert order_of(graph) == ["matmul", "[tanh sin multiply]"]
+
+
+def test_what_is_read_outside_closes_a_group() -> None:
+    def fn(x: Any) -> Any:
+        y = np.tanh(x)
+        return (y - np.sum(y)) * 2.0
+
+    assert order_of(cg.function(fn).graph(np.ones(3))) == ["[tanh]", "sum", "[subtract multiply]"]
+
+
+def test_shapes_have_groups_of_their_own() -> None:
+    def fn(x: Any, y: Any) -> Any:
+        a, b = np.tanh(x), np.sin(y)
+        return a * 2.0, b * 3.0, np.exp(a), np.exp(b)
+
+    graph = cg.function(fn).graph(np.ones(3), np.ones((2, 3)))
+    assert order_of(graph) == ["[tanh multiply exp]", "[sin multiply exp]"]
+
+
+def test_an_update_in_place_comes_after_the_kernels_that_read() -> None:
+    def fn(x: Any) -> Any:
+        x = x * 2.0
+        y = np.tanh(x)
+        return x.at[0].set(0.0), y
+
+    assert order_of(cg.function(fn).graph(np.ones(3))) == ["[multiply tanh]", "setitem"]
+
+
+def test_parts_are_written_where_they_are_joined() -> None:
+    def fn(x: Any) -> Any:
+        return cnp.concat([np.tanh(x), np.sin(x)], axis=1), np.cos(x)
+
+    x = np.arange(6.0).reshape(2, 3)
+    graph = cg.function(fn).graph(x)
+    assert order_of(graph) == ["[tanh sin cos concat]"]
+    ran = on_stand_in(graph, [x])
+    assert_same(ran.results, on_reference(graph, [x]))
+    assert ran.counts.launches == 2  # with the copy of x to the device
+
+
+def test_a_product_that_is_added() -> None:
+    def fn(a: Any, b: Any, c: Any) -> Any:
+        return c + a @ b, np.tanh(a @ c + b)
+
+    args = [np.random.default_rng(k).normal(size=(3, 3)) for k in range(3)]
+    graph = cg.function(fn).graph(*args)
+    # The sum that a kernel reads stays in it.
+    assert order_of(graph) == ["add", "matmul", "[add tanh]"]
+    ran = on_stand_in(graph, args)
+    assert_same(ran.results, on_reference(graph, args))
+    # The sum is not made in an argument: that is copied.
+    assert (ran.counts.products, ran.counts.calls) == (2, 1)
+
+
+def test_sizes_that_turn_out_different() -> None:
+    """Whether nodes of unknown sizes are one kernel is decided by the sizes that there are."""
+
+    def fn(x: Any, y: Any) -> Any:
+        z = np.tanh(y)
+        return x * 2.0 + z, z * 3.0
+
+    spec = cg.TensorSpec((None,))
+    graph = cg.function(fn, signature=(spec, spec)).graph(spec, spec)
+    kernels = []
+    for sizes in ((5, 5), (5, 1), (1, 5)):
+        args = [np.arange(1.0, n + 1.0) for n in sizes]
+        ran = on_stand_in(graph, args)
+        assert_same(ran.results, on_reference(graph, args))
+        kernels.append(ran.counts.kernels)
+    assert kernels[0] == 1 and kernels[1] > 1 and kernels[2] > 1
+
+
+def test_sizes_that_do_not_fit_are_the_nodes_error() -> None:
+    spec = cg.TensorSpec((None,))
+    graph = cg.function(lambda x, y: np.tanh(x) + y, signature=(spec, spec)).graph(spec, spec)
+    for engine in (on_reference, on_stand_in):
+        try:
+            engine(graph, [np.ones(2), np.ones(3)])
+        except cg.CtrlgradError as error:
+            assert error.problem.startswith("add: operands could not be broadcast")
+        else:
+            raise AssertionError("no error")
+
+
+def test_more_than_a_kernel_takes() -> None:
+    """Many operands are several kernels."""
+
+    def fn(xs: list[Any]) -> Any:
+        total = xs[0]
+        for x in xs[1:]:
+            total = total + np.tanh(x)
+        return total
+
+    xs = [np.full(3, float(k)) for k in range(60)]
+    graph = cg.function(fn).graph(xs)
+    ran = on_stand_in(graph, xs)
+    assert_same(ran.results, on_reference(graph, xs))
+    assert 2 <= ran.counts.kernels <= 4
+
+
+def test_equal_groups_share_a_kernel() -> None:
+    def fn(x: Any) -> Any:
+        y = np.tanh(x) * 2.0
+        y = np.tanh(y + np.sum(y)) * 2.0
+        return np.tanh(y + np.sum(y)) * 2.0
+
+    library = StandIn()
+    ran = on_stand_in(cg.function(fn).graph(np.ones(3)), [np.ones(3)], library=library)
+    assert (ran.counts.kernels, len(library.texts)) == (3, 2)
+
+
+def test_the_report() -> None:
+    def fn(x: Any) -> Any:
+        x = cnp.linalg.solve(np.eye(3), x[:, None])[:, 0]
+        return cg.while_loop(lambda x: np.sum(x) > 1.0, lambda x: x * 0.5, x)
+
+    graph = _optimised(cg.function(fn).graph(np.ones(3)), frozenset())
+    report = explain_on(StandIn(), graph, [np.ones(3)])
+    text = str(report)
+    assert "through the host, for want of a device kernel: solve" in text
+    assert "its predicate is read once a chunk of 4 to 64 iterations" in text
+    assert f"{report.counts.launches} launches" in text
+    assert "float64 v0 = a0 * float64(0.5);" in text

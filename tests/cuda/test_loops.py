@@ -1,0 +1,215 @@
+"""Loops: masked at every trip count around the edges of their chunks, counted, and read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from running import assert_same, on_reference, on_stand_in
+from stand_in import StandIn
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines import _optimised
+from ctrlgrad.engines.cuda.control import FIRST_CHUNK, MOST_CHUNK
+from ctrlgrad.engines.cuda.report import explain_on
+from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError
+from ctrlgrad.ir import Graph
+
+# Trips at which chunks end: 4, 4 + 8, 4 + 8 + 16, ...
+ENDS = [FIRST_CHUNK * (2**k - 1) for k in range(1, 4)]
+
+
+def halving(x: Any) -> Any:
+    """As many iterations as it takes for the sum to fall below 1; the counter stays on the host."""
+
+    def body(carry: Any) -> Any:
+        count, x = carry
+        return count + 1, np.tanh(x * 0.5) * 0.999
+
+    return cg.while_loop(lambda carry: np.sum(np.abs(carry[1])) > 1.0, body, (0, x))
+
+
+def counting(x: Any) -> Any:
+    """One iteration less than the sum says."""
+
+    def body(carry: Any) -> Any:
+        count, x, total = carry
+        return count + 1, x - 1.0, total + np.sin(x * 0.1 * count)
+
+    return cg.while_loop(lambda carry: carry[1][0] > 0.5, body, (0, x, np.zeros(3)))
+
+
+def mode_of(graph: Graph, *args: Any) -> list[tuple[str, str]]:
+    library = StandIn()
+    with library.running():
+        return [(loop.mode, loop.reason) for loop in explain_on(library, _optimised(graph, frozenset()), args).loops()]
+
+
+def reads_of(trips: int) -> int:
+    """How often a masked loop asks: once a chunk, the last time when the predicate was false."""
+    asked, end, chunk = 1, FIRST_CHUNK, FIRST_CHUNK
+    while trips > end:
+        chunk = min(2 * chunk, MOST_CHUNK)
+        end, asked = end + chunk, asked + 1
+    return asked
+
+
+TRIPS = sorted({0, 1, 2, 3, *(end + d for end in ENDS for d in (-1, 0, 1)), 60, 61, 124, 130})
+
+
+@pytest.mark.parametrize("trips", TRIPS)
+@pytest.mark.parametrize("order", [0, 1])
+def test_masked_at_every_trip_count(trips: int, order: int) -> None:
+    def loss(x: Any) -> Any:
+        count, x, total = counting(x)
+        return np.sum(np.sin(x)) + np.sum(total * total) + count
+
+    x = np.array([float(trips), 2.0, 3.0])
+    graph = cg.function(cg.grad(loss) if order else counting).graph(x)
+    ran = on_stand_in(graph, [x])
+    assert_same(ran.results, on_reference(graph, [x]))
+    # The loop of the gradient counts down on the host, from the number of iterations: it asks nothing.
+    assert ran.counts.predicate_reads == reads_of(trips)
+    assert [mode for mode, _ in mode_of(graph, x)] == ["masked", "counted"][: order + 1]
+    if not order:
+        assert ran.results[0] == trips
+
+
+def test_no_more_iterations_run_past_the_end_than_were_taken() -> None:
+    """But for the first chunk."""
+
+    def kernels(trips: int) -> int:
+        x = np.array([float(trips), 2.0, 3.0])
+        return on_stand_in(cg.function(counting).graph(x), [x]).counts.kernels
+
+    first = kernels(1)
+    each = (kernels(FIRST_CHUNK + 1) - first) // (2 * FIRST_CHUNK)
+    assert each >= 1
+    for trips in range(1, 70):
+        ran = FIRST_CHUNK + (kernels(trips) - first) // each
+        assert trips <= ran <= 2 * trips + FIRST_CHUNK
+
+
+def test_maximum_iterations() -> None:
+    def limited(x: Any, limit: int) -> Any:
+        return cg.while_loop(lambda x: x[0] > 0.5, lambda x: x - 1.0, x, maximum_iterations=limit)
+
+    x = np.array([6.0, 1.0])
+    for limit in (6, 7, 12, 13):
+        graph = cg.function(lambda x, limit=limit: limited(x, limit)).graph(x)
+        assert mode_of(graph, x) == [("masked", "")]
+        assert_same(on_stand_in(graph, [x]).results, on_reference(graph, [x]))
+    for limit in (0, 3, 4, 5):
+        graph = cg.function(lambda x, limit=limit: limited(x, limit)).graph(x)
+        assert same_error(graph, x) is MaximumIterationsError
+
+
+def same_error(graph: Graph, *args: Any) -> type[Exception]:
+    """The error of both engines, which has the same text."""
+    with pytest.raises(cg.CtrlgradError) as expected:
+        on_reference(graph, args)
+    with pytest.raises(cg.CtrlgradError) as found:
+        on_stand_in(graph, args)
+    assert type(found.value) is type(expected.value)
+    assert str(found.value) == str(expected.value)
+    return type(found.value)
+
+
+def rows_while(x: Any, rows: Any) -> Any:
+    """Reads a row per iteration, by a counter that is on the host."""
+
+    def body(carry: Any) -> Any:
+        count, x = carry
+        return count + 1, x - rows[count]
+
+    return cg.while_loop(lambda carry: np.sum(carry[1]) > 0.5, body, (0, x))
+
+
+def test_a_read_past_the_end_of_a_masked_loop_is_forgotten() -> None:
+    x, rows = np.array([5.0, 1.0]), np.ones((3, 2))
+    graph = cg.function(rows_while).graph(x, rows)
+    assert mode_of(graph, x, rows) == [("masked", "")]
+    assert_same(on_stand_in(graph, [x, rows]).results, on_reference(graph, [x, rows]))
+    empty = np.ones((0, 2))
+    graph = cg.function(rows_while).graph(x * 0, empty)
+    assert_same(on_stand_in(graph, [x * 0, empty]).results, on_reference(graph, [x * 0, empty]))
+
+
+def test_a_read_out_of_range_before_the_end_is_the_error() -> None:
+    x, rows = np.array([50.0, 1.0]), np.ones((3, 2))
+    assert same_error(cg.function(rows_while).graph(x, rows), x, rows) is IndexOutOfRangeError
+
+
+def test_pushes_past_the_end_are_dropped() -> None:
+    """What the gradient pops is what iterations that were taken have pushed."""
+    x = np.array([3.0, 4.0, 5.0])
+    graph = cg.function(cg.grad(lambda x: np.sum(np.exp(halving(x)[1])))).graph(x)
+    assert [mode for mode, _ in mode_of(graph, x)] == ["masked", "counted"]
+    assert_same(on_stand_in(graph, [x]).results, on_reference(graph, [x]))
+
+
+def _branch(x: Any) -> Any:
+    return cg.cond(x[0] > 3.0, lambda: x * 0.5, lambda: x - 1.0)
+
+
+def _update(x: Any) -> Any:
+    return cnp.at(x)[0].add(-1.0)
+
+
+def _solve(x: Any) -> Any:
+    return x - cnp.linalg.solve(np.eye(3) * 2.0, x[:, None])[:, 0]
+
+
+def _inner(x: Any) -> Any:
+    return cg.fori_loop(0, 2, lambda i, x: x - 0.5, x)
+
+
+def _index(x: Any) -> Any:
+    return x - 1.0 + 0.0 * x[(x[1] * 0.0).astype(int)]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (_branch, "cond inside"),
+        (_update, "a carried array is updated in place"),
+        (_solve, "solve goes through the host"),
+        (_inner, "while inside"),
+        (_index, "an index is on the device"),
+    ],
+)
+def test_why_a_predicate_is_read_before_each_iteration(body: Callable[[Any], Any], reason: str) -> None:
+    x = np.array([6.0, 1.0, 2.0])
+    graph = cg.function(lambda x: cg.while_loop(lambda x: x[0] > 0.5, body, x)).graph(x)
+    assert mode_of(graph, x)[0] == ("read", reason)
+    ran = on_stand_in(graph, [x])
+    assert_same(ran.results, on_reference(graph, [x]))
+
+
+def test_callbacks_run_once_per_iteration() -> None:
+    seen: list[tuple[float, ...]] = []
+
+    def body(x: Any) -> Any:
+        cg.debug.callback(lambda x, iterations: seen.append((*iterations, float(x[0]))), x)
+        return x - 1.0
+
+    x = np.array([3.0, 1.0])
+    graph = cg.function(lambda x: cg.while_loop(lambda x: x[0] > 0.5, body, x)).graph(x)
+    on_stand_in(graph, [x])
+    assert seen == [(0, 3.0), (1, 2.0), (2, 1.0)]
+
+
+def test_an_index_on_the_device_that_is_out_of_range() -> None:
+    """The error names the index and the line; where it happened is not known any more."""
+    x, index = np.arange(4.0), np.array([1, 7, 2])
+    graph = cg.function(lambda x, i: x[i]).graph(x, index)
+    with pytest.raises(IndexOutOfRangeError, match="index 7 is out of bounds for an axis with size 4") as error:
+        on_stand_in(graph, [x, index])
+    assert error.value.source is not None and not error.value.notes
+    # In a loop it is raised where the predicate is read: the loop would not end by itself.
+    graph = cg.function(lambda x, i: cg.while_loop(lambda x: x[0] < 1.0, lambda x: x[i] * 0.0, x[:3])).graph(x, index)
+    with pytest.raises(IndexOutOfRangeError, match="index 7 is out of bounds for an axis with size 3"):
+        on_stand_in(graph, [x, index])

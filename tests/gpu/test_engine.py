@@ -1,0 +1,133 @@
+"""The CUDA engine on a real card: what `tests/cuda` holds against a stand-in, held against the reference engine.
+
+`pytest tests/gpu` runs it. Values differ from the CPU's within rounding: products and functions of the card round in
+another way.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import BY_NAME, PROGRAMS, Program
+from rule_cases import CASES
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad import tree
+from ctrlgrad.engines import _optimised, run_on
+from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.cupy_library import CupyLibrary, cupy_library
+from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.kernel import KernelText
+from ctrlgrad.errors import IndexOutOfRangeError
+from ctrlgrad.ir import Graph
+
+CUDA_TESTS = str(Path(__file__).resolve().parent.parent / "cuda")
+if CUDA_TESTS not in sys.path:
+    sys.path.append(CUDA_TESTS)
+
+from elementwise_cases import assert_agrees, elementwise_cases  # noqa: E402
+from running import assert_same  # noqa: E402
+
+
+@pytest.fixture
+def library() -> CupyLibrary:
+    return cupy_library()
+
+
+def run(library: CupyLibrary, graph: Graph, arguments: Any, kinds: str = "") -> tuple[list[Any], Context]:
+    """The results, arguments of some dtype kinds being on the device from the start, and the run."""
+    context = Context(library)
+    with library.running():
+        given = [library.upload(x) if np.asarray(x).dtype.kind in kinds else x for x in arguments]
+    return run_with(context, _optimised(graph, frozenset()), given), context
+
+
+@pytest.mark.parametrize("kinds", ["", "biuf"], ids=["on the host", "on the device"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+def test_corpus(library: CupyLibrary, program: Program, kinds: str) -> None:
+    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    for order in (0, 1, 2):
+        graph = program.graph(order)
+        found, _ = run(library, graph, leaves, kinds)
+        assert_same(found, run_on("reference", graph, leaves), 1e-9)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(library: CupyLibrary, name: str) -> None:
+    case = CASES[name]
+
+    def loss(*args: Any) -> Any:
+        results = case.fn(*args)
+        results = results if isinstance(results, tuple) else (results,)
+        return sum(cnp.sum(cnp.sin(cnp.real(r) * (0.7 + k))) for k, r in enumerate(results))
+
+    for dtype, rtol in (("float64", 1e-9), ("float32", 1e-4)):
+        args = [x.astype(dtype) for x in case.args]
+        specs = tuple(cg.TensorSpec((None,) * x.ndim, dtype) for x in args) if case.unknown else None
+        function = cg.value_and_grad(loss, argnums=tuple(range(len(args))))
+        graph = cg.function(function, signature=specs).graph(*args)
+        assert_same(run(library, graph, args)[0], run_on("reference", graph, args), rtol)
+
+
+def test_every_elementwise_op(library: CupyLibrary) -> None:
+    """The generated text, compiled for the card, for each op and dtype with the dtype's special values."""
+    for case in elementwise_cases():
+        text: KernelText = case.text
+        with library.running():
+            inputs = [library.upload(x) for x in case.operands]
+            out = library.empty(inputs[0].shape, case.node.result.tensor.dtype)
+            library.kernel(text)(inputs, [out])
+            (found,) = library.read([out])
+        assert_agrees(case, found)
+
+
+def test_as_a_user_calls_it() -> None:
+    def loss(x: Any, n: Any) -> Any:
+        return np.sum(np.square(cg.fori_loop(0, n, lambda i, x: np.tanh(x) * 1.1, x)))
+
+    x = np.linspace(-1.0, 1.0, 5)
+    found = cg.function(cg.grad(loss), engine="cuda")(x, 7)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, cg.function(cg.grad(loss), engine="reference")(x, 7), rtol=1e-12)
+
+
+def test_counts_are_those_of_the_stand_in(library: CupyLibrary) -> None:
+    from running import on_stand_in
+
+    for name in ("lstm", "early_exit", "branch_in_a_loop", "row_writes"):
+        program = BY_NAME[name]
+        leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+        _, context = run(library, program.graph(1), leaves)
+        assert context.counts == on_stand_in(program.graph(1), leaves).counts
+
+
+def test_positions_that_repeat(library: CupyLibrary) -> None:
+    index = np.array([0, 2, 0, -1, 0])
+    for dtype in ("int8", "uint16", "int32", "int64", "uint64", "float32", "float64", "complex128"):
+        x, value = np.arange(4).astype(dtype), np.arange(5).astype(dtype)
+        graph = cg.function(lambda x, v, i: x.at[i].add(v)).graph(x, value, index)
+        assert_same(run(library, graph, [x, value, index])[0], run_on("reference", graph, [x, value, index]))
+
+
+def test_an_index_out_of_range(library: CupyLibrary) -> None:
+    x, index = np.arange(4.0), np.array([1, 7, 2])
+    graph = cg.function(lambda x, i: x[i]).graph(x, index)
+    with pytest.raises(IndexOutOfRangeError, match="index 7 is out of bounds for an axis with size 4"):
+        run(library, graph, [x, index])
+
+
+def test_a_run_waits_for_arrays_of_other_streams(library: CupyLibrary) -> None:
+    import cupy
+
+    graph = cg.function(lambda x: x * 2.0).graph(np.ones(3))
+    with cupy.cuda.Stream(non_blocking=True):
+        x = cupy.zeros(1 << 24)
+        for _ in range(50):
+            x += 1.0
+        (found,) = run_with(Context(library), graph, [x[:3]])
+    np.testing.assert_array_equal(found, np.full(3, 100.0))

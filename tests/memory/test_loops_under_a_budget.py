@@ -1,0 +1,244 @@
+"""Loops of the native engine under a budget: same values, never more counted bytes, and a clear error below what is
+needed. The programs are the corpus's and an LSTM."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from programs import PROGRAMS, Program
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad import memory, tree
+from ctrlgrad.engines import run_on
+from ctrlgrad.engines.native.checked import checked
+from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
+from ctrlgrad.ir import StackType
+from ctrlgrad.memory.manager import Manager
+
+
+def assert_same(found: list[Any], expected: list[Any]) -> None:
+    for x, y in zip(found, expected, strict=True):
+        if not isinstance(x, list):
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
+
+
+def assert_all_given_back(manager: Manager) -> None:
+    """After its session: nothing is held any more."""
+    kinds = manager.accounts[0].kinds
+    assert not kinds["blocks"] and not kinds["entry states"] and not manager.room.chunks, kinds
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
+    """Down to a budget that does not do: until then the values are those of the unlimited run."""
+    graph, leaves = program.graph(order), [np.asarray(x) for x in tree.leaves(program.args)]
+    if not any(isinstance(v.type, StackType) for node in graph.nodes for v in node.results):
+        return  # nothing is pushed
+    expected = run_on("reference", graph, leaves)
+    with memory.budget() as session, checked():
+        assert_same(run_on("native", graph, leaves), expected)
+        limit = session.manager().stats.peak_bytes["device"]
+    while True:
+        limit //= 3
+        try:
+            with memory.budget(device=limit) as session, checked():
+                assert_same(run_on("native", graph, leaves), expected)
+                manager = session.manager()
+            assert manager.stats.peak_bytes["device"] <= limit
+            assert_all_given_back(manager)
+        except MemoryBudgetError as error:
+            assert "device" in str(error)
+            return
+
+
+def lstm(loop: Callable[..., Any] = cg.while_loop) -> Any:
+    """The gradient of a layer of 16 units, batch 8, by its weights."""
+
+    def loss(w: Any, xs: Any) -> Any:
+        def body(carry: Any) -> Any:
+            t, h, c, total = carry
+            i, f, g, o = cnp.split(cnp.concat([xs[t], h], axis=1) @ w, 4, axis=1)
+            c = cnp.sigmoid(f) * c + cnp.sigmoid(i) * cnp.tanh(g)
+            h = cnp.sigmoid(o) * cnp.tanh(c)
+            return t + 1, h, c, total + cnp.sum(h * h)
+
+        zeros = np.zeros((8, 16), np.float32)
+        return loop(lambda c: c[0] < xs.shape[0], body, (0, zeros, zeros, np.float32(0)))[3]
+
+    return cg.function(cg.value_and_grad(loss), engine="native")
+
+
+def sequence(steps: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(24, 64)).astype("f") / 5, rng.normal(size=(steps, 8, 8)).astype("f")
+
+
+def swapping(*args: Any) -> Any:
+    return cg.while_loop(*args, swap_memory=True)
+
+
+def recomputing(*args: Any) -> Any:
+    return cg.while_loop(*args, checkpoint=True)
+
+
+@pytest.fixture
+def chunks_of_16_kib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of the same length with a budget as without: then results are the same bits."""
+    from ctrlgrad.engines import chunks
+
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 16 << 10)
+
+
+@pytest.mark.parametrize("loop", [cg.while_loop, swapping, recomputing])
+def test_a_long_sequence_has_the_same_bits(loop: Callable[..., Any], chunks_of_16_kib: None) -> None:
+    step, (w, xs) = lstm(loop), sequence(1500)
+    value, gradient = lstm()(w, xs)
+    limit = 256 << 10
+    with memory.budget(device=limit) as session:
+        found = step(w, xs)
+        stats = session.manager().stats
+    assert found[0] == value
+    np.testing.assert_array_equal(found[1], gradient)
+    assert stats.peak_bytes["device"] <= limit
+    # What is saved is many times the budget.
+    assert stats.copies_out + stats.drops > 20
+    if loop is swapping:
+        assert stats.bytes_in > 8 * limit and not stats.recomputed_chunks
+    if loop is recomputing:
+        assert stats.recomputed_chunks and not stats.copies_out
+
+
+def test_recomputation_without_a_budget(chunks_of_16_kib: None) -> None:
+    """`checkpoint` acts by itself; memory grows with the square root of the length."""
+    peaks = []
+    for steps in (250, 1000, 4000):
+        w, xs = sequence(steps)
+        value, gradient = lstm()(w, xs)
+        with memory.budget() as session:
+            found = lstm(recomputing)(w, xs)
+            stats = session.manager().stats
+        assert found[0] == value
+        np.testing.assert_array_equal(found[1], gradient)
+        peaks.append(stats.peak_bytes["device"])
+        assert stats.recomputed_chunks > 0
+    assert peaks[1] < 2.5 * peaks[0] and peaks[2] < 2.5 * peaks[1]
+
+
+@pytest.mark.parametrize("states", [1, 3, 8])
+def test_a_number_of_states(states: int, chunks_of_16_kib: None) -> None:
+    w, xs = sequence(600)
+    value, gradient = lstm()(w, xs)
+    with memory.budget() as session:
+        found = lstm(lambda *args: cg.while_loop(*args, checkpoint=states))(w, xs)
+        assert session.manager().stats.most_states <= states
+    assert found[0] == value
+    np.testing.assert_array_equal(found[1], gradient)
+
+
+def test_one_byte_less_is_the_error_that_says_what_is_needed() -> None:
+    step, (w, xs) = lstm(), sequence(40)
+
+    def runs(limit: int) -> MemoryBudgetError | None:
+        try:
+            with memory.budget(device=limit):
+                step(w, xs)
+        except MemoryBudgetError as error:
+            return error
+        return None
+
+    low, high = 1, 1 << 22
+    assert runs(high) is None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if runs(middle) is None else (middle, high)
+    error = runs(low)
+    assert error is not None and runs(high) is None
+    needed = re.search(r"budget of (\d+) bytes", str(error))
+    assert needed is not None, error
+    assert int(needed[1]) > low
+
+
+def test_an_error_in_the_loop_leaves_nothing_behind() -> None:
+    def beyond(x: Any) -> Any:
+        return cg.while_loop(lambda c: c[0] < 5000, lambda c: (c[0] + 1, np.tanh(c[1]) * x[c[0]]), (0, x[0]))[1]
+
+    step = cg.function(cg.grad(beyond), engine="native")
+    x = np.linspace(0.5, 1.0, 4000)
+    with memory.budget(device=256 << 10) as session:
+        for _ in range(2):
+            with pytest.raises(IndexOutOfRangeError, match="4000"):
+                step(x)
+            manager = session.manager()
+            assert not any(chunk.is_alive for chunk in manager.room.chunks.values())
+        assert np.isfinite(step(np.linspace(0.5, 1.0, 5000))).all()
+
+
+def test_a_folder_for_spill_files_is_empty_afterwards(tmp_path: Path) -> None:
+    step, (w, xs) = lstm(swapping), sequence(500)
+    with memory.budget(device=512 << 10, disk=str(tmp_path)) as session:
+        step(w, xs)
+        assert session.manager().stats.copies_out
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
+
+
+def test_threads_share_a_session() -> None:
+    step, (w, xs) = lstm(), sequence(300)
+    value, gradient = step(w, xs)
+    found: list[Any] = []
+    with memory.budget(device=16 << 20) as session:
+        contexts = [copy_context() for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda c=c: c.run(lambda: found.append(step(w, xs)))) for c in contexts
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert session.manager().stats.peak_bytes["device"] <= 16 << 20
+    assert len(found) == 4
+    for v, g in found:
+        np.testing.assert_allclose(v, value, rtol=1e-6)
+        np.testing.assert_allclose(g, gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_the_reference_engine_refuses_a_budget() -> None:
+    with memory.budget(device="1 MiB"), pytest.raises(UserInputError, match="reference engine keeps every saved value"):
+        cg.function(np.sin, engine="reference")(1.0)
+
+
+def test_a_loop_that_cannot_be_run_again_refuses_checkpoint() -> None:
+    def collected(x: Any) -> Any:
+        rows = cg.TensorArray(np.float64, size=3, rewritable=True)
+        body = lambda c: (c[0] + 1, np.sin(c[1]), c[2].write(c[0] % 3, c[1]))
+        _, _, rows = cg.while_loop(lambda c: c[0] < 9, body, (0, x, rows), checkpoint=True)
+        return cnp.sum(cnp.cos(rows.stack()))
+
+    with pytest.raises(UserInputError, match="cannot be run again"):
+        cg.function(cg.grad(collected), engine="native")(0.3)
+
+
+WRONG = ({"swap_memory": "yes"}, {"checkpoint": 0}, {"checkpoint": -1}, {"checkpoint": "all"})
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_options_are_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserInputError, match="is not usable"):
+        cg.while_loop(lambda x: x < 1, lambda x: x + 1, 0, **wrong)
+
+
+def test_swapping_and_recomputing_exclude_each_other() -> None:
+    with pytest.raises(UserInputError, match="two ways"):
+        cg.while_loop(lambda x: x < 1, lambda x: x + 1, 0, swap_memory=True, checkpoint=True)

@@ -1,0 +1,220 @@
+"""What goes wrong reaches the caller, everything is given back, and the next call works; or another way is taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_cases.driving import CHUNK, Driver, chunks
+
+from ctrlgrad.errors import BlockLostError, CtrlgradError, ExecutionError, MemoryBudgetError, TierRefusedError
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.cpu import CpuDevice
+from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.simulated import Fault, SimulatedDevice
+
+HALF = CHUNK // 2
+LENGTH = 10
+
+
+class Trial:
+    """A loop on a faulty device: first with the fault, then again."""
+
+    def __init__(self, *faults: Fault, tiers: int = 2, host: int | None = None, **options: Any) -> None:
+        names = ("device", "host", "disk")[:tiers]
+        settings = {"capacities": dict.fromkeys(names, 1 << 30), "blocking": True, "faults": faults, **options}
+        self.device = SimulatedDevice(**settings)
+        self.recording = Recording()
+        self.manager = Manager(self.device, Budget(device=3 * CHUNK, host=host), self.recording)
+
+    def fails(self, kind: type[BaseException], match: str = "", **ways: Any) -> BaseException:
+        """The loop fails, gives everything back, and runs when it is tried again."""
+        driver = Driver(self.manager, chunks(LENGTH))
+        with pytest.raises(kind, match=match) as caught:
+            driver.run(**ways)
+        assert driver.memory is not None
+        driver.memory.abandon()
+        self.runs(**ways)
+        return caught.value
+
+    def runs(self, **ways: Any) -> None:
+        """The loop runs, and nothing is left."""
+        driver = Driver(self.manager, chunks(LENGTH))
+        driver.run(**ways)
+        manager = self.manager
+        manager.close()
+        assert not any(manager.stats.used_bytes.values())
+        assert not any(tier.used for tier in self.device.tiers)
+        check(self.recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["host computes", "asynchronous"])
+@pytest.mark.parametrize("nth", [1, 4, 9])
+def test_a_fetch_that_fails_reaches_the_caller(nth: int, blocking: bool) -> None:
+    trial = Trial(Fault("fail", "in", nth), blocking=blocking)
+    trial.fails(ExecutionError, f"copy {nth} on stream 'in'", swap=True)
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["host computes", "asynchronous"])
+@pytest.mark.parametrize("nth", [1, 4, 9])
+def test_a_block_whose_backup_failed_stays_and_another_one_leaves(nth: int, blocking: bool) -> None:
+    trial = Trial(Fault("fail", "out", nth), blocking=blocking)
+    trial.runs(swap=True)
+    assert trial.manager.stats.failed_copies >= 1
+    assert any(f"copy {nth} on stream 'out'" in text for text in trial.manager.stats.fallbacks)
+
+
+def test_backups_that_all_fail_reach_the_caller() -> None:
+    trial = Trial(*(Fault("fail", "out", nth) for nth in range(1, 13)))
+    trial.fails(ExecutionError, "on stream 'out'", swap=True)
+
+
+def test_backups_that_all_fail_are_no_matter_where_chunks_can_be_computed_again() -> None:
+    trial = Trial(*(Fault("fail", "out", nth) for nth in range(1, 40)))
+    trial.runs()
+    assert trial.manager.stats.recomputed_chunks and trial.manager.stats.fallbacks
+
+
+@pytest.mark.parametrize("nth", [2, 7])
+def test_a_fetch_that_fails_is_computed_again_where_that_is_possible(nth: int) -> None:
+    trial = Trial(Fault("fail", "in", nth))
+    trial.runs()
+    stats = trial.manager.stats
+    assert stats.failed_copies >= 1 and stats.recomputed_chunks >= 1
+    assert stats.fallbacks
+
+
+def test_changed_bytes_on_disk() -> None:
+    trial = Trial(Fault("corrupt", "disk", 2), tiers=3, host=2 * CHUNK)
+    trial.fails(BlockLostError, "has changed", swap=True)
+
+
+def test_changed_bytes_on_disk_are_computed_again() -> None:
+    trial = Trial(Fault("corrupt", "disk", 2), tiers=3, host=2 * CHUNK)
+    trial.runs()
+    assert any("was lost" in text for text in trial.manager.stats.fallbacks)
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["host computes", "asynchronous"])
+@pytest.mark.parametrize("nth", [1, 5])
+@pytest.mark.parametrize("stream", ["out", "in", "disk"])
+def test_a_worker_that_dies(stream: str, nth: int, blocking: bool) -> None:
+    """Blocks whose backups it was making stay; a block that it was fetching is an error. Another worker goes on."""
+    trial = Trial(Fault("kill", stream, nth), tiers=3, host=2 * CHUNK, blocking=blocking)
+    if stream == "in":
+        trial.fails(CtrlgradError, "worker thread died", swap=True)
+        return
+    trial.runs(swap=True)
+    assert any("worker thread died" in text for text in trial.manager.stats.fallbacks)
+
+
+def test_a_tier_that_is_full() -> None:
+    trial = Trial(capacities={"device": 1 << 30, "host": 4 * CHUNK})
+    driver = Driver(trial.manager, chunks(LENGTH))
+    with pytest.raises(TierRefusedError, match="was refused") as caught:
+        driver.run(swap=True)
+    assert "a smaller budget" in str(caught.value)
+    assert driver.memory is not None
+    driver.memory.abandon()
+    Driver(trial.manager, chunks(6)).run(swap=True)
+    trial.manager.close()
+
+
+def test_a_tier_that_is_full_is_no_matter_where_chunks_can_be_computed_again() -> None:
+    trial = Trial(capacities={"device": 1 << 30, "host": 2 * CHUNK})
+    trial.runs()
+    assert trial.manager.stats.recomputed_chunks
+
+
+def test_a_host_budget_that_is_full() -> None:
+    trial = Trial(host=4 * CHUNK)
+    driver = Driver(trial.manager, chunks(LENGTH))
+    with pytest.raises(MemoryBudgetError, match=r"tier 'host'") as caught:
+        driver.run(swap=True)
+    assert "a larger host budget, a disk" in str(caught.value)
+    trial.manager.close()
+
+
+@pytest.mark.parametrize("nth", [3, 5, 8])
+def test_device_memory_refused_though_the_budget_allows_it_is_asked_for_again(nth: int) -> None:
+    """After blocks have left: the tier may be shared with others."""
+    trial = Trial(Fault("refuse", "device", nth))
+    trial.runs(swap=True)
+    assert trial.device.tiers[0].allocations > 2 * LENGTH
+
+
+def test_device_memory_that_is_really_gone_is_a_clear_error() -> None:
+    trial = Trial(capacities={"device": CHUNK - 1, "host": 1 << 30})
+    with pytest.raises(TierRefusedError, match="though the budget has room"):
+        Driver(trial.manager, chunks(LENGTH)).run(swap=True)
+    trial.manager.close()
+
+
+def test_a_smaller_device_than_the_budget_is_used_to_its_end() -> None:
+    trial = Trial(capacities={"device": 2 * CHUNK, "host": 1 << 30})
+    trial.runs(swap=True)
+
+
+@pytest.mark.parametrize("when", ["forward", "backward", "again"])
+def test_an_exception_between_chunks(when: str) -> None:
+    trial = Trial()
+    driver = Driver(trial.manager, chunks(LENGTH))
+    driver.start(checkpoint=True)
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        if when == "forward":
+            driver.forward(5)
+            interrupt()
+        driver.forward()
+        if when == "again":
+            driver.advance = interrupt  # type: ignore[method-assign, assignment]
+            driver.backward()
+        driver.backward(4)
+        interrupt()
+    assert driver.memory is not None
+    driver.memory.abandon()
+    driver.memory.abandon()
+    used = trial.manager.stats.used_bytes["device"]
+    assert used == 0
+    trial.runs(checkpoint=True)
+
+
+def test_blocks_of_a_failed_run_are_freed_when_they_are_forgotten() -> None:
+    trial = Trial()
+
+    def attempt() -> None:
+        driver = Driver(trial.manager, chunks(LENGTH))
+        driver.start(swap=True)
+        driver.forward()
+        driver.backward(2)
+
+    attempt()
+    trial.runs(swap=True)
+
+
+def test_the_disk_of_the_cpu_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = CpuDevice(tmp_path)
+
+    def full(nbytes: int) -> Any:
+        raise TierRefusedError("the disk is full")
+
+    manager = Manager(device, Budget(device=3 * CHUNK))
+    with monkeypatch.context() as patch:
+        patch.setattr(device.tiers[1], "allocate", full)
+        driver = Driver(manager, chunks(LENGTH))
+        with pytest.raises(TierRefusedError, match="the disk is full"):
+            driver.run(swap=True)
+        assert driver.memory is not None
+        driver.memory.abandon()
+        # The other way is open: it is taken, and said.
+        Driver(manager, chunks(LENGTH)).run()
+        assert manager.stats.recomputed_chunks and manager.stats.fallbacks
+    Driver(manager, chunks(LENGTH)).run(swap=True)
+    manager.close()
+    assert not any(manager.stats.used_bytes.values()) and not list(tmp_path.iterdir())

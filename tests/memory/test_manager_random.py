@@ -1,0 +1,149 @@
+"""Random loops, budgets and links on the simulated device: nothing lost, no budget passed, everything freed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from memory_cases.driving import WIDTH, Driver
+
+from ctrlgrad.errors import MemoryBudgetError
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.simulated import SimulatedDevice
+
+ROW = WIDTH * 8
+BYTES = np.dtype(np.uint8)
+
+
+@dataclass(frozen=True)
+class LoopCase:
+    """One loop: rows of its chunks' blocks, its ways, and how it is driven."""
+
+    rows: tuple[tuple[int, ...], ...]
+    swap: bool | None
+    checkpoint: bool | int | None
+    state_bytes: int
+    shrink: bool
+    join: int
+
+    @property
+    def chunk_bytes(self) -> int:
+        return max((sum(rows) * ROW for rows in self.rows), default=0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Loops, run forward in turns and backward in the mirrored order, and a device."""
+
+    loops: tuple[LoopCase, ...]
+    # How many chunks of which loop run at a stretch.
+    turns: tuple[tuple[int, int], ...]
+    device: int | None
+    host: int | None
+    tiers: int
+    blocking: bool
+    bandwidth: float
+    latency: float
+    temporary: int
+    seed: int
+
+
+ways = st.sampled_from(
+    [(None, None), (True, None), (True, False), (None, True), (None, 1), (None, 2), (None, 3), (False, None)]
+)
+blocks = st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple)
+loops = st.builds(
+    lambda rows, way, *rest: LoopCase(tuple(rows), way[0], way[1], *rest),
+    st.lists(blocks, max_size=9),
+    ways,
+    st.sampled_from([0, 1, 8, 100]),
+    st.booleans(),
+    st.integers(1, 3),
+)
+cases = st.builds(
+    Case,
+    st.lists(loops, min_size=1, max_size=3).map(tuple),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=5).map(tuple),
+    st.none() | st.integers(100, 3000),
+    st.none() | st.integers(200, 3000),
+    st.integers(1, 3),
+    st.booleans(),
+    st.sampled_from([20.0, 200.0, 1e4, 1e9]),
+    st.sampled_from([0.0, 0.1]),
+    st.sampled_from([0, 64, 300]),
+    st.integers(0, 3),
+)
+
+
+def drive(case: Case, manager: Manager) -> None:
+    drivers = []
+    for number, loop in enumerate(case.loops):
+        driver = Driver(manager, loop.rows, 1.0, 2.0, loop.state_bytes, f"loop{number}", loop.shrink)
+        driver.start(swap=loop.swap, checkpoint=loop.checkpoint)
+        drivers.append(driver)
+    done = []
+    for number, count in [*case.turns, *((n, 99) for n in range(len(drivers)))]:
+        if number < len(drivers):
+            driver = drivers[number]
+            count = min(count, len(driver.rows) - len(driver.blocks))
+            temporary = manager.allocate((case.temporary,), BYTES, "temporary")
+            driver.forward(count)
+            temporary.release()
+            done.append((driver, count, case.loops[number].join))
+    for driver, count, join in reversed(done):
+        while count:
+            temporary = manager.allocate((case.temporary,), BYTES, "temporary")
+            driver.backward(1, join=min(join, count))
+            temporary.release()
+            count -= min(join, count)
+    for driver in drivers:
+        driver.settle()
+
+
+def is_enough(case: Case) -> bool:
+    """Whether a budget must do: what has to be there at once, with all else elsewhere."""
+    if case.device is None:
+        return True
+    can_copy = (case.tiers > 2 and case.host is None) or (case.tiers == 2 and case.host is None)
+    if not can_copy or any(loop.swap is not True and loop.rows for loop in case.loops):
+        return False
+    need = max(max(1, loop.join) * loop.chunk_bytes for loop in case.loops)
+    return case.device >= need + case.temporary
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(cases)
+def test_random_loops(case: Case) -> None:
+    capacities = dict.fromkeys(("device", "host", "disk")[: case.tiers], 1 << 20)
+    device = SimulatedDevice(
+        capacities,
+        bandwidth_out=case.bandwidth,
+        bandwidth_in=case.bandwidth * 2,
+        disk_bandwidth=case.bandwidth,
+        latency=case.latency,
+        blocking=case.blocking,
+        seed=case.seed or None,
+        delay=1e-4,
+    )
+    recording = Recording()
+    manager = Manager(device, Budget(case.device, case.host), recording)
+    try:
+        drive(case, manager)
+        event("enough")
+        # Before the end of the manager, which would give back whatever was forgotten.
+        assert not manager.room.chunks
+        assert not manager.accounts[0].kinds["entry states"] and not manager.accounts[0].kinds["running state"]
+    except MemoryBudgetError as error:
+        assert not is_enough(case), error
+        assert "limit" in str(error)
+        event("not enough")
+    finally:
+        manager.close()
+    assert not any(manager.stats.used_bytes.values())
+    assert not any(tier.used for tier in device.tiers)
+    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])

@@ -1,0 +1,140 @@
+"""The planner's choices, and its forecast against runs on the simulated device's clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from memory_cases.driving import CHUNK, Driver, chunks
+
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.forecast import Setting, forecast
+from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.planning import ChunkTimes, copied_share, uncopied_bytes
+from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.statistics import Statistics
+
+STATE = 2
+# A chunk computes forward for one second and backward for two; this link copies one chunk in just one second.
+NEEDED = float(CHUNK)
+
+
+@dataclass(frozen=True)
+class Result:
+    seconds: float
+    stalled: float
+    stats: Statistics
+    manager: Manager
+
+
+def run(length: int, room: int, bandwidth: float, *, blocking: bool = True, **ways: Any) -> Result:
+    """A loop under a budget of so many chunks, over a link of so many bytes per second."""
+    device = SimulatedDevice(
+        {"device": 1 << 30, "host": 1 << 30}, blocking=blocking, bandwidth_out=bandwidth, bandwidth_in=bandwidth
+    )
+    recording = Recording()
+    manager = Manager(device, Budget(device=room * CHUNK), recording)
+    Driver(manager, chunks(length), state_bytes=STATE).run(**ways)
+    seconds = device.now()
+    stalled = sum((s.end or 0.0) - (s.start or 0.0) for s in recording.stalled)
+    manager.close()
+    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+    return Result(seconds, stalled, manager.stats, manager)
+
+
+@pytest.mark.parametrize(
+    ("out", "into", "backward", "share"),
+    [
+        (0.5, 0.5, 2.0, 1.0),
+        (1.0, 2.0, 2.0, 1.0),
+        (2.0, 2.0, 2.0, 0.5),
+        (4.0, 4.0, 2.0, 0.25),
+        (1.0, 6.0, 2.0, 3 / 7),
+        (1e9, 1e9, 2.0, 1e-9),
+    ],
+)
+def test_the_share_that_is_copied(out: float, into: float, backward: float, share: float) -> None:
+    assert copied_share(ChunkTimes(1.0, backward, out, into)) == pytest.approx(share)
+
+
+def test_the_share_is_the_best_of_all() -> None:
+    for out in (0.3, 1.0, 1.4, 3.0):
+        for into in (0.3, 1.0, 2.5, 5.0):
+            times = ChunkTimes(1.0, 2.0, out, into)
+            best = min(times.per_chunk(k / 200) for k in range(201))
+            assert times.per_chunk(copied_share(times)) <= best + 1e-9
+
+
+def test_what_stays_uncopied() -> None:
+    assert [uncopied_bytes(room * 100, 100) for room in (1, 2, 3, 4, 8, 100)] == [0, 0, 0, 50, 250, 4850]
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["host computes", "asynchronous"])
+@pytest.mark.parametrize("ways", [{}, {"swap": True}], ids=["free", "swap"])
+def test_a_link_a_tenth_faster_than_needed_hides_the_copies(blocking: bool, ways: dict[str, Any]) -> None:
+    result = run(60, 6, 1.1 * NEEDED, blocking=blocking, **ways)
+    assert result.stats.copies_out >= 100
+    assert result.stalled < 0.05 * result.seconds
+    assert result.seconds <= 1.05 * 180
+
+
+@pytest.mark.parametrize("blocking", [True, False], ids=["host computes", "asynchronous"])
+@pytest.mark.parametrize("room", [5, 8, 16])
+def test_on_half_the_link_both_ways_together_beat_each_alone(room: int, blocking: bool) -> None:
+    mixed = run(80, room, 0.5 * NEEDED, blocking=blocking)
+    swapped = run(80, room, 0.5 * NEEDED, blocking=blocking, swap=True)
+    computed = run(80, room, 0.5 * NEEDED, blocking=blocking, checkpoint=True)
+    assert mixed.seconds < 0.96 * min(swapped.seconds, computed.seconds)
+    assert mixed.stats.copies_out and mixed.stats.recomputed_chunks
+    assert swapped.stats.recomputed_chunks == 0 and computed.stats.copies_out == 0
+
+
+def test_what_fits_is_neither_copied_nor_computed_again() -> None:
+    result = run(3, 10, NEEDED)
+    assert result.stats.copies_out == result.stats.drops == 0
+
+
+@pytest.mark.parametrize("length", [30, 90])
+@pytest.mark.parametrize("room", [3, 5, 8, 16])
+@pytest.mark.parametrize("link", [4.0, 1.1, 0.8, 0.5, 0.25])
+def test_the_forecast_is_right(length: int, room: int, link: float) -> None:
+    times = ChunkTimes(1.0, 2.0, 1 / link, 1 / link)
+    for ways, share in (({}, None), ({"swap": True}, 1.0), ({"checkpoint": True}, 0.0)):
+        result = run(length, room, link * NEEDED, **ways)
+        found = forecast(Setting(length, CHUNK, STATE, room * CHUNK, times, share))
+        assert found.seconds == pytest.approx(result.seconds, rel=0.15)
+        if room >= 5:
+            assert found.seconds == pytest.approx(result.seconds, rel=0.04)
+            assert abs(found.run_again - result.stats.recomputed_chunks) <= 3
+
+
+def test_times_are_measured() -> None:
+    result = run(30, 5, 0.5 * NEEDED)
+    times = result.manager.planner.times("loop", CHUNK)
+    assert times is not None
+    assert times.forward == pytest.approx(1.0) and times.out == pytest.approx(2.0) and times.into == pytest.approx(2.0)
+    assert times.backward == pytest.approx(2.0, rel=0.35)
+
+
+def test_a_link_that_slows_down_is_measured_again() -> None:
+    """The second run of a loop on a link that has become four times slower copies less."""
+    device = SimulatedDevice(
+        {"device": 1 << 30, "host": 1 << 30}, blocking=True, bandwidth_out=2 * NEEDED, bandwidth_in=2 * NEEDED
+    )
+    manager = Manager(device, Budget(device=6 * CHUNK))
+    Driver(manager, chunks(40), state_bytes=STATE).run()
+    copies = manager.stats.copies_out
+    device._bandwidth.update({(0, 1): NEEDED / 2, (1, 0): NEEDED / 2})
+    Driver(manager, chunks(40), state_bytes=STATE).run()
+    assert manager.stats.recomputed_chunks > 5
+    assert manager.stats.copies_out - copies < copies
+    manager.close()
+
+
+def test_length_costs_nothing_more_per_iteration_when_swapped() -> None:
+    """Flat within three per cent on a link that can carry it, as in the table of TensorFlow's swapping."""
+    per_chunk = [run(length, 4, 1.5 * NEEDED, swap=True).seconds / length for length in (25, 50, 100, 200)]
+    assert max(per_chunk) <= 1.03 * min(per_chunk)

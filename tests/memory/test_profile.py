@@ -1,0 +1,379 @@
+"""The profile: exact numbers of recordings made by hand, and traces and pictures of runs on the simulated device."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctrlgrad.memory import Budget, Manager
+from ctrlgrad.memory.intervals import Interval, covered, on_top, union
+from ctrlgrad.memory.plan import Drop, Evict, Open
+from ctrlgrad.memory.plot import write_plot
+from ctrlgrad.memory.records import BlockNote, BytesInUse, Computed, Copied, Phase, Recording, Stalled, Taken
+from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.streams import PassedEvent
+from ctrlgrad.memory.summary import Peak, Profile, Route, Stall, summarize
+from ctrlgrad.memory.trace import ROWS, timeline, trace, write_trace
+
+BLOCK = 8000
+LOOP = "while_loop at model.py:12"
+
+
+# Intervals.
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12).map(
+    lambda spans: [Interval(start, start + length, key) for key, (start, length) in enumerate(spans)]
+)
+
+
+@given(SPANS)
+def test_what_is_on_top_is_the_last_that_began(spans: list[Interval]) -> None:
+    parts = on_top(spans)
+    assert all(a.end <= b.start for a, b in pairwise(parts))
+    for moment in np.arange(0.5, 41):
+        around = [s for s in spans if s.start < moment < s.end]
+        found = [p.key for p in parts if p.start < moment < p.end]
+        assert found == ([max(around, key=lambda s: (s.start, s.key)).key] if around else [])
+
+
+@given(SPANS, SPANS)
+def test_unions_and_what_they_cover(spans: list[Interval], others: list[Interval]) -> None:
+    moments = np.arange(0.5, 41)
+
+    def inside(intervals: list[Interval]) -> set[float]:
+        return {m for m in moments if any(i.start < m < i.end for i in intervals)}
+
+    joined = union(others)
+    assert all(a.end < b.start for a, b in pairwise(joined))
+    assert inside(joined) == inside(others)
+    for span in spans:
+        assert covered(span, joined) == len(inside([span]) & inside(others))
+
+
+# Numbers.
+
+
+def computed(start: float, end: float, phase: Phase, chunk: int = -1, again: bool = False) -> Computed:
+    return Computed("compute", "step", PassedEvent(start), PassedEvent(end), phase, LOOP, chunk, again)
+
+
+def copied(start: float, end: float, block: int, way: str, nbytes: int = BLOCK) -> Copied:
+    stream, source, target = {
+        "out": ("out", "device", "host"),
+        "in": ("in", "host", "device"),
+        "spill": ("disk", "host", "disk"),
+    }[way]
+    return Copied(stream, "h", PassedEvent(start), PassedEvent(end), block, source, target, nbytes)
+
+
+def recorded() -> Profile:
+    """Two blocks: one goes out and comes back, one stays. Each phase has a stall, the second inside a computation."""
+    made = Profile()
+    made.devices[1] = "simulated"
+    made.tiers[1] = (("device", 20_000), ("host", None))
+    made.computed += [computed(0, 2, "forward", 0), computed(3, 5, "forward", 1), computed(6, 10, "backward")]
+    made.computed += [computed(10, 11, "backward", 0, again=True), computed(11, 12, "backward")]
+    made.stalled += [
+        Stalled("compute", "x", PassedEvent(2), PassedEvent(3), "forward", "no room"),
+        Stalled("compute", "x", PassedEvent(8), PassedEvent(9), "backward", "on its way"),
+        Stalled("compute", "x", PassedEvent(9), PassedEvent(9), "backward", "no time at all"),
+    ]
+    made.copied += [copied(1, 3, 1, "out"), copied(3, 4, 1, "spill"), copied(8, 9.5, 1, "in")]
+    made.in_use += [BytesInUse(0, "device", 8000), BytesInUse(0, "host", 0), BytesInUse(0, "device", 16_000)]
+    made.in_use += [BytesInUse(1, "host", 8000), BytesInUse(4, "device", 16_000), BytesInUse(5, "device", 8000)]
+    made.blocks += [
+        BlockNote(1, "h (model.py:14)", LOOP, 0, BLOCK, 2, "copy", "the link can hide its copy"),
+        BlockNote(2, "h (model.py:14)", LOOP, 1, BLOCK, 5, "keep", "it fits"),
+    ]
+    made.actions += [Taken(6, 1, Open(2, 5)), Taken(8, 1, Open(1, 6))]
+    return made
+
+
+def test_the_numbers_of_a_recording() -> None:
+    found = recorded().summary()
+    assert (found.devices, found.seconds) == (("simulated",), 12.0)
+    # The stall inside the computation is not computation.
+    assert (found.forward_seconds, found.backward_seconds) == (4.0, 5.0)
+    assert (found.stalled("forward"), found.stalled("backward"), found.elsewhere) == (1.0, 1.0, 1.0)
+    assert (found.recomputed_chunks, found.recomputed_seconds) == (1, 1.0)
+    assert found.routes == (
+        Route("device", "host", 1, BLOCK, 2.0, 1.0),
+        Route("host", "disk", 1, BLOCK, 1.0, 1.0),
+        Route("host", "device", 1, BLOCK, 1.5, 0.5),
+    )
+    assert (found.routes[0].rate, found.routes[0].hidden) == (4000.0, 0.5)
+    assert found.stalls == (Stall("forward", "no room", 1, 1.0), Stall("backward", "on its way", 1, 1.0))
+    assert found.peaks == (Peak("device", 16_000, 20_000), Peak("host", 8000, None))
+    assert [(v.way, v.blocks, v.nbytes, v.out_bytes, v.in_bytes) for v in found.values] == [
+        ("copy", 1, BLOCK, BLOCK, BLOCK),
+        ("keep", 1, BLOCK, 0, 0),
+    ]
+
+
+def test_dropped_blocks_are_told() -> None:
+    made = recorded()
+    made.actions += [Taken(5, 1, Drop(1, 1, (2,))), Taken(9, 1, Drop(1, 1, (2,)))]
+    assert [(v.way, v.dropped) for v in made.summary().values] == [("copy", 0), ("keep", 1)]
+
+
+def test_the_text() -> None:
+    assert (
+        str(recorded())
+        == """\
+memory on simulated
+  12.0 s in all: computing 4.0 s forward, 5.0 s backward; stalled 1.0 s forward, 1.0 s backward; 1.0 s elsewhere
+  computed again: 1 chunk in 1.0 s, part of the times above
+peak bytes
+  device: 15.6 KiB of 19.5 KiB
+  host: 7.8 KiB, no limit
+copies
+  device to host: 7.8 KiB in 1 copy, 0.00 MB/s, 50% of their time hidden behind computation
+  host to disk: 7.8 KiB in 1 copy, 0.01 MB/s, 100% of their time hidden behind computation
+  host to device: 7.8 KiB in 1 copy, 0.01 MB/s, 33% of their time hidden behind computation
+stalls
+  forward: 1.0 s in 1 wait: no room
+  backward: 1.0 s in 1 wait: on its way
+pushed values
+  h (model.py:14) in while_loop at model.py:12: 7.8 KiB in 1 block
+    swapped: 7.8 KiB out, 7.8 KiB in (the link can hide its copy)
+  h (model.py:14) in while_loop at model.py:12: 7.8 KiB in 1 block
+    kept (it fits)"""
+    )
+
+
+class Untimed:
+    """An event of a device that takes no times."""
+
+    time = None
+
+    def is_done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        pass
+
+
+def test_without_times_there_are_bytes() -> None:
+    made = Recording()
+    made.devices[1] = "cuda:0"
+    made.tiers[1] = (("device", None), ("host", None))
+    made.computed.append(Computed("compute", "step", Untimed(), Untimed(), "forward", LOOP, 0))
+    made.copied.append(Copied("out", "h", Untimed(), Untimed(), 1, "device", "host", BLOCK))
+    made.stalled.append(Stalled("compute", "x", Untimed(), Untimed(), "forward", "no room"))
+    found = summarize(made)
+    assert found.routes == (Route("device", "host", 1, BLOCK, None, None),)
+    assert found.stalls == (Stall("forward", "no room", 1, None),)
+    assert "no times were taken" in str(found)
+    assert "7.8 KiB in 1 copy, ?, ? of their time hidden" in str(found)
+    assert slices(trace(made)) == []
+
+
+def test_an_empty_recording() -> None:
+    assert str(Profile()).splitlines() == [
+        "memory on no device: nothing was recorded",
+        "  no times were taken",
+        "peak bytes",
+        *("copies", "  none", "stalls", "  none", "pushed values", "  none"),
+    ]
+
+
+# Runs.
+
+
+def run(
+    *,
+    blocking: bool = False,
+    chunks: int = 16,
+    rate: float = 2e7,
+    host: int | None = None,
+    disk: bool = False,
+) -> Profile:
+    """A loop that pushes a block in each chunk and reads them back, under a budget of eight blocks."""
+    capacities = {"device": 1 << 30, "host": 1 << 30} | ({"disk": 1 << 30} if disk else {})
+    device = SimulatedDevice(
+        capacities, bandwidth_out=rate, bandwidth_in=rate, disk_bandwidth=rate, blocking=blocking, seed=3
+    )
+    recording, wrong = Profile(), []
+    manager = Manager(device, Budget(device=8 * BLOCK, host=host), recording)
+    loop = manager.loop(LOOP, swap=True)
+    blocks = []
+
+    def check(array: Any, number: int) -> Callable[[], None]:
+        return lambda: wrong.extend(x for x in array if x != number)
+
+    for number in range(chunks):
+        chunk = loop.begin()
+        block = chunk.block((BLOCK // 8,), np.dtype(float), "h (model.py:14)")
+        with manager.running(LOOP, "forward", LOOP, chunk.index):
+            array = block.array
+            device.run(5e-4, lambda array=array, number=number: array.fill(number))
+        chunk.seal(seconds=5e-4)
+        blocks.append(block)
+    loop.finish()
+    for number, block in reversed(list(enumerate(blocks))):
+        array = block.open()
+        with manager.running(LOOP, "backward"):
+            device.run(1e-3, check(array, number))
+        block.close()
+        block.free()
+    device.compute.record().wait()
+    manager.close()
+    assert wrong == []
+    return recording
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "a fast link": {},
+    "a slow link": {"rate": 6e6},
+    "three tiers": {"disk": True, "host": 6 * BLOCK},
+    "the host computes": {"blocking": True, "rate": 1e7},
+}
+
+
+@pytest.fixture(params=RUNS, scope="module")
+def recording(request: pytest.FixtureRequest) -> Profile:
+    return run(**RUNS[request.param])
+
+
+def slices(made: dict[str, Any]) -> list[dict[str, Any]]:
+    return [event for event in made["traceEvents"] if event["ph"] == "X"]
+
+
+def test_slices_of_a_row_never_overlap(recording: Profile, tmp_path: Path) -> None:
+    write_trace(recording, tmp_path / "trace.json")
+    made = json.loads((tmp_path / "trace.json").read_text())
+    rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in slices(made):
+        rows[event["tid"]].append(event)
+    assert set(rows) >= {ROWS["compute"], ROWS["out"], ROWS["in"]}
+    for events in rows.values():
+        # Nanoseconds are exact here; microseconds as floats are not.
+        spans = sorted((round(e["ts"] * 1e3), round((e["ts"] + e["dur"]) * 1e3)) for e in events)
+        assert all(start < end for start, end in spans)
+        assert all(a[1] <= b[0] for a, b in pairwise(spans))
+    named = {e["tid"]: e["args"]["name"] for e in made["traceEvents"] if e["name"] == "thread_name"}
+    assert named == {number: row for row, number in ROWS.items()}
+
+
+def test_stalls_are_slices(recording: Profile) -> None:
+    stalls = [event for event in slices(trace(recording)) if event["cat"] == "stall"]
+    seconds = sum(event["dur"] for event in stalls) / 1e6
+    found = recording.summary()
+    assert seconds == pytest.approx(found.stalled("forward") + found.stalled("backward"), abs=1e-8)
+    assert all(event["args"]["cause"] for event in stalls)
+
+
+def test_counters_never_pass_the_budget(recording: Profile) -> None:
+    made = trace(recording)
+    limits = made["otherData"]["limits"]
+    assert limits["device"] == 8 * BLOCK
+    peaks = {peak.tier: peak.nbytes for peak in recording.summary().peaks}
+    highest: dict[str, int] = defaultdict(int)
+    for event in made["traceEvents"]:
+        if event["ph"] == "C":
+            tier = event["name"].removesuffix(" bytes")
+            assert limits[tier] is None or event["args"]["bytes"] <= limits[tier]
+            highest[tier] = max(highest[tier], event["args"]["bytes"])
+    assert highest == peaks
+    assert peaks["device"] == 8 * BLOCK
+
+
+def around(made: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
+    """The slice in which an arrow's point lies."""
+    (found,) = [s for s in slices(made) if s["tid"] == event["tid"] and s["ts"] <= event["ts"] <= s["ts"] + s["dur"]]
+    return found
+
+
+def test_arrows_lead_from_push_to_pop_through_the_copies(recording: Profile) -> None:
+    made = trace(recording)
+    arrows: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in made["traceEvents"]:
+        if event["ph"] in "stf":
+            arrows[event["id"]].append(event)
+    assert len(arrows) == len(recording.blocks)
+    blocks = {note.block: note for note in recording.blocks}
+    for points in arrows.values():
+        assert [p["ph"] for p in points] == ["s", *"t" * (len(points) - 2), "f"]
+        assert all(a["ts"] <= b["ts"] for a, b in pairwise(points))
+        first, *copies, last = [around(made, point) for point in points]
+        note = blocks[points[0]["args"]["block"]]
+        assert (first["cat"], first["args"]["chunk"]) == ("forward", note.chunk)
+        assert last["cat"] == "backward"
+        assert [c["args"]["block"] for c in copies] == [note.block] * len(copies)
+        # Every copy of the block that was over when it was read; one away may end later, for nothing.
+        moves = [c for c in recording.copied if c.block == note.block]
+        early = [c for c in moves if c.end is not None and microseconds(c.end) <= points[-1]["ts"]]
+        assert [c["args"]["to"] for c in copies] == [c.target for c in early]
+        assert {c.target for c in moves if c not in early} <= {"host", "disk"}
+    evicted = {t.action.block for t in recording.actions if isinstance(t.action, Evict) and t.action.level == 0}
+    assert evicted
+    for points in arrows.values():
+        if points[0]["args"]["block"] in evicted:
+            assert len(points) >= 4
+
+
+def microseconds(moment: float) -> float:
+    """A time of the run in the trace, whose first event is at 0; so is the run's here."""
+    return round(moment * 1e9) / 1e3
+
+
+def test_arrows_lead_through_a_recomputation() -> None:
+    made = recorded()
+    made.copied.clear()
+    made.actions[1] = Taken(10.5, 1, Open(1, 6))
+    flow = next(flow for flow in timeline(made).flows if flow.block == 1)
+    assert [(stop.part.category, stop.part.start, stop.part.end) for stop in flow.stops] == [
+        ("forward", 0, 2),
+        ("recompute", 10, 11),
+        ("backward", 11, 12),
+    ]
+
+
+def test_a_block_that_nobody_reads_has_no_arrow() -> None:
+    made = recorded()
+    del made.actions[0]
+    assert [flow.block for flow in timeline(made).flows] == [1]
+
+
+def test_copies_beside_a_slow_computation_are_hidden_and_others_are_not() -> None:
+    fast, slow = run(rate=1e9).summary(), run(rate=2e6).summary()
+    assert {route.hidden for route in fast.routes} == {1.0}
+    assert fast.stalls == ()
+    assert all(route.hidden is not None and route.hidden < 0.7 for route in slow.routes)
+    assert slow.stalled("forward") > slow.forward_seconds
+    assert {stall.phase for stall in slow.stalls} == {"forward", "backward"}
+    for found, rate in ((fast, 1e9), (slow, 2e6)):
+        assert all(route.rate == pytest.approx(rate) for route in found.routes)
+
+
+def test_the_picture(recording: Profile, tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib.image")
+    write_plot(recording, tmp_path / "picture.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
+    pixels = matplotlib.imread(tmp_path / "picture.png")[..., :3]
+    tiers = len(recording.tiers[next(iter(recording.tiers))])
+    assert pixels.shape[1] == 1320
+    assert pixels.shape[0] > 120 * (2.2 * tiers + 1)
+    # Computation's colour is there, and that of stalls where something stalled.
+    assert has(pixels, "#4878a8")
+    assert has(pixels, "#c8352b") == bool(recording.summary().stalls)
+
+
+def has(pixels: np.ndarray, color: str) -> bool:
+    wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
+    return bool((np.abs(np.round(pixels * 255) - wanted).max(axis=-1) <= 1).sum() > 50)
+
+
+def test_the_picture_of_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write_plot(Profile(), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 1000

@@ -1,0 +1,115 @@
+"""Every interleaving of streams and host on small cases: right values, no deadlock, budget kept, sound actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from memory_cases.driving import CHUNK, Driver
+from memory_cases.stepping import Scheduler, StepDevice, all_schedules
+
+from ctrlgrad.errors import VerificationError
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.records import Recording
+
+HALF = CHUNK // 2
+
+
+def run(scheduler: Scheduler, program: Callable[[Manager], Driver], budget: Budget, tiers: int, order: str) -> None:
+    device = StepDevice(scheduler, tiers, order)
+    recording = Recording()
+    manager = Manager(device, budget, recording)
+    program(manager).settle()
+    manager.close()
+    assert not any(manager.stats.used_bytes.values())
+    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+
+
+def swapped(rows: list[list[int]], **ways: object) -> Callable[[Manager], Driver]:
+    def program(manager: Manager) -> Driver:
+        driver = Driver(manager, rows)
+        driver.start(**(ways or {"swap": True}))
+        driver.forward()
+        driver.backward()
+        return driver
+
+    return program
+
+
+def half_way_back(manager: Manager) -> Driver:
+    """Forward, one chunk back, forward again, then all the way."""
+    driver = Driver(manager, [[2]] * 3)
+    driver.start(swap=True)
+    driver.forward(2)
+    driver.backward(1)
+    driver.rows = [[2]] * 2
+    driver.forward(1)
+    driver.backward()
+    return driver
+
+
+# Programs, budgets and numbers of tiers.
+Case = tuple[Callable[[Manager], Driver], Budget, int]
+
+SMALL: dict[str, Case] = {
+    "two chunks, room for one and a half": (swapped([[2], [2]]), Budget(device=HALF + 40), 2),
+    "computed again": (swapped([[2], [2], [2]], checkpoint=True), Budget(device=HALF + 48), 2),
+    "one chunk of two blocks, room for both": (swapped([[1, 1]]), Budget(device=HALF), 2),
+}
+MIDDLE: dict[str, Case] = {
+    "three chunks, room for two": (swapped([[2], [2], [2]]), Budget(device=2 * HALF), 2),
+    "two chunks, three tiers, room for one in two": (swapped([[2], [2]]), Budget(device=HALF, host=HALF), 3),
+    "back and forth": (half_way_back, Budget(device=HALF), 2),
+}
+LARGE: dict[str, Case] = {
+    "three chunks, room for one": (swapped([[2], [2], [2]]), Budget(device=HALF), 2),
+    "blocks of two sizes": (swapped([[1, 2], [2, 1], [1, 1], [2, 2]]), Budget(device=CHUNK), 2),
+    "three tiers, room for one in two": (swapped([[2], [2], [2]]), Budget(device=HALF, host=HALF), 3),
+    "three tiers, five chunks": (swapped([[2], [1], [2], [2], [1]]), Budget(device=CHUNK, host=CHUNK), 3),
+    "copied or computed again": (swapped([[2]] * 6, swap=None), Budget(device=CHUNK + 64), 2),
+    "few states": (swapped([[2]] * 6, checkpoint=2), Budget(device=HALF + 48), 2),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_interleaving(name: str) -> None:
+    program, budget, tiers = SMALL[name]
+    count = 0
+    for scheduler in all_schedules(5000):
+        run(scheduler, program, budget, tiers, "any")
+        count += 1
+    assert count > 1
+
+
+@pytest.mark.parametrize("order", ["lazy", "eager"])
+@pytest.mark.parametrize("name", MIDDLE)
+def test_every_answer_that_the_host_may_get(name: str, order: str) -> None:
+    program, budget, tiers = MIDDLE[name]
+    count = 0
+    for scheduler in all_schedules(5000):
+        run(scheduler, program, budget, tiers, order)
+        count += 1
+    assert count > 10
+
+
+@pytest.mark.parametrize("order", ["any", "lazy", "eager"])
+@pytest.mark.parametrize("name", LARGE)
+def test_random_schedules(name: str, order: str) -> None:
+    program, budget, tiers = LARGE[name]
+    for seed in range(60):
+        run(Scheduler(random=Random(f"{name} {order} {seed}")), program, budget, tiers, order)
+
+
+def test_a_wait_that_is_left_out_shows() -> None:
+    """The search finds the schedule in which a fetch lands before its bytes are unused."""
+
+    def program(manager: Manager) -> Driver:
+        manager.slots.vacate = lambda mark: None  # type: ignore[method-assign]
+        return swapped([[2], [2], [2]])(manager)
+
+    with pytest.raises((AssertionError, VerificationError)):
+        for scheduler in all_schedules(5000):
+            run(scheduler, program, Budget(device=2 * HALF), 2, "eager")
