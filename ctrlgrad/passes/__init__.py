@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 
 from ctrlgrad.ir import Graph
 from ctrlgrad.passes.common import merge_common
+from ctrlgrad.passes.counters import count_outside
 from ctrlgrad.passes.dead_code import remove_dead_code
-from ctrlgrad.passes.distribution import distribute
+from ctrlgrad.passes.distribution import CHUNK_BYTES, distribute
 from ctrlgrad.passes.folding import fold
 from ctrlgrad.passes.inline_calls import inline_calls
 from ctrlgrad.passes.invariants import hoist_invariants
@@ -37,22 +39,27 @@ OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
 
 def simplify(graph: Graph) -> Graph:
     """What every graph goes through before it is differentiated and before it runs."""
-    return remove_dead_code(merge_common(hoist_invariants(read_first(remove_dead_code(graph)))))
+    return remove_dead_code(merge_common(hoist_invariants(read_first(remove_dead_code(count_outside(graph))))))
 
 
-def optimise(graph: Graph, without: Collection[str] = ()) -> Graph:
+def optimise(graph: Graph, without: Collection[str] = (), chunk_bytes: int = CHUNK_BYTES) -> Graph:
     """What a graph goes through before a compiling engine runs it. Values may change within rounding.
 
-    `without` names passes to leave out.
+    `without` names passes to leave out. `chunk_bytes` is what a chunk of a distributed loop may collect and produce:
+    the same bytes give the same graph.
     """
     for name, run in OPTIMISATIONS:
+        if name == "distribute":
+            run = partial(distribute, chunk_bytes=chunk_bytes)
         if name not in without:
             graph = run(graph)
     return graph
 
 
 __all__ = [
+    "CHUNK_BYTES",
     "OPTIMISATIONS",
+    "count_outside",
     "distribute",
     "fold",
     "hoist_invariants",

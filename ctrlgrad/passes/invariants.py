@@ -92,7 +92,10 @@ def _hoist_from_loop(node: Node) -> tuple[list[Node], Node]:
 
 
 def _is_invariant(node: Node, outside: dict[Value, Value], constants: dict[Value, Node]) -> bool:
-    if node.regions or node.op.name == "constant" or not is_total(node):
+    if node.regions or node.op.name == "constant":
+        return False
+    # What is computed again behind a barrier is computed again once, in front of the loop.
+    if node.op.name != "barrier" and not is_total(node):
         return False
     return all(v in outside or v in constants for v in node.operands)
 

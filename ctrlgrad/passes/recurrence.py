@@ -1,19 +1,26 @@
-"""What a loop's recurrence does not touch: values that could be computed for many iterations before the first."""
+"""What a loop's recurrence does not touch: values that could be computed for many iterations before the first or after
+the last."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ctrlgrad.ir import INDEX, Graph, StackType, Trait, Value
+from ctrlgrad.ir import INDEX, Graph, Node, StackType, Trait, Value, definitions
 from ctrlgrad.ops.indexing import DYNAMIC
 
 
 @dataclass(frozen=True)
 class Row:
-    """A value that is row `counter` of a captured array, in the iteration in which `counter` has its value."""
+    """A value that is a row of a captured array.
+
+    `counter` is the carry that tells which: the row of its own value, which goes up by 1, or, where the loop
+    `counts_down` from the number of its iterations, the row before.
+    """
 
     array: Value
     counter: Value
+    counts_down: bool = False
 
 
 def counters(body: Graph, captures: int) -> set[Value]:
@@ -31,9 +38,15 @@ def counters(body: Graph, captures: int) -> set[Value]:
     return found
 
 
-def rows(body: Graph, captures: int) -> dict[Value, Row]:
-    """The values that are rows of captured arrays, or such rows in another shape."""
-    counting, shared = counters(body, captures), set(body.inputs[:captures])
+def rows(body: Graph, captures: int, counts_down: bool = False) -> dict[Value, Row]:
+    """The values that are rows of captured arrays, or such rows in another shape.
+
+    `counts_down`: whether the loop does, by its first carry.
+    """
+    counting = {v: (v, False) for v in counters(body, captures)}
+    if counts_down:
+        counting[body.outputs[0]] = (body.inputs[captures], True)
+    shared = set(body.inputs[:captures])
     found: dict[Value, Row] = {}
     for node in body.nodes:
         name = node.op.name
@@ -41,16 +54,16 @@ def rows(body: Graph, captures: int) -> dict[Value, Row]:
             first, *rest = node.attrs["key"]
             whole = all(item == slice(None) for item in rest)
             if first is DYNAMIC and whole and node.operands[1] in counting:
-                found[node.result] = Row(node.operands[0], node.operands[1])
+                found[node.result] = Row(node.operands[0], *counting[node.operands[1]])
         elif name in ("expand_dims", "squeeze") and node.operands[0] in found:
             found[node.result] = found[node.operands[0]]
     return found
 
 
-def outside_recurrence(body: Graph, captures: int) -> set[Value]:
+def outside_recurrence(body: Graph, captures: int, counts_down: bool = False) -> set[Value]:
     """The values that depend on captures, constants and rows of captures alone."""
     outside = {v for v in body.inputs[:captures] if not isinstance(v.type, StackType)}
-    row_values = rows(body, captures)
+    row_values = rows(body, captures, counts_down)
     for node in body.nodes:
         if node.regions or Trait.EFFECT in node.op.traits:
             continue
@@ -59,3 +72,49 @@ def outside_recurrence(body: Graph, captures: int) -> set[Value]:
         ):
             outside.update(node.results)
     return outside
+
+
+def inductions(body: Graph, captures: int) -> dict[int, Node]:
+    """Carries that are counted up or down by a constant or a capture: their positions, and the nodes that count."""
+    made, shared = definitions(body), set(body.inputs[:captures])
+    found = {}
+    for position, (carry, out) in enumerate(zip(body.inputs[captures:], body.outputs, strict=True)):
+        node = made.get(out)
+        if node is None or node.op.name not in ("add", "subtract") or carry.type != INDEX:
+            continue
+        first, second = node.operands
+        step = first if second is carry and node.op.name == "add" else second if first is carry else carry
+        if step is not carry and (step in shared or (step in made and made[step].op.name == "constant")):
+            found[position] = node
+    return found
+
+
+def downstream(body: Graph, captures: int, value: Value) -> tuple[set[Node], set[int]]:
+    """The nodes and the positions of carries that a value of one iteration reaches, in that one or in a later one."""
+    reached = {value}
+    nodes: set[Node] = set()
+    positions: set[int] = set()
+    while True:
+        for node in body.nodes:
+            if node not in nodes and any(v in reached for v in node.operands):
+                nodes.add(node)
+                reached.update(node.results)
+        more = {i for i, v in enumerate(body.outputs) if v in reached} - positions
+        if not more:
+            return nodes, positions
+        positions |= more
+        reached.update(body.inputs[captures + i] for i in more)
+
+
+def upstream(body: Graph, captures: int, values: Iterable[Value]) -> set[Value]:
+    """The values that these of one iteration depend on, in that one or in an earlier one; themselves included."""
+    needed = set(values)
+    while True:
+        for node in reversed(body.nodes):
+            if any(v in needed for v in node.results):
+                needed.update(node.operands)
+        carried = zip(body.inputs[captures:], body.outputs, strict=True)
+        more = {out for carry, out in carried if carry in needed} - needed
+        if not more:
+            return needed
+        needed |= more

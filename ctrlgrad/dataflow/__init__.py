@@ -1,0 +1,57 @@
+"""The dataflow runtime: structured graphs lowered to five primitives and run by asynchronous executors.
+
+    graph, builder, verifier              the flat graph: what it is, how it is made, its rules
+    printer, dot                          its text and its drawing
+    scopes                                frames and liveness of a flat graph
+    lowering                              structured graph -> flat graph
+    devices, placement                    where each node goes
+    clusters                              ordinary ops joined into pieces
+    partition                             a flat graph per device, Send and Recv, control loops
+    plan, steps, tokens, running          a device's graph made ready to run; the rule of each primitive; iterations
+    executor, transport                   one device's run; messages between devices
+    engine, settings, recorder            a call from start to end; what may be chosen; traces
+
+Sources: "Implementation of Control Flow in TensorFlow" (whitepaper, 2017); Yu et al., "Dynamic Control Flow in
+Large-Scale Machine Learning", EuroSys 2018 (arXiv 1805.01772).
+"""
+
+from ctrlgrad.dataflow.builder import FlatBuilder
+from ctrlgrad.dataflow.devices import device
+from ctrlgrad.dataflow.dot import format_flat_dot, format_partition_dot
+from ctrlgrad.dataflow.engine import Outcome, partitioned, placed, prepare, run_flat, run_prepared
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
+from ctrlgrad.dataflow.lowering import lower
+from ctrlgrad.dataflow.partition import Partition, partition
+from ctrlgrad.dataflow.placement import place
+from ctrlgrad.dataflow.printer import format_flat
+from ctrlgrad.dataflow.recorder import Recorder
+from ctrlgrad.dataflow.settings import Settings, current_settings, settings
+from ctrlgrad.dataflow.transport import Message, Transport
+from ctrlgrad.dataflow.verifier import verify_flat
+
+__all__ = [
+    "FlatBuilder",
+    "FlatGraph",
+    "FlatNode",
+    "Message",
+    "Outcome",
+    "Partition",
+    "Recorder",
+    "Settings",
+    "Transport",
+    "current_settings",
+    "device",
+    "format_flat",
+    "format_flat_dot",
+    "format_partition_dot",
+    "lower",
+    "partition",
+    "partitioned",
+    "place",
+    "placed",
+    "prepare",
+    "run_flat",
+    "run_prepared",
+    "settings",
+    "verify_flat",
+]

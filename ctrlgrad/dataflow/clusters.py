@@ -1,0 +1,190 @@
+"""Clusters: ordinary ops that run as one piece, so that an executor handles few nodes per iteration.
+
+In: a flat graph with a device on every node. Out: the same with every ordinary op inside a `Cluster`, all of whose ops
+sit in one frame on one device, dead or alive together. Nothing leaves a cluster and comes back: a cluster waits for all
+that it takes.
+
+Two ways to cut, as a setting says:
+
+- "whole": as few pieces as the control nodes allow. Right for one device, where one thread runs everything anyhow.
+- "flowing": two ops share a piece only if they wait for the same values, so no piece waits for more than one of its ops
+  would. A loop's counter then runs ahead of the work, and what another device waits for is not held up.
+
+With "none" every op is a piece of its own.
+
+A value that a carried stack takes part in counts as there from the start: a push waits for the last push, which is
+never late. Constants go into the pieces that use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_effectful, is_loop_merge, makers
+from ctrlgrad.dataflow.scopes import Guard, frames_of, guard_of, guards_of
+from ctrlgrad.ir import OPS, Graph, Node, StackType, Value
+
+CUTS = ("whole", "flowing", "none")
+
+
+def cluster(graph: FlatGraph, cut: str) -> FlatGraph:
+    """The graph with its ordinary ops in clusters, cut in one of `CUTS`."""
+    cutter = _Cutter(graph, cut)
+    groups: dict[Any, list[FlatNode]] = {}
+    for node in graph.nodes:
+        if not node.is_primitive and node.op != "constant":
+            groups.setdefault(cutter.key(node), []).append(node)
+    used = _used_outside(graph, groups)
+    nodes = [node for node in graph.nodes if node.is_primitive]
+    nodes += [_piece(members, cutter.made_by, used) for members in groups.values()]
+    nodes += [_piece([n], cutter.made_by, used) for n in graph.nodes if n.op == "constant" and n.result in used]
+    position = {v: i for i, node in enumerate(graph.nodes) for v in node.results}
+    nodes.sort(key=lambda n: min((position[v] for v in n.results), default=len(position)))
+    return FlatGraph(graph.inputs, tuple(in_order(nodes)), graph.outputs, graph.name)
+
+
+@dataclass
+class _Cutter:
+    """Says of each ordinary op which cluster it belongs to; asked in the graph's order."""
+
+    graph: FlatGraph
+    cut: str
+    made_by: dict[Value, FlatNode] = field(init=False)
+    sources: dict[FlatNode, frozenset[Value]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.made_by = makers(self.graph)
+        self.frames = frames_of(self.graph)
+        self.guards = guards_of(self.graph, self.frames)
+        self.levels = self._levels() if self.cut == "whole" else {}
+
+    def key(self, node: FlatNode) -> Any:
+        if self.cut == "none" or is_effectful(node):
+            return node
+        where: tuple[str, str | None, Guard] = self.group(node)
+        if self.cut == "whole":
+            return (*where, self.levels[node])
+        waits: set[Value] = set()
+        for value in node.inputs:
+            waits |= self._waits_for(value, node.device)
+        self.sources[node] = frozenset(waits)
+        return (*where, self.sources[node])
+
+    def group(self, node: FlatNode) -> tuple[str, str | None, Guard]:
+        """What all ops of a cluster share in any case."""
+        return self.frames.of_node[node], node.device, guard_of(node, self.guards)
+
+    def _waits_for(self, value: Value, device: str | None) -> frozenset[Value]:
+        node = self.made_by.get(value)
+        if node is None or node.op == "constant" or node.is_constant_enter or self._is_carried_stack(value, node):
+            return frozenset()
+        if node in self.sources and node.device == device:
+            return self.sources[node]
+        return frozenset([value])
+
+    def _is_carried_stack(self, value: Value, node: FlatNode) -> bool:
+        if not isinstance(value.type, StackType):
+            return False
+        if node.op == flat.SWITCH:
+            return self.made_by[node.operands[0]].op == flat.LOOP_COND if node.operands[0] in self.made_by else False
+        return is_loop_merge(node, self.made_by)
+
+    def _levels(self) -> dict[FlatNode, int]:
+        """How many control nodes and other clusters lie before each node at the most.
+
+        Every path from one cluster to another raises the level, so clusters of one level never wait for each other. What
+        leaves a loop comes after all that enters it, whichever carry it is of.
+        """
+        nodes = [node for node in self.graph.nodes if node.op != "constant"]
+        levels: dict[FlatNode, int] = dict.fromkeys(nodes, 0)
+        entered: dict[str, int] = {}
+        changes = True
+        while changes:
+            changes = False
+            for node in nodes:
+                level = entered.get(self.frames.of_node[node], 0) if node.op == flat.EXIT else 0
+                for value in self._forward_inputs(node):
+                    maker = self.made_by.get(value)
+                    if maker in levels:
+                        level = max(level, levels[maker] + self._is_apart(maker, node))
+                if level > levels[node]:
+                    levels[node] = level
+                    changes = True
+                if node.op == flat.ENTER:
+                    frame = node.attrs["frame"]
+                    entered[frame] = max(entered.get(frame, 0), level)
+        return levels
+
+    def _forward_inputs(self, node: FlatNode) -> tuple[Value, ...]:
+        return node.inputs[:1] if is_loop_merge(node, self.made_by) else node.inputs
+
+    def _is_apart(self, maker: FlatNode, node: FlatNode) -> bool:
+        """Whether an ordinary op is in another cluster than what it takes from, for certain."""
+        if node.is_primitive:
+            return False
+        return maker.is_primitive or is_effectful(maker) or is_effectful(node) or self.group(maker) != self.group(node)
+
+
+def _used_outside(graph: FlatGraph, groups: Mapping[Any, list[FlatNode]]) -> set[Value]:
+    """The values that some node takes outside of the cluster that makes them."""
+    group_of = {node: key for key, members in groups.items() for node in members}
+    made_in = {v: key for node, key in group_of.items() for v in node.results}
+    constants = {node.result for node in graph.nodes if node.op == "constant"}
+    used = set(graph.outputs)
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value in constants and node in group_of:
+                continue  # a cluster has its own copy
+            if node not in group_of or value not in made_in or made_in[value] != group_of[node]:
+                used.add(value)
+    return used
+
+
+def _piece(members: list[FlatNode], made_by: Mapping[Value, FlatNode], used: set[Value]) -> FlatNode:
+    """Some ops as one Cluster node."""
+    inside = {v for node in members for v in node.results}
+    body: list[Node] = []
+    operands: dict[Value, None] = {}
+    copied: dict[Value, Value] = {}
+    effect = is_effectful(members[0])
+    for node in members:
+        taken = []
+        for value in node.operands:
+            maker = made_by.get(value)
+            if maker is not None and maker.op == "constant" and value not in inside:
+                if value not in copied:
+                    copied[value] = Value(value.type, value.hint)
+                    constant = Node(OPS["constant"], (), (copied[value],), maker.attrs, (), maker.source)
+                    body.append(constant)
+                taken.append(copied[value])
+                continue
+            if value not in inside:
+                operands[value] = None
+            taken.append(value)
+        count = len(taken) - effect
+        results = node.results[:-1] if effect else node.results
+        body.append(Node(OPS[node.op], tuple(taken[:count]), results, node.attrs, node.regions, node.source))
+    results = tuple(v for node in members for v in node.results if v in used or effect)
+    outputs = results[:-1] if effect else results
+    apart = inside | set(operands)
+    controls = dict.fromkeys(v for node in members for v in node.controls if v not in apart)
+    orders = dict.fromkeys(v for node in members for v in node.orders if v not in apart and v not in controls)
+    region = Graph(tuple(operands), tuple(body), outputs, "cluster")
+    first = members[0]
+    return FlatNode(
+        flat.CLUSTER,
+        tuple(operands),
+        results,
+        {"effect": effect},
+        tuple(controls),
+        tuple(orders),
+        (region,),
+        first.source,
+        first.device,
+    )
+
+
+__all__ = ["CUTS", "cluster"]

@@ -1,0 +1,354 @@
+"""The executor of one device: fires steps until its part of the graph has run.
+
+A step is ready when all that it takes in one iteration is there. What is ready fires first come, first served, or in an
+order drawn at random; results do not depend on it. Beside that an executor opens and releases frames, begins iterations
+within the window, and finds the iteration that a message belongs to. A message may come before its iteration has begun
+here; it is kept until then.
+
+The executor counts what it makes and what it releases. At the end nothing may be left: no frame, no value, no message.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ctrlgrad.dataflow.plan import DevicePlan
+from ctrlgrad.dataflow.recorder import Recorder
+from ctrlgrad.dataflow.running import FrameRun, Iteration
+from ctrlgrad.dataflow.steps import Step
+from ctrlgrad.dataflow.tokens import Dead, Ready, Targets, give, give_dead
+from ctrlgrad.dataflow.transport import Message, StoppedError
+from ctrlgrad.engines.reference import Run
+from ctrlgrad.engines.reference.interpreter import explained
+from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError
+
+Tag = tuple[int, ...]
+
+
+class Sender(Protocol):
+    """What an executor needs of a transport while it fires."""
+
+    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None: ...
+
+
+@dataclass
+class Counts:
+    """What a run did on one device."""
+
+    firings: int = 0
+    dead: int = 0
+    iterations: int = 0
+    most_in_flight: int = 0
+    frames_opened: int = 0
+    frames_released: int = 0
+    sent: int = 0
+    received: int = 0
+
+
+class Executor:
+    """Runs one device's plan once."""
+
+    def __init__(
+        self,
+        plan: DevicePlan,
+        run: Run,
+        sender: Sender | None = None,
+        order: random.Random | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self.plan = plan
+        self.run = run
+        self.sender = sender
+        self.order = order
+        self.recorder = recorder
+        self.counts = Counts()
+        self.ready: Ready = deque()
+        self.outputs: dict[int, Any] = {}
+        # Set by another thread: give up before the next step.
+        self.stopped = False
+        # Frames and iterations that messages must find, and messages that came before their iteration.
+        self.frames: dict[tuple[int, Tag], FrameRun] = {}
+        self.iterations: dict[tuple[int, Tag], Iteration] = {}
+        self.early: dict[tuple[int, Tag], list[Message]] = {}
+        self.root: FrameRun | None = None
+        self.finished = False
+
+    # Running.
+
+    def start(self, arguments: Sequence[Any]) -> None:
+        """Hand out the inputs; takes a list over, so that nothing but the graph holds them."""
+        root = self.open(0, None)
+        self.root = root
+        iteration = root.oldest
+        self.last(iteration)
+        self.ready.extend((iteration, step) for step in self.plan.starters)
+        for targets, value in zip(self.plan.inputs, arguments, strict=True):
+            give(iteration, targets, value, self.ready)
+        if not iteration.left:
+            self.completed(iteration)
+
+    def drain(self) -> None:
+        """Fire until nothing is ready."""
+        ready, order, counts = self.ready, self.order, self.counts
+        fired = 0
+        iteration = step = None
+        try:
+            with np.errstate(all="ignore"):
+                while ready:
+                    if self.stopped:
+                        raise StoppedError
+                    if order is not None:
+                        ready.rotate(-order.randrange(len(ready)))
+                    iteration, step = ready.popleft()
+                    fired += 1
+                    if self.recorder is None:
+                        step.fire(iteration, self)
+                    else:
+                        self._recorded(iteration, step)
+                    left = iteration.left - 1
+                    iteration.left = left
+                    if not left:
+                        self.completed(iteration)
+        except StoppedError:
+            raise
+        except Exception as error:
+            assert step is not None and iteration is not None
+            raise _noted(error, step, iteration) from error
+        finally:
+            counts.firings += fired
+
+    def _recorded(self, iteration: Iteration, step: Step) -> None:
+        assert self.recorder is not None
+        began = self.recorder.now()
+        dead = step.index in iteration.dead
+        step.fire(iteration, self)
+        self.recorder.fired(self.plan.device, step, iteration, began, dead)
+
+    # Frames and iterations.
+
+    def open(self, number: int, parent: Iteration | None) -> FrameRun:
+        plan = self.plan.frames[number]
+        frame = FrameRun(plan, parent)
+        self.counts.frames_opened += 1
+        if plan.is_looked_up:
+            self.frames[number, frame.tag] = frame
+        self.begun(frame.oldest)
+        return frame
+
+    def child(self, iteration: Iteration, number: int) -> FrameRun:
+        """The frame that an iteration enters; opened by the first Enter."""
+        frame = iteration.children.get(number)
+        if frame is None:
+            frame = iteration.children[number] = self.open(number, iteration)
+        return frame
+
+    def begun(self, iteration: Iteration) -> None:
+        """An iteration is there: what has come early goes in."""
+        self.counts.iterations += 1
+        frame = iteration.frame
+        in_flight = iteration.number - frame.floor + 1
+        if in_flight > self.counts.most_in_flight:
+            self.counts.most_in_flight = in_flight
+        if frame.plan.receives:
+            key = (frame.plan.number, iteration.tag)
+            self.iterations[key] = iteration
+            for message in self.early.pop(key, ()):
+                self._deliver(iteration, message)
+
+    def following(self, frame: FrameRun) -> Iteration | None:
+        """Begin the iteration after the newest; None where the window is full, or values wait for it already."""
+        if frame.waiting or not frame.has_room:
+            return None
+        following = frame.begin_next()
+        self.begun(following)
+        return following
+
+    def constant(self, frame: FrameRun, targets: Targets, value: Any) -> None:
+        """Hand a constant to all iterations, those that are there and those to come."""
+        if frame.total is None:
+            if frame.slots is frame.plan.slots:
+                frame.slots, frame.pending = frame.slots.copy(), frame.pending.copy()
+            for slot, step in targets.data:
+                frame.slots[slot] = value
+                frame.pending[step.index] -= 1
+            for step in targets.controls:
+                frame.pending[step.index] -= 1
+        iteration: Iteration | None = frame.oldest
+        while iteration is not None:
+            give(iteration, targets, value, self.ready)
+            iteration = iteration.next
+
+    def last(self, iteration: Iteration) -> None:
+        """No iteration follows this one: the frame lets go of its constants."""
+        iteration.is_last = True
+        frame = iteration.frame
+        frame.total = iteration.number + 1
+        frame.slots = frame.plan.slots
+
+    def completed(self, iteration: Iteration) -> None:
+        """All has happened in an iteration. Release it, if it is the oldest, and those after it that are done too."""
+        frame = iteration.frame
+        if iteration is not frame.oldest:
+            return
+        while not iteration.left:
+            frame.floor = iteration.number + 1
+            if frame.plan.receives:
+                del self.iterations[frame.plan.number, iteration.tag]
+            if frame.plan.report is not None:
+                self._report(frame)
+            if iteration.is_last:
+                self._release(frame)
+                return
+            if iteration.next is None:
+                break
+            frame.oldest = iteration = iteration.next
+        self.advance(frame)
+
+    def advance(self, frame: FrameRun) -> None:
+        """Let the values that wait for the next iteration in, if the window has room for it now."""
+        if not frame.waiting or not frame.has_room:
+            return
+        waiting, frame.waiting = frame.waiting, []
+        before = frame.newest
+        following = frame.begin_next()
+        if not before.left:
+            # It was kept as the oldest, done, until there was one after it.
+            frame.oldest = following
+        self.begun(following)
+        while waiting:
+            targets, value = waiting.pop(0)
+            give(following, targets, value, self.ready)
+
+    def _report(self, frame: FrameRun) -> None:
+        """Tell the loop's owner how many iterations are done here: at the end, and a few times per window."""
+        assert frame.plan.report is not None
+        if frame.floor == frame.total or frame.floor % frame.plan.report_every == 0:
+            self.send(frame.plan.report, (*frame.tag, frame.floor), None, None)
+
+    def _release(self, frame: FrameRun) -> None:
+        """Release a frame whose last iteration is done, here and on all who report."""
+        if frame.total != frame.floor or frame.reports != frame.reports_in_all:
+            return
+        self.counts.frames_released += 1
+        if frame.plan.is_looked_up:
+            del self.frames[frame.plan.number, frame.tag]
+        parent = frame.parent
+        if parent is None:
+            self.finished = True
+            return
+        del parent.children[frame.plan.number]
+        parent.left -= 1
+        if not parent.left:
+            self.completed(parent)
+
+    # Messages.
+
+    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
+        assert self.sender is not None
+        self.counts.sent += 1
+        self.sender.send(edge, tag, dead, value)
+        if self.recorder is not None:
+            self.recorder.sent(self.plan.device, edge, tag)
+
+    def accept(self, message: Message) -> None:
+        """Take a message in."""
+        self.counts.received += 1
+        plan = self.plan.arrivals[message.edge]
+        if self.recorder is not None:
+            self.recorder.received(self.plan.device, message.edge, message.tag)
+        if message.edge in plan.reported:
+            *tag, done = message.tag
+            frame = self.frames[plan.number, tuple(tag)]
+            frame.reported[message.edge] = max(done, frame.reported[message.edge])
+            frame.reports += 1
+            if frame.floor == frame.total:
+                self._release(frame)
+            else:
+                self.advance(frame)
+            return
+        key = (plan.number, message.tag)
+        iteration = self.iterations.get(key)
+        if iteration is None:
+            self.early.setdefault(key, []).append(message)
+        else:
+            self._deliver(iteration, message)
+
+    def _deliver(self, iteration: Iteration, message: Message) -> None:
+        step = iteration.frame.plan.receives[message.edge]
+        targets = Targets(((step.first, step),))
+        if message.dead is None:
+            give(iteration, targets, message.value, self.ready)
+        else:
+            give_dead(iteration, targets, message.dead, self.ready)
+
+    # At the end.
+
+    def left_behind(self) -> dict[str, int]:
+        """What a run that has ended should have released, and has not."""
+        return {
+            "frames": self.counts.frames_opened - self.counts.frames_released,
+            "frames to be found": len(self.frames),
+            "iterations to be found": len(self.iterations),
+            "early messages": sum(map(len, self.early.values())),
+            "ready steps": len(self.ready),
+        }
+
+    def waiting(self) -> list[str]:
+        """Which step waits for which operand, in which iteration: what a run that cannot go on reports."""
+        found: list[str] = []
+        if self.root is not None and not self.finished:
+            _waiting(self.root, found, self.plan.device)
+        return found
+
+
+def _waiting(frame: FrameRun, found: list[str], device: str) -> None:
+    iteration: Iteration | None = frame.oldest
+    while iteration is not None:
+        for step in frame.plan.steps:
+            if iteration.pending[step.index] > 0:
+                found.append(f"{step.name} on {device} waits for {_missing(step, iteration)} at {iteration.describe()}")
+        for child in iteration.children.values():
+            _waiting(child, found, device)
+        iteration = iteration.next
+    for edge, done in frame.reported.items():
+        if frame.total is not None and done != frame.total:
+            found.append(f"{frame.plan.name} on {device} waits for the report on edge {edge}: {done} of {frame.total}")
+
+
+def _missing(step: Step, iteration: Iteration) -> str:
+    missing = [
+        f"operand {k}{f' ({value.hint})' if value.hint else ''}"
+        for k, value in enumerate(step.node.operands)
+        if iteration.slots[step.first + k] is None
+    ]
+    if step.node.op == "Recv" and iteration.slots[step.first] is None:
+        missing.append(f"a message on edge {step.node.attrs['edge']}")
+    return ", ".join(missing) or "a control"
+
+
+def _noted(error: Exception, step: Step, iteration: Iteration) -> CtrlgradError:
+    """The error as one of ours, with the place in the user's code and the iterations that it happened in."""
+    node = next(iter(step.node.regions[0].nodes), None) if step.node.regions else None
+    if isinstance(error, CtrlgradError):
+        ours = error
+        if ours.source is None:
+            ours.source = step.source
+    elif node is not None:
+        ours = explained(error, node)
+    else:
+        ours = ExecutionError(f"{step.name}: {error}", source=step.source)
+    notes = iteration.loops()
+    if isinstance(error, MaximumIterationsError) and not step.node.regions:
+        # The loop itself says in its error how far it came.
+        notes = notes[1:]
+    ours.notes += notes
+    return ours
+
+
+__all__ = ["Counts", "Executor", "Sender"]

@@ -1,0 +1,326 @@
+"""Lowering: a structured graph becomes a flat one, its loops and branches the five primitives.
+
+A `cond` becomes one Switch per value that its branches take and one Merge per result. A Switch has as many sides as
+the cond has branches, so an N-way choice is one Switch and one Merge as well, not a chain.
+
+A `while` becomes a frame of its own, with a constant Enter per capture and, per carry,
+
+    Enter -> Merge -> Switch -(true)-> the body -> NextIteration -> back to Merge
+                            -(false)-> Exit
+
+What must happen only where a branch is taken, or an iteration follows, takes a value that is dead otherwise. What takes
+none, such as a constant, gets a control edge from the region's pivot: a value that is alive exactly when the region is.
+
+Effects are values here too: an op with an effect takes a token and gives the next, which loops carry and branches switch, so callbacks
+come in the order in which they stand. An op that may overwrite its operand comes after its readers (`orders`), where
+they stand before it: reading costs no copy. `call` nodes are replaced by what they compute.
+
+Source: "Implementation of Control Flow in TensorFlow" (whitepaper, 2017), section 3.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.builder import FlatBuilder
+from ctrlgrad.dataflow.graph import PARALLEL_ITERATIONS, FlatGraph
+from ctrlgrad.engines.reference.table import IN_PLACE
+from ctrlgrad.ir import BOOL, Graph, Node, Trait, Value, walk
+from ctrlgrad.source import Source
+
+Env = dict[Value, Value]
+
+
+@dataclass
+class _Region:
+    """The region that is being lowered.
+
+    `driven` values are made anew in every iteration of its frame and are dead where the region is not reached; `pivot`
+    makes one of them. Both are empty in the root frame, where all is alive once. `effect` is the token of the last
+    effect, if there was one.
+    """
+
+    pivot: Callable[[], Value] | None = None
+    driven: set[Value] = field(default_factory=set)
+    effect: Value | None = None
+
+
+def lower(graph: Graph, keeps: Callable[[Node], str | None] = lambda node: None) -> FlatGraph:
+    """The flat graph of a structured graph. A loop that `keeps` gives a device for stays one node there.
+
+    >>> import ctrlgrad as cg
+    >>> from ctrlgrad.dataflow import lower
+    >>> print(lower(cg.function(lambda x: cg.cond(x > 0.0, lambda: x * x, lambda: x), name="f").graph(2.0)))
+    flat f(x: f64[]) {
+      v1 = constant 0. : f64[]
+      v2 = greater x, v1 : bool[]
+      x_false, x_true = Switch v2, x : f64[], f64[]
+      v3 = multiply x_true, x_true : f64[]
+      v4 = Merge x_false, v3 : f64[]
+      return v4
+    }
+    """
+    lowering = _Lowering(graph.name, keeps)
+    builder = lowering.builder
+    env = {v: builder.input(v.type, v.hint) for v in graph.inputs}
+    outputs = lowering.region(graph, env, _Region())
+    return builder.finish(outputs)
+
+
+def has_effect(node: Node) -> bool:
+    """Whether something besides computing happens in a node."""
+    return Trait.EFFECT in node.op.traits or any(has_effect(n) for region in node.regions for n in region.nodes)
+
+
+class _Lowering:
+    def __init__(self, name: str, keeps: Callable[[Node], str | None]) -> None:
+        self.builder = FlatBuilder(name, by_hand=False)
+        self.keeps = keeps
+        self.frame_names: Counter[str] = Counter()
+
+    def region(self, graph: Graph, env: Env, region: _Region) -> list[Value]:
+        """Lower a graph's nodes; returns its outputs."""
+        readers = _Readers(graph)
+        for node in graph.nodes:
+            orders = readers.before(node, env)
+            if node.op.name == "while" and self.keeps(node) is None:
+                results = self.loop(node, env, region, orders)
+            elif node.op.name == "cond":
+                results = self.branches(node, env, region, orders)
+            elif node.op.name == "call":
+                inside = dict(zip(node.regions[0].inputs, (env[v] for v in node.operands), strict=True))
+                results = self.region(node.regions[0], inside, region)
+            else:
+                results = self.op(node, env, region, orders)
+            env.update(zip(node.results, results, strict=True))
+        return [env[v] for v in graph.outputs]
+
+    def emit(
+        self,
+        region: _Region,
+        op: str,
+        operands: Sequence[Value],
+        results: Sequence[Value],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        source: Source | None,
+        orders: Sequence[Value] = (),
+        regions: Sequence[Graph] = (),
+        device: str | None = None,
+    ) -> tuple[Value, ...]:
+        """A node that fires exactly when the region is reached."""
+        controls: tuple[Value, ...] = ()
+        if region.pivot is not None and not any(v in region.driven for v in operands):
+            controls = (region.pivot(),)
+        self.builder.add(
+            op,
+            operands,
+            results,
+            attrs,
+            controls=controls,
+            orders=orders,
+            regions=regions,
+            source=source,
+            device=device,
+        )
+        if op != "constant":
+            region.driven.update(results)
+        return tuple(results)
+
+    def op(self, node: Node, env: Env, region: _Region, orders: Mapping[Value, list[Value]]) -> Sequence[Value]:
+        results = [Value(v.type, v.hint) for v in node.results]
+        before = [v for values in orders.values() for v in values]
+        operands = [env[v] for v in node.operands]
+        token = [Value(BOOL, "effect")] if has_effect(node) else []
+        if token:
+            operands.append(self.token(region, node.source))
+        self.emit(
+            region,
+            node.op.name,
+            operands,
+            [*results, *token],
+            node.attrs,
+            source=node.source,
+            orders=before,
+            regions=node.regions,
+            device=self.keeps(node) if node.op.name == "while" else None,
+        )
+        if token:
+            (region.effect,) = token
+        return results
+
+    def token(self, region: _Region, source: Source | None) -> Value:
+        """The token of the effects so far."""
+        if region.effect is None:
+            region.effect = self.constant(region, np.True_, source)
+        return region.effect
+
+    def constant(self, region: _Region, array: Any, source: Source | None) -> Value:
+        array = np.array(array)
+        array.flags.writeable = False
+        return self.emit(region, "constant", (), [Value(BOOL)], {"value": array}, source=source)[0]
+
+    def branches(
+        self, node: Node, env: Env, region: _Region, orders: Mapping[Value, list[Value]]
+    ) -> Sequence[Value]:
+        predicate, sides = env[node.operands[0]], len(node.regions)
+        switched: dict[Value, tuple[Value, ...]] = {}
+
+        def switch(value: Value, before: Sequence[Value] = ()) -> tuple[Value, ...]:
+            if value not in switched:
+                results = [Value(value.type, _side(value.hint, k, sides)) for k in range(sides)]
+                given = (predicate, value)
+                switched[value] = self.emit(region, flat.SWITCH, given, results, source=node.source, orders=before)
+            return switched[value]
+
+        captured = [switch(env[v], orders.get(v, ())) for v in node.operands[1:]]
+        effect = switch(self.token(region, node.source)) if has_effect(node) else None
+        yields: list[list[Value]] = []
+        for k, branch in enumerate(node.regions):
+            inside = _Region(lambda k=k: (captured[0] if captured else switch(predicate))[k])  # type: ignore[misc]
+            inside.driven = {values[k] for values in captured}
+            if effect is not None:
+                inside.effect = effect[k]
+                inside.driven.add(effect[k])
+            env_inside = dict(zip(branch.inputs, (values[k] for values in captured), strict=True))
+            outputs = self.region(branch, env_inside, inside)
+            yields.append(outputs)
+            if effect is not None:
+                assert inside.effect is not None
+                yields[-1].append(inside.effect)
+        results = [Value(v.type, v.hint) for v in node.results]
+        for given, result in zip(zip(*yields, strict=True), results, strict=False):
+            self.builder.add(flat.MERGE, given, (result,), source=node.source)
+            region.driven.add(result)
+        if effect is not None:
+            region.effect = Value(BOOL, "effect")
+            self.builder.add(flat.MERGE, [y[-1] for y in yields], (region.effect,), source=node.source)
+            region.driven.add(region.effect)
+        return results
+
+    def loop(self, node: Node, env: Env, region: _Region, orders: Mapping[Value, list[Value]]) -> Sequence[Value]:
+        cond, body = node.regions
+        captures, source = node.attrs["captures"], node.source
+        window = node.attrs.get("parallel_iterations") or PARALLEL_ITERATIONS
+        frame = self.frame_name(node)
+        entry = {"frame": frame, "constant": False, "parallel_iterations": window}
+
+        def enter(value: Value, like: Value, constant: bool, before: Sequence[Value] = ()) -> Value:
+            counts = bool(node.attrs.get("counts_down")) and like is body.inputs[captures]
+            attrs = {**entry, "constant": constant, "count": counts}
+            result = [Value(like.type, like.hint)]
+            return self.emit(region, flat.ENTER, [value], result, attrs, source=source, orders=before)[0]
+
+        shared = [
+            enter(env[v], inner, True) for v, inner in zip(node.operands[:captures], body.inputs[:captures], strict=True)
+        ]
+        carried, starts = list(body.inputs[captures:]), list(node.operands[captures:])
+        entered = [
+            enter(env[v], inner, False, orders.get(v, ())) for v, inner in zip(starts, carried, strict=True)
+        ]
+        has_token = has_effect(node) or not carried
+        if has_token:
+            token = Value(BOOL, "effect")
+            entered.append(enter(self.token(region, source), token, False))
+            carried.append(token)
+        backs = [Value(v.type, v.hint) for v in carried]
+        heads = [Value(v.type, v.hint) for v in carried]
+        for first, back, head in zip(entered, backs, heads, strict=True):
+            self.builder.add(flat.MERGE, (first, back), (head,), source=source)
+
+        test = _Region(lambda: heads[0], set(heads), heads[-1] if has_token else None)
+        (wanted,) = self.region(cond, dict(zip(cond.inputs, [*shared, *heads], strict=False)), test)
+        predicate = Value(BOOL, "predicate")
+        limit = {"loop": node, "maximum_iterations": node.attrs.get("maximum_iterations")}
+        self.emit(test, flat.LOOP_COND, [wanted], [predicate], limit, source=source)
+        if has_token:
+            assert test.effect is not None
+            heads[-1] = test.effect
+        sides = [(Value(v.type, _side(v.hint, 0, 2)), Value(v.type, _side(v.hint, 1, 2))) for v in carried]
+        for head, pair in zip(heads, sides, strict=True):
+            self.builder.add(flat.SWITCH, (predicate, head), pair, source=source)
+
+        current = [true for _, true in sides]
+        inside = _Region(lambda: current[0], set(current), current[-1] if has_token else None)
+        following = self.region(body, dict(zip(body.inputs, [*shared, *current], strict=False)), inside)
+        if has_token:
+            assert inside.effect is not None
+            following.append(inside.effect)
+        for value, back in zip(following, backs, strict=True):
+            self.emit(inside, flat.NEXT_ITERATION, [value], [back], source=source)
+        results = [Value(v.type, v.hint) for v in node.results]
+        lasts = [Value(BOOL, "effect")] if has_token else []
+        for (false, _), result in zip(sides, [*results, *lasts], strict=True):
+            self.builder.add(flat.EXIT, (false,), (result,), source=source)
+        region.driven.update((*results, *lasts))
+        if has_token:
+            (region.effect,) = lasts
+        return results
+
+    def frame_name(self, node: Node) -> str:
+        wish = str(node.attrs.get("name") or "while")
+        self.frame_names[wish] += 1
+        return f"{wish}_{self.frame_names[wish]}"
+
+
+def _side(hint: str | None, side: int, sides: int) -> str | None:
+    if hint is None:
+        return None
+    return f"{hint}_{('false', 'true')[side]}" if sides == 2 else f"{hint}_{side}"
+
+
+class _Readers:
+    """For each op that may overwrite an operand, the earlier readers of it that it does not follow from anyway."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.readers: dict[Node, dict[Value, list[Node]]] = {}
+        updated = {v for node in graph.nodes for v in updates(node)}
+        seen: dict[Value, list[int]] = {}
+        above: dict[Value, int] = {}
+        ancestors: list[int] = []
+        for position, node in enumerate(graph.nodes):
+            mine = 0
+            for v in node.operands:
+                mine |= above.get(v, 0)
+            for v in updates(node):
+                late = [i for i in seen.get(v, ()) if not mine >> i & 1]
+                if late:
+                    self.readers.setdefault(node, {})[v] = [graph.nodes[i] for i in late]
+            ancestors.append(mine)
+            above.update((v, mine | 1 << position) for v in node.results)
+            for v in node.operands:
+                if v in updated:
+                    seen.setdefault(v, []).append(position)
+
+    def before(self, node: Node, env: Env) -> dict[Value, list[Value]]:
+        """By operand, the values that say that its readers are done."""
+        return {
+            v: list(dict.fromkeys(env[r] for reader in readers for r in reader.results))
+            for v, readers in self.readers.get(node, {}).items()
+        }
+
+
+def updates(node: Node) -> set[Value]:
+    """The operands that a node may overwrite."""
+    if node.op.name in IN_PLACE and node.operands:
+        return {node.operands[0]}
+    if node.op.name == "while":
+        return set(node.operands[node.attrs["captures"] :])
+    if node.op.name == "cond":
+        inside = {v for region in node.regions for n in walk(region) for v in updates(n)}
+        return {
+            outer
+            for region in node.regions
+            for outer, inner in zip(node.operands[1:], region.inputs, strict=True)
+            if inner in inside
+        }
+    return set()
+
+
+__all__ = ["has_effect", "lower", "updates"]

@@ -1,0 +1,225 @@
+"""Placement: every node of a flat graph gets a device.
+
+Where the user said one, that is it: an op's source has it, and what was derived from the op, such as its gradient, has
+the same source. For everything else:
+
+- all ops on one stack sit where the values pushed on it are made;
+- the nodes of a loop's carry sit with the op that makes its next value, a LoopCond with the op that makes it;
+- a Switch and a Merge sit with what they take;
+- a constant, and a constant Enter, is there once on each device that needs it: a loop that uses a captured array on
+  another device gets it once, not in every iteration;
+- an op that was put nowhere sits on `default`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.devices import DEFAULT
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, carry_switches, is_loop_merge, makers, takers
+from ctrlgrad.dataflow.scopes import frames_of
+from ctrlgrad.ir import StackType, Value
+
+Choice = Callable[[FlatNode], str | None]
+
+
+def as_written(node: FlatNode) -> str | None:
+    """The device that the user put a node on."""
+    return node.device or (node.source.device if node.source is not None else None)
+
+
+def place(graph: FlatGraph, choose: Choice = as_written, default: str = DEFAULT) -> FlatGraph:
+    """The graph with a device on every node, and constants where they are needed.
+
+    `choose` says where an ordinary op goes; None where it does not matter.
+    """
+    placing = _Placing(graph, choose, default)
+    placing.stacks()
+    placing.carries()
+    placing.spread()
+    return _with_copies(graph, placing.device)
+
+
+class _Placing:
+    def __init__(self, graph: FlatGraph, choose: Choice, default: str) -> None:
+        self.graph = graph
+        self.default = default
+        self.made_by, self.taken_by = makers(graph), takers(graph)
+        self.device: dict[FlatNode, str] = {}
+        for node in graph.nodes:
+            if node.device is not None:
+                self.device[node] = node.device
+            elif not node.is_primitive and node.op != "constant":
+                self.device[node] = choose(node) or default
+
+    def at(self, value: Value) -> str | None:
+        """Where a value is made, if that is decided."""
+        node = self.made_by.get(value)
+        return None if node is None or is_copied(node) else self.device.get(node)
+
+    def stacks(self) -> None:
+        """One device for each stack, whatever loops and branches it goes through."""
+        parts = _Parts()
+        users: list[tuple[FlatNode, Value]] = []
+        for node in self.graph.nodes:
+            # A Switch's predicate is no stack; everything else that a node takes and gives of this kind is one stack,
+            # but for a sum of two, which sits with the first.
+            of_stacks = [v for v in (*node.operands, *node.results) if isinstance(v.type, StackType)]
+            for other in of_stacks[1:]:
+                parts.join(of_stacks[0], other)
+            users += [(node, v) for v in of_stacks[:1]]
+        wanted: dict[Value, str] = {}
+        for node, value in users:
+            if node.op == "stack_push":
+                home = self.source_of(node.operands[1])
+                if home is not None:
+                    wanted.setdefault(parts.of(value), home)
+        for node, value in users:
+            if not node.is_primitive:
+                wanted.setdefault(parts.of(value), self.device[node])
+        for node, value in users:
+            home = wanted.get(parts.of(value))
+            if home is not None and node.device is None:
+                self.device[node] = home
+
+    def carries(self) -> None:
+        """One device for the Enter, Merge, Switch, NextIteration and Exit of each carry."""
+        frames = frames_of(self.graph)
+        conditions = {frames.of_node[node]: node for node in self.graph.nodes if node.op == flat.LOOP_COND}
+        for head in self.graph.nodes:
+            if not is_loop_merge(head, self.made_by):
+                continue
+            enter, back = (self.made_by[v] for v in head.operands)
+            switches = carry_switches(head, conditions[frames.of_node[head]], self.taken_by)
+            exits = [n for s in switches for n in self.taken_by.get(s.results[0], ()) if n.op == flat.EXIT]
+            group = [enter, head, back, *switches, *exits]
+            home = next((self.device[n] for n in group if n in self.device), None) or self.source_of(back.operands[0])
+            home = home or self.user_of(head) or self.default
+            for node in group:
+                self.device.setdefault(node, home)
+
+    def source_of(self, value: Value) -> str | None:
+        """Where a value is made, seen through what only passes it on; the latest first."""
+        seen: set[Value] = set()
+        waiting = [value]
+        while waiting:
+            value = waiting.pop()
+            node = self.made_by.get(value)
+            if node is None or value in seen or is_copied(node):
+                continue
+            seen.add(value)
+            if node in self.device:
+                return self.device[node]
+            waiting += node.operands if node.op != flat.SWITCH else node.operands[1:]
+        return None
+
+    def user_of(self, head: FlatNode) -> str | None:
+        """Where a carry that stays as it is is used."""
+        seen: set[FlatNode] = set()
+        waiting = [head]
+        while waiting:
+            node = waiting.pop()
+            for value in node.results:
+                for taker in self.taken_by.get(value, ()):
+                    if taker in seen:
+                        continue
+                    if taker in self.device:
+                        return self.device[taker]
+                    seen.add(taker)
+                    if taker.op != flat.LOOP_COND:
+                        waiting.append(taker)
+        return None
+
+    def spread(self) -> None:
+        """What is left sits with what it takes; what takes nothing that is placed, with what takes it."""
+        for node in self.graph.nodes:
+            if node not in self.device and not is_copied(node):
+                data = node.operands[1:] if node.op == flat.SWITCH else node.operands
+                self.settle(node, (self.at(v) for v in data))
+        for node in reversed(self.graph.nodes):
+            if node not in self.device and not is_copied(node):
+                self.settle(node, (self.device.get(n) for v in node.results for n in self.taken_by.get(v, ())))
+        for node in self.graph.nodes:
+            if not is_copied(node):
+                self.device.setdefault(node, self.default)
+
+    def settle(self, node: FlatNode, wishes: Iterable[str | None]) -> None:
+        found = next((wish for wish in wishes if wish is not None), None)
+        if found is not None:
+            self.device[node] = found
+
+
+class _Parts:
+    """Values that belong together: a union-find."""
+
+    def __init__(self) -> None:
+        self.above: dict[Value, Value] = {}
+
+    def of(self, value: Value) -> Value:
+        while value in self.above:
+            value = self.above[value]
+        return value
+
+    def join(self, a: Value, b: Value) -> None:
+        a, b = self.of(a), self.of(b)
+        if a is not b:
+            self.above[b] = a
+
+
+def is_copied(node: FlatNode) -> bool:
+    """Whether a node is there once on each device that needs it."""
+    return node.device is None and (node.op == "constant" or node.is_constant_enter)
+
+
+def _with_copies(graph: FlatGraph, device: Mapping[FlatNode, str]) -> FlatGraph:
+    """Every node with its device, the copied ones once for each device of their takers."""
+    needed: dict[Value, list[str]] = {}
+    made_by = makers(graph)
+
+    def need(value: Value, place: str) -> None:
+        node = made_by.get(value)
+        if node is not None and is_copied(node):
+            places = needed.setdefault(value, [])
+            if place not in places:
+                places.append(place)
+
+    for node in reversed(graph.nodes):
+        places = needed.get(node.results[0], []) if is_copied(node) else [device[node]]
+        for place in places:
+            for value in node.inputs:
+                need(value, place)
+    for value in graph.outputs:
+        if not needed.get(value):
+            need(value, DEFAULT)
+    return _copied(graph, device, needed)
+
+
+def _copied(graph: FlatGraph, device: Mapping[FlatNode, str], needed: Mapping[Value, list[str]]) -> FlatGraph:
+    copies: dict[tuple[Value, str], Value] = {}
+    nodes: list[FlatNode] = []
+
+    def there(values: tuple[Value, ...], place: str) -> tuple[Value, ...]:
+        return tuple(copies.get((v, place), v) for v in values)
+
+    for node in graph.nodes:
+        for count, place in enumerate(needed.get(node.results[0], []) if is_copied(node) else [device[node]]):
+            results = node.results
+            if count:
+                results = tuple(Value(v.type, v.hint) for v in node.results)
+                copies.update(((v, place), new) for v, new in zip(node.results, results, strict=True))
+            nodes.append(
+                replace(
+                    node,
+                    device=place,
+                    operands=there(node.operands, place),
+                    results=results,
+                    controls=there(node.controls, place),
+                    orders=there(node.orders, place),
+                )
+            )
+    return FlatGraph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
+
+
+__all__ = ["Choice", "as_written", "place"]

@@ -1,0 +1,198 @@
+"""Loop distribution: what leaves a loop, how long chunks are, and that nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from passes.pass_cases import CASES, DISTRIBUTED, LAYER, Case, loops, normal, recurrent_layer
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines import run_on, without_passes
+from ctrlgrad.engines.native.checked import checked
+from ctrlgrad.errors import MaximumIterationsError
+from ctrlgrad.ir import count_ops, verify, walk
+from ctrlgrad.passes import CHUNK_BYTES, OPTIMISATIONS, distribute, optimise
+
+
+def test_a_distributed_layer_computes_its_products_by_the_chunk() -> None:
+    """Of the products with xs and of the weights' gradients none is left in a loop over iterations."""
+    graph = distribute(CASES["distribute"].graph(), 3)
+    assert [count_ops(n.regions[1])["matmul"] for n in loops(graph, "chunk")] == [1, 1]
+    once = [sum(m.op.name == "matmul" for m in n.regions[1].nodes) for n in loops(graph, "chunks_of")]
+    assert once == [1, 2]
+
+
+def test_bias_and_rows_are_reduced_and_multiplied_by_the_chunk() -> None:
+    """The gradients of bias, weights and inputs leave the loop; of what they add only the recurrence's part is left."""
+    graph = optimise(CASES["distribute_bias_and_rows"].graph())
+    _, chunk = loops(graph, "chunks_of")
+    _, iterations, rows = loops(graph, "chunk")
+    inside = count_ops(iterations.regions[1])
+    assert (inside["matmul"], inside["sum_to"], inside["additem"]) == (1, 0, 0)
+    once = [n.op.name for n in chunk.regions[1].nodes if n.op.name in ("matmul", "sum")]
+    assert once == ["matmul", "sum", "sum", "matmul"]
+    assert count_ops(rows.regions[1])["additem"] == 1 and count_ops(rows.regions[1])["matmul"] == 0
+
+
+def test_an_output_layer_is_one_product_a_chunk() -> None:
+    graph = distribute(CASES["distribute_output_layer"].graph(), 3)
+    (chunk,) = loops(graph, "chunks_of")
+    iterations, rows = loops(graph, "chunk")
+    assert [count_ops(n.regions[1])["matmul"] for n in (iterations, rows)] == [1, 0]
+    assert sum(n.op.name == "matmul" for n in chunk.regions[1].nodes) == 1
+
+
+@pytest.mark.parametrize("name", DISTRIBUTED)
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 6, 7])
+@pytest.mark.parametrize("chunk", [1, 3, 64])
+def test_any_number_of_iterations_and_any_chunk(name: str, steps: int, chunk: int) -> None:
+    case = CASES[name]
+    arguments = (case.arguments[0][:steps], *case.arguments[1:])
+    graph = optimise(Case(case.function, arguments, case.run, gradient=True, first=case.first).graph(), {"distribute"})
+    expected = run_on("reference", graph, arguments)
+    for a, b in zip(expected, run_on("reference", verify(distribute(graph, chunk)), arguments), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTED)
+def test_second_derivatives_of_distributed_loops(name: str) -> None:
+    """On both engines, in chunks of 8 iterations and of many."""
+    case = CASES[name]
+    xs, *others = case.arguments
+    arguments = (np.concatenate([xs, 0.5 * xs[::-1]]), *others)
+    argnums = tuple(range(case.first, len(arguments)))
+
+    def slope(*values: Any) -> Any:
+        return sum(cnp.sum(np.sin(g)) for g in cg.grad(case.function, argnums=argnums)(*values))
+
+    graph = Case(slope, arguments, case.run, gradient=True, first=case.first).graph()
+    expected = run_on("reference", graph, arguments)
+    for chunk_bytes in (0, CHUNK_BYTES):
+        distributed = verify(optimise(graph, chunk_bytes=chunk_bytes))
+        assert len(loops(distributed, "chunks_of")) >= 3
+        for engine in ("reference", "native"):
+            with checked(), without_passes(*(name for name, _ in OPTIMISATIONS)):
+                found = run_on(engine, distributed, arguments)
+            for a, b in zip(expected, found, strict=True):
+                np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12 * np.max(np.abs(a)))
+
+
+@pytest.mark.parametrize(
+    ("chunk_bytes", "chunk"),
+    # An iteration collects 8 numbers of an input, 6 of a carry and 6 cotangents; 160 bytes.
+    [(0, 8), (160 * 8, 8), (160 * 100, 64), (160 * 128, 128), (CHUNK_BYTES - 1, 4096), (CHUNK_BYTES, 4096)],
+)
+def test_a_chunk_has_the_bytes_that_it_is_given(chunk_bytes: int, chunk: int) -> None:
+    graph = CASES["distribute"].graph()
+    found = optimise(graph, chunk_bytes=chunk_bytes)
+    assert {n.attrs["chunk"] for n in walk(found) if "chunk" in n.attrs} == {chunk}
+    assert str(found) == str(optimise(graph, chunk_bytes=chunk_bytes))
+
+
+def test_chunks_of_wide_rows_have_16_iterations_by_default() -> None:
+    arguments = (normal(0, 3, 2, 40_000), normal(1, 40_000, 3), normal(2, 3, 3))
+    graph = Case(recurrent_layer, arguments, distribute, gradient=True, first=1).graph()
+    for chunk_bytes, chunk in ((CHUNK_BYTES, 16), (CHUNK_BYTES - 1, 16), (CHUNK_BYTES // 4, 8)):
+        found = distribute(graph, chunk_bytes=chunk_bytes)
+        assert {n.attrs["chunk"] for n in walk(found) if "chunk" in n.attrs} == {chunk}
+
+
+def test_a_batched_product_that_is_used_twice_is_not_overwritten() -> None:
+    """The recurrent product may be added in place to a row of the batch only where nothing else reads that row."""
+
+    def gated(xs: Any, w: Any, u: Any) -> Any:
+        def body(c: Any) -> Any:
+            z = xs[c[0]] @ w
+            return c[0] + 1, np.tanh(z + c[1] @ u) * z
+
+        return cnp.sum(cg.while_loop(lambda c: c[0] < xs.shape[0], body, (0, np.zeros((2, 3))))[1])
+
+    graph = optimise(Case(gated, LAYER, distribute, gradient=True, first=1).graph())
+    with checked():
+        found = run_on("native", graph, CASES["distribute"].leaves)
+    for a, b in zip(run_on("reference", graph, CASES["distribute"].leaves), found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 4, 6, 7])
+@pytest.mark.parametrize("maximum", [0, 1, 3, 5, 6, 7, 9])
+def test_loops_with_a_maximum_keep_it(steps: int, maximum: int) -> None:
+    def bounded(xs: Any, w: Any, n: Any) -> Any:
+        body = lambda c: (c[0] + 1, np.tanh(c[1] + xs[c[0]] @ w))
+        start = (0, np.zeros((2, 3)))
+        return cnp.sum(cg.while_loop(lambda c: c[0] < n, body, start, maximum_iterations=maximum)[1])
+
+    arguments = (normal(0, 7, 2, 4), normal(1, 4, 3), np.int64(steps))
+    graph = cg.function(cg.grad(bounded, argnums=(0, 1))).graph(*arguments)
+    distributed = verify(distribute(graph, 3))
+    assert len(loops(distributed, "chunks_of")) == 2
+    outcomes: list[Any] = []
+    for each in (graph, distributed):
+        try:
+            outcomes.append(run_on("reference", each, arguments))
+        except MaximumIterationsError as error:
+            outcomes.append(error)
+    if steps > maximum:
+        assert all(isinstance(o, MaximumIterationsError) for o in outcomes)
+    else:
+        for a, b in zip(*outcomes, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-14)
+
+
+def test_rows_of_another_number_in_each_iteration() -> None:
+    """The factors of a product may have as many rows as they like: they are joined."""
+
+    def triangle(xs: Any, ys: Any) -> Any:
+        body = lambda c: (c[0] + 1, c[1] + xs[: c[0] + 1].T @ np.tanh(ys[: c[0] + 1]))
+        return cg.while_loop(lambda c: c[0] < xs.shape[0], body, (0, np.zeros((3, 2))))[1]
+
+    arguments = (normal(0, 7, 3), normal(1, 7, 2))
+    graph = Case(triangle, arguments, distribute).graph()
+    assert loops(distribute(graph, 3), "chunks_of")
+    (expected,) = run_on("reference", graph, arguments)
+    with checked():
+        for engine in ("reference", "native"):
+            (found,) = run_on(engine, verify(distribute(graph, 3)), arguments)
+            np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+def _reaches_the_recurrence(xs: Any, u: Any, v: Any) -> Any:
+    """The product goes to a row of an array that the next iteration reads."""
+
+    def step(c: Any) -> Any:
+        t, h, rows = c
+        return t + 1, np.tanh(h @ u + rows[t - 1]), rows.at[t].set(h @ v)
+
+    start = (0, np.zeros((2, 3)), cnp.zeros(xs.shape))
+    return cg.while_loop(lambda c: c[0] < xs.shape[0], step, start)[2]
+
+
+def _decides_the_end(xs: Any, u: Any, v: Any) -> Any:
+    def step(c: Any) -> Any:
+        t, h, total = c
+        return t + 1, np.tanh(xs[t] + h @ u), total + cnp.sum(np.abs(h @ v))
+
+    return cg.while_loop(lambda c: (c[0] < 7) & (c[2] < 2.0), step, (0, np.zeros((2, 3)), 0.0))[2]
+
+
+def _needs_more_than_it_saves(xs: Any, u: Any, v: Any) -> Any:
+    """What stands beside the product is larger than it, and only the iterations have it."""
+
+    def step(c: Any) -> Any:
+        t, h, rows = c
+        h = np.tanh(xs[t] + h @ u)
+        wide = cnp.cumsum(cnp.broadcast_to(h[:, :, None], (2, 3, 5)), axis=2)
+        return t + 1, h, rows.at[t].set(cnp.sum(wide * (h @ v)[:, :, None], axis=2))
+
+    return cg.while_loop(lambda c: c[0] < 7, step, (0, np.zeros((2, 3)), cnp.zeros((7, 2, 3))))[2]
+
+
+@pytest.mark.parametrize("function", [_reaches_the_recurrence, _decides_the_end, _needs_more_than_it_saves])
+def test_what_the_loop_needs_stays(function: Callable[..., Any]) -> None:
+    arguments = (normal(0, 7, 2, 3), normal(1, 3, 3), normal(2, 3, 3))
+    graph = Case(function, arguments, distribute).graph()
+    assert str(distribute(graph, 3)) == str(graph)
