@@ -11,6 +11,7 @@ from ctrlgrad import memory
 from ctrlgrad.engines.auto import auto_kernels, has_native
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.engines.chunks import chunk_bytes, current
+from ctrlgrad.engines.exact_errors import exact_errors
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
 from ctrlgrad.engines.report import Report, explain
 from ctrlgrad.errors import UserInputError
@@ -64,7 +65,9 @@ def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool
     kernels = kernels_of(engine if current() is None else _counting(engine))
     if kernels is REFERENCE or run.is_watched:
         return as_lists(interpret(graph, arguments, run, kernels))
-    return as_lists(interpret(_optimised(graph, current_without()), arguments, run, kernels))
+    optimised = _optimised(graph, current_without())
+    with exact_errors(graph, optimised, arguments):
+        return as_lists(interpret(optimised, arguments, run, kernels))
 
 
 def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:

@@ -54,6 +54,22 @@ def _to_tensor(node: Node) -> Callable[..., Any]:
     return lambda s, *dims: s.tensor() if isinstance(s, BlockStack) else kernel(s, *dims)
 
 
+def _rows(node: Node) -> Callable[..., Any]:
+    kernel = REFERENCE.pure["stack_rows"](node)
+    axis = node.attrs["axis"]
+    return lambda s: np.full(len(s), s.shape[axis], np.int64) if isinstance(s, BlockStack) else kernel(s)
+
+
+def _concat(node: Node) -> Callable[..., Any]:
+    kernel = REFERENCE.pure["stack_concat"](node)
+    if node.attrs["axis"] != 0:
+        return lambda s, *rest: kernel(*as_lists([s]), *rest)
+    # Rows of one shape, one below the other: their elements lie as they should.
+    return lambda s, *rest: (
+        s.tensor().reshape(len(s) * s.shape[0], *s.shape[1:]) if isinstance(s, BlockStack) else kernel(s, *rest)
+    )
+
+
 def _push(node: Node) -> Callable[[list[Any], Run], Any]:
     """Rows that an interpreted loop pushes stay where they are; in a session they count."""
     kernel = _in_place(REFERENCE.in_place["stack_push"])(node)
@@ -75,7 +91,13 @@ def with_blocks(name: str, loop: Control) -> Kernels:
     pure |= {op: _pure(table) for op, table in pure.items() if op.startswith("stack_")}
     in_place |= {op: _in_place(table) for op, table in in_place.items() if op.startswith("stack_")}
     in_place["stack_push"] = _push
-    pure |= {"stack_length": _length, "stack_to_tensor": _to_tensor, "matmul": lambda node: matmul}
+    pure |= {
+        "stack_length": _length,
+        "stack_to_tensor": _to_tensor,
+        "stack_rows": _rows,
+        "stack_concat": _concat,
+        "matmul": lambda node: matmul,
+    }
     return Kernels(name, pure, in_place, {**REFERENCE.control, "while": loop})
 
 

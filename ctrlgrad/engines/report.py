@@ -106,7 +106,7 @@ def _loop(node: Node, plans: Any, interpreted: InterpretedLoop) -> LoopReport:
         report = LoopReport(loop_name(node), "reference", reason)
         if "chunks_of" in node.attrs:
             report.engine, report.reason = "chunks", f"a loop over chunks of {node.attrs['chunks_of']} iterations"
-            report.batched = [_product(n) for n in node.regions[1].nodes if n.op.name == "matmul"]
+            report.batched = [_batched(n) for n in node.regions[1].nodes if n.op.name in ("matmul", "sum")]
         report.inner = [*_loops(interpreted.cond), *_loops(interpreted.body)]
         return report
     plan = native[0]
@@ -119,7 +119,9 @@ def _loop(node: Node, plans: Any, interpreted: InterpretedLoop) -> LoopReport:
     return report
 
 
-def _product(node: Node) -> str:
+def _batched(node: Node) -> str:
+    if node.op.name == "sum":
+        return f"sum of {node.operands[0].tensor} to {node.result.tensor}"
     a, b = (v.tensor for v in node.operands)
     return f"matrix product {a} @ {b}"
 

@@ -127,6 +127,9 @@ class _Printer:
         if node.op.name == "while":
             outer, carried = node.operands[:captures], node.operands[captures:]
             head, shift = "while", 0
+        elif node.op.name == "call":
+            outer, carried = node.operands, ()
+            head, shift = "call", 0
         else:
             outer, carried = node.operands[1:], ()
             head, shift = f"cond {self.name(node.operands[0])}", 1
@@ -161,6 +164,8 @@ class _Printer:
 def _region_name(node: Node, number: int, shift: int) -> str:
     if node.op.name in _REGION_NAMES:
         return _REGION_NAMES[node.op.name][number]
+    if node.op.name == "call":
+        return f"region {number}"
     if node.operands[0].tensor.dtype == np.dtype(bool):
         return ("false", "true")[number]
     return f"branch {number}"
