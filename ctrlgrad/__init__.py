@@ -39,6 +39,7 @@ _LAZY = {
     "check_grads": ("ctrlgrad.verify", "check_grads"),
     "nn": ("ctrlgrad.nn", None),
     "optim": ("ctrlgrad.optim", None),
+    "random": ("ctrlgrad.random", None),
 }
 
 
@@ -86,6 +87,7 @@ __all__ = [
     "numpy",
     "optim",
     "options",
+    "random",
     "scan",
     "stop_gradient",
     "switch",

@@ -39,6 +39,7 @@ LAYERS = {
     "": 6,  # ctrlgrad/__init__.py
     "numpy": 6,
     "nn": 7,
+    "random": 7,
     "optim": 7,
     "train": 7,
     "verify": 7,
