@@ -20,6 +20,7 @@ from ctrlgrad.memory.device import Device
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.records import Recording
 from ctrlgrad.memory.sizes import parse_size
+from ctrlgrad.memory.summary import Profile
 
 Factory = Callable[[Budget], Device]
 
@@ -129,7 +130,7 @@ def budget(
 
 
 @contextmanager
-def profile() -> Iterator[Recording]:
+def profile() -> Iterator[Profile]:
     """Record what the memory managers inside do: copies, stalls, bytes per tier.
 
     Budgets entered inside write to the recording, and so does the budget around it while it lasts. Without one around
@@ -140,7 +141,7 @@ def profile() -> Iterator[Recording]:
     >>> recording.copied
     []
     """
-    recording = Recording()
+    recording = Profile()
     around = _CURRENT.get()
     token = _RECORDING.set(recording)
     try:

@@ -7,8 +7,10 @@ known, and the text says so.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ctrlgrad.memory.intervals import Interval, covered, on_top, union
 from ctrlgrad.memory.plan import Drop
@@ -102,11 +104,23 @@ class Summary:
 
 
 class Profile(Recording):
-    """A recording whose `str` is its summary."""
+    """What `ctrlgrad.memory.profile` gives: the recording, with its summary (also as `str`), trace and picture."""
 
     def summary(self) -> Summary:
         """The numbers so far."""
         return summarize(self)
+
+    def write_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the timeline as JSON that https://ui.perfetto.dev and Chrome open."""
+        from ctrlgrad.memory.trace import write_trace  # which reads summaries
+
+        write_trace(self, Path(path))
+
+    def write_plot(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture, PNG: bytes of each tier over time, what computed and what was copied. Needs matplotlib."""
+        from ctrlgrad.memory.plot import write_plot  # matplotlib takes long to import
+
+        write_plot(self, Path(path))
 
     def __str__(self) -> str:
         return str(self.summary())
@@ -286,8 +300,8 @@ def _lines(summary: Summary) -> Iterator[str]:
         )
     if summary.recomputed_chunks:
         yield (
-            f"  computed again: {_counted(summary.recomputed_chunks, 'chunk')} in {show_seconds(summary.recomputed_seconds)}, "
-            "part of the times above"
+            f"  computed again: {_counted(summary.recomputed_chunks, 'chunk')} in "
+            f"{show_seconds(summary.recomputed_seconds)}, part of the times above"
         )
     for title, rows in (
         ("peak bytes", [f"{p.tier}: {show_peak(p)}" for p in summary.peaks]),
