@@ -207,7 +207,10 @@ class Function:
                 else:
                     traced.append(leaf)
             args, kwargs = tree.unflatten(treedef, traced)
-            results, result_treedef = tree.flatten(self.fn(*args, **kwargs))
+            try:
+                results, result_treedef = tree.flatten(self.fn(*args, **kwargs))
+            except RecursionError as error:
+                raise _endless(self.name) from error
             check_leaves(f"{self.name}: the result", results)
             outputs = [value_in(builder, x) for x in results]
         graph = builder.finish(outputs)
@@ -237,6 +240,16 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<ctrlgrad function {self.name}>"
+
+
+def _endless(name: str) -> TracingError:
+    return TracingError(
+        f"{name}: tracing it never came to an end",
+        source=here(),
+        expected="a function whose recursion ends whatever the data are: both branches of a cond are traced",
+        got="calls that are nested deeper than Python allows",
+        hint="write the recursion as a while_loop; what waits for its turn goes on a TensorArray",
+    )
 
 
 def argument_names(fn: Callable[..., Any], treedef: tree.TreeDef) -> list[str | None]:

@@ -683,3 +683,18 @@ def test_errors_are_builtin_errors_too() -> None:
         UserInputError: ValueError,
     }
     assert all(issubclass(ours, builtin) and issubclass(ours, CtrlgradError) for ours, builtin in pairs.items())
+
+
+def test_numbers_of_traced_tensors() -> None:
+    with mistake(TracingError, "item", "x.item()", "leave it out"):
+        cg.function(lambda x: x.item())(2.0)  # <- item
+    with mistake(TracingError, "tolist", "x.tolist()", "ctrlgrad.scan"):
+        cg.function(lambda x: x.tolist())(np.ones(2))  # <- tolist
+
+
+def test_recursion_that_only_data_would_end() -> None:
+    def factorial(x: Any) -> Any:
+        return cg.cond(x > 1.0, lambda: x * factorial(x - 1.0), lambda: x)
+
+    with mistake(TracingError, "recursion", "factorial: tracing it never came to an end", "while_loop"):
+        cg.function(factorial)(3.0)  # <- recursion

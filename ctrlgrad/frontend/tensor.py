@@ -125,6 +125,12 @@ class Tensor:
     def __complex__(self) -> complex:
         raise self._concrete("complex()", "keep it a tensor: x.astype(complex)")
 
+    def item(self) -> Any:
+        raise self._concrete("x.item()", "leave it out: tensors take part in arithmetic, conditions and indices themselves")
+
+    def tolist(self) -> Any:
+        raise self._concrete("x.tolist()", "iterate over it by ctrlgrad.scan or ctrlgrad.map, or return it first")
+
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise self._concrete(
             "converting it to a NumPy array (numpy.asarray(x), or xs[x] where xs is a NumPy array)",
