@@ -157,8 +157,9 @@ class Function:
                 keys.append(t if isinstance(t, StackType) else (t.dtype, t.rank, is_weak(leaf)))
             elif hasattr(leaf, "__cuda_array_interface__"):
                 arrays.append(leaf)
-                types.append(TensorType(np.dtype(leaf.dtype), tuple(leaf.shape)))
-                keys.append((types[-1].dtype, types[-1].rank, False))
+                on_card = TensorType(np.dtype(leaf.dtype), tuple(leaf.shape))
+                types.append(on_card)
+                keys.append((on_card.dtype, on_card.rank, False))
             elif hasattr(leaf, "__array__"):
                 arrays.append(np.asarray(leaf))
                 types.append(type_of(arrays[-1]))

@@ -219,7 +219,7 @@ def _shape(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _float(operation: str, dtype: Any) -> np.dtype:
-    found = np.dtype(dtype)
+    found: np.dtype = np.dtype(dtype)
     if found not in (np.float32, np.float64):
         raise TypeMismatchError(
             f"random.{operation}: no such dtype", source=here(), expected="float32 or float64", got=found.name

@@ -10,12 +10,13 @@ from typing import Any
 from ctrlgrad import memory
 from ctrlgrad.engines.auto import auto_kernels, has_native
 from ctrlgrad.engines.block_kernels import as_lists
-from ctrlgrad.engines.chunks import chunk_bytes, current
+from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.exact_errors import exact_errors
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
 from ctrlgrad.engines.report import Report, explain
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, walk
+from ctrlgrad.memory.session import current
 from ctrlgrad.passes import OPTIMISATIONS, optimise
 
 ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
@@ -85,13 +86,9 @@ def _run_on_cuda(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     from ctrlgrad.engines.cuda.cupy_library import cupy_library
     from ctrlgrad.engines.cuda.engine import run_on_device
 
-    if current() is not None:
-        raise UserInputError(
-            "memory: the CUDA engine keeps every saved value on the device, whatever the budget",
-            expected="the native engine, for budgets, profiles, swap_memory and checkpoint",
-            got="engine='cuda'",
-            hint="use engine='native', or call outside of ctrlgrad.memory.budget",
-        )
+    if current() is None and _asks_for_memory(graph):
+        with memory.budget():
+            return _run_on_cuda(graph, arguments)
     return run_on_device(cupy_library(), _optimised(graph, current_without()), arguments)
 
 

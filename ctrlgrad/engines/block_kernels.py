@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.account import current, empty
+from ctrlgrad.engines.account import empty
 from ctrlgrad.engines.products import matmul
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.ir import Node
+from ctrlgrad.memory.session import current
 from ctrlgrad.stacks.blocks import BlockStack
 
 Control = Callable[[Node, Kernels], Callable[[list[Any], Run], Any]]

@@ -59,6 +59,9 @@ class Chunks(Protocol):
 
     is_counted: bool
 
+    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        """Memory that stays where it is until it is freed."""
+
     def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
         """The next chunk; `snapshot` gives the state that it starts from, of `state_bytes` bytes."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.ir import Node
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.cuda.account import RunMemory
 
 INT64 = np.dtype(np.int64)
 
@@ -66,6 +69,10 @@ class Context:
     is_late: bool = False
     # While masked iterations run.
     speculation: Speculation | None = None
+    # In a session: what counts this run's values, and has the blocks of loops that push.
+    memory: RunMemory | None = None
+    # In a session: the constants that this run has sent to the device, by the program that they belong to.
+    constants: dict[Any, list[Any]] = field(default_factory=dict)
 
     @property
     def xp(self) -> Any:
@@ -144,6 +151,9 @@ class Context:
         places: list[tuple[int, int | None]] = []
         found: list[Any] = []
         for position, value in enumerate(values):
+            if isinstance(value, DeviceStack) and value.is_managed:
+                found.append(self._rows(value))
+                continue
             rows: list[Any] | None = list(value) if isinstance(value, DeviceStack | list) else None
             found.append(value if rows is None else rows)
             for number, x in [(None, value)] if rows is None else enumerate(rows):
@@ -161,6 +171,14 @@ class Context:
                 found[position] = x
             else:
                 found[position][number] = x
+        return found
+
+    def _rows(self, stack: DeviceStack) -> list[np.ndarray]:
+        """The rows of a stack on the host, a block at a time: there may be room for one alone."""
+        found: list[np.ndarray] = []
+        for block in stack.blocks:
+            self.counts.results += 1
+            found += self.library.read([stack.rows(block)])[0]
         return found
 
 

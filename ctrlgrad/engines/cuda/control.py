@@ -2,7 +2,8 @@
 
 A loop whose predicate is on the host (a counter against a bound) reads nothing. One whose predicate is on the device
 runs chunks of masked iterations where that is allowed (see `masking`), and else reads its predicate before each
-iteration. A read waits for what was put on the engine's stream so far, never for the whole device.
+iteration. A read waits for what was put on the engine's stream so far, never for the whole device. In a session loops
+run in chunks for the memory manager too (see `chunks`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.chunks import Chunks, chunks_of
 from ctrlgrad.engines.cuda.compile import Control, compile_region
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.masking import Masked, masked_body
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of, results_of
 from ctrlgrad.engines.cuda.program import Program, Values, to_device
+from ctrlgrad.engines.cuda.replay import BodyReplay
+from ctrlgrad.engines.cuda.roles import roles_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
@@ -63,6 +67,7 @@ class Loop:
                 self.mode, self.masked = "masked", found
                 body, inputs, wanted = found.graph, (*inputs, DEVICE, DEVICE), (*wanted, DEVICE, DEVICE)
         self.body = compile_region(body, inputs, CONTROL, wanted)
+        self.roles = roles_of(node, self.places)
         self.hosted = [i for i, p in enumerate(self.places) if p is HOST and not isinstance(self.types[i], StackType)]
 
     def __call__(self, context: Context, operands: list[Any]) -> Any:
@@ -73,6 +78,7 @@ class Loop:
                 state.carry[i] = to_device(context, state.carry[i], self.types[i])
         self._make_room(state)
         run = context.run
+        chunks = chunks_of(self.node, context, self.roles, self._replay(state, context), state.carry)
         # A reversed loop starts from the number of iterations and counts down.
         backwards = self.node.attrs.get("counts_down", False)
         first = context.number(state.carry[0]) if backwards else 0
@@ -80,18 +86,28 @@ class Loop:
         run.iterations.append(number(0))
         try:
             if self.masked is not None:
-                self._run_masked(self.masked, state, context, number)
+                self._run_masked(self.masked, state, context, chunks, number)
             else:
-                self._run(state, context, number)
+                self._run(state, context, chunks, number)
+            chunks.finish(state.carry, state.shared)
         except CtrlgradError as error:
             is_own = isinstance(error, MaximumIterationsError) and error.source is self.node.source
             if not is_own and not context.is_late:
                 note(error, self.node, run.iterations[-1], run)
+            chunks.abandon()
+            raise
+        except BaseException:
+            chunks.abandon()
             raise
         finally:
             run.iterations.pop()
         run.counters.looped(self.node, state.trips)
         return state.carry if len(state.carry) != 1 else state.carry[0]
+
+    def _replay(self, state: _State, context: Context) -> BodyReplay | None:
+        if context.memory is None or not self.roles.can_replay:
+            return None
+        return BodyReplay(self.body, list(state.shared), self.roles, context, self.masked is not None)
 
     def _make_room(self, state: _State) -> None:
         """A loop over the iterations of one chunk fills one block of each new stack."""
@@ -101,15 +117,17 @@ class Loop:
                 if isinstance(value, DeviceStack) and not len(value):
                     value.room = chunk
 
-    def _run(self, state: _State, context: Context, number: Callable[[int], int]) -> None:
+    def _run(self, state: _State, context: Context, chunks: Chunks, number: Callable[[int], int]) -> None:
         while self._goes_on(state, context):
             if state.trips == self.maximum:
                 raise too_many_iterations(self.node, self.maximum, state.trips)
+            chunks.before(state.carry)
             arguments = state.shared + state.carry
             state.carry = []
             state.carry = self.body(arguments, context)
             del arguments
             state.trips += 1
+            chunks.after(state.carry)
             context.run.iterations[-1] = number(state.trips)
 
     def _goes_on(self, state: _State, context: Context) -> bool:
@@ -118,12 +136,17 @@ class Loop:
 
     # Masked.
 
-    def _run_masked(self, masked: Masked, state: _State, context: Context, number: Callable[[int], int]) -> None:
+    def _run_masked(
+        self, masked: Masked, state: _State, context: Context, chunks: Chunks, number: Callable[[int], int]
+    ) -> None:
         alive = context.on_device(self.cond(state.shared + state.carry, context)[0])
         taken = context.on_device(np.int64(0))
         chunk = FIRST_CHUNK
         while True:
-            size = chunk if self.maximum is None else min(chunk, self.maximum - state.trips)
+            size = min(chunk, chunks.length)
+            if self.maximum is not None:
+                size = min(size, self.maximum - state.trips)
+            chunks.before([*state.carry, alive, taken])
             lengths = {i: len(state.carry[i]) for i in masked.pushes}
             history = [self._on_host(state)]
             speculation = context.speculation = Speculation()
@@ -146,6 +169,10 @@ class Loop:
             state.trips = int(trips)
             if not goes_on:
                 self._cut(masked, state, lengths, history, taken_here)
+            ends = [*state.carry, alive, taken]
+            chunks.after(ends, size)
+            *state.carry, alive, taken = ends
+            if not goes_on:
                 return
             if state.trips == self.maximum:
                 raise too_many_iterations(self.node, self.maximum, state.trips)

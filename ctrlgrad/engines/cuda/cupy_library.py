@@ -1,8 +1,11 @@
 """CuPy as the engine's array library: the only file that imports it, and only when a device is asked for.
 
-All work goes on one non-blocking stream, which neither waits for the default stream nor makes it wait. An array that
-the user made on another stream is waited for by an event. A read copies into pinned memory behind the work so far,
-records an event, and waits for that alone.
+All work goes on one non-blocking stream, which neither waits for the default stream nor makes it wait; in a session on
+the compute stream of the session's device. An array that the user made on another stream is waited for by an event. A
+read copies into pinned memory behind the work so far, records an event, and waits for that alone.
+
+In a session an allocator of the thread's own counts all memory that CuPy's functions ask for, scratch space of the
+libraries included, before it is taken. What the memory manager's device takes for blocks is not counted again.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.functions import PREAMBLE
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.library import Kernel
+from ctrlgrad.engines.cuda.library import Kernel, Memory
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.cuda import CudaDevice
+from ctrlgrad.memory.session import register_device
 
 # An index that is out of range is noted; where several are, one of them is.
 _CHECK = "if (i < -n || i >= n) { flag[0] = site; flag[1] = i; flag[2] = n; }"
@@ -26,6 +32,8 @@ _CHECK = "if (i < -n || i >= n) { flag[0] = site; flag[1] = i; flag[2] = n; }"
 # integer; narrow ones are added as wide ones.
 _ADDED_AS = {"int64": "uint64"}
 _WIDENED = frozenset({"int8", "int16", "uint8", "uint16"})
+# The most pinned memory that is taken at once, where the host budget does not ask for less.
+_SLAB_BYTES = 256 << 20
 
 
 class CupyLibrary:
@@ -33,7 +41,8 @@ class CupyLibrary:
 
     def __init__(self, cupy: Any, gemm: Callable[..., Any], number: int) -> None:
         self._cupy, self._gemm = cupy, gemm
-        self._device = cupy.cuda.Device(number)
+        self._device, self._number = cupy.cuda.Device(number), number
+        self._allocate = cupy.cuda.get_allocator()
         self.name = f"cuda:{number}"
         self._kernels: dict[KernelText, Kernel] = {}
         with self._device:
@@ -45,13 +54,41 @@ class CupyLibrary:
         return self._cupy
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self, memory: Memory | None = None) -> Iterator[None]:
+        stream = self._stream if memory is None else memory.stream.raw
         with self._device:
             before = self._cupy.cuda.get_current_stream()
-            if before != self._stream:
-                self._stream.wait_event(before.record())
-            with self._stream:
-                yield
+            if before != stream:
+                stream.wait_event(before.record())
+            with stream:
+                if memory is None:
+                    yield
+                else:
+                    with self._cupy.cuda.using_allocator(self._counting(memory)):
+                        yield
+
+    def _counting(self, memory: Memory) -> Callable[[int], Any]:
+        """An allocator whose memory counts as long as it lives."""
+        cuda = self._cupy.cuda
+
+        def allocate(size: int) -> Any:
+            counted = memory.count(size)
+            try:
+                pointer = self._allocate(size)
+            except cuda.memory.OutOfMemoryError:
+                # The card is full, though the budget is not: others use it too. The manager has blocks leave.
+                del counted
+                counted = memory.allocate(size)
+                pointer = counted.array.data
+            owned = cuda.UnownedMemory(pointer.ptr, size, (counted, pointer), self._number)
+            return cuda.MemoryPointer(owned, 0)
+
+        return allocate
+
+    def borrowed(self, array: Any, owner: object) -> Any:
+        cuda = self._cupy.cuda
+        memory = cuda.UnownedMemory(array.data.ptr, array.nbytes, (owner, array.data), self._number)
+        return self._cupy.ndarray(array.shape, array.dtype, memptr=cuda.MemoryPointer(memory, 0))
 
     def is_array(self, x: Any) -> bool:
         return isinstance(x, self._cupy.ndarray)
@@ -69,12 +106,13 @@ class CupyLibrary:
         total = max(int(starts[-1]), 1)
         pinned = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(total), np.uint8, total)
         found = []
+        stream = self._cupy.cuda.get_current_stream()
         for x, start, size in zip(arrays, starts, sizes, strict=False):
             out = pinned[int(start) : int(start) + size].view(x.dtype).reshape(x.shape)
             if size:
-                x.get(stream=self._stream, out=out, blocking=False)
+                x.get(stream=stream, out=out, blocking=False)
             found.append(out)
-        self._stream.record().synchronize()
+        stream.record().synchronize()
         # Pinned memory is scarce: it goes back to the pool.
         return [out.copy() for out in found]
 
@@ -98,6 +136,11 @@ class CupyLibrary:
 
         return kernel
 
+    def device(self, limits: Budget) -> CudaDevice:
+        """The device of a session's memory manager. Its events have times: the planner compares them."""
+        slab = _SLAB_BYTES if limits.host is None else min(limits.host, _SLAB_BYTES)
+        return _UncountedDevice(self._cupy, self._allocate, self._number, limits.disk, max(slab, 1))
+
     def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
         self._check(indices.astype(np.int64, copy=False), size, site, flag)
 
@@ -116,6 +159,21 @@ class CupyLibrary:
     def add_product(self, total: Any, a: Any, b: Any) -> None:
         if a.size and b.size:
             self._gemm("N", "N", a, b, out=total, beta=1.0)
+
+
+class _UncountedDevice(CudaDevice):
+    """A device whose own allocations do not go through a run's counting allocator."""
+
+    def __init__(
+        self, cupy: Any, allocate: Callable[[int], Any], number: int, directory: str | None, slab_bytes: int
+    ) -> None:
+        self._using_allocator, self._allocate = cupy.cuda.using_allocator, allocate
+        super().__init__(number, directory=directory, slab_bytes=slab_bytes, timing=True)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        with super().current(), self._using_allocator(self._allocate):
+            yield
 
 
 @functools.cache
@@ -153,7 +211,9 @@ def cupy_library(number: int = 0) -> CupyLibrary:
         ) from error
     if number >= count:
         raise UserInputError(f"there is no CUDA device {number}", expected=f"a number below {count}", got=str(number))
-    return CupyLibrary(cupy, cublas.gemm, number)
+    library = CupyLibrary(cupy, cublas.gemm, number)
+    register_device(library.name, library.device)
+    return library
 
 
 __all__ = ["CupyLibrary", "cupy_library"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.compile import compile_region
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.control import CONTROL
@@ -14,6 +15,7 @@ from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places
 from ctrlgrad.engines.cuda.program import Program, scalar, to_device
 from ctrlgrad.ir import Graph, StackType, Value
+from ctrlgrad.memory.session import current
 
 
 def run_on_device(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
@@ -29,8 +31,24 @@ def run_on_device(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any])
 
 def run_with(context: Context, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     """As `run_on_device`, in a context that is read afterwards: its counts say what the run did."""
+    library, session = context.library, current()
+    if session is None:
+        return _run(context, graph, arguments)
+    memory = context.memory = RunMemory(session.manager(library.name), library)
+    try:
+        found = _run(context, graph, arguments)
+        # Rows may have come from a copy that failed.
+        memory.manager.synchronize()
+        return found
+    finally:
+        context.constants.clear()
+        context.memory = context.flag = None
+        memory.settle()
+
+
+def _run(context: Context, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     library = context.library
-    with library.running(), np.errstate(all="ignore"):
+    with library.running(context.memory), np.errstate(all="ignore"):
         places = places_of(library, graph, arguments)
         program = program_of(library, graph, places)
         values = [_given(context, v, x, p) for v, x, p in zip(graph.inputs, arguments, places, strict=True)]

@@ -19,6 +19,20 @@ if TYPE_CHECKING:
 Kernel = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
+class Memory(Protocol):
+    """What counts a run's arrays, and says on which stream the run is."""
+
+    @property
+    def stream(self) -> Any:
+        """The compute stream of the memory manager's device; see `ctrlgrad.memory.device`."""
+
+    def count(self, nbytes: int) -> Any:
+        """Before memory for an array is allocated: what the memory is to hold on to as long as it lives."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Where the library itself has no memory left: an allocation of the memory manager, to be held likewise."""
+
+
 class ArrayLibrary(Protocol):
     """Arrays on a device, and one stream on which all work on them is put in order."""
 
@@ -30,14 +44,17 @@ class ArrayLibrary(Protocol):
     def xp(self) -> Any:
         """A namespace with NumPy's functions for the library's arrays."""
 
-    def running(self) -> AbstractContextManager[None]:
-        """Put the work of a block of code on the library's stream."""
+    def running(self, memory: Memory | None = None) -> AbstractContextManager[None]:
+        """Put the work of a block of code on the library's stream; in a session on its device's, and count memory."""
 
     def is_array(self, x: Any) -> bool:
         """Whether x is an array on a device."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
         """An array whose elements are not set."""
+
+    def borrowed(self, array: Any, owner: object) -> Any:
+        """An array in the memory of another one, which holds an owner as long as it or a view of it lives."""
 
     def upload(self, x: Any) -> Any:
         """A device array of a host array or scalar, or of another library's device array."""
@@ -58,4 +75,4 @@ class ArrayLibrary(Protocol):
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
 
 
-__all__ = ["ArrayLibrary", "Kernel"]
+__all__ = ["ArrayLibrary", "Kernel", "Memory"]

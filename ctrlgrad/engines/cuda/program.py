@@ -2,7 +2,7 @@
 
 As in the reference engine a slot is cleared at its value's last use, so memory goes back as early as it can, and what
 nothing else holds is updated in place. Constants lie in their slots from the start; those on the device were sent there
-once.
+once, or in a session once a run.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Slots:
         return tuple(self.of(v) for v in values)
 
 
-@dataclass
+@dataclass(eq=False)
 class Program:
     """A region, ready to run. The inputs are the first slots."""
 
@@ -105,12 +105,20 @@ class Program:
 
     def _rest(self, context: Context) -> list[Any]:
         """The slots above the inputs, constants in theirs."""
-        if self.template is None:
-            template: list[Any] = [None] * (self.size - self.inputs)
-            for slot, x in self.constants.items():
-                template[slot - self.inputs] = scalar(x) if x.ndim == 0 else context.on_device(x)
-            self.template = template
-        return self.template
+        if context.memory is None:
+            if self.template is None:
+                self.template = self._sent(context)
+            return self.template
+        # In a session they count, and go with the run.
+        if self not in context.constants:
+            context.constants[self] = self._sent(context)
+        return context.constants[self]
+
+    def _sent(self, context: Context) -> list[Any]:
+        sent: list[Any] = [None] * (self.size - self.inputs)
+        for slot, x in self.constants.items():
+            sent[slot - self.inputs] = scalar(x) if x.ndim == 0 else context.on_device(x)
+        return sent
 
 
 def scalar(x: Any) -> Any:

@@ -2,10 +2,12 @@
 
 A kernel writes a pushed value straight into the next slot; a popped row is read where it lies. Blocks double in length
 up to `BLOCK_BYTES`, so that allocation costs nothing per push; a loop over the iterations of a chunk says how many
-rows it will push, and gets one block for all of them, which is then the operand of a product without a copy.
+rows it will push, and gets one block for all of them, which is then the operand of a product without a copy. In a
+session blocks of loops that push come from the memory manager, see `ctrlgrad.engines.cuda.saved`.
 
 Invariants: no block is empty; rows at and above `count` mean nothing; a block is written to only while it is `open`:
-not when another stack holds it too, nor when a row was popped off it, which may still be read.
+not when another stack holds it too, nor when a row was popped off it, which may still be read, nor when the chunk that
+it belongs to is over.
 
 A stack that is written by index, and not pushed on, is a list of rows instead, None for a slot that was never
 written, as in the reference engine; the rows themselves are never copied.
@@ -13,36 +15,41 @@ written, as in the reference engine; the rows themselves are never copied.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.library import ArrayLibrary
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.cuda.saved import Place, Saved
 
 LEAST_ROWS, BLOCK_BYTES = 16, 16 << 20
 
 
 @dataclass(slots=True)
 class DeviceBlock:
-    """One array of rows, `count` of them in use."""
+    """`capacity` rows of one shape, `count` of them in use.
 
-    array: Any
+    `array` is None where the block is a memory manager's and its chunk is over: then `saved` has the rows.
+    """
+
+    shape: tuple[int, ...]
+    capacity: int
     count: int
     open: bool
-
-    @property
-    def rows(self) -> Any:
-        """The rows in use, as a view."""
-        return self.array[: self.count]
+    array: Any = None
+    saved: Saved | None = None
 
 
 class DeviceStack:
     """A run-time stack as blocks on the device. Elements may differ in shape from block to block."""
 
-    __slots__ = ("blocks", "dtype", "library", "room")
+    __slots__ = ("_opened", "_rows", "blocks", "dtype", "library", "pushing", "room")
 
     def __init__(self, library: ArrayLibrary, dtype: np.dtype, room: int = 0) -> None:
         self.library = library
@@ -50,6 +57,11 @@ class DeviceStack:
         self.blocks: list[DeviceBlock] = []
         # Rows that the next block has at least.
         self.room = room
+        # Where a chunk gives this stack its blocks.
+        self.pushing: Place | None = None
+        # The block of a memory manager that was read last, and its rows.
+        self._opened: DeviceBlock | None = None
+        self._rows: Any = None
 
     def __len__(self) -> int:
         return sum(block.count for block in self.blocks)
@@ -57,33 +69,44 @@ class DeviceStack:
     def __iter__(self) -> Iterator[Any]:
         for block in self.blocks:
             for i in range(block.count):
-                yield block.array[i]
+                yield self._array(block)[i]
 
     @property
     def nbytes(self) -> int:
         """Bytes that its blocks hold."""
-        return sum(int(block.array.nbytes) for block in self.blocks)
+        return sum(self.dtype.itemsize * math.prod((block.capacity, *block.shape)) for block in self.blocks)
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether a memory manager has some of the rows."""
+        return any(block.saved is not None for block in self.blocks)
 
     def copy(self) -> DeviceStack:
         """Another stack of the same rows, which neither writes to from now on."""
         other = DeviceStack(self.library, self.dtype, self.room)
+        other.pushing = self.pushing
         for block in self.blocks:
             block.open = False
-            other.blocks.append(DeviceBlock(block.array, block.count, False))
+            if block.saved is not None:
+                block.saved.is_shared = True
+            other.blocks.append(DeviceBlock(block.shape, block.capacity, block.count, False, block.array, block.saved))
         return other
 
     def slot(self, shape: Sequence[int]) -> Any:
         """Where the next row goes. It counts once `commit` is called."""
         last = self.blocks[-1] if self.blocks else None
-        if last is None or not last.open or last.count == len(last.array) or last.array.shape[1:] != tuple(shape):
-            last = self._new_block(shape, last)
+        if last is None or not last.open or last.count == last.capacity or last.shape != tuple(shape):
+            last = self._new_block(tuple(shape), last)
         return last.array[last.count]
 
-    def _new_block(self, shape: Sequence[int], last: DeviceBlock | None) -> DeviceBlock:
-        row = self.dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        wish = max(LEAST_ROWS, self.room, 2 * last.count if last is not None else 0)
-        rows = max(1, min(wish, max(LEAST_ROWS, self.room, BLOCK_BYTES // max(row, 1))))
-        block = DeviceBlock(self.library.empty((rows, *shape), self.dtype), 0, True)
+    def _new_block(self, shape: tuple[int, ...], last: DeviceBlock | None) -> DeviceBlock:
+        if self.pushing is not None and not self.pushing.is_over:
+            block = self.pushing.block(shape, self.dtype)
+        else:
+            row = self.dtype.itemsize * math.prod(shape)
+            wish = max(LEAST_ROWS, self.room, 2 * last.count if last is not None else 0)
+            rows = max(1, min(wish, max(LEAST_ROWS, self.room, BLOCK_BYTES // max(row, 1))))
+            block = DeviceBlock(shape, rows, 0, True, self.library.empty((rows, *shape), self.dtype))
         self.blocks.append(block)
         return block
 
@@ -94,11 +117,12 @@ class DeviceStack:
     def pop(self) -> Any:
         """Take the last row off; it stays where it lies."""
         block = self.blocks[-1]
+        row = self._array(block)[block.count - 1]
         block.count -= 1
         block.open = False
-        row = block.array[block.count]
         if not block.count:
             self.blocks.pop()
+            self.rest()
         return row
 
     def drop(self, count: int) -> None:
@@ -115,20 +139,38 @@ class DeviceStack:
         """One row, as a view."""
         for block in self.blocks:
             if index < block.count:
-                return block.array[index]
+                return self._array(block)[index]
             index -= block.count
         raise IndexError(index)
 
+    def rows(self, block: DeviceBlock) -> Any:
+        """The rows of one of its blocks that are in use, as a view."""
+        return self._array(block)[: block.count]
+
+    def rest(self) -> None:
+        """Nothing reads the stack for now: a memory manager may move its blocks, but for rows that are still held."""
+        self._opened = self._rows = None
+
     def has_one_shape(self) -> bool:
         """Whether all rows are of one shape."""
-        return len({block.array.shape[1:] for block in self.blocks}) <= 1
+        return len({block.shape for block in self.blocks}) <= 1
+
+    def _array(self, block: DeviceBlock) -> Any:
+        if block.array is not None:
+            return block.array
+        if self._opened is not block:
+            # First the other one: there may be room for one alone.
+            self.rest()
+            assert block.saved is not None
+            self._opened, self._rows = block, block.saved.open()
+        return self._rows
 
     @staticmethod
     def of(library: ArrayLibrary, array: Any) -> DeviceStack:
         """A stack of an array's rows, which stay where they are."""
         stack = DeviceStack(library, array.dtype)
         if len(array):
-            stack.blocks.append(DeviceBlock(array, len(array), False))
+            stack.blocks.append(DeviceBlock(tuple(array.shape[1:]), len(array), len(array), False, array))
         return stack
 
 

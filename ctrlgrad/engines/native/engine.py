@@ -11,11 +11,11 @@ from typing import Any
 
 from ctrlgrad.engines.block_kernels import with_blocks
 from ctrlgrad.engines.chunk_loop import ChunkLoop
-from ctrlgrad.engines.chunks import current
 from ctrlgrad.engines.native.loop import NativeLoop
 from ctrlgrad.engines.reference import Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
 from ctrlgrad.ir import Node
+from ctrlgrad.memory.session import current
 
 
 class CompiledLoop:

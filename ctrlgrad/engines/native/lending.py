@@ -65,6 +65,7 @@ class LentStack:
             self.block = self.storage.open()
             if use.marks:
                 self._lend_marks(table)
+        assert self.block is not None
         table[self.place["rows"]] = self.block.ctypes.data
         table[self.place["length"]] = self.start
         table[self.place["capacity"]] = len(self.block)

@@ -33,7 +33,9 @@ class _Memory:
         nbytes = math.prod(self.shape) * self.dtype.itemsize
         if not nbytes:
             return np.empty(self.shape, self.dtype)
-        return np.frombuffer((ctypes.c_char * nbytes).from_address(address), self.dtype).reshape(self.shape)
+        raw: Any = (ctypes.c_char * nbytes).from_address(address)
+        found: np.ndarray = np.frombuffer(raw, self.dtype).reshape(self.shape)
+        return found
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class Outside:
         count = len(call.operands) + len(call.results)
         try:
             with np.errstate(all="ignore"):
-                call.run((ctypes.c_int64 * count).from_address(table))
+                call.run(list((ctypes.c_int64 * count).from_address(table)))
         except Exception as error:
             self.error = error
             return 1

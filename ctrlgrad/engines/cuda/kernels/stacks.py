@@ -161,10 +161,10 @@ def _to_tensor(node: Node) -> Kernel:
             context.counts.calls += 1
             return context.xp.zeros((0, *known), element.dtype)
         if isinstance(stack, DeviceStack) and len(stack.blocks) == 1:
-            return stack.blocks[0].rows
+            return stack.rows(stack.blocks[0])
         context.counts.calls += 1
         if isinstance(stack, DeviceStack):
-            return context.xp.concatenate([block.rows for block in stack.blocks])
+            return _joined(context, stack)
         known = next((v.shape for v in stack if v is not None), None)
         blank = None
         if any(v is None for v in stack):
@@ -172,6 +172,21 @@ def _to_tensor(node: Node) -> Kernel:
         return context.xp.stack([blank if v is None else v for v in stack])
 
     return kernel
+
+
+def _joined(context: Context, stack: DeviceStack) -> Any:
+    """All rows in one array."""
+    if not stack.is_managed:
+        return context.xp.concatenate([stack.rows(block) for block in stack.blocks])
+    # A block at a time: there may be room for one alone.
+    joined = context.library.empty((len(stack), *stack.blocks[0].shape), stack.dtype)
+    place = 0
+    for block in stack.blocks:
+        context.counts.calls += 1
+        joined[place : place + block.count] = stack.rows(block)
+        place += block.count
+    stack.rest()
+    return joined
 
 
 def _from_tensor(node: Node) -> Kernel:

@@ -1,0 +1,106 @@
+"""Running a chunk of a loop again, to have its blocks again: what a memory manager may do instead of keeping or
+copying them.
+
+A chunk is run again from a copy of the arrays and numbers that it began with, for exactly as many iterations. Values on
+the device are not overwritten as long as somebody holds them, so a state may be used again. The copies count as entry
+states, which is the manager's work, and not as values of the computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ctrlgrad.engines.chunks import Replaying
+from ctrlgrad.engines.cuda.context import Context, Speculation
+from ctrlgrad.engines.cuda.placement import DEVICE
+from ctrlgrad.engines.cuda.program import Program, Values
+from ctrlgrad.engines.cuda.roles import StackRoles
+from ctrlgrad.engines.cuda.saved import Place, PushedChunk
+from ctrlgrad.engines.cuda.stacks import DeviceStack
+from ctrlgrad.engines.reference import Run
+from ctrlgrad.memory.chunk import Chunk
+
+
+@dataclass(frozen=True)
+class EntryState:
+    """What a chunk starts from, beside what its loop captures; None for stacks that are pushed on."""
+
+    carry: tuple[Any, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(self.bytes_of, self.carry))
+
+    @staticmethod
+    def bytes_of(x: Any) -> int:
+        """What holding a carried value costs."""
+        return 0 if x is None or isinstance(x, list | DeviceStack) else int(x.nbytes)
+
+    @staticmethod
+    def of(carry: Sequence[Any], roles: StackRoles, context: Context) -> tuple[EntryState, int]:
+        """The state in which a carry is, and its bytes."""
+        assert context.memory is not None
+        kept = [None if i in roles.pushed else x for i, x in enumerate(carry)]
+        with context.memory.uncounted():
+            for i, x in enumerate(kept):
+                if context.library.is_array(x):
+                    context.counts.calls += 1
+                    kept[i] = context.xp.array(x)
+        state = EntryState(tuple(kept))
+        return state, state.nbytes
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a chunk ran: its iterations, and the rows that its stacks were expected to push, by position."""
+
+    iterations: int
+    expected: dict[int, int]
+
+
+@dataclass(eq=False)
+class BodyReplay:
+    """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.recompute.Recompute`."""
+
+    body: Program
+    shared: Values
+    roles: StackRoles
+    context: Context
+    is_masked: bool
+    # By the chunk's index.
+    ran: dict[int, Ran] = field(default_factory=dict)
+
+    def advance(self, state: EntryState, chunk: Chunk) -> EntryState:
+        """Run the chunk that began with a state, into its blocks; gives the state after it."""
+        memory, ran = self.context.memory, self.ran[chunk.index]
+        assert memory is not None
+        again = PushedChunk(memory, Replaying(chunk).begin(None), is_owner=False)
+        carry = list(state.carry)
+        for i, role in self.roles.pushed.items():
+            carry[i] = []
+            if role.place is DEVICE:
+                carry[i] = DeviceStack(memory.library, role.dtype)
+                if i in ran.expected:
+                    carry[i].pushing = Place(again, role.label, ran.expected[i])
+        # An iteration past the loop's end may fail again.
+        speculation = Speculation() if self.is_masked else None
+        context = replace(self.context, run=Run(iterations=[0]), speculation=speculation)
+        with memory.recorded():
+            for _ in range(ran.iterations):
+                arguments = [*self.shared, *carry]
+                carry = []
+                carry = self.body(arguments, context)
+                del arguments
+        after, _ = EntryState.of(carry, self.roles, context)
+        del carry
+        again.end()
+        again.seal()
+        return after
+
+    def copy_bytes(self, state: EntryState) -> int:
+        return state.nbytes
+
+
+__all__ = ["BodyReplay", "EntryState", "Ran"]

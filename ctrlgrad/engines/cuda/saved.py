@@ -1,0 +1,184 @@
+"""Blocks of stacks that a memory manager has: a chunk gets them, fills them and leaves them to the manager.
+
+A row is a view that its reader may hold for as long as it likes. So a block is open (resident, at its place) as long
+as an array of its rows or a view of one lives, and it is freed when no stack and no such array holds it: the array's
+memory holds a `Lease`, which tells the manager when it dies. What a loop carries out of a chunk is copied where it is a
+view into the chunk's own blocks; else the blocks could not leave.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.chunks import Chunk
+from ctrlgrad.engines.cuda.account import RunMemory
+from ctrlgrad.engines.cuda.stacks import DeviceBlock, DeviceStack
+from ctrlgrad.stacks.storage import Storage
+
+# Rows of a stack's first block in a chunk where nobody knows how many there will be.
+FIRST_ROWS = 4
+
+
+class Lease:
+    """Lives as long as an array of a block's rows. Where it pins the block, the block is closed with its end."""
+
+    __slots__ = ("__weakref__", "is_pinning", "saved")
+
+    def __init__(self, saved: Saved, is_pinning: bool) -> None:
+        self.saved, self.is_pinning = saved, is_pinning
+
+    def __del__(self) -> None:
+        if self.is_pinning:
+            self.saved.memory.later(self.saved.storage.close)
+
+
+class Saved:
+    """A block of the manager; freed with its last holder where it `is_owner`, which a chunk that runs again is not."""
+
+    __slots__ = ("_writing", "is_owner", "is_shared", "memory", "storage")
+
+    def __init__(self, memory: RunMemory, storage: Storage, is_owner: bool) -> None:
+        self.memory, self.storage, self.is_owner = memory, storage, is_owner
+        # Whether two stacks hold it, which may differ in how many rows they have.
+        self.is_shared = False
+        self._writing: weakref.ref[Lease] | None = None
+
+    def __del__(self) -> None:
+        if self.is_owner:
+            self.memory.later(self.storage.free)
+
+    def write(self) -> Any:
+        """The array of the rows, to be written to until the chunk is over."""
+        lease = Lease(self, False)
+        self._writing = weakref.ref(lease)
+        return self.memory.library.borrowed(self.storage.open(), lease)
+
+    def open(self) -> Any:
+        """The array of the rows, which stay where they are as long as it or a view of it lives."""
+        self.memory.settle()
+        return self.memory.library.borrowed(self.storage.open(), Lease(self, True))
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether somebody still has a row of those that were written."""
+        return self._writing is not None and self._writing() is not None
+
+    def stay(self) -> None:
+        """The chunk is over; where somebody still has a row, the block stays where it is until that is gone."""
+        lease = self._writing() if self._writing is not None else None
+        if lease is not None and not lease.is_pinning:
+            self.storage.open()
+            lease.is_pinning = True
+
+
+class Place:
+    """Where one stack gets its blocks in one chunk."""
+
+    def __init__(self, chunk: PushedChunk, label: str, expected: int) -> None:
+        self._chunk = chunk
+        self.label = label
+        # Rows that it will push in the chunk, as far as that is known; rows that it asked for so far; the most that
+        # it may ask for, where that is known.
+        self.expected = expected
+        self.rows = 0
+        self.most: int | None = None
+        self._blocks: list[DeviceBlock] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self._chunk.is_over
+
+    def enter(self, label: str, most: int) -> None:
+        """A loop inside is going to push at most so many rows."""
+        self.label, self.most = label, self.rows + most
+
+    def block(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceBlock:
+        """A block to push on."""
+        rows = self.expected - self.rows if self.rows < self.expected else max(FIRST_ROWS, self.rows)
+        if self.most is not None:
+            rows = max(1, min(rows, self.most - self.rows))
+        self.rows += rows
+        self._blocks.append(self._chunk.block(rows, shape, dtype, self.label))
+        return self._blocks[-1]
+
+    @property
+    def pushed(self) -> int:
+        """The rows that it has pushed so far."""
+        return sum(block.count for block in self._blocks)
+
+
+class PushedChunk:
+    """The blocks that are filled while a chunk runs, for the first time or, where it is not their owner, again."""
+
+    def __init__(self, memory: RunMemory, chunk: Chunk, is_owner: bool = True) -> None:
+        self.memory, self.chunk, self.is_owner = memory, chunk, is_owner
+        self.is_over = False
+        self._blocks: list[DeviceBlock] = []
+
+    def block(self, rows: int, shape: tuple[int, ...], dtype: np.dtype, label: str) -> DeviceBlock:
+        """A fresh block that counts."""
+        self.memory.settle()
+        saved = Saved(self.memory, self.chunk.block((rows, *shape), dtype, label), self.is_owner)
+        self._blocks.append(DeviceBlock(shape, rows, 0, True, saved.write(), saved))
+        return self._blocks[-1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that were pushed."""
+        return sum(block.count * math.prod(block.shape) * block.array.dtype.itemsize for block in self._blocks)
+
+    def detach(self, carry: list[Any]) -> int:
+        """Copy what lies in the chunk's blocks and is carried on. Answers how many copies that were."""
+        roots = {id(block.array) for block in self._blocks}
+        copies = 0
+        for holder, place in _arrays(carry):
+            x = holder[place]
+            if x is not None and id(getattr(x, "base", None)) in roots:
+                holder[place] = self.memory.library.xp.array(x)
+                copies += 1
+        return copies
+
+    def end(self) -> None:
+        """The chunk has run, and nothing is pushed on its blocks any more."""
+        self.is_over = True
+        for block in self._blocks:
+            saved = block.saved
+            assert saved is not None
+            if self.is_owner and not saved.is_shared:
+                saved.storage.shrink(block.count)
+            block.open, block.array = False, None
+
+    def seal(self) -> None:
+        """After `end`: leave the blocks to the manager. In a chunk that runs again it takes them by itself."""
+        blocks, self._blocks = self._blocks, []
+        # A block that somebody still reads must not leave in between.
+        with self.memory.manager.lock:
+            self.chunk.seal()
+            for block in blocks:
+                assert block.saved is not None
+                assert self.is_owner or not block.saved.is_in_use
+                block.saved.stay()
+
+    def discard(self) -> None:
+        """The chunk has failed."""
+        self.is_over = True
+        self._blocks.clear()
+        self.chunk.discard()
+
+
+def _arrays(carry: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """The places of the arrays that a loop carries: in the carry itself, and in lists of rows on the device."""
+    for place, x in enumerate(carry):
+        if isinstance(x, list):
+            if not any(isinstance(row, np.generic) for row in x[-1:]):
+                yield from ((x, number) for number in range(len(x)))
+        elif not isinstance(x, DeviceStack):
+            yield carry, place
+
+
+__all__ = ["FIRST_ROWS", "Lease", "Place", "PushedChunk", "Saved"]
