@@ -23,6 +23,7 @@ from ctrlgrad.memory.block import Allocation, Block, Reservation, Stored, shape_
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.chunk import Chunk, ChunkRecord, LoopRecord
 from ctrlgrad.memory.device import Device
+from ctrlgrad.memory.failures import raised
 from ctrlgrad.memory.keeper import StateKeeper
 from ctrlgrad.memory.ledger import Account
 from ctrlgrad.memory.loop import LoopMemory, Snapshot
@@ -272,7 +273,7 @@ class Manager:
             self.order.wait(first)
             if first.failure is not None:
                 self._settle()
-                raise first.failure
+                raise raised(first.failure)
 
     def _settle(self) -> None:
         """After a failure: let all streams come to rest, so that the next call finds none of its traces."""

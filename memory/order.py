@@ -59,7 +59,7 @@ class Order:
         try:
             mark.event.wait()
         except Exception as failure:
-            mark.failure = failure
+            mark.failure = failure.with_traceback(None)
         mark.seen = True
         self._note(Await("host", mark.number))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord
 from ctrlgrad.memory.device import Device, Event
+from ctrlgrad.memory.forecast import Forecast, Setting, forecast
 from ctrlgrad.memory.ledger import Account
 from ctrlgrad.memory.mover import Transfer
 from ctrlgrad.memory.plan import Way
@@ -106,6 +107,15 @@ class Planner:
         forward = loop.forward.value
         backward = loop.backward.value if loop.backward.value is not None else USUAL_BACKWARD * forward
         return ChunkTimes(forward * nbytes, backward * nbytes, out * nbytes, (into or out) * nbytes)
+
+    def forecast(
+        self, label: str, chunks: int, chunk_bytes: int, state_bytes: int, device_bytes: int
+    ) -> Forecast | None:
+        """What a run of a loop would be like, from what was measured; None where that does not suffice."""
+        times = self.times(label, chunk_bytes)
+        if times is None:
+            return None
+        return forecast(Setting(chunks, chunk_bytes, state_bytes, device_bytes, times, self.share))
 
     def _link(self, source: int, target: int) -> float | None:
         rate = self.links.get((source, target))

@@ -71,7 +71,7 @@ def _draw_tier(axes: Axes, tier: str, steps: Sequence[tuple[float, float]], limi
     size, unit = _byte_unit(max(highest, limit if limit is not None and limit < 4 * highest else 0))
     moments, values = [t for t, _ in steps], [nbytes / size for _, nbytes in steps]
     axes.fill_between(moments, values, step="post", color=color, alpha=0.35, linewidth=0)
-    axes.step(moments, values, where="post", color=color, linewidth=1.0)
+    axes.step(moments, values, where="post", color=color, linewidth=0.6)
     top = highest / size
     # A limit far above what was used would press the curve flat; then the title alone says it.
     if limit is not None and limit < 4 * highest:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
 from ctrlgrad.memory.block import Stored
+from ctrlgrad.memory.failures import raised
 from ctrlgrad.memory.notes import Notes
 from ctrlgrad.memory.order import Mark
 from ctrlgrad.memory.plan import Close, Open
@@ -73,11 +74,17 @@ class Reader:
         assert written is not None
         if written.stream != self._device.compute.name and not self._order.is_done(written):
             with self._notes.stalling(f"{stored.label} is on its way to the device"):
-                self._order.follow(self._device.compute, written)
+                try:
+                    self._order.follow(self._device.compute, written)
+                except Exception:
+                    # Where the host computes it has waited, and knows.
+                    self._order.wait(written)
+                    if written.failure is None:
+                        raise
             if not self._order.is_done(written):
                 self.unconfirmed.append(written)
         if written.failure is not None:
-            raise written.failure
+            raise raised(written.failure)
 
     def _forget_failed(self, stored: Stored) -> None:
         """After a failure: which copies of a block are bad."""
@@ -94,7 +101,7 @@ class Reader:
                 self.unconfirmed.append(mark)
             elif mark.failure is not None:
                 self.unconfirmed += waiting[place + 1 :]
-                raise mark.failure
+                raise raised(mark.failure)
 
     def synchronize(self) -> None:
         """Wait for the copies that computation was put behind; raise the first error among them."""

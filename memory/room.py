@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from ctrlgrad.errors import MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.block import Stored
 from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.failures import raised
 from ctrlgrad.memory.ledger import budget_error
 from ctrlgrad.memory.mover import Mover
 from ctrlgrad.memory.order import Mark
@@ -153,9 +154,9 @@ class Room:
                 break
             return True
         for stored in self.movable(level, keep):
-            slot = stored.slots[level]
-            assert slot is not None
-            for mark in self.slots.pending(slot):
+            lying = stored.slots[level]
+            assert lying is not None
+            for mark in self.slots.pending(lying):
                 self._wait_for(mark, f"{self.accounts[level].tier}: {stored.label} is on its way")
                 return True
             if self.mover.is_clean(stored, level):
@@ -176,7 +177,7 @@ class Room:
             if len(stored.failures) >= TRIES:
                 if self.recoverable(stored.chunk) and level == 0:
                     continue
-                raise stored.failures[-1]
+                raise raised(stored.failures[-1])
             if self.start_copy(stored, level):
                 return True
         return False
@@ -194,6 +195,9 @@ class Room:
             stored.chunk.reason = f"no room in the next tier: {error.problem}"
             self._statistics.fallbacks.append(f"{stored.label}: {stored.chunk.reason}")
             return level == 0
+        if stored.failures:
+            # Work that is put on a stream before its errors have been seen fails with it.
+            self.order.settle((self.mover.device.out, self.mover.device.disk))
         self.mover.copy_out(stored, level, target)
         return True
 

@@ -114,7 +114,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def remove_leftovers(directory: Path) -> list[Path]:
     """Remove this user's spill files whose owners have died; answer which."""
     removed = []
-    for path in sorted(directory.glob(f"{PREFIX}*")):
+    # Not by a pattern: the folder may hold very many other files.
+    with os.scandir(directory) as entries:
+        paths = sorted(Path(entry.path) for entry in entries if entry.name.startswith(PREFIX))
+    for path in paths:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:

@@ -20,6 +20,7 @@ from typing import Protocol, runtime_checkable
 
 from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.memory.device import Event
+from ctrlgrad.memory.failures import raised
 
 Work = Callable[[], None]
 
@@ -51,7 +52,7 @@ class WorkerEvent:
         self.settle()
         if self._failure is not None:
             self._queue.forgive(self._index)
-            raise self._failure.error
+            raise raised(self._failure.error)
 
     def settle(self) -> None:
         """Block until the worker has come by, with errors or without."""
@@ -62,7 +63,7 @@ class WorkerEvent:
         """As `wait`, from another stream: the error goes on to that stream, and the host has not seen it yet."""
         self.settle()
         if self._failure is not None:
-            raise self._failure.error
+            raise raised(self._failure.error)
 
     @property
     def failed(self) -> bool:

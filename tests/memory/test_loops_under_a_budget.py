@@ -50,8 +50,7 @@ def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
     with memory.budget() as session, checked():
         assert_same(run_on("native", graph, leaves), expected)
         limit = session.manager().stats.peak_bytes["device"]
-    while True:
-        limit //= 3
+    while limit := limit // 3:
         try:
             with memory.budget(device=limit) as session, checked():
                 assert_same(run_on("native", graph, leaves), expected)
@@ -200,9 +199,7 @@ def test_threads_share_a_session() -> None:
     found: list[Any] = []
     with memory.budget(device=16 << 20) as session:
         contexts = [copy_context() for _ in range(4)]
-        threads = [
-            threading.Thread(target=lambda c=c: c.run(lambda: found.append(step(w, xs)))) for c in contexts
-        ]
+        threads = [threading.Thread(target=lambda c=c: c.run(lambda: found.append(step(w, xs)))) for c in contexts]
         for thread in threads:
             thread.start()
         for thread in threads:

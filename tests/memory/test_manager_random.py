@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,12 +11,12 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from memory_cases.driving import WIDTH, Driver
 
-from ctrlgrad.errors import MemoryBudgetError
+from ctrlgrad.errors import CtrlgradError, MemoryBudgetError
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.checker import check
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.records import Recording
-from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.simulated import Fault, SimulatedDevice
 
 ROW = WIDTH * 8
 BYTES = np.dtype(np.uint8)
@@ -80,26 +82,47 @@ cases = st.builds(
 )
 
 
-def drive(case: Case, manager: Manager) -> None:
-    drivers = []
+def simulated(case: Case, faults: tuple[Fault, ...] = ()) -> SimulatedDevice:
+    return SimulatedDevice(
+        dict.fromkeys(("device", "host", "disk")[: case.tiers], 1 << 20),
+        bandwidth_out=case.bandwidth,
+        bandwidth_in=case.bandwidth * 2,
+        disk_bandwidth=case.bandwidth,
+        latency=case.latency,
+        blocking=case.blocking,
+        seed=case.seed or None,
+        delay=1e-4,
+        faults=faults,
+    )
+
+
+class Temporary:
+    """Bytes that are in use while a chunk runs."""
+
+    def __init__(self, manager: Manager, nbytes: int) -> None:
+        self.allocation = manager.allocate((nbytes,), BYTES, "temporary")
+
+    def close(self) -> None:
+        self.allocation.release()
+
+
+def drive(case: Case, manager: Manager, drivers: list[Driver]) -> None:
     for number, loop in enumerate(case.loops):
         driver = Driver(manager, loop.rows, 1.0, 2.0, loop.state_bytes, f"loop{number}", loop.shrink)
-        driver.start(swap=loop.swap, checkpoint=loop.checkpoint)
         drivers.append(driver)
+        driver.start(swap=loop.swap, checkpoint=loop.checkpoint)
     done = []
     for number, count in [*case.turns, *((n, 99) for n in range(len(drivers)))]:
         if number < len(drivers):
             driver = drivers[number]
             count = min(count, len(driver.rows) - len(driver.blocks))
-            temporary = manager.allocate((case.temporary,), BYTES, "temporary")
-            driver.forward(count)
-            temporary.release()
+            with contextlib.closing(Temporary(manager, case.temporary)):
+                driver.forward(count)
             done.append((driver, count, case.loops[number].join))
     for driver, count, join in reversed(done):
         while count:
-            temporary = manager.allocate((case.temporary,), BYTES, "temporary")
-            driver.backward(1, join=min(join, count))
-            temporary.release()
+            with contextlib.closing(Temporary(manager, case.temporary)):
+                driver.backward(1, join=min(join, count))
             count -= min(join, count)
     for driver in drivers:
         driver.settle()
@@ -116,24 +139,65 @@ def is_enough(case: Case) -> bool:
     return case.device >= need + case.temporary
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+faults = st.lists(
+    st.builds(
+        Fault, st.sampled_from(["fail", "corrupt", "kill"]), st.sampled_from(["out", "in", "disk"]), st.integers(1, 12)
+    )
+    | st.builds(Fault, st.just("refuse"), st.sampled_from(["device", "host", "disk"]), st.integers(1, 12)),
+    min_size=1,
+    max_size=3,
+).map(tuple)
+
+
+def is_judged(fault: Fault) -> bool:
+    """Bytes that change between device and host have no checksum; nobody can see it."""
+    return fault.kind != "corrupt" or fault.place == "disk"
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(cases, faults)
+def test_random_faults(case: Case, faults: tuple[Fault, ...]) -> None:
+    """Right values or an error of the library; after it nothing is held, and the manager goes on working."""
+    faults = tuple(fault for fault in faults if is_judged(fault))
+    device = simulated(case, faults)
+    recording = Recording()
+    manager = Manager(device, Budget(case.device, case.host), recording)
+    drivers: list[Driver] = []
+    try:
+        drive(case, manager, drivers)
+        event("no harm")
+    except CtrlgradError as error:
+        event(type(error).__name__)
+    for driver in drivers:
+        assert driver.memory is not None
+        driver.memory.abandon()
+    del driver, drivers
+    gc.collect()
+    # Three faults may still be to come; after them the manager works.
+    for _ in range(5):
+        again = Driver(manager, [[1]] * 3)
+        try:
+            again.run()
+            break
+        except CtrlgradError:
+            assert again.memory is not None
+            again.memory.abandon()
+    else:
+        assert case.device is not None and case.device < 1000
+    manager.close()
+    assert not any(manager.stats.used_bytes.values())
+    assert not any(tier.used for tier in device.tiers)
+    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases)
 def test_random_loops(case: Case) -> None:
-    capacities = dict.fromkeys(("device", "host", "disk")[: case.tiers], 1 << 20)
-    device = SimulatedDevice(
-        capacities,
-        bandwidth_out=case.bandwidth,
-        bandwidth_in=case.bandwidth * 2,
-        disk_bandwidth=case.bandwidth,
-        latency=case.latency,
-        blocking=case.blocking,
-        seed=case.seed or None,
-        delay=1e-4,
-    )
+    device = simulated(case)
     recording = Recording()
     manager = Manager(device, Budget(case.device, case.host), recording)
     try:
-        drive(case, manager)
+        drive(case, manager, [])
         event("enough")
         # Before the end of the manager, which would give back whatever was forgotten.
         assert not manager.room.chunks

@@ -117,6 +117,9 @@ def test_times_are_measured() -> None:
     assert times is not None
     assert times.forward == pytest.approx(1.0) and times.out == pytest.approx(2.0) and times.into == pytest.approx(2.0)
     assert times.backward == pytest.approx(2.0, rel=0.35)
+    found = result.manager.planner.forecast("loop", 30, CHUNK, STATE, 5 * CHUNK)
+    assert found is not None and found.seconds == pytest.approx(result.seconds, rel=0.15)
+    assert result.manager.planner.forecast("another loop", 30, CHUNK, STATE, 5 * CHUNK) is None
 
 
 def test_a_link_that_slows_down_is_measured_again() -> None:

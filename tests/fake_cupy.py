@@ -1,0 +1,265 @@
+"""CuPy's interface as far as `ctrlgrad.memory.cuda` uses it, on NumPy and threads, that checks the rules.
+
+A stream is a thread; an event is done when the thread reaches it. Memory has addresses. A block of device memory goes
+back to the arena when Python collects its pointer, as in CuPy, whatever still uses it: here it is filled with a pattern
+then, and a copy that reads or writes a block after that is noted in `broken`. So is pinned memory that is gone.
+
+`install` puts a fresh module in the place of `cupy`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import queue
+import random
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+GONE = 0xDD
+
+
+class CUDARuntimeError(RuntimeError):
+    """An error of CUDA."""
+
+
+class OutOfMemoryError(MemoryError):
+    """The card is full."""
+
+
+class Card:
+    """The state of the fake: what lives where, what was broken, what is to go wrong."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.live: dict[int, np.ndarray] = {}
+        # Memory that is gone stays mapped here, so that no address comes twice.
+        self.graveyard: list[np.ndarray] = []
+        self.broken: list[str] = []
+        self.capacity = 1 << 30
+        self.pinned_limit = 1 << 30
+        self.device_bytes = 0
+        self.pinned_bytes = 0
+        self.allocated: list[int] = []
+        self.pinned: list[int] = []
+        self.delays = random.Random(0)
+        self.delay = 0.0
+        # The next copies fail so often.
+        self.failures = 0
+        self.current = threading.local()
+
+    def place(self, nbytes: int) -> np.ndarray:
+        data = np.full(nbytes, 0xFF, np.uint8)
+        with self.lock:
+            self.live[data.ctypes.data] = data
+        return data
+
+    def remove(self, data: np.ndarray) -> None:
+        with self.lock:
+            del self.live[data.ctypes.data]
+            data.fill(GONE)
+            self.graveyard.append(data)
+
+    def bytes_at(self, address: int, nbytes: int, what: str) -> np.ndarray | None:
+        with self.lock:
+            starts = sorted(self.live)
+            position = bisect.bisect_right(starts, address) - 1
+            if position >= 0:
+                data = self.live[starts[position]]
+                offset = address - starts[position]
+                if offset + nbytes <= data.nbytes:
+                    return data[offset : offset + nbytes]
+            self.broken.append(f"{what} of {nbytes} bytes that do not live")
+            return None
+
+    def stream(self) -> Any:
+        return getattr(self.current, "stream", None)
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> Card:
+    """A fresh fake as the module `cupy`."""
+    card = Card()
+    monkeypatch.setitem(sys.modules, "cupy", module(card))
+    return card
+
+
+def module(card: Card) -> types.ModuleType:
+    """The module; its classes belong to one card."""
+
+    class Event:
+        def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
+            self.disable_timing = disable_timing
+            self.reached = threading.Event()
+            self.recorded = False
+            self.moment = 0.0
+            self.failed = False
+
+        @property
+        def done(self) -> bool:
+            return not self.recorded or self.reached.is_set()
+
+        def record(self, stream: Stream) -> None:
+            self.recorded = True
+            stream.put(lambda: self.reach(stream))
+
+        def reach(self, stream: Stream) -> None:
+            self.moment = time.perf_counter()
+            self.failed = stream.failed
+            self.reached.set()
+
+        def synchronize(self) -> None:
+            if self.recorded:
+                self.reached.wait()
+            if self.failed:
+                raise CUDARuntimeError("cudaErrorUnknown: an earlier copy failed")
+
+    class Stream:
+        def __init__(self, non_blocking: bool = False) -> None:
+            assert non_blocking, "a blocking stream synchronises with the legacy default stream"
+            self.work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+            self.failed = False
+            self.before: list[Any] = []
+            self.ptr = id(self)
+            streams[self.ptr] = self
+            threading.Thread(target=self.serve, daemon=True).start()
+
+        def serve(self) -> None:
+            while (work := self.work.get()) is not None:
+                if card.delay and card.delays.random() < 0.5:
+                    time.sleep(card.delay * card.delays.random())
+                work()
+                del work
+
+        def put(self, work: Callable[[], None]) -> None:
+            self.work.put(work)
+
+        def wait_event(self, event: Event) -> None:
+            if event.recorded:
+                self.put(lambda: (event.reached.wait(), None)[1])
+
+        def launch_host_func(self, callback: Callable[[Any], None], arg: Any) -> None:
+            self.put(lambda: callback(arg))
+
+        def synchronize(self) -> None:
+            event = Event(disable_timing=True)
+            event.record(self)
+            event.synchronize()
+
+        def __enter__(self) -> Stream:
+            self.before.append(card.stream())
+            card.current.stream = self
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            card.current.stream = self.before.pop()
+
+    streams: dict[int, Stream] = {}
+
+    class Device:
+        def __init__(self, number: int) -> None:
+            assert number == 0
+
+        def __enter__(self) -> Device:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    class Memory:
+        """Collected: the bytes are in the arena again, whoever still copies them."""
+
+        def __init__(self, size: int) -> None:
+            self.data = card.place(size)
+            card.device_bytes += size
+
+        def __del__(self) -> None:
+            card.device_bytes -= self.data.nbytes
+            card.remove(self.data)
+
+    class MemoryPointer:
+        def __init__(self, mem: Memory, offset: int) -> None:
+            self.mem = mem
+            self.ptr = mem.data.ctypes.data + offset
+
+    def alloc(size: int) -> MemoryPointer:
+        assert card.stream() is not None, "allocated outside of a stream: the default stream's arena"
+        if card.device_bytes + size > card.capacity:
+            raise OutOfMemoryError(f"out of memory allocating {size} bytes")
+        card.allocated.append(size)
+        return MemoryPointer(Memory(size), 0)
+
+    class PinnedMemory:
+        def __init__(self, size: int, flags: int = 0) -> None:
+            if card.pinned_bytes + size > card.pinned_limit:
+                raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
+            self.data = card.place(size)
+            card.pinned_bytes += size
+            card.pinned.append(size)
+
+        def __del__(self) -> None:
+            if hasattr(self, "data"):
+                card.pinned_bytes -= self.data.nbytes
+                card.remove(self.data)
+
+    class PinnedMemoryPointer(np.ndarray):
+        """An array, as the interface asks for a buffer."""
+
+        def __new__(cls, mem: PinnedMemory, offset: int) -> PinnedMemoryPointer:
+            made = mem.data[offset:].view(cls)
+            made.mem = mem
+            made.ptr = mem.data.ctypes.data + offset
+            return made
+
+    def memcpy_async(target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        assert kind in (1, 2)
+
+        def run() -> None:
+            if card.failures:
+                card.failures -= 1
+                streams[stream].failed = True
+                return
+            read = card.bytes_at(source, nbytes, "read")
+            written = card.bytes_at(target, nbytes, "write")
+            if read is not None and written is not None:
+                written[:] = read
+
+        streams[stream].put(run)
+
+    def elapsed(start: Event, end: Event) -> float:
+        assert not start.disable_timing
+        assert not end.disable_timing
+        return (end.moment - start.moment) * 1e3
+
+    def array(shape: Sequence[int], dtype: Any, memptr: MemoryPointer) -> np.ndarray:
+        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        return memptr.mem.data[:nbytes].view(dtype).reshape(shape)
+
+    runtime = types.SimpleNamespace(
+        CUDARuntimeError=CUDARuntimeError,
+        getDeviceCount=lambda: 1,
+        hostAllocPortable=1,
+        memcpyAsync=memcpy_async,
+        memcpyDeviceToHost=2,
+        memcpyHostToDevice=1,
+        memGetInfo=lambda: (card.capacity - card.device_bytes, card.capacity),
+    )
+    made = types.ModuleType("cupy")
+    made.ndarray = array  # type: ignore[attr-defined]
+    made.cuda = types.SimpleNamespace(  # type: ignore[attr-defined]
+        Device=Device,
+        Event=Event,
+        PinnedMemory=PinnedMemory,
+        PinnedMemoryPointer=PinnedMemoryPointer,
+        Stream=Stream,
+        alloc=alloc,
+        get_elapsed_time=elapsed,
+        memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+        runtime=runtime,
+    )
+    return made
