@@ -338,8 +338,10 @@ def function(
 
     Args:
         fn: takes and returns pytrees of arrays and numbers. Leaves of other types are part of the signature.
-        engine: "reference"; "cuda" to run on a GPU by CuPy, on NumPy or CuPy arrays; "native" to compile every loop to machine code that has a native form; "auto" to compile
-            loops once they have run long enough for it to pay; what `ctrlgrad.options` says, if left out.
+        engine: "reference"; "native" to compile every loop to machine code that has a native form; "auto" to compile
+            loops once they have run long enough for it to pay; "cuda" to run on a GPU by CuPy, on NumPy or CuPy arrays;
+            "dataflow" to run asynchronously on several devices (`ctrlgrad.device`); what `ctrlgrad.options` says, if
+            left out.
         signature: one `TensorSpec` (or pytree of them) per positional argument; None for an unknown dimension.
         name: how the graph is called.
         autograph: whether Python's `if`, `while`, `for`, `and`, `or` and `not` on traced tensors become `cond` and

@@ -39,8 +39,8 @@ from ctrlgrad.memory.records import Phase, Recording
 from ctrlgrad.memory.recoverer import Recoverer
 from ctrlgrad.memory.room import Room
 from ctrlgrad.memory.slots import Slot, Slots
-from ctrlgrad.memory.states import States
 from ctrlgrad.memory.statistics import Statistics
+from ctrlgrad.memory.ways import loop_record
 
 # Chunks of computation that may be issued before the first of them is done.
 AHEAD = 2
@@ -160,28 +160,11 @@ class Manager:
         planner chooses. `checkpoint`: True: blocks are computed again, from entry states that the manager thins; a
         number: from at most so many states; None: the planner chooses; False: never. Computing again needs `recompute`.
         """
-        limit = checkpoint if isinstance(checkpoint, int) and not isinstance(checkpoint, bool) else None
-        if limit is not None and limit < 1:
-            raise ExecutionError(f"loop {label!r}: checkpoint={limit}", expected="at least one state")
-        wants_recompute = checkpoint is not None and checkpoint is not False
-        if wants_recompute and recompute is None:
-            raise ExecutionError(f"loop {label!r}: checkpoint={checkpoint!r} for a loop that cannot be run again")
-        may_recompute = recompute is not None and (wants_recompute or (checkpoint is None and swap is None))
-        may_copy = len(self.accounts) > 1 and swap is not False and not (wants_recompute and swap is None)
         if swap is True and len(self.accounts) == 1:
             self.stats.fallbacks.append(f"{label}: swap_memory=True on a device without a second tier")
-        if swap is True and not wants_recompute:
-            may_recompute = False
         is_limited = self.accounts[0].limit is not None
-        record = LoopRecord(
-            next(self._loops),
-            label,
-            may_copy,
-            recompute if may_recompute and (is_limited or wants_recompute) else None,
-            States(limit),
-            is_mixed=may_copy and may_recompute and is_limited,
-            drops_eagerly=wants_recompute and not is_limited,
-        )
+        tiers = len(self.accounts)
+        record = loop_record(next(self._loops), label, swap, checkpoint, recompute, tiers=tiers, is_limited=is_limited)
         return LoopMemory(self, record)
 
     def wants_state(self, loop: LoopRecord) -> bool:

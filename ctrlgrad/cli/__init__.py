@@ -72,6 +72,8 @@ def train(
 ) -> None:
     """Train a character model on lines of text; the loss is one data-dependent loop.
 
+    With mpirun -n N in front (needs the extra mpi), N processes share every batch, and the run is the same.
+
     Exit codes: 0 done; 1 the check failed or training diverged; 2 unusable input; 130 stopped by Ctrl-C.
     """
     from ctrlgrad.cli.errors import reported  # loads rich and the library
@@ -181,6 +183,7 @@ def main() -> None:
     """The console script."""
     if "train" in sys.argv[1:2]:
         _use_one_thread_per_product()
+        _let_rank_0_speak()
     app(prog_name="ctrlgrad")
 
 
@@ -195,3 +198,12 @@ def _use_one_thread_per_product() -> None:
     os.environ.update(dict.fromkeys(_THREAD_VARIABLES, "1"))
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _let_rank_0_speak() -> None:
+    """Under `mpirun` silence every rank but 0, which all fail alike until they have found each other."""
+    from ctrlgrad.mpi.launch import launched
+
+    launch = launched()
+    if launch is not None and launch.rank > 0:
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for as long as the process lives

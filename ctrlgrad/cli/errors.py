@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,9 +13,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ctrlgrad.errors import CtrlgradError, ExecutionError, GradientMismatch
+from ctrlgrad.mpi.watch import FAILED, STOPPED, Ending
 from ctrlgrad.train.trainer import Interrupted
 
-FAILED, BAD_INPUT, STOPPED = 1, 2, 130
+BAD_INPUT = 2
 
 
 @contextmanager
@@ -22,19 +24,29 @@ def reported() -> Iterator[None]:
     """Turn the library's errors and Ctrl-C into a message and an exit code; a defect's traceback passes."""
     try:
         yield
-    except Interrupted as stop:
-        told = f"after step {stop.step}; the checkpoint is {stop.path}\n  try: the same command with --resume"
-        print_error("Stopped", told)
-        raise typer.Exit(STOPPED) from None
-    except KeyboardInterrupt:
-        print_error("Stopped", "by Ctrl-C; what was written before is as it was")
-        raise typer.Exit(STOPPED) from None
+    except (Interrupted, KeyboardInterrupt, CtrlgradError) as error:
+        ending = ending_of(error)
+        print_error(ending.title, ending.text)
+        raise typer.Exit(ending.code) from None
     except BrokenPipeError:
         sys.stderr.close()  # whoever read the output has gone: there is nobody to tell
         raise typer.Exit(FAILED) from None
-    except CtrlgradError as error:
-        print_error("Error", str(error))
-        raise typer.Exit(FAILED if isinstance(error, ExecutionError | GradientMismatch) else BAD_INPUT) from None
+
+
+def ending_of(error: BaseException) -> Ending:
+    """What the user is told of an error, and the exit code; of a defect, its traceback."""
+    if isinstance(error, Interrupted):
+        return error.ending
+    if isinstance(error, KeyboardInterrupt):
+        return Ending("Stopped", "by Ctrl-C; what was written before is as it was", STOPPED)
+    if isinstance(error, CtrlgradError):
+        failed = isinstance(error, ExecutionError | GradientMismatch)
+        return Ending("Error", str(error), FAILED if failed else BAD_INPUT)
+    return Ending("Error", "".join(traceback.format_exception(error)).rstrip(), FAILED)
+
+
+def print_ending(ending: Ending) -> None:
+    print_error(ending.title, ending.text)
 
 
 def print_error(title: str, text: str) -> None:

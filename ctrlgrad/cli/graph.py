@@ -9,8 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import ctrlgrad as cg
-from ctrlgrad import dataflow
 from ctrlgrad.cli.target import load_target
+from ctrlgrad.dataflow import Settings, lower
+from ctrlgrad.dataflow.dot import format_flat_dot, format_partition_dot
+from ctrlgrad.dataflow.engine import partitioned
+from ctrlgrad.dataflow.printer import format_flat
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, format_graph
 from ctrlgrad.ir.dot import format_dot
@@ -37,12 +40,12 @@ def graph_text(text: str, *, grad: bool, dot: bool, sources: bool, stage: str = 
     arguments = target.example_args(", for their dtypes and shapes")
     graph = target.guarded(f"tracing {target.name}", lambda: _trace(target.fn, arguments, grad))
     if stage == "lowered":
-        flat = dataflow.lower(graph)
-        return dataflow.format_flat_dot(flat) if dot else dataflow.format_flat(flat)
+        flat = lower(graph)
+        return format_flat_dot(flat) if dot else format_flat(flat)
     if stage == "partitioned":
-        split = dataflow.partitioned(graph, dataflow.current_settings())
+        split = partitioned(graph, Settings())
         if dot:
-            return dataflow.format_partition_dot(split)
+            return format_partition_dot(split)
         return "\n\n".join(f"{device}\n\n{part.graph}" for device, part in split.parts.items())
     return format_dot(graph, sources=sources) if dot else format_graph(graph, sources=sources)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Table
 from rich.text import Text
 
-from ctrlgrad.cli.errors import FAILED, print_error
+from ctrlgrad.cli.errors import ending_of, print_ending
 from ctrlgrad.engines import has_native
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.errors import GradientMismatch, UserInputError
 from ctrlgrad.memory import parse_size
+from ctrlgrad.mpi.launch import join, launched
 from ctrlgrad.train import corpus, metrics, trainer
 from ctrlgrad.train.metrics import Metrics, Summary
+from ctrlgrad.train.ranks import Alone, Ranks, Together
 from ctrlgrad.train.settings import Settings
 from ctrlgrad.train.trainer import Job
 from ctrlgrad.train.verification import Comparison, compare_with_jax
@@ -38,37 +41,80 @@ def train_and_report(
     as_json: bool,
     profile: bool = False,
 ) -> None:
-    """Run `ctrlgrad train`; raises the library's errors, `Interrupted`, and `typer.Exit` where the check fails."""
-    console = Console(quiet=as_json)
-    settings = _settings(options)
-    out = _folder(out, resume)
-    trainer.check_folder(out, resume)
-    text_corpus = corpus.load(text, settings.batch)
+    """Run `ctrlgrad train`; raises the library's errors, and `Interrupted`.
+
+    Under `mpirun` every rank runs this. What goes wrong then ends all processes, with one message and one exit code.
+    """
+    with _ranks() as ranks:
+        # Where mpirun's output goes, the ranks cannot tell: it gives them a terminal of its own.
+        console = Console(quiet=as_json or ranks.rank > 0, force_terminal=False if ranks.size > 1 else None)
+        # Rank 0 goes first, so that what is wrong with the options or the text is found, and told, by it alone.
+        if ranks.rank == 0:
+            settings = _settings(options)
+            out = _folder(out, resume)
+            trainer.check_folder(out, resume)
+            text_corpus = _corpus(text, settings, profile)
+        ranks.from_first(lambda: b"go on")
+        if ranks.rank > 0:
+            settings = _settings(options)
+            out = Path()  # of which only rank 0 makes use
+            text_corpus = _corpus(text, settings, profile)
+        ranks.check_same("options and text", repr((settings, text_corpus.fingerprint)).encode())
+        job = trainer.prepare(settings, text_corpus, out, resume, profile, ranks)
+        console.print(_headline(job), highlight=False)
+        if verify:
+            job = job.with_verified(bool(ranks.from_first(lambda: _verified(job, console, as_json))))
+        with _progress(console, job) as on_step:
+            summary, state = trainer.run(job, on_step)
+        if ranks.rank > 0:
+            return
+        if as_json:
+            typer.echo(summary.json())
+            return
+        _print_summary(console, job, summary)
+        for number in range(SAMPLES):
+            console.print(Text("  " + trainer.sample(job, state.params, number)), soft_wrap=True)
+
+
+@contextmanager
+def _ranks() -> Iterator[Ranks]:
+    """This process, or all that `mpirun` has started; whatever ends one of them ends all."""
+    launch = launched()
+    if launch is None:
+        yield Alone()
+        return
+    joined = join()
+    # Up to here every rank fails alike, and rank 0 alone speaks (see `ctrlgrad.cli.main`).
+    sys.stderr = sys.__stderr__
+    watch = joined.watch
+    watch.show = print_ending
+    watch.advice = "the same command with --resume"
+    watch.catch_signals()
+    try:
+        yield Together(joined.world, watch)
+    except BaseException as error:  # whatever it is, the other ranks wait for this one
+        watch.fail(ending_of(error))
+
+
+def _corpus(text: Path | None, settings: Settings, profile: bool) -> corpus.Corpus:
     if profile and settings.engine != "native":
         raise UserInputError(
             "--profile: only the native engine records where bytes are",
             expected="--engine native, with numba and scipy installed",
             got=f"--engine {settings.engine}",
         )
-    job = trainer.prepare(settings, text_corpus, out, resume, profile)
-    console.print(_headline(job), highlight=False)
-    if verify:
-        comparison = compare_with_jax(job)
-        console.print(_table(comparison))
-        job = job.with_verified(comparison.agrees)
-        if not comparison.agrees:
-            if as_json:
-                typer.echo(_nothing_trained(job).json())
-            print_error("Error", f"the gradient disagrees with JAX's: {comparison.worst}\n  nothing was trained")
-            raise typer.Exit(FAILED)
-    with _progress(console, job) as on_step:
-        summary, state = trainer.run(job, on_step)
-    if as_json:
-        typer.echo(summary.json())
-        return
-    _print_summary(console, job, summary)
-    for number in range(SAMPLES):
-        console.print(Text("  " + trainer.sample(job, state.params, number)), soft_wrap=True)
+    return corpus.load(text, settings.batch)
+
+
+def _verified(job: Job, console: Console, as_json: bool) -> bytes:
+    """Compare a gradient with JAX's and show it; raises `GradientMismatch` where they disagree."""
+    comparison = compare_with_jax(job)
+    console.print(_table(comparison))
+    if not comparison.agrees:
+        if as_json:
+            typer.echo(_nothing_trained(job).json())
+        raise GradientMismatch(f"the gradient disagrees with JAX's: {comparison.worst}\n  nothing was trained")
+    return b"agrees"
 
 
 def _settings(options: Mapping[str, Any]) -> Settings:
@@ -97,8 +143,9 @@ def _headline(job: Job) -> str:
     s, c = job.settings, job.corpus
     shape = f"{s.layers} x {s.cell} of {s.hidden}" if s.layers > 1 else f"{s.cell} of {s.hidden}"
     start = f" from step {job.state.step}" if job.state.step else ""
+    over = f" over {job.ranks.size} ranks" if job.ranks.size > 1 else ""
     return (
-        f"Training {shape} on {len(c.train)} lines ({c.symbols} symbols), {s.batch} a step, "
+        f"Training {shape} on {len(c.train)} lines ({c.symbols} symbols), {s.batch} a step{over}, "
         f"{s.steps} steps{start}; {len(c.validation)} lines for validation. Results go to {job.out}"
     )
 

@@ -17,41 +17,22 @@ Large-Scale Machine Learning", EuroSys 2018 (arXiv 1805.01772).
 
 from ctrlgrad.dataflow.builder import FlatBuilder
 from ctrlgrad.dataflow.devices import device
-from ctrlgrad.dataflow.dot import format_flat_dot, format_partition_dot
-from ctrlgrad.dataflow.engine import Outcome, partitioned, placed, prepare, run_flat, run_prepared
+from ctrlgrad.dataflow.engine import run_flat
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
 from ctrlgrad.dataflow.lowering import lower
-from ctrlgrad.dataflow.partition import Partition, partition
-from ctrlgrad.dataflow.placement import place
-from ctrlgrad.dataflow.printer import format_flat
 from ctrlgrad.dataflow.recorder import Recorder
-from ctrlgrad.dataflow.settings import Settings, current_settings, settings
-from ctrlgrad.dataflow.transport import Message, Transport
+from ctrlgrad.dataflow.settings import Settings, settings
 from ctrlgrad.dataflow.verifier import verify_flat
 
 __all__ = [
     "FlatBuilder",
     "FlatGraph",
     "FlatNode",
-    "Message",
-    "Outcome",
-    "Partition",
     "Recorder",
     "Settings",
-    "Transport",
-    "current_settings",
     "device",
-    "format_flat",
-    "format_flat_dot",
-    "format_partition_dot",
     "lower",
-    "partition",
-    "partitioned",
-    "place",
-    "placed",
-    "prepare",
     "run_flat",
-    "run_prepared",
     "settings",
     "verify_flat",
 ]

@@ -1,7 +1,7 @@
 """Products single-threaded while several devices compute: a thread per device is what uses the cores.
 
-BLAS libraries have one number of threads per process, so it is set for as long as any such run lasts and put back at the
-end; runs at once share one setting. OpenBLAS's call for the calling thread alone changes the number of all, too.
+BLAS libraries have one number of threads per process, so it is set for as long as any such run lasts and put back at
+the end; runs at once share one setting. OpenBLAS's call for the calling thread alone changes the number of all, too.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class _Cutter:
     def _levels(self) -> dict[FlatNode, int]:
         """How many control nodes and other clusters lie before each node at the most.
 
-        Every path from one cluster to another raises the level, so clusters of one level never wait for each other. What
-        leaves a loop comes after all that enters it, whichever carry it is of.
+        Every path from one cluster to another raises the level, so clusters of one level never wait for each other.
+        What leaves a loop comes after all that enters it, whichever carry it is of.
         """
         nodes = [node for node in self.graph.nodes if node.op != "constant"]
         levels: dict[FlatNode, int] = dict.fromkeys(nodes, 0)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ctrlgrad import memory
 from ctrlgrad.dataflow.blas_threads import single_threaded_products
 from ctrlgrad.dataflow.clusters import cluster
 from ctrlgrad.dataflow.devices import check_devices, local_devices
@@ -26,15 +27,16 @@ from ctrlgrad.dataflow.partition import Edge, Partition, partition
 from ctrlgrad.dataflow.placement import as_written, place
 from ctrlgrad.dataflow.plan import DevicePlan, make_plan
 from ctrlgrad.dataflow.settings import Settings, current_settings
-from ctrlgrad.dataflow.transport import Exchange, StoppedError, StuckError
+from ctrlgrad.dataflow.transport import Exchange, StoppedError, StuckError, Transport
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.dataflow.whole_loops import whole_loops
 from ctrlgrad.engines import kernels_of, register_engine
 from ctrlgrad.engines.auto import has_native
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run
-from ctrlgrad.errors import ExecutionError
+from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.ir import Graph
+from ctrlgrad.source import here
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,14 @@ def _kernels(settings: Settings) -> Kernels:
 
 def run_dataflow(graph: Graph, arguments: Sequence[Any], check_nans: bool = False) -> list[Any]:
     """The outputs of a structured graph, run as the current settings say."""
+    if memory.current() is not None:
+        raise UserInputError(
+            "memory: the dataflow engine keeps every saved value where it is, whatever the budget",
+            source=here(),
+            expected="the native engine, for budgets and profiles",
+            got="engine='dataflow'",
+            hint="use engine='native', or call outside of ctrlgrad.memory.budget",
+        )
     return run_prepared(prepare(graph, current_settings()), arguments, current_settings(), check_nans=check_nans)
 
 
@@ -100,6 +110,12 @@ def run_flat(graph: FlatGraph, arguments: Sequence[Any]) -> list[Any]:
         VerificationError: the graph breaks a rule of `ctrlgrad.dataflow.verifier`.
         UserInputError: a node is on a device that does not exist.
         ExecutionError: an op fails, an output is dead, or the run cannot go on; the error says where.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> from ctrlgrad.dataflow import lower, run_flat
+    >>> flat = lower(cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 3, 0)).graph(3))
+    >>> print(run_flat(flat, [np.int64(7)])[0])
+    9
     """
     return run_prepared(prepare(graph, current_settings()), arguments, current_settings())
 
@@ -154,6 +170,8 @@ def _delay(settings: Settings) -> Callable[[Edge], float] | None:
 def _run_together(executors: dict[str, Executor], exchange: Exchange, arguments: list[Any]) -> None:
     """A thread per device, until all are done or one fails."""
     failures: list[BaseException] = []
+    ended: list[str] = []
+    one_ended = threading.Semaphore(0)
 
     def stop() -> None:
         for executor in executors.values():
@@ -162,46 +180,49 @@ def _run_together(executors: dict[str, Executor], exchange: Exchange, arguments:
 
     def work(name: str) -> None:
         try:
-            _work(executors[name], exchange, name, arguments)
+            drive(executors[name], exchange.boxes[name], arguments)
         except StoppedError:
             pass
         except BaseException as error:  # handed to the caller's thread, whatever it is
             failures.append(error)
             stop()
+        finally:
+            ended.append(name)
+            one_ended.release()
 
-    threads = [
-        threading.Thread(
-            target=contextvars.copy_context().run, args=(work, name), name=f"ctrlgrad {name}", daemon=True
-        )
-        for name in executors
-    ]
+    def wait(number: int) -> None:
+        # Not Thread.join: interrupted by Ctrl-C, it takes the thread for ended (Python 3.11).
+        while len(ended) < number:
+            one_ended.acquire()
+
+    started = 0
     with single_threaded_products():
-        for thread in threads:
-            thread.start()
         try:
-            for thread in threads:
-                thread.join()
+            for name in executors:
+                run = contextvars.copy_context().run
+                threading.Thread(target=run, args=(work, name), name=f"ctrlgrad {name}", daemon=True).start()
+                started += 1
+            wait(started)
         except BaseException:
             stop()
-            for thread in threads:
-                thread.join()
+            wait(started)
             raise
     if failures:
         found = next((f for f in failures if not isinstance(f, StuckError)), None)
         raise _stuck(executors) if found is None else found
 
 
-def _work(executor: Executor, exchange: Exchange, name: str, arguments: list[Any]) -> None:
-    box = exchange.boxes[name]
+def drive(executor: Executor, transport: Transport, arguments: Sequence[Any]) -> None:
+    """Run one device's part to its end, with messages as they come."""
     executor.start(arguments)
     executor.drain()
     while not executor.finished:
-        messages = box.receive()
+        messages = transport.receive()
         messages.reverse()
         while messages:
             executor.accept(messages.pop())
         executor.drain()
-    box.done()
+    transport.done()
 
 
 def _stuck(executors: dict[str, Executor]) -> ExecutionError:
@@ -217,4 +238,14 @@ def _stuck(executors: dict[str, Executor]) -> ExecutionError:
 
 register_engine("dataflow", run_dataflow)
 
-__all__ = ["Outcome", "Prepared", "partitioned", "placed", "prepare", "run_dataflow", "run_flat", "run_prepared"]
+__all__ = [
+    "Outcome",
+    "Prepared",
+    "drive",
+    "partitioned",
+    "placed",
+    "prepare",
+    "run_dataflow",
+    "run_flat",
+    "run_prepared",
+]

@@ -217,7 +217,7 @@ class Executor:
         waiting, frame.waiting = frame.waiting, []
         before = frame.newest
         following = frame.begin_next()
-        if not before.left:
+        if before is frame.oldest and not before.left:
             # It was kept as the oldest, done, until there was one after it.
             frame.oldest = following
         self.begun(following)
@@ -252,9 +252,9 @@ class Executor:
     def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
         assert self.sender is not None
         self.counts.sent += 1
-        self.sender.send(edge, tag, dead, value)
         if self.recorder is not None:
             self.recorder.sent(self.plan.device, edge, tag)
+        self.sender.send(edge, tag, dead, value)
 
     def accept(self, message: Message) -> None:
         """Take a message in."""
@@ -317,8 +317,10 @@ def _waiting(frame: FrameRun, found: list[str], device: str) -> None:
             _waiting(child, found, device)
         iteration = iteration.next
     for edge, done in frame.reported.items():
-        if frame.total is not None and done != frame.total:
-            found.append(f"{frame.plan.name} on {device} waits for the report on edge {edge}: {done} of {frame.total}")
+        if frame.total is not None and frame.reports != frame.reports_in_all:
+            found.append(
+                f"{frame.plan.name} on {device} waits for reports on edge {edge}: {done} of {frame.total} done"
+            )
 
 
 def _missing(step: Step, iteration: Iteration) -> str:

@@ -7,7 +7,8 @@
     Exit(d)           -> d in the parent frame
 
 `LoopCond` marks the predicate of a frame. `Send` and `Recv` are the two ends of an edge between devices. `Cluster` is
-several ordinary ops that run as one piece, the nodes of its region. Every other node is an ordinary op of `ctrlgrad.ops`.
+several ordinary ops that run as one piece, the nodes of its region. Every other node is an ordinary op of
+`ctrlgrad.ops`.
 
 Nodes stand in an order in which every operand is defined before it is used, but for the second operand of a loop's
 Merge, which a NextIteration defines later. A node may also wait for values that it does not take: `controls`, whose
@@ -114,9 +115,7 @@ def is_loop_merge(node: FlatNode, made_by: Mapping[Value, FlatNode]) -> bool:
     return back is not None and back.op == NEXT_ITERATION
 
 
-def carry_switches(
-    head: FlatNode, condition: FlatNode, taken_by: Mapping[Value, Sequence[FlatNode]]
-) -> list[FlatNode]:
+def carry_switches(head: FlatNode, condition: FlatNode, taken_by: Mapping[Value, Sequence[FlatNode]]) -> list[FlatNode]:
     """The Switches of a loop's carry, by its Merge: of the Merge itself, or of what the condition made of it.
 
     What the condition makes anew is the token of effects alone.

@@ -11,9 +11,9 @@ A `while` becomes a frame of its own, with a constant Enter per capture and, per
 What must happen only where a branch is taken, or an iteration follows, takes a value that is dead otherwise. What takes
 none, such as a constant, gets a control edge from the region's pivot: a value that is alive exactly when the region is.
 
-Effects are values here too: an op with an effect takes a token and gives the next, which loops carry and branches switch, so callbacks
-come in the order in which they stand. An op that may overwrite its operand comes after its readers (`orders`), where
-they stand before it: reading costs no copy. `call` nodes are replaced by what they compute.
+Effects are values here too: an op with an effect takes a token and gives the next, which loops carry and branches
+switch, so callbacks come in the order in which they stand. An op that may overwrite its operand comes after its readers
+(`orders`), where they stand before it: reading costs no copy. `call` nodes are replaced by what they compute.
 
 Source: "Implementation of Control Flow in TensorFlow" (whitepaper, 2017), section 3.
 """
@@ -51,7 +51,7 @@ class _Region:
     effect: Value | None = None
 
 
-def lower(graph: Graph, keeps: Callable[[Node], str | None] = lambda node: None) -> FlatGraph:
+def lower(graph: Graph, keeps: Callable[[Node], str | None] | None = None) -> FlatGraph:
     """The flat graph of a structured graph. A loop that `keeps` gives a device for stays one node there.
 
     >>> import ctrlgrad as cg
@@ -62,11 +62,11 @@ def lower(graph: Graph, keeps: Callable[[Node], str | None] = lambda node: None)
       v2 = greater x, v1 : bool[]
       x_false, x_true = Switch v2, x : f64[], f64[]
       v3 = multiply x_true, x_true : f64[]
-      v4 = Merge x_false, v3 : f64[]
-      return v4
+      r = Merge x_false, v3 : f64[]
+      return r
     }
     """
-    lowering = _Lowering(graph.name, keeps)
+    lowering = _Lowering(graph.name, keeps or (lambda node: None))
     builder = lowering.builder
     env = {v: builder.input(v.type, v.hint) for v in graph.inputs}
     outputs = lowering.region(graph, env, _Region())
@@ -166,9 +166,7 @@ class _Lowering:
         array.flags.writeable = False
         return self.emit(region, "constant", (), [Value(BOOL)], {"value": array}, source=source)[0]
 
-    def branches(
-        self, node: Node, env: Env, region: _Region, orders: Mapping[Value, list[Value]]
-    ) -> Sequence[Value]:
+    def branches(self, node: Node, env: Env, region: _Region, orders: Mapping[Value, list[Value]]) -> Sequence[Value]:
         predicate, sides = env[node.operands[0]], len(node.regions)
         switched: dict[Value, tuple[Value, ...]] = {}
 
@@ -218,12 +216,11 @@ class _Lowering:
             return self.emit(region, flat.ENTER, [value], result, attrs, source=source, orders=before)[0]
 
         shared = [
-            enter(env[v], inner, True) for v, inner in zip(node.operands[:captures], body.inputs[:captures], strict=True)
+            enter(env[v], inner, True)
+            for v, inner in zip(node.operands[:captures], body.inputs[:captures], strict=True)
         ]
         carried, starts = list(body.inputs[captures:]), list(node.operands[captures:])
-        entered = [
-            enter(env[v], inner, False, orders.get(v, ())) for v, inner in zip(starts, carried, strict=True)
-        ]
+        entered = [enter(env[v], inner, False, orders.get(v, ())) for v, inner in zip(starts, carried, strict=True)]
         has_token = has_effect(node) or not carried
         if has_token:
             token = Value(BOOL, "effect")

@@ -9,10 +9,10 @@ LoopCond owns the loop. Every other participant gets a control loop,
 
     Enter -> Merge -> Switch -(true)-> NextIteration -> back to Merge
 
-on a scalar (of a reversed loop: the number of its iterations), whose Switch takes the predicate that the owner sends in every iteration. An iteration so begins on a device
-without a central coordinator. The control loop of an inner loop is entered from the outer one's; where the inner loop
-stands in a branch, from a token that is dead where the branch is not taken. A device without a part in a loop knows
-nothing of it.
+on a scalar (of a reversed loop: the number of its iterations), whose Switch takes the predicate that the owner sends in
+every iteration. An iteration so begins on a device without a central coordinator. The control loop of an inner loop is
+entered from the outer one's; where the inner loop stands in a branch, from a token that is dead where the branch is not
+taken. A device without a part in a loop knows nothing of it.
 
 A Recv in a loop is started by the control loop's Merge, and may bring a dead value: a Send fires in every iteration.
 
@@ -58,7 +58,7 @@ class Part:
     device: str
     graph: FlatGraph
     outputs: tuple[int, ...]
-    # For each loop that another device owns, the edge to report on; for each that it owns, the edges that are reported on.
+    # The edge to report on, for each loop that another device owns; the edges of the reports, for each that it owns.
     reports: dict[str, Edge]
     reported: dict[str, tuple[Edge, ...]]
 
@@ -111,18 +111,14 @@ class _Partitioner:
         self.made_by = makers(graph)
         names = sorted({str(node.device) for node in graph.nodes}) or [DEFAULT]
         self.halves = {name: _Half() for name in names}
-        self.conditions = {
-            self.frames.of_node[node]: node for node in graph.nodes if node.op == flat.LOOP_COND
-        }
+        self.conditions = {self.frames.of_node[node]: node for node in graph.nodes if node.op == flat.LOOP_COND}
         self.edges: list[Edge] = []
         self.carries = self._carries()
 
     def _carries(self) -> dict[tuple[str, str], tuple[Value, Value]]:
         """For each frame and device the Merge and the Switch's true side of a carry that is there, if there is one."""
         found: dict[tuple[str, str], tuple[Value, Value]] = {}
-        switched = {
-            (node.operands[1], node.operands[0]): node for node in self.graph.nodes if node.op == flat.SWITCH
-        }
+        switched = {(node.operands[1], node.operands[0]): node for node in self.graph.nodes if node.op == flat.SWITCH}
         for node in self.graph.nodes:
             if not is_loop_merge(node, self.made_by):
                 continue
@@ -210,7 +206,9 @@ class _Partitioner:
         if device != owner:
             arrived = self.bring(predicate, device)
             predicate = Value(BOOL, predicate.hint)
-            half.add(flat.LOOP_COND, (arrived,), (predicate,), {"loop": condition.attrs.get("loop")}, (), source, device)
+            half.add(
+                flat.LOOP_COND, (arrived,), (predicate,), {"loop": condition.attrs.get("loop")}, (), source, device
+            )
             half.here[condition.result] = predicate
         half.add(flat.SWITCH, (predicate, head), (last, current), {}, (), source, device)
         half.add(flat.NEXT_ITERATION, (current,), (back,), {}, (), source, device)
@@ -245,9 +243,7 @@ class _Partitioner:
         value = Value(BOOL, "alive")
         body = Graph((), (Node(OPS["constant"], (), (value,), {"value": array}, (), like.source),), (value,), "cluster")
         self.halves[device].added.append(
-            FlatNode(
-                flat.CLUSTER, (), (value,), {"effect": False}, tuple(controls), (), (body,), like.source, device
-            )
+            FlatNode(flat.CLUSTER, (), (value,), {"effect": False}, tuple(controls), (), (body,), like.source, device)
         )
         self.frames.of_value[value] = self.frames.of_node[like]
         return value

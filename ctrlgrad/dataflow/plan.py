@@ -99,9 +99,9 @@ class _Planner:
         root = self.frames[0]
         for place, value in zip(self.part.outputs, self.graph.outputs, strict=True):
             output = FlatNode("output", (value,), ())
-            step = steps.OutputStep(output, len(root.steps), len(root.slots), place)
-            self.put(root, step, 1)
-            self.outputs.append((value, step))
+            kept = steps.OutputStep(output, len(root.steps), len(root.slots), place)
+            self.put(root, kept, 1)
+            self.outputs.append((value, kept))
         targets = self.targets()
         for node, step in self.step_of.items():
             step.results = [targets.get(v, steps.NOWHERE) for v in node.results]
@@ -180,9 +180,7 @@ class _Planner:
         for value, step in self.outputs:
             data.setdefault(value, []).append((step.first, step))
         every = {*data, *controls, *merges}
-        return {
-            v: Targets(tuple(data.get(v, ())), tuple(controls.get(v, ())), tuple(merges.get(v, ()))) for v in every
-        }
+        return {v: Targets(tuple(data.get(v, ())), tuple(controls.get(v, ())), tuple(merges.get(v, ()))) for v in every}
 
 
 def piece_of(region: Graph, kernels: Kernels) -> Callable[[list[Any], Run], list[Any]]:

@@ -7,7 +7,8 @@
       ...
     }
 
-`^v` is a control: the node waits for v, and is dead where v is. `>v` is an order. A device stands at the end, as `@cpu:1`.
+`^v` is a control: the node waits for v, and is dead where v is. `>v` is an order. A device stands at the end, as
+`@cpu:1`.
 """
 
 from __future__ import annotations
@@ -87,4 +88,3 @@ def label_of(node: FlatNode) -> str:
 
 
 __all__ = ["Names", "format_flat", "format_flat_node", "label_of"]
-

@@ -99,7 +99,11 @@ class Recorder:
                     "cname": "grey" if firing.is_dead else "good",
                     "ts": firing.began * 1e6,
                     "dur": (firing.ended - firing.began) * 1e6,
-                    "args": {"frame": firing.frame or "root", "iteration": list(firing.tag[1:]), "dead": firing.is_dead},
+                    "args": {
+                        "frame": firing.frame or "root",
+                        "iteration": list(firing.tag[1:]),
+                        "dead": firing.is_dead,
+                    },
                 }
             )
         for passage in self.passages:

@@ -47,7 +47,7 @@ class Iteration:
         return ", ".join(parts) or "the root"
 
     def numbers(self) -> list[int]:
-        """The iteration of each loop around, the outermost first, as the user counts them: a reversed loop goes down."""
+        """The iteration of each loop around, the outermost first; a reversed loop counts down."""
         found: list[int] = []
         iteration: Iteration = self
         while iteration.frame.parent is not None:

@@ -1,8 +1,8 @@
 """Which frame each node of a flat graph is in, and under which predicates it is alive.
 
-`frames_of` follows Enter and Exit from the inputs, which are in the root frame, and refuses a graph in which one op would
-take values of two frames. `guards_of` says of each value which sides of which predicates it stands under, inside its
-frame: two values of one frame with equal guards are dead or alive together.
+`frames_of` follows Enter and Exit from the inputs, which are in the root frame, and refuses a graph in which one op
+would take values of two frames. `guards_of` says of each value which sides of which predicates it stands under, inside
+its frame: two values of one frame with equal guards are dead or alive together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_GUARD: Guard = frozenset()
 
 @dataclass
 class Frames:
-    """The frame of each value and node; an Enter counts to the frame that it comes from, an Exit to the one it leaves."""
+    """The frame of each value and node; an Enter counts to the frame it comes from, an Exit to the one it leaves."""
 
     of_value: dict[Value, str] = field(default_factory=dict)
     of_node: dict[FlatNode, str] = field(default_factory=dict)

@@ -14,8 +14,8 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.source import here
 
 if TYPE_CHECKING:
-    from ctrlgrad.dataflow.recorder import Recorder
     from ctrlgrad.dataflow.graph import FlatNode
+    from ctrlgrad.dataflow.recorder import Recorder
 
 LOOPS = ("lowered", "whole")
 
@@ -74,7 +74,10 @@ def settings(**changes: Any) -> Iterator[Settings]:
     window = changes.get("parallel_iterations")
     if window is not None and (not isinstance(window, int) or window < 1):
         raise UserInputError(
-            "parallel_iterations is not usable", source=here(), expected="an int of 1 or more, or None", got=repr(window)
+            "parallel_iterations is not usable",
+            source=here(),
+            expected="an int of 1 or more, or None",
+            got=repr(window),
         )
     token = _SETTINGS.set(replace(_SETTINGS.get(), **changes))
     try:

@@ -299,11 +299,11 @@ class OutputStep(Step):
 
 def _dead_output(step: OutputStep, dead: Dead, executor: Executor) -> ExecutionError:
     switch = dead.switch
-    predicate = switch.node.operands[0]
+    name = (switch.node.operands and switch.node.operands[0].hint) or "of a Switch"
     sides = ("false", "true") if len(switch.results) == 2 else tuple(map(str, range(len(switch.results))))
     where = "" if len(dead.tag) < 2 else f" at iteration {', '.join(map(str, dead.tag[1:]))}"
     return ExecutionError(
-        f"output {step.position} is dead: the predicate {predicate.hint or 'of a Switch'} was {sides[dead.chosen]}{where}",
+        f"output {step.position} is dead: the predicate {name} was {sides[dead.chosen]}{where}",
         source=switch.source,
         expected="an output that is alive whatever the predicates are",
         got=f"a value from another side of {switch.name}",

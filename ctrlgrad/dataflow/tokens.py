@@ -1,8 +1,8 @@
 """Values on their way: how a step hands a value, or its deadness, to the steps that take it.
 
-A step has a slot for each operand, and a count of what it still waits for; both live in the iteration that it will fire
-in, so a token needs no tag of its own. A value stands in its takers' slots and nowhere else: when a step has emptied its
-slots and its kernel finds the only reference to an array, it may overwrite it, in flight or not.
+A step has a slot for each operand, and a count of what it still waits for; both live in the iteration that it will
+fire in, so a token needs no tag of its own. A value stands in its takers' slots and nowhere else: when a step has
+emptied its slots and its kernel finds the only reference to an array, it may overwrite it, in flight or not.
 """
 
 from __future__ import annotations

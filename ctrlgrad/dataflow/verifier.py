@@ -34,10 +34,16 @@ _ARITY: dict[str, tuple[int | None, int | None]] = {
 
 
 def verify_flat(graph: FlatGraph) -> Frames:
-    """The frames of a graph that keeps the rules.
+    """The frames of a graph that keeps the rules; `FlatBuilder.finish` has checked them already.
 
     Raises:
         VerificationError: it breaks one; the error names the node and what it should be.
+
+    >>> import ctrlgrad as cg
+    >>> from ctrlgrad.dataflow import lower, verify_flat
+    >>> loop = cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 1, 0)).graph(3)
+    >>> verify_flat(lower(loop)).parent
+    {'while_1': ''}
     """
     _defined_once(graph)
     for node in graph.nodes:

@@ -1,7 +1,7 @@
 """Which loops may stay whole: those that all sit on one device.
 
-A loop that stays is one node: nothing of it overlaps with anything else, and in exchange it runs as one piece, in machine
-code where the native engine can. Only the setting `loops="whole"` asks for it.
+A loop that stays is one node: nothing of it overlaps with anything else, and in exchange it runs as one piece, in
+machine code where the native engine can. Only the setting `loops="whole"` asks for it.
 """
 
 from __future__ import annotations

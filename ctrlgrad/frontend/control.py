@@ -59,8 +59,8 @@ def while_loop(
         maximum_iterations: an error if the condition still holds after so many iterations.
         parallel_iterations: how many iterations the engine "dataflow" may have in flight; the others run one after the
             other. The result does not depend on it.
-        swap_memory: True to copy saved values to slower memory, False to keep them on the device; None leaves it to the
-            memory manager, which does what the budget asks for (`ctrlgrad.memory.budget`).
+        swap_memory: what is done with saved values that a budget (`ctrlgrad.memory.budget`) has no room for: True to
+            copy them to slower memory, False to keep them, come what may; None leaves it to the memory manager.
         checkpoint: True to compute the values of a chunk of iterations again from the state at its start, instead of
             saving them; a number to keep at most so many of these states, and go back to an earlier one where one is
             missing. None leaves it to the memory manager, False rules it out.

@@ -187,15 +187,24 @@ class TrainingOrder:
     _order: np.ndarray | None = None
 
     def at(self, step: int) -> Batch:
+        return pad(self.lines(step), self.batch)
+
+    def lines(self, step: int) -> list[np.ndarray]:
+        """The lines of a step's batch, not yet side by side."""
         number, position = divmod(step, len(self.corpus.train) // self.batch)
         if number != self._pass or self._order is None:
             rng = np.random.Generator(np.random.PCG64([self.seed, number]))
             self._pass, self._order = number, rng.permutation(len(self.corpus.train))
         chosen = self._order[position * self.batch : (position + 1) * self.batch]
-        return pad([self.corpus.train[i] for i in chosen], self.batch)
+        return [self.corpus.train[i] for i in chosen]
+
+
+def validation_lines(corpus: Corpus, batch: int) -> list[list[np.ndarray]]:
+    """The lines of each validation batch: all lines, those of like length together, so that little is padding."""
+    lines = sorted(corpus.validation, key=len)
+    return [lines[i : i + batch] for i in range(0, len(lines), batch)]
 
 
 def validation_batches(corpus: Corpus, batch: int) -> list[Batch]:
-    """All validation lines, those of like length together, so that little is padding."""
-    lines = sorted(corpus.validation, key=len)
-    return [pad(lines[i : i + batch], batch) for i in range(0, len(lines), batch)]
+    """The validation batches as one process takes them."""
+    return [pad(lines, batch) for lines in validation_lines(corpus, batch)]

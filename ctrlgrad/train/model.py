@@ -27,14 +27,16 @@ class Model:
     `out` `{"w": [hidden, symbols], "b": [symbols]}`, all float32.
     """
 
-    def __init__(self, settings: Settings, symbols: int) -> None:
+    def __init__(self, settings: Settings, symbols: int, columns: int | None = None) -> None:
+        """`columns` is how many lines stand side by side; as many as in a batch, where it is not given."""
         self.settings = settings
         self.symbols = symbols
+        self.columns = settings.batch if columns is None else columns
         self.cell = CELLS[settings.cell]
         spec = cg.TensorSpec
         params = self.init(np.random.default_rng(0))
         # The number of characters is unknown, so that batches of any length run the same graph.
-        data = (spec((None, settings.batch), np.int64), spec((settings.batch,), np.int64))
+        data = (spec((None, self.columns), np.int64), spec((self.columns,), np.int64))
         like = tree.map(lambda p: spec(p.shape, p.dtype), params)
         engine = settings.engine
         loss = cg.value_and_grad(self.bits_per_char)
@@ -82,7 +84,7 @@ class Model:
             alive = t < lengths
             return {"t": t + 1, "states": states, "nats": carry["nats"] + cnp.where(alive, nats, np.float32(0))}
 
-        lines = self.settings.batch
+        lines = self.columns
         first = {"t": 0, "states": self.start(lines), "nats": np.zeros(lines, np.float32)}
         last = cg.while_loop(is_unfinished, read_one, first, name="read lines")
         return last["nats"] * np.float32(1 / np.log(2))

@@ -1,31 +1,33 @@
 """The run: steps with checkpoints in between, validation, and what is left on disk.
 
 Every step is a function of the state and the step's number, so a run that is stopped after any step and resumed from
-its checkpoint ends in the same numbers as an unbroken one.
+its checkpoint ends in the same numbers as an unbroken one. On several ranks each goes through every step, with its
+share of the lines; after each step all have the same state, and it is the one a single process has, within rounding.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad import optim
+from ctrlgrad import optim, tree
 from ctrlgrad.errors import ExecutionError, UserInputError
+from ctrlgrad.mpi.watch import STOPPED, Ending
 from ctrlgrad.train import checkpoint, memory, metrics
 from ctrlgrad.train.checkpoint import Identity, State
-from ctrlgrad.train.corpus import Corpus, TrainingOrder, validation_batches
+from ctrlgrad.train.corpus import Batch, Corpus, TrainingOrder, pad, validation_lines
+from ctrlgrad.train.keeper import CHECKPOINT, METRICS, PLOT, SUMMARY, Keeper
 from ctrlgrad.train.metrics import Metrics, Summary
 from ctrlgrad.train.model import SAMPLE_LIMIT, Model
+from ctrlgrad.train.ranks import Alone, Pressed, Ranks, columns, share
 from ctrlgrad.train.settings import (
     CHECKPOINT_INTERVAL,
     GRADIENT_NORM_LIMIT,
@@ -35,7 +37,6 @@ from ctrlgrad.train.settings import (
     Settings,
 )
 
-CHECKPOINT, METRICS, SUMMARY, PLOT = "checkpoint.safetensors", "metrics.jsonl", "summary.json", "loss.png"
 # Keys of the random streams beside the training order's.
 INIT_STREAM, SAMPLE_STREAM = 1, 2
 
@@ -47,6 +48,12 @@ class Interrupted(Exception):
         super().__init__(f"stopped after step {step}")
         self.path = path
         self.step = step
+
+    @property
+    def ending(self) -> Ending:
+        """What the user is told."""
+        told = f"after step {self.step}; the checkpoint is {self.path}\n  try: the same command with --resume"
+        return Ending("Stopped", told, STOPPED)
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class Job:
     identity: Identity
     # Whether a few steps are recorded (`ctrlgrad.train.memory`).
     is_profiled: bool = False
+    ranks: Ranks = field(default_factory=Alone)
 
     @property
     def checkpoint(self) -> Path:
@@ -88,19 +96,50 @@ def check_folder(out: Path, resume: bool) -> None:
         )
 
 
-def prepare(settings: Settings, corpus: Corpus, out: Path, resume: bool, is_profiled: bool = False) -> Job:
-    """Make the model and its first state, or read the state of the run to continue."""
-    check_folder(out, resume)
-    model = Model(settings, corpus.symbols)
+def prepare(
+    settings: Settings,
+    corpus: Corpus,
+    out: Path,
+    resume: bool,
+    is_profiled: bool = False,
+    ranks: Ranks | None = None,
+) -> Job:
+    """Make the model and its first state, or read the state of the run to continue.
+
+    On several ranks all call this. Rank 0 reads, and the others get the state from it.
+    """
+    ranks = ranks or Alone()
+    if ranks.size > settings.batch:
+        raise UserInputError(
+            "--batch: fewer lines than ranks",
+            expected=f"at least {ranks.size}, a line for each rank",
+            got=str(settings.batch),
+            hint="use a larger --batch, or a smaller -n of mpirun",
+        )
+    model = Model(settings, corpus.symbols, columns(ranks, settings.batch))
     warmup = min(WARMUP_STEPS, settings.steps)
     optimiser = optim.adam(optim.warmup_cosine(PEAK_LEARNING_RATE, settings.steps, warmup))
     params = model.init(np.random.Generator(np.random.PCG64([settings.seed, 0, INIT_STREAM])))
     state = State(0, params, optimiser.init(params))
     identity = Identity(settings, corpus.fingerprint, None)
-    if resume:
-        state, identity = checkpoint.read(out / CHECKPOINT, state, identity)
-        metrics.read(out / METRICS)  # what cannot be continued is refused here, before anything is written
-    return Job(settings, corpus, model, optimiser, out, state, identity, is_profiled)
+    if ranks.rank == 0:
+        check_folder(out, resume)
+        if resume:
+            state, identity = checkpoint.read(out / CHECKPOINT, state, identity)
+            metrics.read(out / METRICS)  # what cannot be continued is refused here, before anything is written
+    state = _from_first(ranks, state)
+    return Job(settings, corpus, model, optimiser, out, state, identity, is_profiled, ranks)
+
+
+def _from_first(ranks: Ranks, state: State) -> State:
+    """The state that rank 0 has."""
+    if ranks.size == 1:
+        return state
+    names = [f.name for f in dataclasses.fields(State)]
+    values = ranks.from_first_leaves([getattr(state, name) for name in names])
+    # Back from arrays to the plain numbers that they were.
+    values = [value.item() if isinstance(value, np.ndarray) else value for value in values]
+    return State(**dict(zip(names, values, strict=True)))
 
 
 OnStep = Callable[[Metrics], None]
@@ -109,26 +148,29 @@ OnStep = Callable[[Metrics], None]
 def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
     """Train to the last step, validate, and write the summary and the figure.
 
-    `on_step` gets each step's own figures. Raises `Interrupted` on Ctrl-C, after it has written a checkpoint.
+    `on_step` gets each step's own figures. Raises `Interrupted` on Ctrl-C, after it has written a checkpoint; where
+    there are several ranks, Ctrl-C ends the processes instead.
     """
-    path = job.checkpoint
-    try:
-        job.out.mkdir(parents=True, exist_ok=True)
-        checkpoint.write(path, job.state, job.identity)
-    except OSError as error:
-        raise UserInputError("--out: the folder cannot be written", got=f"{job.out}: {error.strerror}") from None
-    lines = metrics.rewind(job.out / METRICS, job.state.step)
+    keeper = Keeper(job.out, job.identity) if job.ranks.rank == 0 else None
+    if keeper is not None:
+        keeper.begin(job.state)
     state = job.state
-    with _interruption() as pressed, memory.within(job.settings.memory_budget), ExitStack() as recording:
-        recorded = recording.enter_context(memory.StepProfile(job.out)) if job.is_profiled else None
+    with (
+        job.ranks.stopping(None if keeper is None else lambda: _stopped(keeper)) as pressed,
+        memory.within(job.settings.memory_budget),
+        ExitStack() as recording,
+    ):
+        is_recorded = job.is_profiled and keeper is not None
+        recorded = recording.enter_context(memory.StepProfile(job.out)) if is_recorded else None
         for state, line in steps(job, on_step, recorded.before_step if recorded is not None else _nothing):
-            if line is not None:
-                metrics.append(job.out / METRICS, line)
-                lines.append(line)
-            if state.step % CHECKPOINT_INTERVAL == 0 or state.step == job.settings.steps or pressed():
-                checkpoint.write(path, state, job.identity)
+            if keeper is not None:
+                keeper.keep(state, line)
+            if state.step % CHECKPOINT_INTERVAL == 0:
+                _check_same(job.ranks, state)
             if pressed():
-                raise Interrupted(path, state.step)
+                assert keeper is not None
+                keeper.save()
+                raise Interrupted(job.checkpoint, state.step)
         validation = validate(job, state.params, pressed)
         summary = Summary(
             validation_bits_per_char=validation,
@@ -140,14 +182,26 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
             peak_memory_bytes=metrics.peak_memory_bytes(),
             verified=job.identity.verified,
         )
-        metrics.plot(job.out / PLOT, lines, summary)
-        # Last, so that a folder with a summary holds a whole run.
-        checkpoint.write_atomically(job.out / SUMMARY, (summary.json() + "\n").encode())
+        if keeper is not None:
+            keeper.end(summary)
     return summary, state
 
 
 def _nothing() -> None:
     """Before each step of a run that is not profiled."""
+
+
+def _stopped(keeper: Keeper) -> Ending:
+    """What is done, and said, when a run on several ranks is interrupted."""
+    return Interrupted(keeper.path, keeper.save().step).ending
+
+
+def _check_same(ranks: Ranks, state: State) -> None:
+    """Every rank makes the step by itself; ranks whose parameters drift apart would go unnoticed."""
+    if ranks.size > 1:
+        ranks.check_same(
+            f"parameters after step {state.step}", b"".join(np.asarray(p).tobytes() for p in tree.leaves(state.params))
+        )
 
 
 def steps(job: Job, on_step: OnStep, before: Callable[[], None]) -> Iterator[tuple[State, Metrics | None]]:
@@ -158,12 +212,16 @@ def steps(job: Job, on_step: OnStep, before: Callable[[], None]) -> Iterator[tup
     order = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed)
     state = job.state
     since, characters = time.perf_counter(), 0
+    mine = _share_at(job, order, state.step)
     while state.step < job.settings.steps:
         before()
         start = time.perf_counter()
-        batch = order.at(state.step)
-        bits, grads = job.model.bits_and_grads(state.params, batch.symbols, batch.lengths)
-        if not np.isfinite(bits):
+        bits, grads = job.model.bits_and_grads(state.params, mine.batch.symbols, mine.batch.lengths)
+        finish_mean = job.ranks.begin_mean(bits, grads, mine.batch.characters / mine.characters)
+        following = _share_at(job, order, state.step + 1)
+        bits, grads = finish_mean()
+        # All ranks have the same loss; rank 0 speaks for them, and its end is theirs.
+        if not np.isfinite(bits) and job.ranks.rank == 0:
             raise ExecutionError(
                 f"training has diverged: the loss is {bits} at step {state.step + 1}",
                 hint=f"the state before is in {job.checkpoint}; try another --seed, --cell, --hidden or --layers",
@@ -171,59 +229,53 @@ def steps(job: Job, on_step: OnStep, before: Callable[[], None]) -> Iterator[tup
         grads = optim.clip_by_global_norm(grads, GRADIENT_NORM_LIMIT)
         params, optimiser = job.optimiser.update(grads, state.optimiser, state.params)
         now = time.perf_counter()
-        characters += batch.characters
+        characters += mine.characters
         state = State(
             state.step + 1,
             params,
             optimiser,
-            state.bits + float(bits) * batch.characters,
-            state.characters + batch.characters,
-            state.total_characters + batch.characters,
+            state.bits + float(bits) * mine.characters,
+            state.characters + mine.characters,
+            state.total_characters + mine.characters,
             state.seconds + now - start,
         )
         peak = metrics.peak_memory_bytes()
-        on_step(Metrics(state.step, float(bits), batch.characters / (now - start), peak))
+        on_step(Metrics(state.step, float(bits), mine.characters / (now - start), peak))
         line = None
         if state.step % LOG_INTERVAL == 0 or state.step == job.settings.steps:
             line = Metrics(state.step, state.bits / state.characters, characters / (now - since), peak)
             state = dataclasses.replace(state, bits=0.0, characters=0)
             since, characters = now, 0
+        mine = following
         yield state, line
 
 
-def validate(job: Job, params: Any, pressed: Callable[[], bool]) -> float:
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """A rank's lines of one step, and how many characters the whole batch has."""
+
+    batch: Batch
+    characters: int
+
+
+def _share_at(job: Job, order: TrainingOrder, step: int) -> _Share:
+    lines = order.lines(step)
+    return _Share(pad(share(job.ranks, lines), job.model.columns), sum(map(len, lines)))
+
+
+def validate(job: Job, params: Any, pressed: Pressed) -> float:
     """Bits per character over the whole validation part, each line's end counted as a character."""
     bits, characters = 0.0, 0
-    for batch in validation_batches(job.corpus, job.settings.batch):
+    for lines in validation_lines(job.corpus, job.settings.batch):
+        batch = pad(share(job.ranks, lines), job.model.columns)
         bits += float(np.sum(job.model.line_bits_of(params, batch.symbols, batch.lengths), dtype=np.float64))
-        characters += batch.characters
+        characters += sum(map(len, lines))
         if pressed():
             raise Interrupted(job.checkpoint, job.settings.steps)
-    return bits / characters
+    return job.ranks.sum(bits) / characters
 
 
 def sample(job: Job, params: Any, number: int) -> str:
     """A line that the model writes; `number` picks another one."""
     rng = np.random.Generator(np.random.PCG64([job.settings.seed, number, SAMPLE_STREAM]))
     return job.corpus.text(job.model.sample_of(params, rng.random(SAMPLE_LIMIT, np.float32)).tolist())
-
-
-@contextmanager
-def _interruption() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed in the block; pressed again, it raises KeyboardInterrupt at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # signals reach the main thread only
-        return
-    pressed = False
-
-    def handle(number: int, frame: Any) -> None:
-        nonlocal pressed
-        if pressed:
-            raise KeyboardInterrupt
-        pressed = True
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield lambda: pressed
-    finally:
-        signal.signal(signal.SIGINT, before)

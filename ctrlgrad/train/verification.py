@@ -9,7 +9,8 @@ import numpy as np
 import ctrlgrad as cg
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.train.corpus import TrainingOrder
+from ctrlgrad.train.corpus import TrainingOrder, pad
+from ctrlgrad.train.ranks import share
 from ctrlgrad.train.trainer import Job
 
 # Both sides compute in float32 and add up in different orders: what is allowed, relative to a parameter's largest
@@ -48,14 +49,18 @@ class Comparison:
 
 
 def compare_with_jax(job: Job) -> Comparison:
-    """Compare the gradient of the batch that the next step takes. Needs JAX; `UserInputError` without it."""
+    """Compare the gradient of the batch that the next step takes (of this rank's lines, where there are several ranks).
+
+    Needs JAX; raises `UserInputError` without it.
+    """
     try:
         from ctrlgrad.verify.jax_judge import JaxJudge  # loads JAX, an extra
     except ImportError as error:
         raise UserInputError(
             "--verify: JAX is not installed", got=str(error), hint="pip install 'ctrlgrad[jax]', or leave out --verify"
         ) from None
-    batch = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed).at(job.state.step)
+    lines = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed).lines(job.state.step)
+    batch = pad(share(job.ranks, lines), job.model.columns)
     arguments = (job.state.params, batch.symbols, batch.lengths)
     _, grads = job.model.bits_and_grads(*arguments)
     leaves, treedef = tree.flatten(job.state.params)

@@ -3,13 +3,17 @@
 Its arrays do not mix with NumPy's, do not turn into them by themselves, give arrays of rank 0 where NumPy gives
 scalars, and wrap index arrays around where NumPy raises. Kernels are run from the very text that is compiled on a card:
 `run_text` reads a statement as Python, which it is too, with NumPy's functions under the names of the preamble's.
+
+In a session every array that is no view asks for its bytes before it is there, as CuPy's allocator does, and memory
+that a memory manager has taken back is overwritten by the simulated device: who still reads it sees that.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,15 +21,24 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.functions import C_TYPES, FUNCTIONS
 from ctrlgrad.engines.cuda.kernel import KernelText
+from ctrlgrad.engines.cuda.library import Memory
+from ctrlgrad.memory.device import Piece
+from ctrlgrad.memory.simulated import SimulatedDevice
+
+# The session's memory that a thread counts its arrays against.
+_COUNTING = threading.local()
 
 
 class StandInArray:
     """An array on the device that there is not."""
 
-    __slots__ = ("base", "data")
+    __slots__ = ("_held", "base", "data")
     __array_ufunc__ = None
 
-    def __init__(self, data: np.ndarray, base: StandInArray | None = None) -> None:
+    def __init__(self, data: np.ndarray, base: StandInArray | None = None, held: object = None) -> None:
+        memory: Memory | None = getattr(_COUNTING, "memory", None)
+        # What lives as long as the array's memory.
+        self._held = memory.count(data.nbytes) if base is None and held is None and memory is not None else held
         self.data = data
         self.base = base
 
@@ -223,12 +236,18 @@ class StandIn:
         return self._namespace
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self, memory: Memory | None = None) -> Iterator[None]:
+        before = getattr(_COUNTING, "memory", None)
         self.depth += 1
+        _COUNTING.memory = memory
         try:
             yield
         finally:
             self.depth -= 1
+            _COUNTING.memory = before
+
+    def borrowed(self, array: StandInArray, owner: object) -> StandInArray:
+        return StandInArray(array.data, held=(owner, array))
 
     def is_array(self, x: Any) -> bool:
         return isinstance(x, StandInArray)
@@ -274,4 +293,14 @@ class StandIn:
         total.data += a.data @ b.data
 
 
-__all__ = ["MEANING", "StandIn", "StandInArray", "run_text"]
+class StandInDevice(SimulatedDevice):
+    """The device of the stand-in's memory manager. What is computed has been computed: the host is the stream."""
+
+    def __init__(self, capacities: Mapping[str, int] | None = None, **options: Any) -> None:
+        super().__init__(capacities or {"device": 1 << 30, "host": 1 << 30}, blocking=True, **options)
+
+    def array(self, piece: Piece, shape: Sequence[int], dtype: np.dtype) -> StandInArray:
+        return StandInArray(super().array(piece, shape, dtype), held="the manager's")
+
+
+__all__ = ["MEANING", "StandIn", "StandInArray", "StandInDevice", "run_text"]

@@ -90,13 +90,10 @@ class Loop:
             else:
                 self._run(state, context, chunks, number)
             chunks.finish(state.carry, state.shared)
-        except CtrlgradError as error:
+        except BaseException as error:
             is_own = isinstance(error, MaximumIterationsError) and error.source is self.node.source
-            if not is_own and not context.is_late:
+            if isinstance(error, CtrlgradError) and not is_own and not context.is_late:
                 note(error, self.node, run.iterations[-1], run)
-            chunks.abandon()
-            raise
-        except BaseException:
             chunks.abandon()
             raise
         finally:

@@ -1,0 +1,48 @@
+"""What the dataflow tests share: running a graph by settings, and comparing with the reference engine."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from corpus.program import Program
+
+from ctrlgrad import dataflow, tree
+from ctrlgrad.dataflow import FlatGraph, FlatNode
+from ctrlgrad.dataflow.engine import Outcome, prepare, run_prepared
+from ctrlgrad.ir import Graph
+
+
+def leaves_of(program: Program) -> list[np.ndarray]:
+    return [np.asarray(x) for x in tree.leaves(program.args)]
+
+
+def at_random(devices: int, seed: int) -> Callable[[FlatNode], str]:
+    """A placement: each op on one of so many devices."""
+    draw = random.Random(seed)
+    return lambda node: f"cpu:{draw.randrange(devices)}"
+
+
+def short_delays(draw: random.Random) -> float:
+    """Seconds that a message takes: mostly none."""
+    return draw.choice((0.0, 0.0, 0.0, 2e-4, 1e-3))
+
+
+def run(graph: Graph | FlatGraph, arguments: Sequence[Any], **changes: Any) -> tuple[list[Any], Outcome]:
+    """The outputs of a graph by the dataflow engine, and what was counted; nothing may be left behind."""
+    outcome = Outcome()
+    with dataflow.settings(**changes) as now:
+        outputs = run_prepared(prepare(graph, now), arguments, now, outcome=outcome)
+    for counts in outcome.counts.values():
+        assert counts.frames_opened == counts.frames_released
+    assert sum(c.sent for c in outcome.counts.values()) == sum(c.received for c in outcome.counts.values())
+    return outputs, outcome
+
+
+def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-11) -> None:
+    """Relative to each element, or to the largest of an array that holds smaller ones."""
+    for a, b in zip(found, expected, strict=True):
+        assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(np.abs(b), initial=0.0)))

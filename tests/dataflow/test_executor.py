@@ -1,0 +1,370 @@
+"""The executor: what is in flight, what is copied, what is left, and in which order effects come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from agreement import assert_same, at_random, run
+
+import ctrlgrad as cg
+from ctrlgrad import dataflow
+from ctrlgrad.dataflow import Recorder, Settings
+from ctrlgrad.dataflow.engine import Prepared, placed, prepare
+from ctrlgrad.dataflow.executor import Executor
+from ctrlgrad.dataflow.partition import partition
+from ctrlgrad.dataflow.transport import Exchange, Mailbox, Message, Tag
+from ctrlgrad.engines import run_on
+from ctrlgrad.engines.reference import stack_kernels
+from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError, NonFiniteError, UserInputError
+
+EVERY_CUT: tuple[dict[str, Any], ...] = (
+    {},
+    {"clusters": "flowing"},
+    {"clusters": "none"},
+    {"clusters": "none", "parallel_iterations": 1},
+)
+
+
+def graph_of(fn: Any, *arguments: Any) -> Any:
+    return cg.function(fn).graph(*arguments)
+
+
+def slow(x: Any) -> Any:
+    for _ in range(8):
+        x = np.sin(x)
+    return x
+
+
+def two_chains(n: Any) -> Any:
+    """Two carries that do not wait for each other, and a counter that both need, and that runs ahead of them."""
+
+    def body(carry: Any) -> Any:
+        i, x, y = carry
+        return i + 1, slow(x) + i, slow(y) - i
+
+    return cg.while_loop(lambda carry: carry[0] < n, body, (0, 0.5, 0.5))[1:]
+
+
+# The window.
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 32])
+def test_the_window_bounds_what_is_in_flight(window: int) -> None:
+    graph = graph_of(two_chains, 3)
+    found, outcome = run(graph, [np.int64(90)], clusters="none", parallel_iterations=window)
+    assert outcome.counts["cpu:0"].most_in_flight == window
+    assert outcome.counts["cpu:0"].iterations == 1 + 91
+    assert_same(found, run_on("reference", graph, [np.int64(90)]))
+
+
+@pytest.mark.parametrize("window", [1, 2, 8])
+def test_the_window_holds_for_all_devices_together(window: int) -> None:
+    """A device that owns the loop and waits for nobody does not run away from the others."""
+    recorder = Recorder()
+
+    def f(n: Any) -> Any:
+        def body(carry: Any) -> Any:
+            i, x = carry
+            with cg.device("cpu:1"):
+                x = np.sin(x) + 1.0
+            return i + 1, x
+
+        return cg.while_loop(lambda carry: carry[0] < n, body, (0, 0.5))[1]
+
+    graph = graph_of(f, 3)
+    run(graph, [np.int64(50)], parallel_iterations=window, recorder=recorder, delay=lambda draw: 1e-4)
+    done, newest = -1, 0
+    for firing in sorted(recorder.firings, key=lambda firing: firing.ended):
+        if firing.device == "cpu:0" and firing.op == "Merge":
+            newest = firing.tag[-1]
+            assert newest <= done + 1 + window
+        if firing.device == "cpu:1" and firing.op == "Cluster" and len(firing.tag) == 2:
+            done = firing.tag[-1]
+    assert newest == 50
+
+
+def test_the_user_says_the_window_in_the_program() -> None:
+    def f(n: Any) -> Any:
+        def body(carry: Any) -> Any:
+            return carry[0] + 1, slow(carry[1])
+
+        return cg.while_loop(lambda carry: carry[0] < n, body, (0, 0.5), parallel_iterations=3)[1]
+
+    _, outcome = run(graph_of(f, 3), [np.int64(40)], clusters="none")
+    assert outcome.counts["cpu:0"].most_in_flight == 3
+    _, outcome = run(graph_of(cg.grad(lambda x: x * f(40)), 1.0), [np.float64(2.0)], clusters="none")
+    assert outcome.counts["cpu:0"].most_in_flight == 3
+
+
+def test_few_nodes_fire_per_iteration() -> None:
+    """Merge, condition, LoopCond, Switch, body, NextIteration: an Exit of an iteration that goes on does not fire."""
+    graph = graph_of(lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 1, 0), 3)
+    firings = [run(graph, [np.int64(n)])[1].counts["cpu:0"].firings for n in (10, 110)]
+    assert firings[1] - firings[0] == 100 * 6
+
+
+# In place.
+
+
+def rows(n: Any) -> Any:
+    def body(carry: Any) -> Any:
+        i, table = carry
+        return i + 1, table.at[i].set(table[i - 1] + 1.0)
+
+    return cg.while_loop(lambda carry: carry[0] < n, body, (1, np.zeros(400)))[1]
+
+
+def table_read_by_an_inner_loop(n: Any) -> Any:
+    def body(carry: Any) -> Any:
+        i, table = carry
+        total = cg.fori_loop(0, 3, lambda j, s: s + table[i - j], 0.0)
+        return i + 1, table.at[i].set(np.sin(total))
+
+    return cg.while_loop(lambda carry: carry[0] < n, body, (3, np.ones(400)))[1]
+
+
+def table_read_by_a_branch(n: Any) -> Any:
+    def body(carry: Any) -> Any:
+        i, table = carry
+        value = cg.cond(i % 2 == 0, lambda: table[i - 1] * 2.0, lambda: 1.0)
+        return i + 1, table.at[i].set(value)
+
+    return cg.while_loop(lambda carry: carry[0] < n, body, (1, np.ones(400)))[1]
+
+
+@pytest.mark.parametrize("cut", EVERY_CUT, ids=str)
+@pytest.mark.parametrize("fn", [rows, table_read_by_an_inner_loop, table_read_by_a_branch])
+def test_an_update_of_a_row_costs_the_row(fn: Any, cut: dict[str, Any]) -> None:
+    graph = graph_of(fn, 5)
+    found, outcome = run(graph, [np.int64(390)], **cut)
+    assert_same(found, run_on("reference", graph, [np.int64(390)]), 0.0)
+    # The first update copies the constant that the loop starts from.
+    assert outcome.runs["cpu:0"].counters.copied_bytes <= 400 * 8
+
+
+@pytest.mark.parametrize("cut", EVERY_CUT, ids=str)
+def test_a_gradient_through_rows_costs_rows(cut: dict[str, Any]) -> None:
+    def loss(w: Any) -> Any:
+        return cg.while_loop(
+            lambda carry: carry[0] < 390,
+            lambda carry: (carry[0] + 1, carry[1].at[carry[0]].set(carry[1][carry[0] - 1] * w)),
+            (1, np.ones(400)),
+        )[1].sum()
+
+    _, outcome = run(graph_of(cg.grad(loss), 0.99), [np.float64(0.99)], **cut)
+    assert outcome.runs["cpu:0"].counters.copied_bytes <= 4 * 400 * 8
+
+
+@pytest.mark.parametrize("cut", EVERY_CUT, ids=str)
+def test_a_stack_is_not_copied(cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = [0]
+    own = stack_kernels.own_stack
+
+    def counted(operands: list[Any]) -> list[Any]:
+        before = id(operands[0])
+        taken = own(operands)
+        copies[0] += id(taken) != before
+        return taken
+
+    monkeypatch.setattr(stack_kernels, "own_stack", counted)
+
+    def loss(x: Any) -> Any:
+        def body(carry: Any) -> Any:
+            i, array, y = carry
+            y = y + array.size() * 1.0
+            return i + 1, array.write(i, y * x), np.sin(y)
+
+        start = (0, cg.TensorArray("float64", element_shape=()), x)
+        return cg.while_loop(lambda carry: carry[0] < 60, body, start)[1].stack().sum()
+
+    graph = graph_of(cg.grad(loss), 0.9)
+    found, _ = run(graph, [np.float64(0.9)], **cut)
+    assert_same(found, run_on("reference", graph, [np.float64(0.9)]))
+    in_reference, copies[0] = copies[0], 0
+    run(graph, [np.float64(0.9)], **cut)
+    # A stack that is new has the operand list for its only holder in both engines; what is empty may be copied.
+    assert copies[0] <= in_reference
+
+
+# Effects, options, errors.
+
+
+def noted(graph_fn: Any, arguments: Sequence[Any], engine: str, **changes: Any) -> list[Any]:
+    seen: list[Any] = []
+    graph = graph_of(lambda *xs: graph_fn(seen, *xs), *arguments)
+    if engine == "dataflow":
+        run(graph, arguments, **changes)
+    else:
+        run_on(engine, graph, arguments)
+    return seen
+
+
+def talkative(seen: list[Any], x: Any, n: Any) -> Any:
+    def body(carry: Any) -> Any:
+        i, y = carry
+        cg.debug.callback(lambda now, at: seen.append(("body", float(now), at)), y)
+        y = cg.cond(
+            y > 2.0,
+            lambda: (cg.debug.callback(lambda now, at: seen.append(("big", float(now), at)), y), y * 0.5)[1],
+            lambda: y + 1.0,
+        )
+        y = cg.fori_loop(
+            0,
+            2,
+            lambda j, z: (cg.debug.callback(lambda now, at: seen.append(("inner", int(now), at)), j), z * 1.1)[1],
+            y,
+        )
+        return i + 1, y
+
+    cg.debug.callback(lambda now, at: seen.append(("start", float(now), at)), x)
+    last = cg.while_loop(lambda carry: carry[0] < n, body, (0, x))[1]
+    cg.debug.callback(lambda now, at: seen.append(("end", float(now), at)), last)
+    return last
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+def test_callbacks_come_in_the_order_in_which_they_stand(devices: int) -> None:
+    arguments = [np.float64(1.0), np.int64(6)]
+    expected = noted(talkative, arguments, "reference")
+    assert len(expected) > 20
+    for seed in range(3):
+        place = at_random(devices, seed)
+        assert noted(talkative, arguments, "dataflow", order=seed, place=place) == expected
+
+
+def message(graph: Any, arguments: Sequence[Any], engine: str, check_nans: bool = False) -> str:
+    with pytest.raises(CtrlgradError) as caught:
+        run_on(engine, graph, arguments, check_nans)
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+def out_of_range(x: Any, n: Any) -> Any:
+    def body(carry: Any) -> Any:
+        i, y = carry
+        return i + 1, cg.fori_loop(0, 3, lambda j, z: z + x[i + j], y)
+
+    return cg.while_loop(lambda carry: carry[0] < n, body, (0, 0.0))[1]
+
+
+def endless(x: Any) -> Any:
+    return cg.while_loop(lambda y: y < 10.0, lambda y: y + x, 0.0, maximum_iterations=3)
+
+
+def endless_inside(x: Any) -> Any:
+    return cg.fori_loop(0, 2, lambda i, y: y + endless(x), 0.0)
+
+
+FAILING = (
+    (out_of_range, (np.arange(4.0), np.int64(3)), False),
+    (endless, (np.float64(1.0),), False),
+    (endless_inside, (np.float64(1.0),), False),
+    (cg.grad(lambda x: cg.fori_loop(0, 3, lambda i, y: np.log(y), x)), (np.float64(1.0),), True),
+    (cg.grad(lambda x: cg.fori_loop(0, 4, lambda i, y: np.sqrt(y) * i, x)), (np.float64(0.3),), True),
+)
+
+
+@pytest.mark.parametrize(("fn", "arguments", "check_nans"), FAILING)
+def test_errors_read_as_those_of_the_reference_engine(fn: Any, arguments: Any, check_nans: bool) -> None:
+    graph = graph_of(fn, *arguments)
+    expected = message(graph, arguments, "reference", check_nans)
+    assert message(graph, arguments, "dataflow", check_nans) == expected
+    with dataflow.settings(place=at_random(2, 1)):
+        assert message(graph, arguments, "dataflow", check_nans) == expected
+
+
+def test_the_kinds_of_errors() -> None:
+    kinds = (IndexError, MaximumIterationsError, MaximumIterationsError, NonFiniteError, NonFiniteError)
+    for (fn, arguments, check_nans), kind in zip(FAILING, kinds, strict=True):
+        with pytest.raises(kind):
+            run_on("dataflow", graph_of(fn, *arguments), arguments, check_nans)
+
+
+# What stops a run.
+
+
+def across(x: Any, n: Any) -> Any:
+    def body(carry: Any) -> Any:
+        i, y = carry
+        with cg.device("cpu:1"):
+            y = np.sin(y)
+        return i + 1, y
+
+    return cg.while_loop(lambda carry: carry[0] < n, body, (0, x))[1]
+
+
+def test_a_lost_message_is_reported_with_node_operand_and_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(across, 0.5, 3)
+    send = Mailbox.send
+
+    def lossy(self: Mailbox, edge: int, tag: Tag, dead: Any, value: Any) -> None:
+        if tag == (0, 7) and self.exchange.edges[edge].type is not None:
+            return
+        send(self, edge, tag, dead, value)
+
+    monkeypatch.setattr(Mailbox, "send", lossy)
+    with pytest.raises(ExecutionError, match="cannot go on") as caught:
+        run_on("dataflow", graph, [np.float64(0.5), np.int64(20)])
+    assert "Recv of predicate" in str(caught.value.got)
+    assert "on cpu:1 waits for a message on edge 0 at iteration 7 of while_1" in str(caught.value.got)
+    monkeypatch.setattr(Mailbox, "send", send)
+    assert run_on("dataflow", graph, [np.float64(0.5), np.int64(0)])[0] == 0.5
+
+
+def test_ctrl_c_stops_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(across, 0.5, 3)
+    interrupted = []
+
+    def interrupt_at(self: Executor, received: Message) -> None:
+        if received.tag == (0, 40) and not interrupted:
+            interrupted.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        accept(self, received)
+
+    accept = Executor.accept
+    monkeypatch.setattr(Executor, "accept", interrupt_at)
+    with pytest.raises(KeyboardInterrupt):
+        run_on("dataflow", graph, [np.float64(0.5), np.int64(1 << 40)])
+    assert interrupted
+    for thread in threading.enumerate():
+        if thread.name.startswith("ctrlgrad "):
+            thread.join(5.0)
+            assert not thread.is_alive()
+    monkeypatch.undo()
+    assert run_on("dataflow", graph, [np.float64(0.5), np.int64(0)])[0] == 0.5
+
+
+def test_what_is_left_behind_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Executor, "left_behind", lambda self: {"frames": 1, "early messages": 0})
+    with pytest.raises(ExecutionError, match="left something behind") as caught:
+        run_on("dataflow", graph_of(two_chains, 3), [np.int64(3)])
+    assert caught.value.got == "{'frames': 1}"
+
+
+def test_an_exchange_is_stuck_only_when_nothing_is_on_its_way() -> None:
+    split = partition(placed(graph_of(across, 0.5, 3), Settings()))
+    exchange = Exchange(["cpu:0", "cpu:1"], split.edges, None)
+    edge = next(e.number for e in split.edges if e.receiver == "cpu:1")
+    exchange.boxes["cpu:0"].send(edge, (0, 0), None, 1.0)
+    exchange.boxes["cpu:0"].done()
+    assert [m.value for m in exchange.boxes["cpu:1"].receive()] == [1.0]
+    assert not exchange.is_stuck
+
+
+def test_plans_are_made_once() -> None:
+    graph = graph_of(two_chains, 3)
+    first = prepare(graph, Settings())
+    assert isinstance(first, Prepared)
+    assert prepare(graph, Settings()) is first
+    assert prepare(graph, Settings(parallel_iterations=1)) is not first
+
+
+def test_a_budget_that_would_be_ignored_is_refused() -> None:
+    f = cg.function(two_chains, engine="dataflow")
+    with cg.memory.budget(device="1 MiB"), pytest.raises(UserInputError, match="whatever the budget"):
+        f(3)

@@ -1,0 +1,197 @@
+"""What structured graphs are lowered to: the whitepaper's examples node for node, and a loop beside its gradient.
+
+`pytest tests/dataflow/test_lowering.py --update-golden` writes `tests/golden/dataflow/*.txt` anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from programs import BY_NAME
+
+import ctrlgrad as cg
+from ctrlgrad import dataflow
+from ctrlgrad.dataflow import FlatGraph, FlatNode
+from ctrlgrad.dataflow.graph import carry_switches, is_loop_merge, makers, takers
+from ctrlgrad.dataflow.printer import Names, format_flat_node
+from ctrlgrad.dataflow.scopes import frames_of
+from ctrlgrad.ir import Value
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "dataflow"
+
+
+def lowered(fn: Callable[..., Any], *arguments: Any, name: str) -> FlatGraph:
+    return dataflow.lower(cg.function(fn, name=name).graph(*arguments))
+
+
+def check(name: str, text: str, update: bool) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if update:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def counts(graph: FlatGraph) -> Counter[str]:
+    return Counter(node.op for node in graph.nodes)
+
+
+def whitepaper_cond(x: Any, y: Any, z: Any) -> Any:
+    """Section 3.1: `tf.cond(x < y, lambda: tf.add(x, z), lambda: tf.square(y))`."""
+    return cg.cond(x < y, lambda: x + z, lambda: np.square(y))
+
+
+def whitepaper_while() -> Any:
+    """Section 3.2: `tf.while_loop(lambda i: i < 10, lambda i: tf.add(i, 1), [0])`."""
+    return cg.while_loop(lambda i: i < 10, lambda i: i + 1, 0)
+
+
+def test_the_whitepapers_cond(update_golden: bool) -> None:
+    graph = lowered(whitepaper_cond, 1.0, 2.0, 3.0, name="whitepaper_cond")
+    assert counts(graph) == {"less": 1, "Switch": 3, "add": 1, "square": 1, "Merge": 1}
+    check("whitepaper_cond", f"{graph}\n", update_golden)
+
+
+def test_the_whitepapers_while(update_golden: bool) -> None:
+    graph = lowered(whitepaper_while, name="whitepaper_while")
+    loop = {"Enter": 1, "Merge": 1, "LoopCond": 1, "Switch": 1, "NextIteration": 1, "Exit": 1}
+    assert counts(graph) == loop | {"less": 1, "add": 1, "constant": 3}
+    check("whitepaper_while", f"{graph}\n", update_golden)
+
+
+def test_a_nested_loop_has_a_nested_frame(update_golden: bool) -> None:
+    graph = dataflow.lower(BY_NAME["nested_data_dependent_counts"].graph())
+    frames = frames_of(graph)
+    assert frames.path("while_2") == ("while_1", "while_2")
+    check("nested_loops", f"{graph}\n", update_golden)
+
+
+def test_an_n_way_switch_is_one_switch() -> None:
+    def choose(i: Any, x: Any) -> Any:
+        return cg.switch(i, [lambda: x, lambda: x * x, lambda: np.sin(x), lambda: 1.0])
+
+    graph = lowered(choose, 1, 2.0, name="choose")
+    switches = [node for node in graph.nodes if node.op == "Switch"]
+    assert [len(node.results) for node in switches] == [4]
+    (merge,) = (node for node in graph.nodes if node.op == "Merge")
+    assert len(merge.operands) == 4
+
+
+def test_a_loop_has_one_of_each_per_carry_and_an_enter_per_capture() -> None:
+    program = BY_NAME["lstm"]
+    structured = program.graph()
+    (loop,) = (node for node in structured.nodes if node.op.name == "while")
+    graph = dataflow.lower(structured)
+    captures, carry = loop.attrs["captures"], len(loop.results)
+    assert [n.op for n in graph.nodes if n.is_constant_enter] == ["Enter"] * captures
+    assert counts(graph)["Enter"] == captures + carry
+    for op in ("Merge", "Switch", "NextIteration", "Exit"):
+        assert counts(graph)[op] == carry
+
+
+def test_calls_are_gone() -> None:
+    def f(x: Any) -> Any:
+        return cg.checkpoint(lambda y: np.sin(y) * y)(x)
+
+    builder_graph = cg.function(f, name="f").graph(2.0)
+    assert "call" not in counts(dataflow.lower(builder_graph))
+
+
+# A loop beside its gradient.
+
+
+def power(x: Any) -> Any:
+    return cg.while_loop(lambda carry: carry[0] < 5, lambda carry: (carry[0] + 1, carry[1] * x), (0, x))[1]
+
+
+def carries(graph: FlatGraph, frame: str) -> dict[str, dict[str, FlatNode]]:
+    """The five nodes of each carry of a loop, by the name of the value."""
+    frames, made_by, taken_by = frames_of(graph), makers(graph), takers(graph)
+    (condition,) = (n for n in graph.nodes if n.op == "LoopCond" and frames.of_node[n] == frame)
+    found = {}
+    for head in graph.nodes:
+        if is_loop_merge(head, made_by) and frames.of_node[head] == frame:
+            (switch,) = carry_switches(head, condition, taken_by)
+            (leave,) = (n for n in taken_by[switch.results[0]] if n.op == "Exit")
+            enter, back = (made_by[v] for v in head.operands)
+            found[str(head.result.hint)] = {n.op: n for n in (enter, head, switch, back, leave)}
+    return found
+
+
+FACING = (
+    (("Exit",), ("Enter",)),
+    (("Switch",), ("Merge", "NextIteration")),
+    (("Merge",), ("Switch",)),
+    (("Enter",), ("Exit",)),
+)
+
+
+def facing(graph: FlatGraph, value: str, cotangent: str) -> str:
+    """The nodes of a carry, the last first, and beside them those of its cotangent, the first first."""
+    names = Names()
+    for node in graph.nodes:
+        format_flat_node(node, names)
+    forward, backward = carries(graph, "while_1")[value], carries(graph, "while_2")[cotangent]
+    rows = []
+    for left, right in FACING:
+        line = "; ".join(format_flat_node(forward[op], names)[0] for op in left)
+        mirrored = "; ".join(format_flat_node(backward[op], names)[0] for op in right)
+        rows.append(f"{line:<64} | {mirrored}".rstrip())
+    return "\n".join(rows)
+
+
+def test_a_loop_faces_its_gradient(update_golden: bool) -> None:
+    graph = lowered(cg.grad(power), 1.5, name="grad_power")
+    check("grad_power", f"{facing(graph, 'c1', 'd_c1')}\n\n{graph}\n", update_golden)
+    made_by = makers(graph)
+    forward, backward = carries(graph, "while_1"), carries(graph, "while_2")
+    # What leaves the forward loop on the stack enters the backward one, and the count with it.
+    for name, mirrored in (("c1_stack", "c1_stack"), ("c0", "trips")):
+        assert made_by[backward[mirrored]["Enter"].operands[0]] is forward[name]["Exit"]
+
+
+def test_what_no_value_gates_gets_a_control() -> None:
+    """A constant in a branch and in a body is made only where they are reached."""
+
+    def f(x: Any) -> Any:
+        return cg.while_loop(lambda y: y < 9.0, lambda y: cg.cond(y > 2.0, lambda: 10.0, lambda: y + x), x)
+
+    graph = lowered(f, 1.0, name="f")
+    frames = frames_of(graph)
+    inside = [n for n in graph.nodes if n.op == "constant" and frames.of_node[n]]
+    assert len(inside) == 3 and all(len(n.controls) == 1 for n in inside)
+
+
+def test_readers_come_before_what_overwrites_their_operand() -> None:
+    def f(x: Any) -> Any:
+        def body(carry: Any) -> Any:
+            i, table, total = carry
+            total = total + table.sum()
+            return i + 1, table.at[i].set(0.5), total
+
+        return cg.while_loop(lambda carry: carry[0] < 3, body, (0, x, 0.0))[1:]
+
+    graph = lowered(f, np.arange(4.0), name="f")
+    (update,) = (n for n in graph.nodes if n.op == "setitem")
+    (reader,) = (n for n in graph.nodes if n.op == "sum")
+    assert update.orders == (reader.result,)
+
+
+def test_the_text_shows_controls_and_devices() -> None:
+    b = dataflow.FlatBuilder("f")
+    x = b.input(Value(cg.TensorSpec((), "float64").type).type, "x")
+    one = b.constant(1.0, controls=[x], device="cpu:1")
+    text = str(b.finish([b.op("add", [x, one])]))
+    assert "v1 = constant 1. ^x : f64[] @cpu:1" in text
+
+
+@pytest.mark.parametrize("name", ["lstm", "tensor_array_updated_two_ways"])
+def test_the_text_is_the_same_every_time(name: str) -> None:
+    program = BY_NAME[name]
+    first, second = (str(dataflow.lower(program.traced_again(1))) for _ in range(2))
+    assert first == second

@@ -1,0 +1,50 @@
+"""The dataflow engine agrees with the reference engine on one device: every program of the corpus and its gradient.
+
+For windows 1, 2 and 32, ops run one by one or in clusters, and what is ready fires in order or at random.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from agreement import assert_same, leaves_of, run
+from programs import BY_NAME, PROGRAMS, Program
+
+from ctrlgrad.engines import run_on
+
+WAYS: tuple[dict[str, Any], ...] = (
+    {},
+    {"clusters": "none", "parallel_iterations": 1},
+    {"clusters": "none", "parallel_iterations": 2, "order": 1},
+    {"clusters": "flowing", "parallel_iterations": 32, "order": 2},
+)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+def test_corpus(program: Program, order: int) -> None:
+    graph, leaves = program.graph(order), leaves_of(program)
+    before = [x.copy() for x in leaves]
+    expected = run_on("reference", graph, leaves)
+    for way in WAYS:
+        found, outcome = run(graph, leaves, **way)
+        assert_same(found, expected)
+        assert list(outcome.counts) == ["cpu:0"]
+    assert_same(leaves, before, 0.0)
+
+
+@pytest.mark.parametrize("name", ["lstm", "loop_in_a_branch_in_a_loop", "nested_data_dependent_counts"])
+def test_second_order(name: str) -> None:
+    graph, leaves = BY_NAME[name].graph(2), leaves_of(BY_NAME[name])
+    expected = run_on("reference", graph, leaves)
+    for way in WAYS:
+        assert_same(run(graph, leaves, **way)[0], expected)
+
+
+@pytest.mark.parametrize("name", ["lstm", "nested_data_dependent_counts", "early_exit"])
+def test_loops_that_stay_whole(name: str) -> None:
+    graph, leaves = BY_NAME[name].graph(1), leaves_of(BY_NAME[name])
+    found, outcome = run(graph, leaves, loops="whole")
+    assert_same(found, run_on("reference", graph, leaves))
+    assert outcome.counts["cpu:0"].frames_opened == 1

@@ -1,0 +1,88 @@
+"""The dataflow engine agrees with the reference engine on random programs and their gradients.
+
+CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS says how many (60).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from agreement import assert_same, at_random, run, short_delays
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from random_programs.checks import MARGIN, describe
+from random_programs.kinds import Float
+from random_programs.program import Program
+from random_programs.running import TooLongError, plain_run, signature, traced_function
+from random_programs.strategy import programs
+
+import ctrlgrad as cg
+from ctrlgrad.engines import run_on
+from ctrlgrad.ir import Graph
+
+RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS", "60"))
+PER_PART = 20
+
+
+def graphs(program: Program) -> Iterator[Graph]:
+    """The program and its gradient."""
+    function = traced_function(program)
+    wrt = tuple(i for i, a in enumerate(program.arguments) if isinstance(a.variable.kind, Float))
+
+    def loss(*arguments: Any) -> Any:
+        results = zip(function(*arguments), program.result_kinds, strict=True)
+        floats = [leaf for leaf, kind in results if isinstance(kind, Float)]
+        return sum((1.0 + k / 8.0) * np.sum(np.sin(leaf)) for k, leaf in enumerate(floats))
+
+    arguments = [a.value for a in program.arguments]
+    for traced in (function, cg.grad(loss, argnums=wrt)):
+        yield cg.function(traced, signature=signature(program)).graph(*arguments)
+
+
+def way(draw: random.Random) -> dict[str, Any]:
+    """Settings, drawn at random."""
+    return {
+        "place": at_random(draw.randrange(1, 5), draw.randrange(1000)),
+        "parallel_iterations": draw.choice((1, 2, 3, 5, 32)),
+        "clusters": draw.choice((None, "none", "flowing", "whole")),
+        "order": draw.choice((None, draw.randrange(1000))),
+        "delay": draw.choice((None, None, short_delays)),
+    }
+
+
+def judge(program: Program, counts: Counter[str], draw: random.Random) -> None:
+    try:
+        decisions = plain_run(program)[1]
+    except TooLongError:
+        assume(False)
+    assume(decisions.margin >= MARGIN)
+    arguments = [a.value for a in program.arguments]
+    for order, graph in enumerate(graphs(program)):
+        expected = run_on("reference", graph, arguments)
+        settings_now = way(draw)
+        try:
+            assert_same(run(graph, arguments, **settings_now)[0], expected, 1e-10)
+        except Exception as error:
+            raise AssertionError(f"order {order}, {settings_now}: {error}\n\n{describe(program)}") from error
+    counts["programs"] += 1
+
+
+@pytest.mark.parametrize("part", range(-(-RANDOM_PROGRAMS // PER_PART)))
+def test_random_programs(part: int) -> None:
+    counts: Counter[str] = Counter()
+    draw = random.Random(part)
+    every = settings(
+        max_examples=10,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    for number in range(PER_PART // 10):
+        seed(part * 1000 + number)(every(given(programs())(lambda program: judge(program, counts, draw))))()
+    assert counts["programs"] >= PER_PART // 2

@@ -1,0 +1,173 @@
+"""`mpirun -n N ctrlgrad train`: the run of one process on several, and how it ends when a rank does not go on."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from ctrlgrad.cli import app
+
+# Rank RANK does something in the middle of step STEP: the third argument says what.
+PROGRAM = """
+import os, signal, sys
+from ctrlgrad.cli import main
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.train.model import Model
+
+what, rank, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+sys.argv[1:] = sys.argv[4:]
+calls = 0
+init = Model.__init__
+
+def patched(self, *options):
+    init(self, *options)
+    right = self.bits_and_grads
+
+    def bits_and_grads(*arguments):
+        global calls
+        calls += 1
+        if calls == step and int(os.environ["OMPI_COMM_WORLD_RANK"]) == rank:
+            if what == "interrupt":
+                os.kill(os.getpid(), signal.SIGINT)
+            if what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "fail":
+                raise ExecutionError("the kernel is broken")
+            if what == "diverge":
+                bits, grads = right(*arguments)
+                return bits * float("nan"), grads
+        return right(*arguments)
+
+    self.bits_and_grads = bits_and_grads
+
+Model.__init__ = patched
+main()
+"""
+STEPS = 60
+
+
+@pytest.fixture
+def options(text, tmp_path):
+    """The options of a small run in the folder `name`. A batch of 7 does not divide by 2 or 3."""
+
+    def of(name, *more):
+        small = ("--hidden", 8, "--batch", 7, "--steps", STEPS, "--engine", "reference", "--text", text)
+        return [str(a) for a in ("train", *small, "--out", tmp_path / name, *more)]
+
+    return of
+
+
+@pytest.fixture
+def alone(options, tmp_path):
+    """The run on one process, in this one."""
+
+    def run(name, *more):
+        result = CliRunner().invoke(app, options(name, *more))
+        assert result.exit_code == 0, result.output
+        return tmp_path / name
+
+    return run
+
+
+def losses(out):
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [m["step"] for m in lines] == list(range(10, STEPS + 1, 10))
+    return [m["bits_per_char"] for m in lines]
+
+
+def assert_same_within_rounding(one, several):
+    np.testing.assert_allclose(losses(several), losses(one), rtol=1e-6)
+    figures = [json.loads((out / "summary.json").read_text()) for out in (one, several)]
+    np.testing.assert_allclose(*(f["validation_bits_per_char"] for f in figures), rtol=1e-5)
+    expected, found = (load_file(out / "checkpoint.safetensors") for out in (one, several))
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_allclose(found[name], tensor, rtol=1e-3, atol=2e-5, err_msg=name)
+
+
+def test_three_ranks_train_as_one_process_does(mpirun, options, alone, tmp_path):
+    ended = mpirun(3, PROGRAM, "nothing", 0, 0, *options("three"))
+    assert ended.code == 0, ended.stderr
+    assert ended.stderr == ""
+    assert ended.stdout.count("over 3 ranks") == 1 and ended.stdout.count("Lines that the model writes") == 1
+    names = ["checkpoint.safetensors", "loss.png", "metrics.jsonl", "summary.json"]
+    assert sorted(p.name for p in (tmp_path / "three").iterdir()) == names
+    assert_same_within_rounding(alone("one"), tmp_path / "three")
+
+
+def test_an_interrupted_run_resumes_on_another_number_of_ranks(mpirun, options, alone, tmp_path):
+    """Ctrl-C at one rank stops both with exit code 130, and the checkpoint is of the last whole step."""
+    ended = mpirun(2, PROGRAM, "interrupt", 1, 27, *options("two"))
+    assert ended.code == 130
+    assert ended.stderr.count("Stopped: after step ") == 1 and str(tmp_path / "two") in ended.stderr
+    assert "Traceback" not in ended.stderr
+    step = int(ended.stderr.split("after step ")[1].split(";")[0])
+    assert 25 <= step <= 28
+    assert_same_within_rounding(alone("one"), alone("two", "--resume"))
+
+
+def test_a_rank_that_dies_ends_all_and_the_last_checkpoint_resumes(mpirun, options, alone, tmp_path):
+    ended = mpirun(3, PROGRAM, "kill", 2, 55, *options("run"))
+    assert ended.code == 137  # mpirun's, for SIGKILL
+    assert ended.stderr.count("rank 2 of 3 has died") == 1 and "Traceback" not in ended.stderr
+    resumed = mpirun(2, PROGRAM, "nothing", 0, 0, *options("run", "--resume"))
+    assert resumed.code == 0 and "from step 50" in " ".join(resumed.stdout.split())
+    assert_same_within_rounding(alone("one"), tmp_path / "run")
+
+
+def test_the_death_of_rank_0_is_told_too(mpirun, options):
+    ended = mpirun(3, PROGRAM, "kill", 0, 3, *options("run"))
+    assert ended.code == 137
+    assert ended.stderr.count("rank 0 of 3 has died") == 1
+
+
+def test_an_error_on_one_rank_ends_all_and_is_told_once(mpirun, options):
+    ended = mpirun(3, PROGRAM, "fail", 1, 3, *options("run"))
+    assert ended.code == 1
+    assert ended.stderr.count("Error: on rank 1: the kernel is broken") == 1 and "Traceback" not in ended.stderr
+    assert ended.stderr.count("Error") == 1
+
+
+def test_divergence_is_told_once(mpirun, options):
+    ended = mpirun(2, PROGRAM, "diverge", 1, 3, *options("run"))
+    assert ended.code == 1
+    assert ended.stderr.count("Error: training has diverged: the loss is nan at step 3") == 1
+    assert ended.stderr.count("Error") == 1
+
+
+def test_unusable_input_is_told_once(mpirun, options, tmp_path):
+    ended = mpirun(3, PROGRAM, "nothing", 0, 0, *options("run", "--batch", 2))
+    assert ended.code == 2 and ended.stderr.count("--batch: fewer lines than ranks") == 1
+    assert not (tmp_path / "run").exists()
+
+
+LAUNCHED = """
+import os, sys
+sys.modules["mpi4py"] = None
+os.environ.update(OMPI_COMM_WORLD_SIZE="2", OMPI_COMM_WORLD_RANK=sys.argv.pop(1), OPENBLAS_NUM_THREADS="1")
+from ctrlgrad.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_without_mpi4py_rank_0_says_what_to_install(options, rank):
+    ended = subprocess.run(
+        [sys.executable, "-c", LAUNCHED, str(rank), *options("run")], capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert ("pip install 'ctrlgrad[mpi]'" in ended.stderr) == (rank == 0)
+
+
+def test_one_process_never_loads_mpi4py(options):
+    code = (
+        "import sys\nsys.modules['mpi4py'] = None\nimport os\nos.environ['OPENBLAS_NUM_THREADS'] = '1'\n"
+        "from ctrlgrad.cli import main\nmain()"
+    )
+    few = options("run", "--steps", 1)
+    ended = subprocess.run([sys.executable, "-c", code, *few], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
