@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.case import Case, Entry, Goal
+from benchmarks.dataflow.cases import dataflow_cases
 
 PEERS = ("jax", "equinox", "diffrax", "torch", "tensorflow", "numpy")
 
@@ -39,6 +40,7 @@ def cases(engine: str, tiny: bool = False) -> list[Case]:
         _memory(engine, tiny),
         _compilation(engine, tiny),
         _kept_bytes(engine, tiny),
+        *dataflow_cases(engine, tiny),
     ]
     return [_without_goals(case) for case in made] if tiny else made
 

@@ -393,6 +393,7 @@ class Manager:
         chunk = stored.chunk
         if chunk.is_alive or not chunk.is_sealed:
             return
+        self.notes.ended(chunk)
         self.room.chunks.pop(chunk.number, None)
         self.keeper.let_unneeded_go(chunk.loop)
 

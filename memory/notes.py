@@ -9,7 +9,7 @@ from ctrlgrad.memory.block import Stored
 from ctrlgrad.memory.chunk import ChunkRecord
 from ctrlgrad.memory.device import Device, Event
 from ctrlgrad.memory.ledger import Account
-from ctrlgrad.memory.plan import Action, Give, KeepState, LetStateGo, Take
+from ctrlgrad.memory.plan import UNDECIDED, Action, Give, KeepState, LetStateGo, Take
 from ctrlgrad.memory.records import BlockNote, BytesInUse, Computed, Copied, Phase, Recording, Stalled, Taken
 from ctrlgrad.memory.statistics import Statistics
 
@@ -67,6 +67,15 @@ class Notes:
             BlockNote(b.number, b.label, chunk.loop.label, chunk.index, b.nbytes, now, chunk.way, chunk.reason)
             for b in chunk.blocks
         )
+
+    def ended(self, chunk: ChunkRecord) -> None:
+        """Nobody reads a chunk's blocks any more: what became of them."""
+        if self._recording is None:
+            return
+        reason = chunk.reason
+        if reason == UNDECIDED:
+            reason = "copied before the link was measured" if chunk.is_leaving else "there was room"
+        self._recording.became.update((b.number, (chunk.way, reason)) for b in chunk.blocks)
 
     @contextmanager
     def stalling(self, cause: str) -> Iterator[None]:

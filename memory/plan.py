@@ -165,6 +165,8 @@ Action = (
     | Evict | Drop | KeepState | LetStateGo | Recompute | Free
 )  # fmt: skip
 
+# Why a chunk takes its way, before anything had to leave.
+UNDECIDED = "not decided yet"
 Way = Literal["keep", "copy", "recompute"]
 
 

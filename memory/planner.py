@@ -15,7 +15,7 @@ from ctrlgrad.memory.device import Device, Event
 from ctrlgrad.memory.forecast import Forecast, Setting, forecast
 from ctrlgrad.memory.ledger import Account
 from ctrlgrad.memory.mover import Transfer
-from ctrlgrad.memory.plan import Way
+from ctrlgrad.memory.plan import UNDECIDED, Way
 from ctrlgrad.memory.planning import ChunkTimes, copied_share
 
 # What the backward pass of a chunk takes, in its forward times, until it has been measured.
@@ -64,7 +64,7 @@ class Planner:
         if accounts[0].limit is None:
             return "keep", "no device budget"
         if loop.may_copy:
-            return "copy", "not decided yet" if loop.is_mixed else "swap_memory was asked for, or nothing else can be"
+            return "copy", UNDECIDED if loop.is_mixed else "swap_memory was asked for, or nothing else can be"
         if loop.recompute is not None:
             return "recompute", "checkpoint was asked for, or there is no tier to copy to"
         return "keep", "swap_memory=False, or neither a second tier nor a way to run the loop again"

@@ -103,6 +103,8 @@ class Recording:
     stalled: list[Stalled] = field(default_factory=list)
     in_use: list[BytesInUse] = field(default_factory=list)
     blocks: list[BlockNote] = field(default_factory=list)
+    # By block: the way that its chunk took in the end, and why; a block that still lives has what `blocks` says.
+    became: dict[int, tuple[str, str]] = field(default_factory=dict)
     # By manager: tier names, and limits in bytes.
     tiers: dict[int, tuple[tuple[str, int | None], ...]] = field(default_factory=dict)
     devices: dict[int, str] = field(default_factory=dict)

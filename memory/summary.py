@@ -207,7 +207,8 @@ def _values(recording: Recording) -> Iterator[Value]:
     dropped = {block for action in drops for block in action.blocks}
     groups: dict[tuple[str, str, str, str], list[BlockNote]] = {}
     for note in recording.blocks:
-        groups.setdefault((note.label, note.loop, note.way, note.reason), []).append(note)
+        way, reason = recording.became.get(note.block, (note.way, note.reason))
+        groups.setdefault((note.label, note.loop, way, reason), []).append(note)
     for (label, loop, way, reason), notes in groups.items():
         yield Value(
             label,

@@ -191,9 +191,10 @@ def _run_together(executors: dict[str, Executor], exchange: Exchange, arguments:
             one_ended.release()
 
     def wait(number: int) -> None:
-        # Not Thread.join: interrupted by Ctrl-C, it takes the thread for ended (Python 3.11).
+        # Not Thread.join: interrupted by Ctrl-C, it takes the thread for ended (Python 3.11). And not for ever: a signal
+        # that comes just before the wait begins is seen when it ends.
         while len(ended) < number:
-            one_ended.acquire()
+            one_ended.acquire(timeout=0.1)
 
     started = 0
     with single_threaded_products():
