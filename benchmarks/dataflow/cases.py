@@ -78,8 +78,8 @@ def _layers(engine: str, tiny: bool) -> Case:
 
 
 def _learning(engine: str, tiny: bool) -> Case:
-    steps = 30 if tiny else 3000
-    more = {"units": steps, "steps": steps}
+    steps, warmup = (30, 20) if tiny else (3000, 200)
+    more = {"units": steps, "steps": steps, "warmup": warmup}
     entries = (
         _entry(f"in graph, {engine} engine", "learning", way="in graph", engine=engine, **more),
         _entry("from Python", "learning", Goal("ratio", "at least", 1.5), way="from Python", engine=engine, **more),

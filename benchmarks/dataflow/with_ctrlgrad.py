@@ -126,8 +126,8 @@ def _layers_read(result: Any) -> dict[str, np.ndarray]:
 WAYS: Mapping[str, Callable[..., Any]] = {"in graph": in_graph, "from Python": from_python}
 
 
-def learning(steps: int, way: str, engine: str = "auto") -> Program:
-    """Deep Q-learning for so many steps."""
-    task = Task(steps=steps)
+def learning(steps: int, warmup: int, way: str, engine: str = "auto") -> Program:
+    """Deep Q-learning for so many steps, of which the first ones only fill the memory."""
+    task = Task(steps=steps, warmup=warmup)
     run, key, params = WAYS[way](task, engine), cg.random.key(7), first_params(0, task.hidden)
     return Program(step=lambda: run(key, params), read=lambda result: {"rewards": result[0]})

@@ -23,6 +23,8 @@ from ctrlgrad.dataflow.devices import check_devices, local_devices
 from ctrlgrad.dataflow.executor import Counts, Executor
 from ctrlgrad.dataflow.graph import FlatGraph
 from ctrlgrad.dataflow.lowering import lower
+from ctrlgrad.dataflow.mpi_run import identity_of, names_ranks, on_ranks, run_over_ranks
+from ctrlgrad.dataflow.mpi_transport import Run as RankRun
 from ctrlgrad.dataflow.partition import Edge, Partition, partition
 from ctrlgrad.dataflow.placement import as_written, place
 from ctrlgrad.dataflow.plan import DevicePlan, make_plan
@@ -41,10 +43,11 @@ from ctrlgrad.source import here
 
 @dataclass(frozen=True)
 class Prepared:
-    """A graph as it runs for some settings."""
+    """A graph as it runs for some settings; `identity`, where it runs over ranks, is its digest."""
 
     partition: Partition
     plans: dict[str, DevicePlan]
+    identity: bytes | None
 
 
 @dataclass
@@ -62,7 +65,9 @@ def placed(graph: Graph | FlatGraph, settings: Settings) -> FlatGraph:
     else:
         verify_flat(graph)
     found = place(graph, settings.place or as_written)
-    check_devices(((str(node.device), node.source) for node in found.nodes), local_devices())
+    found = on_ranks(found)
+    if not names_ranks(str(node.device) for node in found.nodes):
+        check_devices(((str(node.device), node.source) for node in found.nodes), local_devices())
     return found
 
 
@@ -81,7 +86,8 @@ def prepare(graph: Graph | FlatGraph, settings: Settings) -> Prepared:
         kernels = _kernels(settings)
         plans = {d: make_plan(part, kernels, settings.parallel_iterations) for d, part in split.parts.items()}
         # The function is kept, so that no other one gets its id.
-        graph.compiled[key] = (Prepared(split, plans), settings.place)
+        identity = identity_of(split, settings.parallel_iterations) if names_ranks(plans) else None
+        graph.compiled[key] = (Prepared(split, plans, identity), settings.place)
     prepared: Prepared = graph.compiled[key][0]
     return prepared
 
@@ -130,30 +136,50 @@ def run_prepared(
 ) -> list[Any]:
     """Run plans; `outcome` is filled with what was counted."""
     outcome = outcome or Outcome()
-    arguments = list(arguments)
-    names = sorted(prepared.plans)
-    exchange = Exchange(names, prepared.partition.edges, _delay(settings)) if len(names) > 1 else None
-    executors: dict[str, Executor] = {}
-    for number, name in enumerate(names):
-        run = Run(finite=FiniteCheck() if check_nans else None)
-        order = None if settings.order is None else random.Random(settings.order + 1000 * number)
-        sender = None if exchange is None else exchange.boxes[name]
-        executors[name] = Executor(prepared.plans[name], run, sender, order, settings.recorder)
-        outcome.runs[name], outcome.counts[name] = run, executors[name].counts
-    if exchange is None:
-        for executor in executors.values():
-            executor.start(arguments)
-            executor.drain()
-            if not executor.finished:
-                raise _stuck(executors)
+    devices = _Devices(prepared, list(arguments), settings, check_nans, outcome)
+    if prepared.identity is not None:
+        over = (prepared.partition, prepared.plans, settings, prepared.identity)
+        outputs = run_over_ranks(*over, arguments, lambda run: devices.run(sorted(run.boxes), run))
     else:
-        _run_together(executors, exchange, arguments)
-    outputs = {place: value for executor in executors.values() for place, value in executor.outputs.items()}
-    for name, executor in executors.items():
-        left = {what: n for what, n in executor.left_behind().items() if n}
-        if left:
-            raise ExecutionError(f"the dataflow executor of {name} left something behind", got=str(left))
+        names = sorted(prepared.plans)
+        exchange = Exchange(names, prepared.partition.edges, _delay(settings)) if len(names) > 1 else None
+        outputs = devices.run(names, exchange)
     return as_lists([outputs[i] for i in range(len(outputs))])
+
+
+@dataclass(frozen=True)
+class _Devices:
+    """The devices of this process in one call."""
+
+    prepared: Prepared
+    arguments: list[Any]
+    settings: Settings
+    check_nans: bool
+    outcome: Outcome
+
+    def run(self, names: Sequence[str], exchange: Exchange | RankRun | None) -> dict[int, Any]:
+        """Run devices to their end; the outputs that they have, by place."""
+        settings, outcome = self.settings, self.outcome
+        executors: dict[str, Executor] = {}
+        for number, name in enumerate(names):
+            run = Run(finite=FiniteCheck() if self.check_nans else None)
+            order = None if settings.order is None else random.Random(settings.order + 1000 * number)
+            sender = None if exchange is None else exchange.boxes[name]
+            executors[name] = Executor(self.prepared.plans[name], run, sender, order, settings.recorder)
+            outcome.runs[name], outcome.counts[name] = run, executors[name].counts
+        if exchange is None:
+            for executor in executors.values():
+                executor.start(self.arguments)
+                executor.drain()
+                if not executor.finished:
+                    raise _stuck(executors)
+        else:
+            _run_together(executors, exchange, self.arguments)
+        for name, executor in executors.items():
+            left = {what: n for what, n in executor.left_behind().items() if n}
+            if left:
+                raise ExecutionError(f"the dataflow executor of {name} left something behind", got=str(left))
+        return {place: value for executor in executors.values() for place, value in executor.outputs.items()}
 
 
 def _delay(settings: Settings) -> Callable[[Edge], float] | None:
@@ -167,15 +193,22 @@ def _delay(settings: Settings) -> Callable[[Edge], float] | None:
     return delay if settings.latency or settings.delay is not None else None
 
 
-def _run_together(executors: dict[str, Executor], exchange: Exchange, arguments: list[Any]) -> None:
-    """A thread per device, until all are done or one fails."""
+def _run_together(executors: dict[str, Executor], exchange: Exchange | RankRun, arguments: list[Any]) -> None:
+    """A thread per device, until all are done or one fails; one device of this process runs on the calling thread.
+
+    Raises:
+        StoppedError: a device of another rank has failed.
+    """
     failures: list[BaseException] = []
     ended: list[str] = []
     one_ended = threading.Semaphore(0)
 
-    def stop() -> None:
+    def give_up() -> None:
         for executor in executors.values():
             executor.stopped = True
+
+    def stop() -> None:
+        give_up()
         exchange.stop()
 
     def work(name: str) -> None:
@@ -196,8 +229,14 @@ def _run_together(executors: dict[str, Executor], exchange: Exchange, arguments:
         while len(ended) < number:
             one_ended.acquire(timeout=0.1)
 
+    if isinstance(exchange, RankRun):
+        exchange.on_stop.append(give_up)
     started = 0
     with single_threaded_products():
+        if len(executors) == 1:
+            for name, executor in executors.items():
+                drive(executor, exchange.boxes[name], arguments)
+            return
         try:
             for name in executors:
                 run = contextvars.copy_context().run
@@ -211,6 +250,8 @@ def _run_together(executors: dict[str, Executor], exchange: Exchange, arguments:
     if failures:
         found = next((f for f in failures if not isinstance(f, StuckError)), None)
         raise _stuck(executors) if found is None else found
+    if exchange.is_stopped:
+        raise StoppedError
 
 
 def drive(executor: Executor, transport: Transport, arguments: Sequence[Any]) -> None:

@@ -1,7 +1,7 @@
 """The executor of one device: fires steps until its part of the graph has run.
 
-A step is ready when all that it takes in one iteration is there. What is ready fires first come, first served, or in an
-order drawn at random; results do not depend on it. Beside that an executor opens and releases frames, begins iterations
+A step is ready when all that it takes in one iteration is there. What is ready fires first come, first served; with
+other devices around the oldest iteration first; or in an order drawn at random. Results do not depend on it. Beside that an executor opens and releases frames, begins iterations
 within the window, and finds the iteration that a message belongs to. A message may come before its iteration has begun
 here; it is kept until then.
 
@@ -22,7 +22,7 @@ from ctrlgrad.dataflow.plan import DevicePlan
 from ctrlgrad.dataflow.recorder import Recorder
 from ctrlgrad.dataflow.running import FrameRun, Iteration
 from ctrlgrad.dataflow.steps import Step
-from ctrlgrad.dataflow.tokens import Dead, Ready, Targets, give, give_dead
+from ctrlgrad.dataflow.tokens import Dead, OldestFirst, Ready, Targets, give, give_dead
 from ctrlgrad.dataflow.transport import Message, StoppedError
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.interpreter import explained
@@ -68,7 +68,7 @@ class Executor:
         self.order = order
         self.recorder = recorder
         self.counts = Counts()
-        self.ready: Ready = deque()
+        self.ready: Ready = deque() if sender is None or order is not None else OldestFirst()
         self.outputs: dict[int, Any] = {}
         # Set by another thread: give up before the next step.
         self.stopped = False
@@ -103,7 +103,7 @@ class Executor:
                 while ready:
                     if self.stopped:
                         raise StoppedError
-                    if order is not None:
+                    if order is not None and isinstance(ready, deque):
                         ready.rotate(-order.randrange(len(ready)))
                     iteration, step = ready.popleft()
                     fired += 1

@@ -7,7 +7,9 @@ emptied its slots and its kernel finds the only reference to an array, it may ov
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +19,42 @@ if TYPE_CHECKING:
     from ctrlgrad.dataflow.running import Iteration
     from ctrlgrad.dataflow.steps import Step
 
-Ready = deque[tuple["Iteration", "Step"]]
+Entry = tuple["Iteration", "Step"]
 # The count of a Merge that has fired: what comes later is dead, and brings it no nearer to zero.
 FIRED = -(1 << 30)
+
+
+class OldestFirst:
+    """What is ready, the oldest iteration first, where a deque has it in the order in which it came.
+
+    A device that others wait for must not work far ahead while they wait for something old.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[int, ...], int, Entry]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def append(self, entry: Entry) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (entry[0].tag, self._count, entry))
+
+    def appendleft(self, entry: Entry) -> None:
+        """In front of everything."""
+        self._count += 1
+        heapq.heappush(self._heap, ((), -self._count, entry))
+
+    def extend(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.append(entry)
+
+    def popleft(self) -> Entry:
+        return heapq.heappop(self._heap)[2]
+
+
+Ready = deque[Entry] | OldestFirst
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,4 +133,4 @@ def _two_alive(iteration: Iteration, step: Step) -> ExecutionError:
     )
 
 
-__all__ = ["FIRED", "Dead", "Ready", "Targets", "give", "give_dead"]
+__all__ = ["FIRED", "Dead", "OldestFirst", "Ready", "Targets", "give", "give_dead"]

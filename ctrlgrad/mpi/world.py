@@ -16,7 +16,6 @@ from mpi4py import MPI
 
 from ctrlgrad.errors import ExecutionError
 
-
 # From how many bytes on the parts of a message are sent from where they lie, instead of being joined first.
 JOINED = 1 << 16
 

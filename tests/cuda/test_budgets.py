@@ -340,21 +340,23 @@ def test_an_error_in_the_loop_that_pops_leaves_nothing_behind(chunks_of_16_kib: 
         assert_nothing_is_held(session)
 
 
-def test_threads_share_a_session(session: memory.Session) -> None:
-    expected = gradient_in(session, 40)
+def test_threads_share_a_session() -> None:
     found: list[Any] = []
-    contexts = [copy_context() for _ in range(3)]
-    threads = [
-        threading.Thread(target=lambda c=c: c.run(lambda: found.append(gradient_in(session, 40)))) for c in contexts
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with memory.budget(device=1 << 20, devices={LIBRARY.name: StandInDevice()}) as session:
+        expected = gradient_in(session, 40)
+        contexts = [copy_context() for _ in range(3)]
+        threads = [
+            threading.Thread(target=lambda c=c: c.run(lambda: found.append(gradient_in(session, 40)))) for c in contexts
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        manager = session.manager(LIBRARY.name)
     assert len(found) == 3
     for results in found:
         np.testing.assert_array_equal(results[1], expected[1])
-    assert_nothing_is_held(session)
+    assert not any(manager.accounts[0].kinds.values()), manager.accounts[0].show()
 
 
 def test_a_copy_away_that_fails_is_made_again(chunks_of_16_kib: None) -> None:
@@ -366,8 +368,8 @@ def test_a_copy_away_that_fails_is_made_again(chunks_of_16_kib: None) -> None:
     for graph in graphs.values():
         found, manager = run_within(limit, graph, arguments, "", StandInDevice(faults=faults))
         np.testing.assert_array_equal(found[1], expected[1])
-        # Of two copies behind each other on the stream the second is taken to have failed too.
-        assert 1 <= manager.stats.failed_copies <= 2
+        # Those behind it on the stream are taken to have failed too.
+        assert manager.stats.failed_copies
 
 
 def test_a_stack_that_is_a_result_comes_a_block_at_a_time(short_chunks: None) -> None:

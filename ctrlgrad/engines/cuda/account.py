@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -95,4 +96,15 @@ class RunMemory:
             self._due.popleft()()
 
 
-__all__ = ["Counted", "RunMemory"]
+def forget_values(error: BaseException | None) -> None:
+    """An error that somebody keeps must not keep values on the device, by the frames of its traceback."""
+    while error is not None:
+        for frame, _ in walk_tb(error.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
+                # The frames that are still running stay as they are.
+                with suppress(RuntimeError):
+                    frame.clear()
+        error = error.__cause__ or error.__context__
+
+
+__all__ = ["Counted", "RunMemory", "forget_values"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.account import RunMemory
+from ctrlgrad.engines.cuda.account import RunMemory, forget_values
 from ctrlgrad.engines.cuda.compile import compile_region
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.control import CONTROL
@@ -40,6 +40,9 @@ def run_with(context: Context, graph: Graph, arguments: Sequence[Any]) -> list[A
         # Rows may have come from a copy that failed.
         memory.manager.synchronize()
         return found
+    except BaseException as error:
+        forget_values(error)
+        raise
     finally:
         context.constants.clear()
         context.memory = context.flag = None

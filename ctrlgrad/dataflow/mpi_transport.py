@@ -1,0 +1,268 @@
+"""The transport between devices of several ranks: one end of it per device, one thread at a time at the network.
+
+A message to a device of the same rank goes straight into its mailbox; to another rank it goes by a non-blocking send.
+There is no thread that waits for messages. A device that has nothing to do looks for some itself, and hands those for
+its neighbours over; while it does, its idle neighbours wait for it (the leader and its followers). So with one device
+per rank everything happens on one thread, and a predicate reaches the other ranks without a thread being woken.
+
+A run ends on all ranks together: each tells all others that it is done, or why it failed, and waits for theirs. What a
+rank sends is received in order, so after the last of these no message of the run is under way. A rank that is told of a
+failure stops; all raise the failure of the lowest rank. A message of the next run, from a rank that is ahead, is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ctrlgrad.dataflow import mpi_messages as wire
+from ctrlgrad.dataflow.devices import parse_device
+from ctrlgrad.dataflow.mpi_errors import decode_error, encode_error
+from ctrlgrad.dataflow.mpi_messages import Header
+from ctrlgrad.dataflow.partition import Edge
+from ctrlgrad.dataflow.plan import DevicePlan
+from ctrlgrad.dataflow.tokens import Dead
+from ctrlgrad.dataflow.transport import Message, StoppedError, Tag
+from ctrlgrad.engines.block_kernels import as_lists
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.mpi.launch import Joined
+from ctrlgrad.mpi.world import Arrived
+
+# MPI tags: an edge's is its number and this; what belongs to no edge has tag 0.
+FIRST_TAG = 1
+# Seconds that a rank waits for one that has ended its program, before it takes it that nothing more comes.
+AFTER_GOODBYE = 1.0
+
+
+class Run:
+    """One call of a graph, on this rank."""
+
+    def __init__(
+        self, joined: Joined, number: int, identity: bytes, edges: Sequence[Edge], plans: dict[str, DevicePlan]
+    ) -> None:
+        self.world = joined.world
+        self.watch = joined.watch
+        self.rank = self.world.rank
+        self.number = number
+        self.identity = identity
+        self.edges = edges
+        self.plans = plans
+        self.rank_of = [(_rank(edge.sender), _rank(edge.receiver)) for edge in edges]
+        # What a header says of the frame of each edge.
+        self.frame_of = [wire.frame_number(edge.frame) for edge in edges]
+        self.lock = threading.Lock()
+        self.boxes = {name: Box(self) for name in plans if _rank(name) == self.rank}
+        self.is_led = False
+        self.is_stopped = False
+        self.on_stop: list[Callable[[], None]] = []
+        # Why a rank failed; who is done, in one way or another; outputs that others have sent; messages of the next run.
+        self.failures: dict[int, BaseException] = {}
+        self.ended: set[int] = set()
+        self.outputs: dict[int, Any] = {}
+        self.early: list[Arrived] = []
+
+    # Sending.
+
+    def send(self, number: int, tag: Tag, dead: Dead | None, value: Any) -> None:
+        edge = self.edges[number]
+        if edge.receiver in self.boxes:
+            self._hand_over(Message(number, tag, dead, value))
+            return
+        frame = self.frame_of[number]
+        if edge.type is None:
+            parts = wire.encode(Header(wire.REPORT, self.identity, self.number, number, frame, tag))
+        elif dead is not None:
+            origin = self._place_of(dead)
+            parts = wire.encode(Header(wire.DEAD, self.identity, self.number, number, frame, tag, shape=origin))
+        else:
+            header = Header(wire.VALUE, self.identity, self.number, number, frame, tag)
+            parts = wire.encode_value(header, as_lists([value])[0])
+        self.world.post(self.rank_of[number][1], FIRST_TAG + number, parts)
+
+    def _place_of(self, dead: Dead) -> tuple[int, ...]:
+        """Where the Switch stands in the plans, which all ranks have; the side that it chose; and its iteration."""
+        for device, plan in enumerate(self.plans.values()):
+            for frame in plan.frames:
+                if dead.switch.index < len(frame.steps) and frame.steps[dead.switch.index] is dead.switch:
+                    return (device, frame.number, dead.switch.index, dead.chosen, *dead.tag)
+        raise AssertionError(dead.switch.name)
+
+    def _dead_at(self, origin: tuple[int, ...]) -> Dead:
+        device, frame, step, chosen, *tag = origin
+        plan = list(self.plans.values())[device]
+        return Dead(plan.frames[frame].steps[step], tuple(tag), chosen)
+
+    # Receiving.
+
+    def poll(self) -> bool:
+        """Take one message off the network, if there is one."""
+        arrived = self.world.poll()
+        if arrived is None:
+            return False
+        self.take(arrived)
+        return True
+
+    def take(self, arrived: Arrived) -> None:
+        """Act on a message; what is wrong with it is this rank's failure."""
+        try:
+            header, payload = wire.decode(arrived.data)
+            if header.run > self.number:
+                self.early.append(arrived)
+                return
+            self._check_run(header, arrived.rank)
+            if header.kind in (wire.DONE, wire.FAILED):
+                if header.kind == wire.FAILED:
+                    self.failures[arrived.rank] = decode_error(payload.tobytes(), arrived.rank)
+                    self.stop()
+                self.ended.add(arrived.rank)
+            elif header.kind == wire.OUTPUT:
+                self.outputs[header.tag[0]] = wire.decode_value(header, payload)
+            elif not self.is_stopped:
+                self._take_message(header, payload, arrived)
+        except ExecutionError as error:
+            self.fail(error)
+
+    def _take_message(self, header: Header, payload: Any, arrived: Arrived) -> None:
+        is_ours = header.edge < len(self.edges) and self.rank_of[header.edge] == (arrived.rank, self.rank)
+        edge = self.edges[header.edge] if is_ours and arrived.tag == FIRST_TAG + header.edge else None
+        wire.check(header, payload, edge, arrived.rank)
+        dead = self._dead_at(header.shape) if header.kind == wire.DEAD else None
+        value = wire.decode_value(header, payload) if header.kind == wire.VALUE else None
+        self._hand_over(Message(header.edge, header.tag, dead, value))
+
+    def _check_run(self, header: Header, sender: int) -> None:
+        if (header.run, header.identity) == (self.number, self.identity):
+            return
+        # What it says of the end is true all the same: nothing more comes from there.
+        if header.kind in (wire.DONE, wire.FAILED):
+            self.ended.add(sender)
+        raise ExecutionError(
+            f"rank {sender} does not run what rank {self.rank} runs",
+            expected=f"call {self.number} of the dataflow engine over ranks, of graph {self.identity.hex()}",
+            got=f"call {header.run}, of graph {header.identity.hex()}",
+            hint="call the same functions on every rank, in the same order, with arguments of the same shapes",
+        )
+
+    def _hand_over(self, message: Message) -> None:
+        box = self.boxes[self.edges[message.edge].receiver]
+        with self.lock:
+            box.messages.append(message)
+            box.arrived.notify()
+
+    def receive(self, box: Box) -> list[Message]:
+        """Messages for a device; waits for them."""
+        with self.lock:
+            while True:
+                if self.is_stopped:
+                    raise StoppedError
+                if box.messages:
+                    found, box.messages = box.messages, []
+                    return found
+                if not self.is_led:
+                    self.is_led = True
+                    break
+                box.arrived.wait()
+        try:
+            patience = _Patience(self, spins=len(self.boxes) == 1)
+            while not box.messages and not self.is_stopped:
+                patience.after(self.poll())
+        finally:
+            with self.lock:
+                self.is_led = False
+                # Another idle device leads from now on, if there is one.
+                for other in self.boxes.values():
+                    other.arrived.notify()
+        return self.receive(box)
+
+    # The end.
+
+    def fail(self, error: BaseException) -> None:
+        """This rank has failed: its devices stop; `end` tells the others."""
+        self.failures.setdefault(self.rank, error)
+        self.stop()
+
+    def stop(self) -> None:
+        """Make this rank's devices give up."""
+        with self.lock:
+            self.is_stopped = True
+            for box in self.boxes.values():
+                box.arrived.notify_all()
+        for stop in self.on_stop:
+            stop()
+
+    def end(self, outputs: dict[int, Any]) -> dict[int, Any]:
+        """Tell the other ranks how this one's part ended, with its outputs, and wait for theirs; all outputs.
+
+        Raises:
+            ExecutionError: a rank has failed, with its error.
+        """
+        own = self.failures.get(self.rank)
+        others = [rank for rank in range(self.world.size) if rank != self.rank]
+        for rank in others:
+            for place, value in outputs.items() if own is None and not self.is_stopped else ():
+                header = Header(wire.OUTPUT, self.identity, self.number, tag=(place,))
+                self.world.post(rank, 0, wire.encode_value(header, as_lists([value])[0]))
+            kind, text = (wire.DONE, b"") if own is None else (wire.FAILED, encode_error(own))
+            self.world.post(rank, 0, wire.encode(Header(kind, self.identity, self.number), [text] if text else []))
+        patience = _Patience(self, spins=True)
+        while len(self.ended) < len(others):
+            patience.after(self.poll())
+        if self.failures:
+            raise self.failures[min(self.failures)]
+        return {**outputs, **self.outputs}
+
+
+class Box:
+    """A device's end of a run; a `Transport`."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.messages: list[Message] = []
+        self.arrived = threading.Condition(run.lock)
+
+    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
+        self.run.send(edge, tag, dead, value)
+
+    def receive(self) -> list[Message]:
+        return self.run.receive(self)
+
+    def done(self) -> None:
+        """Nothing: the run ends when all ranks say so."""
+
+
+class _Patience:
+    """How to wait between looks at the network: at first by giving way to who else wants the core, then asleep."""
+
+    def __init__(self, run: Run, *, spins: bool) -> None:
+        self.run = run
+        self.spins = spins
+        self.since = time.monotonic()
+
+    def after(self, found: bool) -> None:
+        """Wait a while, or not at all where a message was found."""
+        if found:
+            self.since = time.monotonic()
+            return
+        waited = time.monotonic() - self.since
+        if self.spins and waited < 0.01:
+            os.sched_yield()
+            return
+        time.sleep(5e-5 if waited < 0.1 else 1e-3)
+        if waited > AFTER_GOODBYE:
+            missing = sorted(self.run.watch.gone - self.run.ended)
+            if missing:
+                raise ExecutionError(
+                    f"rank {missing[0]} has ended its program, and rank {self.run.rank} waits for it",
+                    expected="the same calls on every rank",
+                    got=f"call {self.run.number} of the dataflow engine over ranks on rank {self.run.rank} alone",
+                )
+
+
+def _rank(device: str) -> int:
+    return parse_device(device).rank or 0
+
+
+__all__ = ["Box", "Run"]

@@ -1,0 +1,256 @@
+"""The dataflow engine over ranks: the reference engine's values, and one error on all ranks where there is one."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+import ctrlgrad as cg
+from ctrlgrad.errors import UserInputError
+
+FILE = Path(__file__).resolve()
+TESTS = FILE.parent.parent
+
+# Every rank compares what it gets with what the reference engine says.
+COMPARE = """
+import random, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from ctrlgrad import dataflow, tree
+from ctrlgrad.dataflow.engine import Outcome, prepare, run_prepared
+from ctrlgrad.engines import run_on
+
+RANKS, DEVICES = 3, 2
+sent = received = 0
+
+def compare(graph, arguments, number, rtol, **way):
+    global sent, received
+    draw = random.Random(number)
+    place = lambda node: f"/rank:{draw.randrange(RANKS)}/cpu:{draw.randrange(DEVICES)}"
+    with dataflow.settings(place=place, **way) as now:
+        outcome = Outcome()
+        found = run_prepared(prepare(graph, now), arguments, now, outcome=outcome)
+    for counts in outcome.counts.values():
+        assert counts.frames_opened == counts.frames_released
+        sent += counts.sent
+        received += counts.received
+    for a, b in zip(found, run_on("reference", graph, arguments), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(np.abs(b), initial=0.0)))
+"""
+CORPUS = (
+    COMPARE
+    + """
+from programs import PROGRAMS
+
+WAYS = ({}, {"parallel_iterations": 1}, {"order": 3, "parallel_iterations": 2}, {"clusters": "none"})
+for number, program in enumerate(PROGRAMS):
+    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    compare(program.graph(number % 2), leaves, number, 1e-11, **WAYS[number % len(WAYS)])
+print((len(PROGRAMS), sent, received))
+"""
+)
+# All ranks draw the same programs, as hypothesis begins from the same seed on each.
+RANDOM = (
+    COMPARE
+    + """
+import ctrlgrad as cg
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from random_programs.checks import MARGIN
+from random_programs.kinds import Float
+from random_programs.running import TooLongError, plain_run, signature, traced_function
+from random_programs.strategy import programs
+
+count = 0
+
+def judge(program):
+    global count
+    try:
+        decisions = plain_run(program)[1]
+    except TooLongError:
+        assume(False)
+    assume(decisions.margin >= MARGIN)
+    function = traced_function(program)
+    wrt = tuple(i for i, a in enumerate(program.arguments) if isinstance(a.variable.kind, Float))
+
+    def loss(*arguments):
+        results = zip(function(*arguments), program.result_kinds, strict=True)
+        return sum(np.sum(np.sin(leaf)) for leaf, kind in results if isinstance(kind, Float))
+
+    arguments = [a.value for a in program.arguments]
+    for traced in (function, cg.grad(loss, argnums=wrt)):
+        graph = cg.function(traced, signature=signature(program)).graph(*arguments)
+        compare(graph, arguments, count, 1e-10, parallel_iterations=(1, 3, 32)[count % 3])
+    count += 1
+
+every = settings(
+    max_examples=int(sys.argv[2]), database=None, deadline=None, phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+seed(7)(every(given(programs())(judge)))()
+print((count, sent, received))
+"""
+)
+
+
+def counted(ended, ranks=3):
+    """What each rank has printed: programs, messages sent and received."""
+    assert ended.code == 0, ended.stderr
+    found = [ast.literal_eval(line) for line in ended.stdout.splitlines()]
+    assert len(found) == ranks
+    return found
+
+
+def assert_all_arrived(found):
+    assert len({programs for programs, _, _ in found}) == 1
+    assert sum(sent for _, sent, _ in found) == sum(received for _, _, received in found) > 1000
+
+
+def test_the_corpus(mpirun):
+    assert_all_arrived(counted(mpirun(3, CORPUS, TESTS)))
+
+
+def test_random_programs_and_their_gradients(mpirun):
+    found = counted(mpirun(3, RANDOM, TESTS, 12))
+    assert_all_arrived(found)
+    assert found[0][0] >= 5
+
+
+# A loop over both ranks. `f` fails on rank 1 in iteration 7, where the table is too short.
+FAILURES = """
+import json, sys
+import numpy as np
+import ctrlgrad as cg
+from ctrlgrad.dataflow import mpi_transport
+from ctrlgrad.dataflow import mpi_messages as wire
+from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.mpi.launch import launched
+
+rank = launched().rank
+
+@cg.function(engine="dataflow")
+def f(table, n):
+    def body(carry):
+        i, y, z = carry
+        with cg.device("/rank:1/cpu:0"):
+            y = y + table[i]
+        with cg.device("/rank:0/cpu:0"):
+            z = z * 1.5 + y
+        return i + 1, y, z
+
+    return cg.while_loop(lambda carry: carry[0] < n, body, (0, 0.0, 1.0))
+
+@cg.function(engine="dataflow")
+def g(x):
+    with cg.device("/rank:1/cpu:0"):
+        y = x * 2.0
+    return y + 1.0
+
+def attempt(call):
+    try:
+        call()
+        return None
+    except CtrlgradError as error:
+        return type(error).__name__, str(error)
+
+def works():
+    i, y, z = f(np.ones(5), 5)
+    assert (int(i), float(y)) == (5, 5.0), (i, y)
+
+works()
+told = {"index": attempt(lambda: f(np.ones(7), 9))}
+works()
+told["shapes"] = attempt(lambda: g(np.ones(2 + rank)))
+works()
+told["functions"] = attempt(lambda: g(np.ones(3)) if rank else works())
+works()
+
+encode = wire.encode_value
+def other_dtype(header, value):
+    return encode(header, np.float32(value) if header.kind == wire.VALUE else value)
+if rank == 1:
+    wire.encode_value = other_dtype
+told["header"] = attempt(works)
+wire.encode_value = encode
+works()
+sys.stdout.write(json.dumps(told) + "\\n")
+"""
+
+
+def test_an_error_is_raised_on_all_ranks_and_the_next_call_works(mpirun):
+    ended = mpirun(2, FAILURES)
+    assert ended.code == 0, ended.stderr
+    ranks = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(ranks) == 2
+    line = next(n for n, text in enumerate(FAILURES.splitlines(), start=1) if "table[i]" in text)
+    for told in ranks:
+        name, text = told["index"]
+        assert name == "IndexOutOfRangeError" and f"program.py:{line}" in text and "iteration 7" in text
+        assert told["shapes"][0] == "ExecutionError" and "does not run what rank" in told["shapes"][1]
+        assert "does not run what rank" in told["functions"][1]
+        assert "does not match its edge" in told["header"][1]
+        assert "f64[]" in told["header"][1] and "<f4[]" in told["header"][1]
+    assert sum("on rank 1" in told["index"][1] for told in ranks) == 1
+
+
+# Rank 0 is in a call over both ranks, which rank 1 leaves, or does not make.
+LEAVING = """
+import os, signal, sys, threading
+import ctrlgrad as cg
+from ctrlgrad.mpi.launch import launched
+
+rank, what = launched().rank, sys.argv[1]
+
+@cg.function(engine="dataflow")
+def f(n):
+    def body(carry):
+        i, y = carry
+        with cg.device("/rank:1/cpu:0"):
+            return i + 1, y + i
+
+    return cg.while_loop(lambda carry: carry[0] < n, body, (0, 0))
+
+assert int(f(4)[1]) == 6
+if rank == 1 and what == "kill":
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+if rank == 1 and what == "raise":
+    raise ValueError("of my own")
+if rank == 0 or what == "kill":
+    f(10**12)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "said"),
+    [
+        ("kill", 137, "Error: rank 1 of 2 has died"),
+        ("raise", 1, "Error: on rank 1: ValueError; all ranks stop"),
+        ("leave", 1, "rank 1 has ended its program, and rank 0 waits for it"),
+    ],
+)
+def test_a_rank_that_leaves_ends_a_call(mpirun, what, code, said):
+    ended = mpirun(2, LEAVING, what)
+    assert ended.code == code and ended.stderr.count(said) == 1, ended.stderr
+
+
+def test_a_rank_that_does_not_exist_is_refused():
+    @cg.function(engine="dataflow")
+    def f(x):
+        with cg.device("/rank:2/cpu:0"):
+            return x * 2.0
+
+    with pytest.raises(UserInputError, match="mpirun -n 3") as found:
+        f(1.0)
+    assert "with cg.device" in FILE.read_text().splitlines()[found.value.source.line - 2]
+
+
+def test_rank_0_of_one_process_is_this_process():
+    @cg.function(engine="dataflow")
+    def f(x):
+        with cg.device("/rank:0/cpu:1"):
+            y = x * 2.0
+        return y + 1.0
+
+    assert float(f(3.0)) == 7.0

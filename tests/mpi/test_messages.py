@@ -1,0 +1,126 @@
+"""Messages between ranks: what is sent is what arrives, and what does not fit its edge is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ctrlgrad.dataflow import mpi_messages as wire
+from ctrlgrad.dataflow.mpi_errors import decode_error, encode_error
+from ctrlgrad.dataflow.mpi_messages import Header
+from ctrlgrad.dataflow.partition import Edge
+from ctrlgrad.errors import ExecutionError, ShapeError
+from ctrlgrad.ir import StackType, TensorType
+
+MATRIX = TensorType(np.dtype(np.float32), (2, None))
+EDGE = Edge(3, "/rank:0/cpu:0", "/rank:1/cpu:0", ("while_1", "while_2"), MATRIX)
+HEADER = Header(wire.VALUE, b"identity", 5, 3, wire.frame_number(EDGE.frame), (0, 4, 7))
+
+
+def sent(parts):
+    """The bytes of a message, as they arrive."""
+    return np.frombuffer(b"".join(bytes(memoryview(part)) for part in parts), np.uint8)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.arange(24.0).reshape(2, 3, 4)[:, ::2, 1].T,
+        np.zeros((2, 0)),
+        np.array(2 + 3j),
+        np.array([True, False]),
+        np.int8(-3),
+        np.bool_(True),
+        np.uint64(2**64 - 1),
+    ],
+    ids=repr,
+)
+def test_an_array_or_scalar_arrives_as_it_was(value):
+    header, payload = wire.decode(sent(wire.encode_value(HEADER, value)))
+    found = wire.decode_value(header, payload)
+    assert type(found) is type(value)
+    assert (found.dtype, found.shape) == (value.dtype, value.shape)
+    np.testing.assert_array_equal(found, value)
+    assert replace(header, dtype="", shape=(), form=HEADER.form) == HEADER
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_a_stack_arrives_as_it_was(count):
+    rng = np.random.default_rng(count)
+    stack = [rng.standard_normal((2, n)).astype(np.float32) for n in range(count)]
+    header, payload = wire.decode(sent(wire.encode_value(HEADER, stack)))
+    wire.check(header, payload, replace(EDGE, type=StackType(MATRIX)), 0)
+    found = wire.decode_value(header, payload)
+    assert len(found) == count
+    for a, b in zip(found, stack, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_death_and_a_report_carry_no_value():
+    dead = replace(HEADER, kind=wire.DEAD, shape=(0, 1, 2, 1, 0, 4))
+    header, payload = wire.decode(sent(wire.encode(dead)))
+    wire.check(header, payload, EDGE, 0)
+    assert header == dead and payload.size == 0
+    report = replace(HEADER, kind=wire.REPORT)
+    header, payload = wire.decode(sent(wire.encode(report)))
+    wire.check(header, payload, replace(EDGE, type=None), 0)
+
+
+GOOD = np.ones((2, 3), np.float32)
+
+
+def test_what_fits_is_taken():
+    wire.check(*wire.decode(sent(wire.encode_value(HEADER, GOOD))), EDGE, 0)
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "edge"),
+    [
+        (HEADER, GOOD.astype(np.float64), EDGE),
+        (HEADER, GOOD.astype(np.int32), EDGE),
+        (HEADER, GOOD[0], EDGE),
+        (HEADER, GOOD.T, EDGE),
+        (HEADER, [GOOD], EDGE),
+        (HEADER, GOOD, replace(EDGE, type=StackType(MATRIX))),
+        (HEADER, [GOOD, GOOD.T], replace(EDGE, type=StackType(MATRIX))),
+        (HEADER, GOOD, replace(EDGE, type=None)),
+        (HEADER, GOOD, replace(EDGE, frame=("while_1", "while_3"))),
+        (HEADER, GOOD, replace(EDGE, frame=("while_1",))),
+        (HEADER, GOOD, None),
+        (replace(HEADER, tag=(0, 4)), GOOD, EDGE),
+        (replace(HEADER, tag=(0, -1, 4)), GOOD, EDGE),
+        (replace(HEADER, frame=1), GOOD, EDGE),
+        (replace(HEADER, kind=wire.OUTPUT), GOOD, EDGE),
+        (replace(HEADER, kind=wire.REPORT), GOOD, EDGE),
+    ],
+)
+def test_what_does_not_fit_its_edge_is_refused(header, value, edge):
+    with pytest.raises(ExecutionError, match="does not match its edge"):
+        wire.check(*wire.decode(sent(wire.encode_value(header, value))), edge, 0)
+
+
+def test_bytes_that_are_no_whole_message_are_refused():
+    whole = sent(wire.encode_value(HEADER, GOOD))
+    other = whole.copy()
+    other[4] = 99
+    for data in (whole[:-1], whole[:70], whole[:10], np.concatenate([whole, whole]), other, np.zeros(200, np.uint8)):
+        with pytest.raises(ExecutionError, match="cannot be read"):
+            wire.decode(data)
+
+
+def test_a_stack_whose_bytes_do_not_fit_is_refused():
+    header, payload = wire.decode(sent(wire.encode_value(HEADER, [GOOD, GOOD])))
+    with pytest.raises(ExecutionError, match="cannot be read"):
+        wire.check(header, payload[:100], replace(EDGE, type=StackType(MATRIX)), 0)
+
+
+def test_an_error_keeps_its_class_and_text():
+    error = ShapeError("no", source="a.py:3 in f", expected="x", got="y\nz", hint="try")
+    error.notes.append("in iteration 3")
+    found = decode_error(encode_error(error), 2)
+    assert type(found) is ShapeError
+    assert str(found) == str(error).replace("in iteration 3", "in iteration 3\n  on rank 2")
+    other = decode_error(encode_error(ZeroDivisionError("by zero")), 1)
+    assert type(other) is ExecutionError and str(other) == "ZeroDivisionError: by zero\n  on rank 1"
+    assert type(decode_error(encode_error(KeyboardInterrupt()), 1)) is KeyboardInterrupt
