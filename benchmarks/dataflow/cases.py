@@ -25,18 +25,32 @@ def _entry(label: str, program: str, goal: Goal | None = None, units: float = 1.
     return Entry(label, "ctrlgrad", f"{PROGRAMS}:{program}", arguments, units=units, goal=goal)
 
 
+def _at_rate(units_a_second: int | None) -> Goal | None:
+    return None if units_a_second is None else Goal("cost", "at most", 1 / units_a_second)
+
+
 def _devices(tiny: bool) -> Iterator[Case]:
     n = 40 if tiny else 10_000
-    fast = Goal("cost", "at most", 1 / 30_000)
+    # Iterations a second, by devices in one process and by ranks.
+    goals = {1: 30_000, 2: None, 4: None}
+    rank_goals = {2: 10_000, 4: None, 8: 2_500}
     for dependent in (False, True):
         entries = []
-        for devices in (1, 2, 4):
+        more: dict[str, Any] = {"n": n, "dependent": dependent, "units": n}
+        for devices, rate in goals.items():
             label = "1 device" if devices == 1 else f"{devices} devices"
-            goal = fast if devices == 1 else None
-            entries.append(_entry(label, "cells", goal, units=n, n=n, devices=devices, dependent=dependent))
+            entries.append(_entry(label, "cells", _at_rate(rate), devices=devices, **more))
+        for ranks, rate in rank_goals.items():
+            entries.append(_entry(f"{ranks} ranks", "cells_over_ranks", _at_rate(rate), ranks=ranks, **more))
         what = "each takes its neighbour's last value" if dependent else "independent of each other"
         name = f"dataflow-devices-{'dependent' if dependent else 'independent'}"
-        yield Case(name, f"a loop over devices in one process, {what}", "iteration", tuple(entries), tolerance=1e-12)
+        yield Case(
+            name,
+            f"a loop over devices of one process and over ranks, {what}",
+            "iteration",
+            tuple(entries),
+            tolerance=1e-12,
+        )
 
 
 def _windows(tiny: bool) -> Iterator[Case]:
@@ -64,7 +78,8 @@ def _unrolling(batch: int, engine: str, tiny: bool) -> Case:
 
 
 def _layers(engine: str, tiny: bool) -> Case:
-    size = (6, 3, 4, 4) if tiny else (100, 64, 256, 256)
+    # With this many inputs both layers do the same work: the lower one needs no gradient of its input.
+    size = (6, 3, 6, 4) if tiny else (100, 64, 384, 256)
     goal = Goal("ratio", "at most", 1 / 1.6)
     entries = (
         _entry("one device", "layers", size=size, devices=1),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from benchmarks.dataflow.ranks import Ranks
 from benchmarks.program import Program, Results
 from benchmarks.recurrent.inputs import sequence, weights
 from benchmarks.recurrent.with_ctrlgrad import lstm_separate
@@ -38,6 +40,14 @@ def cells(n: int, devices: int, dependent: bool, place: str = "cpu:{}") -> Progr
         return cg.while_loop(lambda carry: carry[0] < n, body, (0, (x,) * devices))[1]
 
     return Program(step=lambda: run(1.0, np.int64(n)), read=_alike)
+
+
+def cells_over_ranks(n: int, ranks: int, dependent: bool) -> Program:
+    """The same with a process for each cell, which MPI starts at the first run."""
+    import mpi4py  # noqa: F401  # what the other processes need; missing, it is named as such
+
+    started = cache(partial(Ranks, ranks, n, dependent))
+    return Program(step=lambda: started().run(), read=_alike)
 
 
 def _alike(found: Sequence[Any]) -> Results:

@@ -56,3 +56,6 @@ def print_error(title: str, text: str) -> None:
     else:
         # Whole lines, so that a path is not broken where a log is read or searched.
         print(f"{title}: {text}", file=sys.stderr)
+
+
+__all__ = ["BAD_INPUT", "FAILED", "STOPPED", "ending_of", "print_ending", "print_error", "reported"]

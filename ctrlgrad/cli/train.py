@@ -20,6 +20,7 @@ from ctrlgrad.errors import GradientMismatch, UserInputError
 from ctrlgrad.memory import parse_size
 from ctrlgrad.mpi.launch import join, launched
 from ctrlgrad.train import corpus, metrics, trainer
+from ctrlgrad.train.keeper import PLOT
 from ctrlgrad.train.metrics import Metrics, Summary
 from ctrlgrad.train.ranks import Alone, Ranks, Together
 from ctrlgrad.train.settings import Settings
@@ -51,16 +52,16 @@ def train_and_report(
         # Rank 0 goes first, so that what is wrong with the options or the text is found, and told, by it alone.
         if ranks.rank == 0:
             settings = _settings(options)
-            out = _folder(out, resume)
-            trainer.check_folder(out, resume)
+            folder = _folder(out, resume)
+            trainer.check_folder(folder, resume)
             text_corpus = _corpus(text, settings, profile)
         ranks.from_first(lambda: b"go on")
         if ranks.rank > 0:
             settings = _settings(options)
-            out = Path()  # of which only rank 0 makes use
+            folder = Path()  # of which only rank 0 makes use
             text_corpus = _corpus(text, settings, profile)
         ranks.check_same("options and text", repr((settings, text_corpus.fingerprint)).encode())
-        job = trainer.prepare(settings, text_corpus, out, resume, profile, ranks)
+        job = trainer.prepare(settings, text_corpus, folder, resume, profile, ranks)
         console.print(_headline(job), highlight=False)
         if verify:
             job = job.with_verified(bool(ranks.from_first(lambda: _verified(job, console, as_json))))
@@ -195,7 +196,7 @@ def _print_summary(console: Console, job: Job, summary: Summary) -> None:
         f"{summary.characters_per_second:,.0f} characters per second, {_size(summary.peak_memory_bytes)}",
         highlight=False,
     )
-    if not (job.out / trainer.PLOT).exists():
+    if not (job.out / PLOT).exists():
         console.print("No loss.png: it needs matplotlib (pip install 'ctrlgrad[plot]')", highlight=False, markup=False)
     console.print("Lines that the model writes:")
 

@@ -29,10 +29,10 @@ from ctrlgrad.dataflow.partition import Edge, Partition, partition
 from ctrlgrad.dataflow.placement import as_written, place
 from ctrlgrad.dataflow.plan import DevicePlan, make_plan
 from ctrlgrad.dataflow.settings import Settings, current_settings
-from ctrlgrad.dataflow.transport import Exchange, StoppedError, StuckError, Transport
+from ctrlgrad.dataflow.transport import Exchange, StoppedError, StuckError, Transport, stuck_error
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.dataflow.whole_loops import whole_loops
-from ctrlgrad.engines import kernels_of, register_engine
+from ctrlgrad.engines import asks_for_memory, kernels_of, register_engine
 from ctrlgrad.engines.auto import has_native
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run
@@ -105,6 +105,14 @@ def run_dataflow(graph: Graph, arguments: Sequence[Any], check_nans: bool = Fals
             expected="the native engine, for budgets and profiles",
             got="engine='dataflow'",
             hint="use engine='native', or call outside of ctrlgrad.memory.budget",
+        )
+    if asks_for_memory(graph):
+        raise UserInputError(
+            "while_loop: the dataflow engine keeps every saved value where it is",
+            source=here(),
+            expected="the native engine, for swap_memory and checkpoint",
+            got="engine='dataflow'",
+            hint="use engine='native', or leave the option out",
         )
     return run_prepared(prepare(graph, current_settings()), arguments, current_settings(), check_nans=check_nans)
 
@@ -224,13 +232,14 @@ def _run_together(executors: dict[str, Executor], exchange: Exchange | RankRun, 
             one_ended.release()
 
     def wait(number: int) -> None:
-        # Not Thread.join: interrupted by Ctrl-C, it takes the thread for ended (Python 3.11). And not for ever: a signal
-        # that comes just before the wait begins is seen when it ends.
+        # Not Thread.join: interrupted by Ctrl-C, it takes the thread for ended (Python 3.11). And not for ever: a
+        # signal that comes just before the wait begins is seen when it ends.
         while len(ended) < number:
             one_ended.acquire(timeout=0.1)
 
     if isinstance(exchange, RankRun):
         exchange.on_stop.append(give_up)
+        exchange.waiting = lambda: _waiting(executors)
     started = 0
     with single_threaded_products():
         if len(executors) == 1:
@@ -268,14 +277,11 @@ def drive(executor: Executor, transport: Transport, arguments: Sequence[Any]) ->
 
 
 def _stuck(executors: dict[str, Executor]) -> ExecutionError:
-    waiting = [line for executor in executors.values() for line in executor.waiting()]
-    shown = waiting[:12] + ([f"and {len(waiting) - 12} more"] if len(waiting) > 12 else [])
-    return ExecutionError(
-        "the dataflow graph cannot go on: nodes wait for values that will not come",
-        expected="a value or its deadness for every operand",
-        got="\n".join(shown),
-        hint="look where the first of them gets its operand from",
-    )
+    return stuck_error(_waiting(executors))
+
+
+def _waiting(executors: dict[str, Executor]) -> list[str]:
+    return [line for executor in executors.values() for line in executor.waiting()]
 
 
 register_engine("dataflow", run_dataflow)

@@ -1,9 +1,11 @@
 """The executor of one device: fires steps until its part of the graph has run.
 
 A step is ready when all that it takes in one iteration is there. What is ready fires first come, first served; with
-other devices around the oldest iteration first; or in an order drawn at random. Results do not depend on it. Beside that an executor opens and releases frames, begins iterations
-within the window, and finds the iteration that a message belongs to. A message may come before its iteration has begun
-here; it is kept until then.
+other devices around the oldest iteration first, since they wait for that; or in an order drawn at random. Results do
+not depend on it. Beside that an executor opens and releases frames, begins iterations within the window, and finds the
+iteration that a message belongs to. A message may come before its iteration has begun here; it is kept until then.
+Between two steps it takes in what has come, where the transport has `take_arrived`: otherwise what others need could
+wait behind work for iterations ahead.
 
 The executor counts what it makes and what it releases. At the end nothing may be left: no frame, no value, no message.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,6 +69,7 @@ class Executor:
         self.sender = sender
         self.order = order
         self.recorder = recorder
+        self.take_arrived: Callable[[], list[Message]] | None = getattr(sender, "take_arrived", None)
         self.counts = Counts()
         self.ready: Ready = deque() if sender is None or order is not None else OldestFirst()
         self.outputs: dict[int, Any] = {}
@@ -95,7 +98,7 @@ class Executor:
 
     def drain(self) -> None:
         """Fire until nothing is ready."""
-        ready, order, counts = self.ready, self.order, self.counts
+        ready, order, counts, listens = self.ready, self.order, self.counts, self.take_arrived is not None
         fired = 0
         iteration = step = None
         try:
@@ -115,6 +118,8 @@ class Executor:
                     iteration.left = left
                     if not left:
                         self.completed(iteration)
+                    if listens:
+                        self._listen()
         except StoppedError:
             raise
         except Exception as error:
@@ -122,6 +127,12 @@ class Executor:
             raise _noted(error, step, iteration) from error
         finally:
             counts.firings += fired
+
+    def _listen(self) -> None:
+        assert self.take_arrived is not None
+        messages = self.take_arrived()
+        while messages:
+            self.accept(messages.pop())
 
     def _recorded(self, iteration: Iteration, step: Step) -> None:
         assert self.recorder is not None

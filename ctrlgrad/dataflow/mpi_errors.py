@@ -26,8 +26,9 @@ def decode_error(data: bytes, rank: int) -> BaseException:
     if name == KeyboardInterrupt.__name__:
         return KeyboardInterrupt(f"on rank {rank}")
     kind = getattr(errors, name, None)
-    known = isinstance(kind, type) and issubclass(kind, CtrlgradError)
-    error: CtrlgradError = (kind if known else ExecutionError)(**parts)
+    if not isinstance(kind, type) or not issubclass(kind, CtrlgradError):
+        kind = ExecutionError
+    error = kind(**parts)
     error.notes += notes
     return error
 

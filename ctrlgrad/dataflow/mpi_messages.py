@@ -22,9 +22,9 @@ from ctrlgrad.dataflow.partition import Edge
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import StackType, TensorType
 
-# The kinds of messages. A report and a death carry no value; the last three belong to no edge.
-VALUE, DEAD, REPORT, OUTPUT, DONE, FAILED = range(6)
-KINDS = ("value", "death", "report", "output", "end", "failure")
+# The kinds of messages. A report and a death carry no value; the last four belong to no edge.
+VALUE, DEAD, REPORT, OUTPUT, DONE, FAILED, STILL = range(7)
+KINDS = ("value", "death", "report", "output", "end", "failure", "stillness")
 NO_EDGE = 0xFFFFFFFF
 IDENTITY = 8
 
@@ -102,7 +102,7 @@ def decode(data: np.ndarray) -> tuple[Header, np.ndarray]:
     Raises:
         ExecutionError: it is no message of this library and version, or not a whole one.
     """
-    raw = memoryview(data)
+    raw = data.data
     start = _aligned(_PREFIX.size)
     if len(raw) < start:
         raise _broken(f"{len(raw)} bytes")
@@ -162,11 +162,12 @@ def _fits(header: Header, payload: np.ndarray, type: TensorType | StackType | No
 
 def _decode_stack(count: int, payload: np.ndarray) -> list[np.ndarray]:
     found = []
+    raw = payload.data
     at = 0
     try:
         for _ in range(count):
-            dtype, dims = _ELEMENT.unpack_from(payload, at)
-            shape = struct.unpack_from(f"<{min(dims, _MOST_DIMS)}q", payload, at + _ELEMENT.size)
+            dtype, dims = _ELEMENT.unpack_from(raw, at)
+            shape = struct.unpack_from(f"<{min(dims, _MOST_DIMS)}q", raw, at + _ELEMENT.size)
             at += _aligned(_ELEMENT.size + 8 * dims)
             size = np.dtype(dtype.rstrip(b"\0").decode()).itemsize * int(np.prod(shape, dtype=np.int64))
             array = payload[at : at + size].view(np.dtype(dtype.rstrip(b"\0").decode())).reshape(shape)
@@ -187,7 +188,7 @@ def _with(header: Header, dtype: str, shape: tuple[int, ...], form: int) -> Head
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _aligned(size: int) -> int:
@@ -244,6 +245,7 @@ __all__ = [
     "NO_EDGE",
     "OUTPUT",
     "REPORT",
+    "STILL",
     "VALUE",
     "Header",
     "check",

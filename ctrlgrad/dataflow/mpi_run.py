@@ -17,7 +17,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,9 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.walk import walk
 from ctrlgrad.mpi.launch import join, launched
-from ctrlgrad.mpi.world import Arrived, World
+
+if TYPE_CHECKING:
+    from ctrlgrad.mpi.world import Arrived, World
 
 # Runs the devices of this rank with the ends of a transport, and gives the outputs that they have.
 RunLocal = Callable[[Run], Mapping[int, Any]]
@@ -67,19 +69,24 @@ def on_ranks(graph: FlatGraph) -> FlatGraph:
         return graph
     launch = launched()
     size = 1 if launch is None else launch.size
-    nodes = []
+    nodes, missing = [], []
     for node in graph.nodes:
         name = parse_device(node.device, node.source)
         rank = name.rank or 0
         if rank >= size or name.kind != "cpu":
-            raise UserInputError(
-                f"the device {node.device} does not exist here",
-                source=node.source,
-                expected=f"/rank:R/cpu:N with R below {size}, the number of ranks",
-                got=str(node.device),
-                hint=f"start {rank + 1} ranks: mpirun -n {rank + 1} python PROGRAM.py",
-            )
+            missing.append(node)
         nodes.append(replace(node, device=str(replace(name, rank=rank if launch is not None else None))))
+    if missing:
+        # A copied constant does not say where the user wrote it.
+        node = next((n for n in missing if n.source is not None), missing[0])
+        ranks = max(size, (parse_device(node.device).rank or 0) + 1)
+        raise UserInputError(
+            f"the device {node.device} does not exist here",
+            source=node.source,
+            expected=f"/rank:R/cpu:N with R below {size}, the number of ranks",
+            got=str(node.device),
+            hint=f"start enough ranks, with mpirun -n {ranks} in front of the command, and use no other kind of device",
+        )
     return FlatGraph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
 
 

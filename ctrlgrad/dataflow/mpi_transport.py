@@ -16,20 +16,23 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ctrlgrad.dataflow import mpi_messages as wire
 from ctrlgrad.dataflow.devices import parse_device
 from ctrlgrad.dataflow.mpi_errors import decode_error, encode_error
 from ctrlgrad.dataflow.mpi_messages import Header
+from ctrlgrad.dataflow.mpi_stillness import STILL, Report, Stillness
 from ctrlgrad.dataflow.partition import Edge
 from ctrlgrad.dataflow.plan import DevicePlan
 from ctrlgrad.dataflow.tokens import Dead
-from ctrlgrad.dataflow.transport import Message, StoppedError, Tag
+from ctrlgrad.dataflow.transport import Message, StoppedError, Tag, stuck_error
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.mpi.launch import Joined
-from ctrlgrad.mpi.world import Arrived
+
+if TYPE_CHECKING:
+    from ctrlgrad.mpi.world import Arrived
 
 # MPI tags: an edge's is its number and this; what belongs to no edge has tag 0.
 FIRST_TAG = 1
@@ -58,7 +61,13 @@ class Run:
         self.is_led = False
         self.is_stopped = False
         self.on_stop: list[Callable[[], None]] = []
-        # Why a rank failed; who is done, in one way or another; outputs that others have sent; messages of the next run.
+        # Devices that wait for messages, and that wait for nothing more; what the former wait for, a line each.
+        self.idle = self.finished = 0
+        self.waiting: Callable[[], list[str]] = list
+        # Messages over the network.
+        self.sent = self.received = 0
+        self.stillness = Stillness(self.world.size)
+        # Why a rank failed; who is done, in one way or another; outputs of other ranks; messages of the next run.
         self.failures: dict[int, BaseException] = {}
         self.ended: set[int] = set()
         self.outputs: dict[int, Any] = {}
@@ -80,6 +89,8 @@ class Run:
         else:
             header = Header(wire.VALUE, self.identity, self.number, number, frame, tag)
             parts = wire.encode_value(header, as_lists([value])[0])
+        with self.lock:
+            self.sent += 1
         self.world.post(self.rank_of[number][1], FIRST_TAG + number, parts)
 
     def _place_of(self, dead: Dead) -> tuple[int, ...]:
@@ -120,6 +131,9 @@ class Run:
                 self.ended.add(arrived.rank)
             elif header.kind == wire.OUTPUT:
                 self.outputs[header.tag[0]] = wire.decode_value(header, payload)
+            elif header.kind == wire.STILL:
+                lines = tuple(payload.tobytes().decode().splitlines())
+                self._heard_stillness(arrived.rank, Report(header.tag[0], header.tag[1], lines))
             elif not self.is_stopped:
                 self._take_message(header, payload, arrived)
         except ExecutionError as error:
@@ -129,6 +143,8 @@ class Run:
         is_ours = header.edge < len(self.edges) and self.rank_of[header.edge] == (arrived.rank, self.rank)
         edge = self.edges[header.edge] if is_ours and arrived.tag == FIRST_TAG + header.edge else None
         wire.check(header, payload, edge, arrived.rank)
+        with self.lock:
+            self.received += 1
         dead = self._dead_at(header.shape) if header.kind == wire.DEAD else None
         value = wire.decode_value(header, payload) if header.kind == wire.VALUE else None
         self._hand_over(Message(header.edge, header.tag, dead, value))
@@ -154,30 +170,50 @@ class Run:
 
     def receive(self, box: Box) -> list[Message]:
         """Messages for a device; waits for them."""
-        with self.lock:
-            while True:
+        while True:
+            with self.lock:
+                self.idle += 1
+                while self.is_led and not box.messages and not self.is_stopped:
+                    box.arrived.wait()
                 if self.is_stopped:
                     raise StoppedError
                 if box.messages:
+                    self.idle -= 1
                     found, box.messages = box.messages, []
                     return found
-                if not self.is_led:
-                    self.is_led = True
-                    break
-                box.arrived.wait()
-        try:
-            patience = _Patience(self, spins=len(self.boxes) == 1)
-            while not box.messages and not self.is_stopped:
-                patience.after(self.poll())
-        finally:
-            with self.lock:
-                self.is_led = False
-                # Another idle device leads from now on, if there is one.
-                for other in self.boxes.values():
-                    other.arrived.notify()
-        return self.receive(box)
+                self.is_led = True
+            try:
+                patience = _Patience(self, spins=len(self.boxes) == 1)
+                while not box.messages and not self.is_stopped:
+                    patience.after(self.poll())
+            finally:
+                with self.lock:
+                    self.idle -= 1
+                    self.is_led = False
+                    # Another idle device leads from now on, if there is one.
+                    for other in self.boxes.values():
+                        other.arrived.notify()
 
     # The end.
+
+    def report_stillness(self) -> None:
+        """Called when nothing has come for a while: where all devices wait, rank 0 hears of it."""
+        if self.idle + self.finished < len(self.boxes) or self.is_stopped:
+            return
+        report = Report(self.sent, self.received, tuple(self.waiting()))
+        if self.rank == 0:
+            self._heard_stillness(0, report)
+            return
+        header = Header(wire.STILL, self.identity, self.number, tag=(report.sent, report.received))
+        self.world.post(0, 0, wire.encode(header, ["\n".join(report.waiting).encode()]))
+
+    def _heard_stillness(self, rank: int, report: Report) -> None:
+        if self.stillness.heard(rank, report):
+            reports = self.stillness.reports
+            self.fail(stuck_error([line for r in sorted(reports) for line in reports[r].waiting]))
+            if self.finished == len(self.boxes):
+                # This rank has told the others that it is done; they must not wait on.
+                self._tell_end()
 
     def fail(self, error: BaseException) -> None:
         """This rank has failed: its devices stop; `end` tells the others."""
@@ -199,20 +235,28 @@ class Run:
         Raises:
             ExecutionError: a rank has failed, with its error.
         """
-        own = self.failures.get(self.rank)
-        others = [rank for rank in range(self.world.size) if rank != self.rank]
-        for rank in others:
-            for place, value in outputs.items() if own is None and not self.is_stopped else ():
+        if not self.is_stopped:
+            for place, value in outputs.items():
                 header = Header(wire.OUTPUT, self.identity, self.number, tag=(place,))
-                self.world.post(rank, 0, wire.encode_value(header, as_lists([value])[0]))
-            kind, text = (wire.DONE, b"") if own is None else (wire.FAILED, encode_error(own))
-            self.world.post(rank, 0, wire.encode(Header(kind, self.identity, self.number), [text] if text else []))
+                for rank in self._others:
+                    self.world.post(rank, 0, wire.encode_value(header, as_lists([value])[0]))
+        self._tell_end()
         patience = _Patience(self, spins=True)
-        while len(self.ended) < len(others):
+        while len(self.ended) < len(self._others):
             patience.after(self.poll())
         if self.failures:
             raise self.failures[min(self.failures)]
         return {**outputs, **self.outputs}
+
+    @property
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.world.size) if rank != self.rank]
+
+    def _tell_end(self) -> None:
+        own = self.failures.get(self.rank)
+        kind, payload = (wire.DONE, []) if own is None else (wire.FAILED, [encode_error(own)])
+        for rank in self._others:
+            self.world.post(rank, 0, wire.encode(Header(kind, self.identity, self.number), payload))
 
 
 class Box:
@@ -230,7 +274,8 @@ class Box:
         return self.run.receive(self)
 
     def done(self) -> None:
-        """Nothing: the run ends when all ranks say so."""
+        with self.run.lock:
+            self.run.finished += 1
 
 
 class _Patience:
@@ -239,18 +284,22 @@ class _Patience:
     def __init__(self, run: Run, *, spins: bool) -> None:
         self.run = run
         self.spins = spins
-        self.since = time.monotonic()
+        self.since = self.reported = time.monotonic()
 
     def after(self, found: bool) -> None:
         """Wait a while, or not at all where a message was found."""
+        now = time.monotonic()
         if found:
-            self.since = time.monotonic()
+            self.since = self.reported = now
             return
-        waited = time.monotonic() - self.since
+        waited = now - self.since
         if self.spins and waited < 0.01:
             os.sched_yield()
             return
         time.sleep(5e-5 if waited < 0.1 else 1e-3)
+        if now - self.reported > STILL:
+            self.reported = now
+            self.run.report_stillness()
         if waited > AFTER_GOODBYE:
             missing = sorted(self.run.watch.gone - self.run.ended)
             if missing:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from ctrlgrad.dataflow.partition import Edge
 from ctrlgrad.dataflow.tokens import Dead
+from ctrlgrad.errors import ExecutionError
 
 Tag = tuple[int, ...]
 
@@ -124,6 +125,13 @@ class Mailbox:
                 finally:
                     exchange.idle -= 1
 
+    def take_arrived(self) -> list[Message]:
+        """What has come, without waiting."""
+        if not self.heap:
+            return []
+        with self.exchange.lock:
+            return self._due()
+
     def _due(self) -> list[Message]:
         found = []
         now = time.monotonic()
@@ -142,4 +150,15 @@ class StoppedError(Exception):
     """Another device has failed, or the user has interrupted: this one gives up."""
 
 
-__all__ = ["Exchange", "Mailbox", "Message", "StoppedError", "StuckError", "Transport"]
+def stuck_error(waiting: Sequence[str]) -> ExecutionError:
+    """The error of a run that cannot go on; `waiting` says which node waits for what, a line each."""
+    shown = [*waiting[:12], *([f"and {len(waiting) - 12} more"] if len(waiting) > 12 else [])]
+    return ExecutionError(
+        "the dataflow graph cannot go on: nodes wait for values that will not come",
+        expected="a value or its deadness for every operand",
+        got="\n".join(shown),
+        hint="look where the first of them gets its operand from",
+    )
+
+
+__all__ = ["Exchange", "Mailbox", "Message", "StoppedError", "StuckError", "Transport", "stuck_error"]

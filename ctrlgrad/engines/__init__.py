@@ -59,7 +59,7 @@ def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool
         return _RUNNERS[engine](graph, arguments, check_nans)
     if engine == "cuda" and not check_nans:
         return _run_on_cuda(graph, arguments)
-    if current() is None and _asks_for_memory(graph):
+    if current() is None and asks_for_memory(graph):
         with memory.budget():
             return run_on(engine, graph, arguments, check_nans)
     run = Run(finite=FiniteCheck() if check_nans else None)
@@ -86,7 +86,7 @@ def _run_on_cuda(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     from ctrlgrad.engines.cuda.cupy_library import cupy_library
     from ctrlgrad.engines.cuda.engine import run_on_device
 
-    if current() is None and _asks_for_memory(graph):
+    if current() is None and asks_for_memory(graph):
         with memory.budget():
             return _run_on_cuda(graph, arguments)
     return run_on_device(cupy_library(), _optimised(graph, current_without()), arguments)
@@ -98,7 +98,7 @@ def explain_native(graph: Graph, arguments: Sequence[Any]) -> Report:
     return explain(_optimised(graph, current_without()), arguments)
 
 
-def _asks_for_memory(graph: Graph) -> bool:
+def asks_for_memory(graph: Graph) -> bool:
     """Whether the user of a loop says what is to be done with its saved values."""
     if "asks for memory" not in graph.compiled:
         graph.compiled["asks for memory"] = any(
@@ -157,6 +157,7 @@ def without_passes(*names: str) -> Iterator[None]:
 __all__ = [
     "ENGINES",
     "Report",
+    "asks_for_memory",
     "current_without",
     "explain_native",
     "has_native",

