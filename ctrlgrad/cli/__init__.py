@@ -90,6 +90,9 @@ def graph(
     target: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="A file, and a function in it.")],
     grad: Annotated[bool, typer.Option("--grad", help="Print the graph of its gradient.")] = False,
     dot: Annotated[bool, typer.Option("--dot", help="Print Graphviz DOT, regions as clusters.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Draw it into an SVG file (needs Graphviz).")
+    ] = None,
     sources: Annotated[
         bool, typer.Option("--sources", help="Show the file and line that each node comes from.")
     ] = False,
@@ -100,17 +103,23 @@ def graph(
         bool, typer.Option("--partitioned", help="Print what each device runs, with Send and Recv between them.")
     ] = False,
 ) -> None:
-    """Print the graph that a function is traced to.
+    """Print the graph that a function is traced to, or draw it.
 
     The file also holds a function example_args() that returns a tuple of arguments: their dtypes and shapes are the
     graph's. With --grad, the gradient is with respect to the first of them.
     """
     from ctrlgrad.cli.errors import reported
     from ctrlgrad.cli.graph import graph_text, stage_of
+    from ctrlgrad.cli.svg import write_svg
 
     with reported():
         stage = stage_of(lowered=lowered, partitioned=partitioned, sources=sources)
-        typer.echo(graph_text(target, grad=grad, dot=dot, sources=sources, stage=stage))
+        drawn = dot or svg is not None
+        text = graph_text(target, grad=grad, dot=drawn, sources=sources, stage=stage)
+        if svg is not None:
+            write_svg(text, svg)
+        else:
+            typer.echo(text)
 
 
 @app.command()

@@ -141,3 +141,36 @@ def test_a_file_that_cannot_be_used(command, tmp_path, text, words):
     path.write_text(text)
     result = command("graph", f"{path}:f")
     assert result.exit_code == 2 and words in result.stderr and "Traceback" not in result.stderr
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "halving.py"
+    path.write_text(
+        "import ctrlgrad as cg\n"
+        "def halve(x):\n    return cg.while_loop(lambda y: y > 1.0, lambda y: y / 2, x)\n"
+        "def example_args():\n    return (8.0,)\n"
+    )
+    return path
+
+
+def test_svg_by_graphviz(command, program, tmp_path, monkeypatch):
+    """A stand-in for Graphviz's program: it gets the DOT and its output is the file."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "dot").write_text('#!/bin/sh\necho "<svg>"; /bin/cat; echo "</svg>"\n')
+    (folder / "dot").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    for option in ((), ("--lowered",), ("--partitioned",)):
+        picture = tmp_path / "picture.svg"
+        result = command("graph", f"{program}:halve", "--svg", picture, *option)
+        assert result.exit_code == 0, result.output
+        drawn = picture.read_text()
+        assert drawn.startswith("<svg>\ndigraph") and drawn.endswith("</svg>\n")
+
+
+def test_svg_without_graphviz(command, program, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = command("graph", f"{program}:halve", "--svg", tmp_path / "picture.svg")
+    assert result.exit_code == 2 and "Graphviz is not installed" in result.output
+    assert not (tmp_path / "picture.svg").exists()
