@@ -144,7 +144,7 @@ def test_a_file_that_cannot_be_used(command, tmp_path, text, words):
 
 
 @pytest.fixture
-def program(tmp_path):
+def halving(tmp_path):
     path = tmp_path / "halving.py"
     path.write_text(
         "import ctrlgrad as cg\n"
@@ -154,7 +154,7 @@ def program(tmp_path):
     return path
 
 
-def test_svg_by_graphviz(command, program, tmp_path, monkeypatch):
+def test_svg_by_graphviz(command, halving, tmp_path, monkeypatch):
     """A stand-in for Graphviz's program: it gets the DOT and its output is the file."""
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -163,14 +163,14 @@ def test_svg_by_graphviz(command, program, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(folder))
     for option in ((), ("--lowered",), ("--partitioned",)):
         picture = tmp_path / "picture.svg"
-        result = command("graph", f"{program}:halve", "--svg", picture, *option)
+        result = command("graph", f"{halving}:halve", "--svg", picture, *option)
         assert result.exit_code == 0, result.output
         drawn = picture.read_text()
         assert drawn.startswith("<svg>\ndigraph") and drawn.endswith("</svg>\n")
 
 
-def test_svg_without_graphviz(command, program, tmp_path, monkeypatch):
+def test_svg_without_graphviz(command, halving, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    result = command("graph", f"{program}:halve", "--svg", tmp_path / "picture.svg")
+    result = command("graph", f"{halving}:halve", "--svg", tmp_path / "picture.svg")
     assert result.exit_code == 2 and "Graphviz is not installed" in result.output
     assert not (tmp_path / "picture.svg").exists()
