@@ -15,7 +15,6 @@ from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.recompute import Recompute
 from ctrlgrad.memory.records import Recording
 from ctrlgrad.memory.session import Session, budget, current, profile, register_device
-from ctrlgrad.memory.sizes import parse_size, show_size
 
 __all__ = [
     "Allocation",
@@ -29,8 +28,6 @@ __all__ = [
     "Session",
     "budget",
     "current",
-    "parse_size",
     "profile",
     "register_device",
-    "show_size",
 ]

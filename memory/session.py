@@ -30,7 +30,15 @@ _RECORDING: ContextVar[Recording | None] = ContextVar("memory recording", defaul
 
 
 def register_device(name: str, factory: Factory) -> None:
-    """Say how to make a device by name; the factory gets the session's budget."""
+    """Say how to make a device by name; the factory gets the session's budget.
+
+    >>> from ctrlgrad import memory
+    >>> from ctrlgrad.memory.simulated import SimulatedDevice
+    >>> memory.register_device("small", lambda limits: SimulatedDevice({"device": 1 << 20, "host": 1 << 20}))
+    >>> with memory.budget(device="64 KiB") as session:
+    ...     session.manager("small").device.name
+    'simulated'
+    """
     _FACTORIES[name] = factory
 
 
@@ -93,7 +101,13 @@ class Session:
 
 
 def current() -> Session | None:
-    """The innermost session of this context; None where there is none."""
+    """The innermost session of this context; None where there is none.
+
+    >>> from ctrlgrad import memory
+    >>> with memory.budget(device="1 MiB") as session:
+    ...     memory.current() is session
+    True
+    """
     return _CURRENT.get()
 
 

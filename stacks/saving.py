@@ -341,7 +341,9 @@ class RegionScope(Scope):
                 operands.append(operand)
             result = self.wanted.get(node.result) or Value(node.result.type, node.result.hint)
             brought[node.result] = result
-            prologue.nodes.append(Node(node.op, tuple(operands), (result,), node.attrs, (), node.source and node.source.gradient))
+            prologue.nodes.append(
+                Node(node.op, tuple(operands), (result,), node.attrs, (), node.source and node.source.gradient)
+            )
 
     def _push(self, value: Value, wanted: Value, prologue: Builder) -> None:
         assert isinstance(value.type, TensorType), "a stack is never saved on a stack"

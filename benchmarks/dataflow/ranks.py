@@ -1,7 +1,9 @@
-"""One rank of a loop over ranks: `mpirun -n RANKS python -m benchmarks.dataflow.ranks ITERATIONS [--dependent]`.
+"""Ranks that run a loop together, as often as they are asked.
 
-Rank 0 reads lines. For each it runs the loop once, with all ranks, and answers with the cells as JSON; without it, it
-ends, and the others do. Between two runs nobody computes: an MPI call that waits would take a core from what is timed.
+Rank 0 has a connection to the process that started them: for each line that comes it runs the loop once, with all
+ranks, and answers with the cells as JSON. When the connection ends, however it ends, all ranks do. (What mpirun
+forwards to rank 0 as its input has no end.) Between two runs nobody computes: an MPI call that waits would take a core
+from what is timed.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -19,27 +22,38 @@ from typing import Any
 LOOK = 1e-3
 
 
+# Seconds for the ranks to start.
+START = 60.0
+
+
 class Ranks:
-    """The other end: ranks that wait to be asked for a run. They end when this process does."""
+    """The ranks, seen from the process that starts them. They end when it does."""
 
     def __init__(self, ranks: int, n: int, dependent: bool) -> None:
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         mpirun = [str(Path(sys.executable).with_name("mpirun")), "--oversubscribe", "--bind-to", "none"]
-        command = [*mpirun, "-n", str(ranks), sys.executable, "-m", "benchmarks.dataflow.ranks", str(n)]
-        self._process = subprocess.Popen(
-            [*command, "--dependent"] if dependent else command,
-            env={**os.environ, **root, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(START)
+            port = server.getsockname()[1]
+            command = [*mpirun, "-n", str(ranks), sys.executable, "-m", "benchmarks.dataflow.ranks", str(n), str(port)]
+            self._process = subprocess.Popen(
+                [*command, "--dependent"] if dependent else command,
+                env={**os.environ, **root, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                # Nothing but answers may go to the output of a process that answers requests.
+                stdout=sys.stderr,
+            )
+            try:
+                self._connection, _ = server.accept()
+            except TimeoutError:
+                self._process.terminate()
+                raise RuntimeError(f"the ranks did not start within {START:.0f} s") from None
+        self._lines = self._connection.makefile("r")
 
     def run(self) -> list[float]:
         """The cells after one run."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write("run\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        self._connection.sendall(b"run\n")
+        line = self._lines.readline()
         if not line:
             raise RuntimeError(f"the ranks ended, code {self._process.wait()}")
         cells: list[float] = json.loads(line)
@@ -47,22 +61,25 @@ class Ranks:
 
     def close(self) -> int:
         """Let the ranks end; their exit code."""
-        self._process.communicate()
-        return self._process.returncode
+        self._lines.close()
+        self._connection.close()
+        return self._process.wait()
 
 
-def take_part(n: int, dependent: bool) -> None:
-    """Be a rank until rank 0 has nothing more to run."""
+def take_part(n: int, port: int, dependent: bool) -> None:
+    """Be a rank until nobody asks for a run any more."""
     from mpi4py import MPI
 
     from benchmarks.dataflow.with_ctrlgrad import cells
 
     world: Any = MPI.COMM_WORLD.Dup()
     program = cells(n, world.Get_size(), dependent, "/rank:{}/cpu:0")
+    is_first = world.Get_rank() == 0
+    connection = socket.create_connection(("127.0.0.1", port)) if is_first else None
     order = bytearray(1)
     while True:
-        if world.Get_rank() == 0:
-            order[0] = bool(sys.stdin.readline())
+        if connection is not None:
+            order[0] = _is_asked(connection)
             for other in range(1, world.Get_size()):
                 world.Send(order, other)
         else:
@@ -72,13 +89,22 @@ def take_part(n: int, dependent: bool) -> None:
         if not order[0]:
             return
         found = [float(x) for x in program.step()]
-        if world.Get_rank() == 0:
-            print(json.dumps(found), flush=True)
+        if connection is not None:
+            connection.sendall(f"{json.dumps(found)}\n".encode())
+
+
+def _is_asked(connection: socket.socket) -> bool:
+    """Wait for a request; False where the other end is gone."""
+    try:
+        return bool(connection.recv(4, socket.MSG_WAITALL))
+    except ConnectionError:
+        return False
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dataflow.ranks")
     parser.add_argument("iterations", type=int)
+    parser.add_argument("port", type=int, help="where the process that started the ranks listens")
     parser.add_argument("--dependent", action="store_true", help="each cell takes its neighbour's last value")
     options = parser.parse_args()
-    take_part(options.iterations, options.dependent)
+    take_part(options.iterations, options.port, options.dependent)

@@ -49,6 +49,9 @@ def train(
     engine: Annotated[
         EngineName, typer.Option(help="What runs the steps; auto: native where it is installed.")
     ] = EngineName.auto,
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline", help="Each layer on a device of its own; with mpirun, on different ranks.")
+    ] = False,
     memory_budget: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Memory for saved values, such as 32MiB; the rest is swapped or recomputed."),
@@ -72,7 +75,8 @@ def train(
 ) -> None:
     """Train a character model on lines of text; the loss is one data-dependent loop.
 
-    With mpirun -n N in front (needs the extra mpi), N processes share every batch, and the run is the same.
+    With mpirun -n N in front (needs the extra mpi), N processes share every batch, or with --pipeline the layers, and
+    the run is the same.
 
     Exit codes: 0 done; 1 the check failed or training diverged; 2 unusable input; 130 stopped by Ctrl-C.
     """
@@ -82,6 +86,7 @@ def train(
     with reported():
         numbers = {"hidden": hidden, "layers": layers, "batch": batch, "steps": steps, "seed": seed}
         options = {"cell": cell.value, "engine": engine.value, "memory_budget": memory_budget, **numbers}
+        options["pipeline"] = pipeline
         train_and_report(options, text, out, resume=resume, verify=verify, as_json=json, profile=profile)
 
 

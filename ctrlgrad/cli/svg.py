@@ -26,7 +26,9 @@ def write_svg(dot: str, path: Path) -> None:
     try:
         drawn = subprocess.run([program, "-Tsvg"], input=dot, capture_output=True, text=True, timeout=_PATIENCE)
     except subprocess.TimeoutExpired:
-        raise UserInputError("--svg: the graph is too large for Graphviz", got=f"{len(dot)} characters of DOT") from None
+        raise UserInputError(
+            "--svg: the graph is too large for Graphviz", got=f"{len(dot)} characters of DOT"
+        ) from None
     if drawn.returncode:
         raise UserInputError("--svg: Graphviz failed", got=drawn.stderr.strip() or f"exit code {drawn.returncode}")
     try:

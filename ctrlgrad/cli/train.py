@@ -17,15 +17,15 @@ from rich.text import Text
 from ctrlgrad.cli.errors import ending_of, print_ending
 from ctrlgrad.engines import has_native
 from ctrlgrad.errors import GradientMismatch, UserInputError
-from ctrlgrad.memory import parse_size
+from ctrlgrad.memory.sizes import parse_size
 from ctrlgrad.mpi.launch import join, launched
 from ctrlgrad.train import corpus, metrics, trainer
 from ctrlgrad.train.keeper import PLOT
 from ctrlgrad.train.metrics import Metrics, Summary
-from ctrlgrad.train.ranks import Alone, Ranks, Together
+from ctrlgrad.train.ranks import Alone, Pipelined, Ranks, Together
 from ctrlgrad.train.settings import Settings
 from ctrlgrad.train.trainer import Job
-from ctrlgrad.train.verification import Comparison, compare_with_jax
+from ctrlgrad.train.verification import Comparison, compare_with_jax, next_gradient
 
 SAMPLES = 3
 # A smoothed figure: each step's weight in what the progress bar shows.
@@ -46,7 +46,7 @@ def train_and_report(
 
     Under `mpirun` every rank runs this. What goes wrong then ends all processes, with one message and one exit code.
     """
-    with _ranks() as ranks:
+    with _ranks(options["pipeline"]) as ranks:
         # Where mpirun's output goes, the ranks cannot tell: it gives them a terminal of its own.
         console = Console(quiet=as_json or ranks.rank > 0, force_terminal=False if ranks.size > 1 else None)
         # Rank 0 goes first, so that what is wrong with the options or the text is found, and told, by it alone.
@@ -64,7 +64,8 @@ def train_and_report(
         job = trainer.prepare(settings, text_corpus, folder, resume, profile, ranks)
         console.print(_headline(job), highlight=False)
         if verify:
-            job = job.with_verified(bool(ranks.from_first(lambda: _verified(job, console, as_json))))
+            grads = next_gradient(job)
+            job = job.with_verified(bool(ranks.from_first(lambda: _verified(job, grads, console, as_json))))
         with _progress(console, job) as on_step:
             summary, state = trainer.run(job, on_step)
         if ranks.rank > 0:
@@ -78,7 +79,7 @@ def train_and_report(
 
 
 @contextmanager
-def _ranks() -> Iterator[Ranks]:
+def _ranks(pipeline: bool) -> Iterator[Ranks]:
     """This process, or all that `mpirun` has started; whatever ends one of them ends all."""
     launch = launched()
     if launch is None:
@@ -92,7 +93,7 @@ def _ranks() -> Iterator[Ranks]:
     watch.advice = "the same command with --resume"
     watch.catch_signals()
     try:
-        yield Together(joined.world, watch)
+        yield (Pipelined if pipeline else Together)(joined.world, watch)
     except BaseException as error:  # whatever it is, the other ranks wait for this one
         watch.fail(ending_of(error))
 
@@ -107,9 +108,9 @@ def _corpus(text: Path | None, settings: Settings, profile: bool) -> corpus.Corp
     return corpus.load(text, settings.batch)
 
 
-def _verified(job: Job, console: Console, as_json: bool) -> bytes:
+def _verified(job: Job, grads: Any, console: Console, as_json: bool) -> bytes:
     """Compare a gradient with JAX's and show it; raises `GradientMismatch` where they disagree."""
-    comparison = compare_with_jax(job)
+    comparison = compare_with_jax(job, grads)
     console.print(_table(comparison))
     if not comparison.agrees:
         if as_json:
@@ -121,7 +122,15 @@ def _verified(job: Job, console: Console, as_json: bool) -> bytes:
 def _settings(options: Mapping[str, Any]) -> Settings:
     """The settings of a run: its engine is one that is installed, and the same in every step."""
     engine = options["engine"]
-    if engine == "auto":
+    if options["pipeline"]:
+        if engine != "auto":
+            raise UserInputError(
+                "--pipeline: layers on devices of their own run on the dataflow engine",
+                expected="no --engine",
+                got=f"--engine {engine}",
+            )
+        engine = "dataflow"
+    elif engine == "auto":
         engine = "native" if has_native() else "reference"
     limit = parse_size(options["memory_budget"])
     return Settings(**{**options, "engine": engine, "memory_budget": limit})
@@ -145,6 +154,8 @@ def _headline(job: Job) -> str:
     shape = f"{s.layers} x {s.cell} of {s.hidden}" if s.layers > 1 else f"{s.cell} of {s.hidden}"
     start = f" from step {job.state.step}" if job.state.step else ""
     over = f" over {job.ranks.size} ranks" if job.ranks.size > 1 else ""
+    if s.pipeline:
+        over += f", layers on {', '.join(dict.fromkeys(job.model.places))}"
     return (
         f"Training {shape} on {len(c.train)} lines ({c.symbols} symbols), {s.batch} a step{over}, "
         f"{s.steps} steps{start}; {len(c.validation)} lines for validation. Results go to {job.out}"

@@ -10,6 +10,8 @@
     plan, steps, tokens, running          a device's graph made ready to run; the rule of each primitive; iterations
     executor, transport                   one device's run; messages between devices
     engine, settings, recorder            a call from start to end; what may be chosen; traces
+    mpi_messages, mpi_errors              what goes between processes, as bytes
+    mpi_transport, mpi_stillness, mpi_run devices of several ranks; when all of them are stuck; a call on every rank
 
 Sources: "Implementation of Control Flow in TensorFlow" (whitepaper, 2017); Yu et al., "Dynamic Control Flow in
 Large-Scale Machine Learning", EuroSys 2018 (arXiv 1805.01772).

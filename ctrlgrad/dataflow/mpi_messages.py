@@ -93,7 +93,8 @@ def encode_value(header: Header, value: Any) -> list[Any]:
         return encode(_with(header, "", (), len(value)), parts)
     array = np.asarray(value, order="C")
     form = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
-    return encode(_with(header, array.dtype.str, array.shape, form), [_bytes_of(array)] if array.nbytes else [])
+    # The buffer keeps the array itself alive while it is sent, so no kernel takes it for its own and overwrites it.
+    return encode(_with(header, array.dtype.str, array.shape, form), [array.data] if array.nbytes else [])
 
 
 def decode(data: np.ndarray) -> tuple[Header, np.ndarray]:
@@ -185,10 +186,6 @@ def _element_header(array: np.ndarray) -> bytes:
 
 def _with(header: Header, dtype: str, shape: tuple[int, ...], form: int) -> Header:
     return Header(header.kind, header.identity, header.run, header.edge, header.frame, header.tag, dtype, shape, form)
-
-
-def _bytes_of(array: np.ndarray) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data
 
 
 def _aligned(size: int) -> int:

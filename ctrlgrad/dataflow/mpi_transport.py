@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 FIRST_TAG = 1
 # Seconds that a rank waits for one that has ended its program, before it takes it that nothing more comes.
 AFTER_GOODBYE = 1.0
+# How long a device that is busy does not look at the network.
+LOOK = 1e-4
 
 
 class Run:
@@ -58,7 +60,9 @@ class Run:
         self.frame_of = [wire.frame_number(edge.frame) for edge in edges]
         self.lock = threading.Lock()
         self.boxes = {name: Box(self) for name in plans if _rank(name) == self.rank}
+        # Whether a device looks at the network, and when a busy one last did.
         self.is_led = False
+        self.looked = 0.0
         self.is_stopped = False
         self.on_stop: list[Callable[[], None]] = []
         # Devices that wait for messages, and that wait for nothing more; what the former wait for, a line each.
@@ -102,9 +106,16 @@ class Run:
         raise AssertionError(dead.switch.name)
 
     def _dead_at(self, origin: tuple[int, ...]) -> Dead:
-        device, frame, step, chosen, *tag = origin
-        plan = list(self.plans.values())[device]
-        return Dead(plan.frames[frame].steps[step], tuple(tag), chosen)
+        try:
+            device, frame, step, chosen, *tag = origin
+            plan = list(self.plans.values())[device]
+            return Dead(plan.frames[frame].steps[step], tuple(tag), chosen)
+        except (ValueError, IndexError):
+            raise ExecutionError(
+                "a message from another rank says that a value is dead because of a Switch that is not there",
+                expected="device, frame, step and side of a Switch in this graph",
+                got=str(origin),
+            ) from None
 
     # Receiving.
 
@@ -168,6 +179,26 @@ class Run:
             box.messages.append(message)
             box.arrived.notify()
 
+    def look(self, box: Box) -> list[Message]:
+        """What has come for a device, without waiting."""
+        now = time.monotonic()
+        if now - self.looked > LOOK and not self.is_led:
+            self.looked = now
+            with self.lock:
+                leads = not self.is_led
+                self.is_led = True
+            try:
+                while leads and self.poll():
+                    pass
+            finally:
+                if leads:
+                    self._follow()
+        if not box.messages:
+            return []
+        with self.lock:
+            found, box.messages = box.messages, []
+        return found
+
     def receive(self, box: Box) -> list[Message]:
         """Messages for a device; waits for them."""
         while True:
@@ -189,10 +220,14 @@ class Run:
             finally:
                 with self.lock:
                     self.idle -= 1
-                    self.is_led = False
-                    # Another idle device leads from now on, if there is one.
-                    for other in self.boxes.values():
-                        other.arrived.notify()
+                self._follow()
+
+    def _follow(self) -> None:
+        """Let another device look at the network from now on, if one is idle."""
+        with self.lock:
+            self.is_led = False
+            for other in self.boxes.values():
+                other.arrived.notify()
 
     # The end.
 
@@ -272,6 +307,9 @@ class Box:
 
     def receive(self) -> list[Message]:
         return self.run.receive(self)
+
+    def take_arrived(self) -> list[Message]:
+        return self.run.look(self)
 
     def done(self) -> None:
         with self.run.lock:

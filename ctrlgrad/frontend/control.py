@@ -109,7 +109,8 @@ def _check_memory_options(options: LoopOptions) -> None:
         (
             "checkpoint",
             options.checkpoint,
-            isinstance(options.checkpoint, bool | None) or (isinstance(options.checkpoint, int) and options.checkpoint > 0),
+            isinstance(options.checkpoint, bool | None)
+            or (isinstance(options.checkpoint, int) and options.checkpoint > 0),
             "True, False, None or the number of states to keep",
         ),
     )

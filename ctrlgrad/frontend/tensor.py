@@ -126,7 +126,7 @@ class Tensor:
         raise self._concrete("complex()", "keep it a tensor: x.astype(complex)")
 
     def item(self) -> Any:
-        raise self._concrete("x.item()", "leave it out: tensors take part in arithmetic, conditions and indices themselves")
+        raise self._concrete("x.item()", "leave it out: a tensor itself is good in arithmetic, conditions and indices")
 
     def tolist(self) -> Any:
         raise self._concrete("x.tolist()", "iterate over it by ctrlgrad.scan or ctrlgrad.map, or return it first")

@@ -1,6 +1,6 @@
 """The ranks, and what they exchange: bytes and arrays, in buffers. Nothing is ever pickled.
 
-This is the one module that imports mpi4py. Importing it starts MPI; at the end of the process mpi4py ends it.
+This is the one module that imports mpi4py. A `World` starts MPI; at the end of the process mpi4py ends it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import mpi4py
 import numpy as np
-from mpi4py import MPI
 
-from ctrlgrad.errors import ExecutionError
+from ctrlgrad.errors import ExecutionError, UserInputError
+
+# Read when MPI is imported: whoever only reads this module does not start it.
+mpi4py.rc.initialize = False
+mpi4py.rc.finalize = True
+from mpi4py import MPI  # noqa: E402
 
 # From how many bytes on the parts of a message are sent from where they lie, instead of being joined first.
 JOINED = 1 << 16
@@ -37,6 +42,15 @@ class World:
     """
 
     def __init__(self) -> None:
+        if not MPI.Is_initialized():
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise UserInputError(
+                "MPI was started without support for threads",
+                expected="MPI_THREAD_MULTIPLE",
+                got=f"level {MPI.Query_thread()}",
+                hint="leave mpi4py.rc as it is, and use an MPI library that was built with threads",
+            )
         # Communicators of its own: what the user's program sends does not mix with this, nor messages with sums.
         self.communicator = MPI.COMM_WORLD.Dup()
         self._messages = MPI.COMM_WORLD.Dup()

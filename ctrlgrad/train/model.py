@@ -6,6 +6,8 @@ lines that have ended are masked. The sampler runs until the line ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,14 @@ class Model:
     `out` `{"w": [hidden, symbols], "b": [symbols]}`, all float32.
     """
 
-    def __init__(self, settings: Settings, symbols: int, columns: int | None = None) -> None:
-        """`columns` is how many lines stand side by side; as many as in a batch, where it is not given."""
+    def __init__(
+        self, settings: Settings, symbols: int, columns: int | None = None, places: Sequence[str] = ()
+    ) -> None:
+        """`columns` is how many lines stand side by side: as many as in a batch, where it is not given. `places` says
+        for each layer which device it sits on; the embedding sits with the first one, the read-out with the last.
+        """
         self.settings = settings
+        self.places = places
         self.symbols = symbols
         self.columns = settings.batch if columns is None else columns
         self.cell = CELLS[settings.cell]
@@ -62,13 +69,19 @@ class Model:
 
     def step(self, params: Any, states: list[Any], symbols: Any) -> tuple[list[Any], Any]:
         """Read one symbol of each line, int64 `[batch]`; returns the next states and the logits `[batch, symbols]`."""
-        x = params["embedding"][symbols]
+        with self._place(0):
+            x = params["embedding"][symbols]
         after = []
-        for layer, state in zip(params["layers"], states, strict=True):
-            state = self.cell.step(layer, state, x)
+        for number, (layer, state) in enumerate(zip(params["layers"], states, strict=True)):
+            with self._place(number):
+                state = self.cell.step(layer, state, x)
             after.append(state)
             x = state[0]
-        return after, x @ params["out"]["w"] + params["out"]["b"]
+        with self._place(-1):
+            return after, x @ params["out"]["w"] + params["out"]["b"]
+
+    def _place(self, layer: int) -> AbstractContextManager[None]:
+        return cg.device(self.places[layer]) if self.places else nullcontext()
 
     def line_bits(self, params: Any, symbols: Any, lengths: Any) -> Any:
         """The bits that each line costs, float32 `[lines]`; `symbols` and `lengths` are those of a `Batch`."""
@@ -80,9 +93,10 @@ class Model:
         def read_one(carry: Any) -> Any:
             t = carry["t"]
             states, logits = self.step(params, carry["states"], symbols[t])
-            nats = softmax_cross_entropy(logits, symbols[t + 1])
-            alive = t < lengths
-            return {"t": t + 1, "states": states, "nats": carry["nats"] + cnp.where(alive, nats, np.float32(0))}
+            with self._place(-1):
+                nats = softmax_cross_entropy(logits, symbols[t + 1])
+                nats = carry["nats"] + cnp.where(t < lengths, nats, np.float32(0))
+            return {"t": t + 1, "states": states, "nats": nats}
 
         lines = self.columns
         first = {"t": 0, "states": self.start(lines), "nats": np.zeros(lines, np.float32)}

@@ -9,6 +9,8 @@ the loop's last iteration; nothing is left of the backward pass that a reduction
 begun one by one, each as soon as its gradient is weighted, and run beside the weighting of the next ones and beside the
 making of the next batch.
 
+A pipelined run is split otherwise: every rank computes some layers, for all lines, and all get the whole gradient.
+
 Rank 0 alone reads checkpoints, writes files and speaks.
 """
 
@@ -43,6 +45,14 @@ class Ranks(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def part(self) -> int:
+        """Which part of each batch this process takes."""
+
+    @property
+    def parts(self) -> int:
+        """In how many parts a batch is dealt out."""
+
     def from_first(self, make: Callable[[], bytes]) -> bytes:
         """What rank 0 makes, on all ranks; the others wait for it."""
 
@@ -68,19 +78,19 @@ class Ranks(Protocol):
 
 def share(ranks: Ranks, lines: Lines) -> Lines:
     """The lines that a rank takes: dealt out like cards, so that their numbers differ by one at most."""
-    return lines[ranks.rank :: ranks.size]
+    return lines[ranks.part :: ranks.parts]
 
 
 def columns(ranks: Ranks, batch: int) -> int:
     """How many lines the largest share of a batch has. All ranks compute with as many, some of them empty."""
-    return -(-batch // ranks.size)
+    return -(-batch // ranks.parts)
 
 
 class Alone:
     """One process: everything is its own."""
 
-    rank = 0
-    size = 1
+    rank = part = 0
+    size = parts = 1
 
     def from_first(self, make: Callable[[], bytes]) -> bytes:
         return make()
@@ -133,6 +143,14 @@ class Together:
     def size(self) -> int:
         return self.world.size
 
+    @property
+    def part(self) -> int:
+        return self.rank
+
+    @property
+    def parts(self) -> int:
+        return self.size
+
     def from_first(self, make: Callable[[], bytes]) -> bytes:
         return self.world.broadcast(make() if self.rank == 0 else None)
 
@@ -178,4 +196,35 @@ class Together:
             self.watch.on_interruption = before
 
 
-__all__ = ["Alone", "Pressed", "Ranks", "Together", "columns", "share"]
+class Pipelined(Together):
+    """One of several processes that have a part of the model each: every one has all lines, and all of the gradient."""
+
+    @property
+    def part(self) -> int:
+        return 0
+
+    @property
+    def parts(self) -> int:
+        return 1
+
+    def begin_mean(self, bits: Any, grads: Any, weight: float) -> Callable[[], tuple[Any, Any]]:
+        return lambda: (bits, grads)
+
+    def sum(self, number: float) -> float:
+        return number
+
+
+def places_of(layers: int, ranks: Ranks) -> tuple[str, ...]:
+    """The device of each layer of a pipelined model: neighbours together, and as many on each rank as on another.
+
+    On one process every layer has a device of its own.
+
+    >>> places_of(2, Alone())
+    ('cpu:0', 'cpu:1')
+    """
+    if ranks.size == 1:
+        return tuple(f"cpu:{layer}" for layer in range(layers))
+    return tuple(f"/rank:{layer * ranks.size // layers}/cpu:0" for layer in range(layers))
+
+
+__all__ = ["Alone", "Pipelined", "Pressed", "Ranks", "Together", "columns", "places_of", "share"]

@@ -31,6 +31,8 @@ class Settings:
     engine: str = "reference"
     # Bytes of device memory for saved values; it decides how long chunks are, and so the last bits of sums.
     memory_budget: int | None = None
+    # Whether the layers sit on devices of their own; the engine is then "dataflow".
+    pipeline: bool = False
 
     def __post_init__(self) -> None:
         if self.cell not in CELLS:
@@ -38,6 +40,8 @@ class Settings:
         for name, least in (("hidden", 1), ("layers", 1), ("batch", 1), ("steps", 1), ("seed", 0)):
             if getattr(self, name) < least:
                 raise UserInputError(f"--{name}: too small", expected=f"at least {least}", got=str(getattr(self, name)))
+        if self.pipeline and self.layers < 2:
+            raise UserInputError("--pipeline: nothing to split", expected="--layers 2 or more", got="--layers 1")
         if self.memory_budget is not None and self.engine != "native":
             raise UserInputError(
                 "--memory-budget: the engine keeps every saved value, whatever the budget",

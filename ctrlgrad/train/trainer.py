@@ -27,7 +27,7 @@ from ctrlgrad.train.corpus import Batch, Corpus, TrainingOrder, pad, validation_
 from ctrlgrad.train.keeper import CHECKPOINT, METRICS, PLOT, SUMMARY, Keeper
 from ctrlgrad.train.metrics import Metrics, Summary
 from ctrlgrad.train.model import SAMPLE_LIMIT, Model
-from ctrlgrad.train.ranks import Alone, Pressed, Ranks, columns, share
+from ctrlgrad.train.ranks import Alone, Pressed, Ranks, columns, places_of, share
 from ctrlgrad.train.settings import (
     CHECKPOINT_INTERVAL,
     GRADIENT_NORM_LIMIT,
@@ -109,14 +109,22 @@ def prepare(
     On several ranks all call this. Rank 0 reads, and the others get the state from it.
     """
     ranks = ranks or Alone()
-    if ranks.size > settings.batch:
+    if settings.pipeline and ranks.size > settings.layers:
+        raise UserInputError(
+            "--pipeline: fewer layers than ranks",
+            expected=f"--layers {ranks.size} or more, a layer for each rank",
+            got=f"--layers {settings.layers}",
+            hint="use more --layers, or a smaller -n of mpirun",
+        )
+    if ranks.parts > settings.batch:
         raise UserInputError(
             "--batch: fewer lines than ranks",
-            expected=f"at least {ranks.size}, a line for each rank",
+            expected=f"at least {ranks.parts}, a line for each rank",
             got=str(settings.batch),
             hint="use a larger --batch, or a smaller -n of mpirun",
         )
-    model = Model(settings, corpus.symbols, columns(ranks, settings.batch))
+    places = places_of(settings.layers, ranks) if settings.pipeline else ()
+    model = Model(settings, corpus.symbols, columns(ranks, settings.batch), places)
     warmup = min(WARMUP_STEPS, settings.steps)
     optimiser = optim.adam(optim.warmup_cosine(PEAK_LEARNING_RATE, settings.steps, warmup))
     params = model.init(np.random.Generator(np.random.PCG64([settings.seed, 0, INIT_STREAM])))

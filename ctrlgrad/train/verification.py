@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -48,21 +49,27 @@ class Comparison:
         return ", ".join(row.name for row in self.rows if not row.agrees)
 
 
-def compare_with_jax(job: Job) -> Comparison:
-    """Compare the gradient of the batch that the next step takes (of this rank's lines, where there are several ranks).
+def next_gradient(job: Job) -> Any:
+    """The gradient of the batch that the next step takes; of this rank's lines. All ranks call this."""
+    _, grads = job.model.bits_and_grads(*_arguments(job))
+    return grads
 
-    Needs JAX; raises `UserInputError` without it.
-    """
+
+def _arguments(job: Job) -> tuple[Any, ...]:
+    lines = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed).lines(job.state.step)
+    batch = pad(share(job.ranks, lines), job.model.columns)
+    return job.state.params, batch.symbols, batch.lengths
+
+
+def compare_with_jax(job: Job, grads: Any) -> Comparison:
+    """Compare the `next_gradient` with the one that JAX finds. Needs JAX; raises `UserInputError` without it."""
     try:
         from ctrlgrad.verify.jax_judge import JaxJudge  # loads JAX, an extra
     except ImportError as error:
         raise UserInputError(
             "--verify: JAX is not installed", got=str(error), hint="pip install 'ctrlgrad[jax]', or leave out --verify"
         ) from None
-    lines = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed).lines(job.state.step)
-    batch = pad(share(job.ranks, lines), job.model.columns)
-    arguments = (job.state.params, batch.symbols, batch.lengths)
-    _, grads = job.model.bits_and_grads(*arguments)
+    arguments = _arguments(job)
     leaves, treedef = tree.flatten(job.state.params)
     graph = cg.function(job.model.bits_per_char).graph(*arguments)
     theirs = JaxJudge(graph, tree.leaves(arguments), range(len(leaves))).derivative().gradient

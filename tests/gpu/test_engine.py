@@ -7,6 +7,7 @@ another way.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.engines import _optimised, run_on
+from ctrlgrad.engines import chunks as engine_chunks
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary, cupy_library
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.errors import IndexOutOfRangeError
+from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError
 from ctrlgrad.ir import Graph
 
 CUDA_TESTS = str(Path(__file__).resolve().parent.parent / "cuda")
@@ -126,6 +128,101 @@ def test_a_run_waits_for_arrays_of_other_streams(library: CupyLibrary) -> None:
 
     graph = cg.function(lambda x: x * 2.0).graph(np.ones(3))
     with cupy.cuda.Stream(non_blocking=True):
+        x = cupy.zeros(1 << 24)
+        for _ in range(50):
+            x += 1.0
+        (found,) = run_with(Context(library), graph, [x[:3]])
+    np.testing.assert_array_equal(found, np.full(3, 100.0))
+
+
+# Under a budget.
+
+
+def layer(loop: Callable[..., Any]) -> Any:
+    """The gradient of an LSTM layer of 64 units, batch 32, by its weights."""
+
+    def loss(w: Any, xs: Any) -> Any:
+        def body(carry: Any) -> Any:
+            t, h, c, total = carry
+            i, f, g, o = cnp.split(cnp.concat([xs[t], h], axis=1) @ w, 4, axis=1)
+            c = cnp.sigmoid(f) * c + cnp.sigmoid(i) * cnp.tanh(g)
+            h = cnp.sigmoid(o) * cnp.tanh(c)
+            return t + 1, h, c, total + cnp.sum(h * h)
+
+        zeros = np.zeros((32, 64), np.float32)
+        return loop(lambda c: c[0] < xs.shape[0], body, (0, zeros, zeros, np.float32(0)))[3]
+
+    return cg.function(cg.value_and_grad(loss), engine="cuda")
+
+
+def swapping(*args: Any) -> Any:
+    return cg.while_loop(*args, swap_memory=True)
+
+
+def recomputing(*args: Any) -> Any:
+    return cg.while_loop(*args, checkpoint=True)
+
+
+@pytest.fixture
+def chunks_of_1_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of the same length with a budget as without: then results are the same bits."""
+    monkeypatch.setattr(engine_chunks, "CHUNK_BYTES", 1 << 20)
+
+
+@pytest.mark.parametrize("loop", [cg.while_loop, swapping, recomputing])
+def test_a_long_sequence_under_a_budget(library: CupyLibrary, loop: Callable[..., Any], chunks_of_1_mib: None) -> None:
+    rng = np.random.default_rng(0)
+    w, xs = rng.normal(size=(96, 256)).astype("f") / 8, rng.normal(size=(2000, 32, 32)).astype("f")
+    value, gradient = layer(cg.while_loop)(w, xs)
+    limit = xs.nbytes + (16 << 20)
+    for _ in range(2):
+        with cg.memory.budget(device=limit) as session:
+            found = layer(loop)(w, xs)
+            stats = session.manager(library.name).stats
+        assert found[0] == value
+        np.testing.assert_array_equal(found[1], gradient)
+        assert stats.peak_bytes["device"] <= limit
+        if loop is swapping:
+            assert stats.bytes_in > 3 * limit and not stats.recomputed_chunks
+        if loop is recomputing:
+            assert stats.recomputed_chunks and not stats.copies_out
+
+
+@pytest.mark.parametrize("name", ["lstm", "masked_rnn", "early_exit", "triple_nesting", "soft_sorting_network"])
+def test_corpus_in_less_and_less_memory(library: CupyLibrary, name: str) -> None:
+    program = BY_NAME[name]
+    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    for order in (1, 2):
+        graph = program.graph(order)
+        expected = run_on("reference", graph, leaves)
+        limit = 1 << 20
+        while limit:
+            try:
+                with cg.memory.budget(device=limit) as session:
+                    found, _ = run(library, graph, leaves, "f")
+                    stats = session.manager(library.name).stats
+            except MemoryBudgetError:
+                break
+            assert_same(found, expected, 1e-9)
+            assert stats.peak_bytes["device"] <= limit
+            limit = min(limit, stats.peak_bytes["device"]) * 3 // 4
+
+
+def test_the_profile_has_times(library: CupyLibrary) -> None:
+    rng = np.random.default_rng(0)
+    w, xs = rng.normal(size=(96, 256)).astype("f") / 8, rng.normal(size=(500, 32, 32)).astype("f")
+    with cg.memory.profile() as recording, cg.memory.budget(device=xs.nbytes + (16 << 20)):
+        layer(swapping)(w, xs)
+    assert recording.copied and all(c.start is not None and c.end is not None for c in recording.copied)
+    assert {c.phase for c in recording.computed} == {"forward", "backward"}
+    assert sum(c.nbytes for c in recording.copied) > 16 << 20
+
+
+def test_a_graph_in_a_session_may_be_given_arrays_of_other_streams(library: CupyLibrary) -> None:
+    import cupy
+
+    graph = cg.function(lambda x: x * 2.0).graph(np.ones(3))
+    with cupy.cuda.Stream(non_blocking=True), cg.memory.budget(device="1 GiB"):
         x = cupy.zeros(1 << 24)
         for _ in range(50):
             x += 1.0

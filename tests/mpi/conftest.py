@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,28 +31,42 @@ def _without_mpirun(text: str) -> str:
     return "".join(text.split("-" * 74)[::2])
 
 
-@pytest.fixture
-def mpirun(tmp_path: Path) -> Callable[..., Ended]:
-    """Run a Python program on some ranks: `mpirun(3, code, *arguments)`."""
-    if find_spec("mpi4py") is None or not MPIRUN.exists():
-        pytest.skip("needs mpi4py and an mpirun beside python: pip install 'ctrlgrad[mpi]'")
+@dataclass(frozen=True)
+class Mpirun:
+    """Starts Python programs in a folder: `mpirun(3, code, *arguments)` runs one on three ranks, to its end."""
 
-    def run(ranks: int, code: str, *arguments: object) -> Ended:
-        program = tmp_path / "program.py"
+    folder: Path
+
+    def start(self, ranks: int, code: str, *arguments: object) -> subprocess.Popen[str]:
+        program = self.folder / "program.py"
         program.write_text(code)
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        ended = subprocess.run(
+        return subprocess.Popen(
             [MPIRUN, "--oversubscribe", "-n", str(ranks), sys.executable, program, *map(str, arguments)],
             env={**os.environ, **root, "OPENBLAS_NUM_THREADS": "1"},
-            cwd=tmp_path,
+            cwd=self.folder,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=TIMEOUT,
         )
-        return Ended(ended.returncode, ended.stdout, _without_mpirun(ended.stderr))
 
-    return run
+    def __call__(self, ranks: int, code: str, *arguments: object) -> Ended:
+        with self.start(ranks, code, *arguments) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=TIMEOUT)
+            except subprocess.TimeoutExpired:
+                # The ranks end with mpirun; it does not pass SIGKILL on.
+                process.terminate()
+                raise
+        return Ended(process.returncode, stdout, _without_mpirun(stderr))
+
+
+@pytest.fixture
+def mpirun(tmp_path: Path) -> Mpirun:
+    if find_spec("mpi4py") is None or not MPIRUN.exists():
+        pytest.skip("needs mpi4py and an mpirun beside python: pip install 'ctrlgrad[mpi]'")
+    return Mpirun(tmp_path)
 
 
 @pytest.fixture

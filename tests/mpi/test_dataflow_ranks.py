@@ -105,7 +105,7 @@ def counted(ended, ranks=3):
 
 def assert_all_arrived(found):
     assert len({programs for programs, _, _ in found}) == 1
-    assert sum(sent for _, sent, _ in found) == sum(received for _, _, received in found) > 1000
+    assert sum(sent for _, sent, _ in found) == sum(received for _, _, received in found) > 100
 
 
 def test_the_corpus(mpirun):
@@ -175,6 +175,15 @@ if rank == 1:
 told["header"] = attempt(works)
 wire.encode_value = encode
 works()
+
+send = mpi_transport.Box.send
+def lossy(self, edge, tag, dead, value):
+    if tag != (0, 3) or self.run.edges[edge].type is None:
+        send(self, edge, tag, dead, value)
+mpi_transport.Box.send = lossy
+told["stuck"] = attempt(works)
+mpi_transport.Box.send = send
+works()
 sys.stdout.write(json.dumps(told) + "\\n")
 """
 
@@ -192,6 +201,8 @@ def test_an_error_is_raised_on_all_ranks_and_the_next_call_works(mpirun):
         assert "does not run what rank" in told["functions"][1]
         assert "does not match its edge" in told["header"][1]
         assert "f64[]" in told["header"][1] and "<f4[]" in told["header"][1]
+        assert "cannot go on" in told["stuck"][1] and "waits for a message on edge" in told["stuck"][1]
+        assert "at iteration 3" in told["stuck"][1]
     assert sum("on rank 1" in told["index"][1] for told in ranks) == 1
 
 

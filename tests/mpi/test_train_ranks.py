@@ -1,8 +1,10 @@
 """`mpirun -n N ctrlgrad train`: the run of one process on several, and how it ends when a rank does not go on."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -48,6 +50,7 @@ Model.__init__ = patched
 main()
 """
 STEPS = 60
+TIMEOUT = 120
 
 
 @pytest.fixture
@@ -99,6 +102,18 @@ def test_three_ranks_train_as_one_process_does(mpirun, options, alone, tmp_path)
     assert_same_within_rounding(alone("one"), tmp_path / "three")
 
 
+def test_a_pipeline_over_two_ranks_trains_as_one_process_does(mpirun, options, alone, tmp_path):
+    """The ranks compute what one process does, in the same order."""
+    few = ("--layers", 2, "--steps", 10)
+    ended = mpirun(2, PROGRAM, "nothing", 0, 0, *options("two", *few, "--engine", "auto", "--pipeline"))
+    assert ended.code == 0 and ended.stderr == "", ended.stderr
+    assert "/rank:0/cpu:0" in ended.stdout and "/rank:1/cpu:0" in ended.stdout
+    expected, found = (load_file(out / "checkpoint.safetensors") for out in (alone("one", *few), tmp_path / "two"))
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_allclose(found[name], tensor, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
 def test_an_interrupted_run_resumes_on_another_number_of_ranks(mpirun, options, alone, tmp_path):
     """Ctrl-C at one rank stops both with exit code 130, and the checkpoint is of the last whole step."""
     ended = mpirun(2, PROGRAM, "interrupt", 1, 27, *options("two"))
@@ -108,6 +123,28 @@ def test_an_interrupted_run_resumes_on_another_number_of_ranks(mpirun, options, 
     step = int(ended.stderr.split("after step ")[1].split(";")[0])
     assert 25 <= step <= 28
     assert_same_within_rounding(alone("one"), alone("two", "--resume"))
+
+
+def test_ctrl_c_at_mpirun_leaves_a_whole_checkpoint(mpirun, options, tmp_path):
+    """mpirun gives the ranks half a second, and keeps what they print and their exit codes to itself."""
+    out = tmp_path / "run"
+    metrics = out / "metrics.jsonl"
+    with mpirun.start(2, PROGRAM, "nothing", 0, 0, *options("run", "--steps", 100_000)) as process:
+        deadline = time.monotonic() + TIMEOUT
+        while not metrics.exists() or "\n" not in metrics.read_text():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=TIMEOUT)
+    assert process.returncode != 0
+    time.sleep(1.0)  # whatever the ranks still do is done
+    lines = metrics.read_text()
+    data = (out / "checkpoint.safetensors").read_bytes()
+    load_file(out / "checkpoint.safetensors")
+    time.sleep(0.5)
+    assert (metrics.read_text(), (out / "checkpoint.safetensors").read_bytes()) == (lines, data)
+    # What a rank was writing when it was killed has a hidden name.
+    assert sorted(p.name for p in out.glob("[!.]*")) == ["checkpoint.safetensors", "metrics.jsonl"]
 
 
 def test_a_rank_that_dies_ends_all_and_the_last_checkpoint_resumes(mpirun, options, alone, tmp_path):

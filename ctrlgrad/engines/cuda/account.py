@@ -96,18 +96,22 @@ class RunMemory:
             self._due.popleft()()
 
 
-def forget_values(error: BaseException | None) -> None:
+def forget_values(error: BaseException) -> None:
     """An error that somebody keeps must not keep values on the device, by the frames of its traceback."""
+    waiting: list[BaseException | None] = [error]
     seen: set[int] = set()
-    # An error may be its own cause.
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        for frame, _ in walk_tb(error.__traceback__):
+    while waiting:
+        found = waiting.pop()
+        # An error may be its own cause.
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        for frame, _ in walk_tb(found.__traceback__):
             if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
                 # The frames that are still running stay as they are.
                 with suppress(RuntimeError):
                     frame.clear()
-        error = error.__cause__ or error.__context__
 
 
 __all__ = ["Counted", "RunMemory", "forget_values"]

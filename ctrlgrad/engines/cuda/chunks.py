@@ -18,9 +18,9 @@ from ctrlgrad.engines.chunks import ManagedChunk, ManagedLoop, Measured, chunk_b
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.program import Values
-from ctrlgrad.engines.cuda.replay import BodyReplay, EntryState, Ran
+from ctrlgrad.engines.cuda.replay import BodyReplay, EntryState, Needed, Ran
 from ctrlgrad.engines.cuda.roles import StackRoles
-from ctrlgrad.engines.cuda.saved import Place, PushedChunk
+from ctrlgrad.engines.cuda.saved import PushedChunk, RowSupply
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.ir import Node
 from ctrlgrad.memory.device import Event
@@ -93,6 +93,7 @@ class WatchedChunks:
 
     def __init__(self, node: Node, context: Context, memory: RunMemory, roles: StackRoles, replay: BodyReplay | None):
         self.context, self.memory, self.roles, self.replay = context, memory, roles, replay
+        self._needs = None if replay is None else Needed(replay)
         self.length = 1 if "chunks_of" in node.attrs else FIRST_ITERATIONS
         self._grows = "chunks_of" not in node.attrs
         phase: Phase = "backward" if roles.pops else "forward"
@@ -100,7 +101,7 @@ class WatchedChunks:
         self.runs: ManagedLoop | Measured = Measured(node, memory.manager, phase)
         self._node, self._phase = node, phase
         self._chunk: PushedChunk | None = None
-        self._places: dict[int, Place] = {}
+        self._supplies: dict[int, RowSupply] = {}
         # Rows that the last chunk pushed on a stack, an iteration.
         self._rows: dict[int, float] = {i: float(p.rows) for i, p in roles.pushed.items() if p.rows is not None}
         self._ran = 0
@@ -122,11 +123,11 @@ class WatchedChunks:
         self.memory.settle()
         nbytes = sum(EntryState.bytes_of(x) for x in carry)
         chunk = self.runs.begin(lambda: EntryState.of(carry, self.roles, self.context), nbytes)
-        self._chunk = PushedChunk(self.memory, chunk)
-        self._places = {}
+        self._chunk = PushedChunk(self.memory, chunk, needs=self._needs)
+        self._supplies = {}
         for i in self.owned:
             rows = round(self._rows.get(i, 0.0) * self.length)
-            self._places[i] = carry[i].pushing = Place(self._chunk, self.roles.pushed[i].label, rows)
+            self._supplies[i] = carry[i].pushing = self._chunk.supply(self.roles.pushed[i].label, rows)
         self._ran = 0
         if not self.memory.is_recorded:
             self._running.enter_context(chunk.running())
@@ -152,9 +153,9 @@ class WatchedChunks:
             rate = self._clock.per_byte
             chunk.seconds = time.perf_counter() - self._start if rate is None else rate * nbytes
             if self.replay is not None:
-                expected = {i: place.expected for i, place in self._places.items()}
+                expected = {i: supply.expected for i, supply in self._supplies.items()}
                 self.replay.ran[chunk.chunk.index] = Ran(self._ran, expected)
-        self._rows |= {i: place.pushed / self._ran for i, place in self._places.items() if self._rows_vary(i)}
+        self._rows |= {i: supply.pushed / self._ran for i, supply in self._supplies.items() if self._rows_vary(i)}
         pushed.end()
         self._chunk = None
         pushed.seal()

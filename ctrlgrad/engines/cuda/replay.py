@@ -17,7 +17,7 @@ from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.placement import DEVICE
 from ctrlgrad.engines.cuda.program import Program, Values
 from ctrlgrad.engines.cuda.roles import StackRoles
-from ctrlgrad.engines.cuda.saved import Place, PushedChunk
+from ctrlgrad.engines.cuda.saved import PushedChunk
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.memory.chunk import Chunk
@@ -83,7 +83,7 @@ class BodyReplay:
             if role.place is DEVICE:
                 carry[i] = DeviceStack(memory.library, role.dtype)
                 if i in ran.expected:
-                    carry[i].pushing = Place(again, role.label, ran.expected[i])
+                    carry[i].pushing = again.supply(role.label, ran.expected[i])
         # An iteration past the loop's end may fail again.
         speculation = Speculation() if self.is_masked else None
         context = replace(self.context, run=Run(iterations=[0]), speculation=speculation)
@@ -103,4 +103,20 @@ class BodyReplay:
         return state.nbytes
 
 
-__all__ = ["BodyReplay", "EntryState", "Ran"]
+class Needed:
+    """Held by whoever may ask for a replay: a loop while it runs, and its blocks.
+
+    The manager's records of a loop refer to each other. Without this they would keep what the loop captured, until
+    Python looks for such circles.
+    """
+
+    __slots__ = ("_replay",)
+
+    def __init__(self, replay: BodyReplay) -> None:
+        self._replay = replay
+
+    def __del__(self) -> None:
+        self._replay.shared.clear()
+
+
+__all__ = ["BodyReplay", "EntryState", "Needed", "Ran"]

@@ -16,7 +16,7 @@ from ctrlgrad.ir import Node, StackType, Trait, walk
 
 @dataclass(frozen=True)
 class Pushed:
-    """A carried stack that the loop only pushes on. `rows` are those of an iteration, None where a loop inside tells."""
+    """A carried stack that the loop only pushes on. `rows` are those of an iteration, None where loops inside push."""
 
     dtype: np.dtype
     place: Place

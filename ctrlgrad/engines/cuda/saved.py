@@ -38,12 +38,15 @@ class Lease:
 
 
 class Saved:
-    """A block of the manager; freed with its last holder where it `is_owner`, which a chunk that runs again is not."""
+    """A block of the manager; freed with its last holder where it `is_owner`, which a chunk that runs again is not.
 
-    __slots__ = ("_writing", "is_owner", "is_shared", "memory", "storage")
+    It holds what its loop needs to be run again: that lives as long as one of the loop's blocks.
+    """
 
-    def __init__(self, memory: RunMemory, storage: Storage, is_owner: bool) -> None:
-        self.memory, self.storage, self.is_owner = memory, storage, is_owner
+    __slots__ = ("_needs", "_writing", "is_owner", "is_shared", "memory", "storage")
+
+    def __init__(self, memory: RunMemory, storage: Storage, is_owner: bool, needs: object) -> None:
+        self.memory, self.storage, self.is_owner, self._needs = memory, storage, is_owner, needs
         # Whether two stacks hold it, which may differ in how many rows they have.
         self.is_shared = False
         self._writing: weakref.ref[Lease] | None = None
@@ -76,7 +79,7 @@ class Saved:
             lease.is_pinning = True
 
 
-class Place:
+class RowSupply:
     """Where one stack gets its blocks in one chunk."""
 
     def __init__(self, chunk: PushedChunk, label: str, expected: int) -> None:
@@ -111,19 +114,29 @@ class Place:
         """The rows that it has pushed so far."""
         return sum(block.count for block in self._blocks)
 
+    def forget(self) -> None:
+        """The chunk is over. A stack may hold on to the supply; the supply must not hold on to blocks."""
+        self._blocks.clear()
+
 
 class PushedChunk:
     """The blocks that are filled while a chunk runs, for the first time or, where it is not their owner, again."""
 
-    def __init__(self, memory: RunMemory, chunk: Chunk, is_owner: bool = True) -> None:
-        self.memory, self.chunk, self.is_owner = memory, chunk, is_owner
+    def __init__(self, memory: RunMemory, chunk: Chunk, is_owner: bool = True, needs: object = None) -> None:
+        self.memory, self.chunk, self.is_owner, self._needs = memory, chunk, is_owner, needs
         self.is_over = False
         self._blocks: list[DeviceBlock] = []
+        self._supplies: list[RowSupply] = []
+
+    def supply(self, label: str, expected: int) -> RowSupply:
+        """Where a stack is to get its blocks."""
+        self._supplies.append(RowSupply(self, label, expected))
+        return self._supplies[-1]
 
     def block(self, rows: int, shape: tuple[int, ...], dtype: np.dtype, label: str) -> DeviceBlock:
         """A fresh block that counts."""
         self.memory.settle()
-        saved = Saved(self.memory, self.chunk.block((rows, *shape), dtype, label), self.is_owner)
+        saved = Saved(self.memory, self.chunk.block((rows, *shape), dtype, label), self.is_owner, self._needs)
         self._blocks.append(DeviceBlock(shape, rows, 0, True, saved.write(), saved))
         return self._blocks[-1]
 
@@ -145,7 +158,7 @@ class PushedChunk:
 
     def end(self) -> None:
         """The chunk has run, and nothing is pushed on its blocks any more."""
-        self.is_over = True
+        self._close()
         for block in self._blocks:
             saved = block.saved
             assert saved is not None
@@ -166,9 +179,15 @@ class PushedChunk:
 
     def discard(self) -> None:
         """The chunk has failed."""
-        self.is_over = True
+        self._close()
         self._blocks.clear()
         self.chunk.discard()
+
+    def _close(self) -> None:
+        self.is_over = True
+        for supply in self._supplies:
+            supply.forget()
+        self._supplies.clear()
 
 
 def _arrays(carry: list[Any]) -> Iterator[tuple[Any, Any]]:
@@ -181,4 +200,4 @@ def _arrays(carry: list[Any]) -> Iterator[tuple[Any, Any]]:
             yield carry, place
 
 
-__all__ = ["FIRST_ROWS", "Lease", "Place", "PushedChunk", "Saved"]
+__all__ = ["FIRST_ROWS", "Lease", "PushedChunk", "RowSupply", "Saved"]

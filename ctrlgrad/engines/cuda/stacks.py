@@ -26,7 +26,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 
 if TYPE_CHECKING:
-    from ctrlgrad.engines.cuda.saved import Place, Saved
+    from ctrlgrad.engines.cuda.saved import RowSupply, Saved
 
 LEAST_ROWS, BLOCK_BYTES = 16, 16 << 20
 
@@ -58,7 +58,7 @@ class DeviceStack:
         # Rows that the next block has at least.
         self.room = room
         # Where a chunk gives this stack its blocks.
-        self.pushing: Place | None = None
+        self.pushing: RowSupply | None = None
         # The block of a memory manager that was read last, and its rows.
         self._opened: DeviceBlock | None = None
         self._rows: Any = None

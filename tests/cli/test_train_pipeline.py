@@ -1,0 +1,48 @@
+"""`ctrlgrad train --pipeline` on one process: each layer on a device of its own. Several ranks: tests/mpi."""
+
+import json
+
+import numpy as np
+from safetensors.numpy import load_file
+
+
+def test_layers_on_their_own_devices_train_the_same_model(train):
+    whole = train("whole", "--layers", 2, "--engine", "reference", steps=12)
+    split = train("split", "--layers", 2, "--pipeline", steps=12)
+    assert split.exit_code == 0, split.output
+    assert "layers on cpu:0, cpu:1" in " ".join(split.stdout.split())
+    expected, found = (load_file(result.out / "checkpoint.safetensors") for result in (whole, split))
+    for name, tensor in expected.items():
+        np.testing.assert_allclose(found[name], tensor, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+def test_a_pipelined_run_resumes_as_one(train):
+    train("run", "--layers", 2, "--pipeline", steps=3)
+    assert train("run", "--layers", 2, "--pipeline", "--resume", steps=3).exit_code == 0
+    other = train("run", "--layers", 2, "--resume", steps=3)
+    assert other.exit_code == 2 and "--pipeline True" in other.stderr
+
+
+def test_what_cannot_be_split_is_refused(train):
+    one = train("one", "--pipeline")
+    assert one.exit_code == 2 and "--layers 2 or more" in one.stderr
+    native = train("native", "--pipeline", "--layers", 2, "--engine", "native")
+    assert native.exit_code == 2 and "no --engine" in native.stderr
+    bounded = train("bounded", "--pipeline", "--layers", 2, "--memory-budget", "1MiB")
+    assert bounded.exit_code == 2 and "--memory-budget" in bounded.stderr
+
+
+def test_a_checkpoint_from_before_there_were_pipelines_resumes(train):
+    """The settings in its metadata do not name the option."""
+    run = train("run", steps=3)
+    path = run.out / "checkpoint.safetensors"
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    record = json.loads(header["__metadata__"]["run"])
+    del record["settings"]["pipeline"]
+    header["__metadata__"]["run"] = json.dumps(record)
+    changed = json.dumps(header).encode()
+    changed += b" " * (-len(changed) % 8)
+    path.write_bytes(len(changed).to_bytes(8, "little") + changed + data[8 + size :])
+    assert train("run", "--resume", steps=3).exit_code == 0
