@@ -6,7 +6,9 @@ a part of its operand adds to the operand's cotangent (`reverse_into`), so readi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,7 @@ class Adjoint:
         self.scope = scope
         self.varied = varied
         self.cotangents: dict[Value, Term] = {}
+        self.made_by = {v: node for node in scope.graph.nodes for v in node.results}
 
     @property
     def graph(self) -> Graph:
@@ -72,7 +75,20 @@ class Adjoint:
         elif isinstance(cotangent.type, StackType):
             self.cotangents[value] = emit("stack_sum", known, cotangent)
         else:
-            self.cotangents[value] = known + cotangent
+            with self._at(value):
+                self.cotangents[value] = known + cotangent
+
+    @contextmanager
+    def _at(self, value: Value) -> Iterator[None]:
+        """Put what is emitted on the device of the value: that is where its whole cotangent is needed."""
+        backward = self.scope.backward
+        before, maker = backward.source, self.made_by.get(value)
+        if before is not None and maker is not None and maker.source is not None:
+            backward.source = replace(before, device=maker.source.device)
+        try:
+            yield
+        finally:
+            backward.source = before
 
     def take(self, value: Value) -> Term | None:
         """The cotangent, which is then gone: every use of the value has been seen."""

@@ -142,6 +142,7 @@ class CudaMemory:
             slot = self.ring.take(size)
         except out_of_memory:
             # The ring's free blocks of other sizes may be what is missing.
+            self._device.let_go()
             self.ring.clear()
             try:
                 slot = self.ring.take(size)
@@ -312,6 +313,11 @@ class CudaDevice:
             # Two streams share the list: one that is behind only makes it longer.
             while self._in_flight and self._in_flight[0].event.done:
                 self._in_flight.popleft()
+
+    def let_go(self) -> None:
+        """Hold the ends of finished copies no longer."""
+        with self._lock:
+            self._in_flight = deque(held for held in self._in_flight if not held.event.done)
 
     def _mark(self, stream: CudaStream) -> Any:
         with self.errors("recording an event"):

@@ -292,6 +292,7 @@ class Manager:
         """A loop has run its last chunk; `LoopMemory.finish` calls it."""
         with self.lock:
             self._enter()
+            loop.is_finished = True
             self.keeper.let_unneeded_go(loop)
 
     def abandon(self, loop: LoopRecord) -> None:
@@ -396,6 +397,10 @@ class Manager:
         self.notes.ended(chunk)
         self.room.chunks.pop(chunk.number, None)
         self.keeper.let_unneeded_go(chunk.loop)
+        loop = chunk.loop
+        if chunk.index == 0 and loop.is_finished and not any(c.is_alive for c in loop.chunks):
+            # What running again needs is let go now: the records know each other, so it would wait for the collector.
+            loop.recompute = None
 
     # Profiles and the end.
 

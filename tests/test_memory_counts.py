@@ -358,6 +358,7 @@ NEED_THE_OLD_ARRAY = {
     "a_write_that_appends_to_a_rewritable_array",
     "a_write_that_appends_to_rows",
     "writes_that_append_in_a_loop",
+    "a_captured_array_that_is_written_to_and_not_carried",
 }
 
 

@@ -41,7 +41,8 @@ def _devices(tiny: bool) -> Iterator[Case]:
             label = "1 device" if devices == 1 else f"{devices} devices"
             entries.append(_entry(label, "cells", _at_rate(rate), devices=devices, **more))
         for ranks, rate in rank_goals.items():
-            entries.append(_entry(f"{ranks} ranks", "cells_over_ranks", _at_rate(rate), ranks=ranks, **more))
+            goal = None if dependent else _at_rate(rate)
+            entries.append(_entry(f"{ranks} ranks", "cells_over_ranks", goal, ranks=ranks, **more))
         what = "each takes its neighbour's last value" if dependent else "independent of each other"
         name = f"dataflow-devices-{'dependent' if dependent else 'independent'}"
         yield Case(

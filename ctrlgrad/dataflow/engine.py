@@ -29,6 +29,7 @@ from ctrlgrad.dataflow.partition import Edge, Partition, partition
 from ctrlgrad.dataflow.placement import as_written, place
 from ctrlgrad.dataflow.plan import DevicePlan, make_plan
 from ctrlgrad.dataflow.settings import Settings, current_settings
+from ctrlgrad.dataflow.switching import quick_switches
 from ctrlgrad.dataflow.transport import Exchange, StoppedError, StuckError, Transport, stuck_error
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.dataflow.whole_loops import whole_loops
@@ -241,7 +242,7 @@ def _run_together(executors: dict[str, Executor], exchange: Exchange | RankRun, 
         exchange.on_stop.append(give_up)
         exchange.waiting = lambda: _waiting(executors)
     started = 0
-    with single_threaded_products():
+    with single_threaded_products(), quick_switches():
         if len(executors) == 1:
             for name, executor in executors.items():
                 drive(executor, exchange.boxes[name], arguments)

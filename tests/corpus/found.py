@@ -96,3 +96,25 @@ def _(x, y, n):
         total = total + 0.3 * np.sum(np.stack(longer) ** 2, 0) - 0.2 * np.sum(np.stack(rows), 0) * y
         rows = longer
     return np.sum(np.stack(rows) ** 3, 0), total
+
+
+@program(normal(309), normal(310))
+def a_captured_array_that_is_written_to_and_not_carried(x, y):
+    """Each iteration writes to the same array and looks at it; the array before the writes counts afterwards."""
+    array = cg.TensorArray("float64", 3, (), rewritable=True).write(0, x).write(1, y)
+
+    def body(i, total):
+        longer = array.write(i, np.sin(x) + total)
+        return 0.5 * total + longer.read(i) * longer.read((i + 1) % 3) + array.read(i)
+
+    return cg.fori_loop(0, 3, body, 0.1 * y), array.stack() ** 2
+
+
+@a_captured_array_that_is_written_to_and_not_carried.twin
+def _(x, y):
+    rows, total = [x, y, 0.0 * x], 0.1 * y
+    for i in range(3):
+        longer = list(rows)
+        longer[i] = np.sin(x) + total
+        total = 0.5 * total + longer[i] * longer[(i + 1) % 3] + rows[i]
+    return total, np.stack(rows) ** 2

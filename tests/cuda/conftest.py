@@ -1,10 +1,29 @@
-"""The stand-in for a card lies beside the tests."""
+"""The stand-in for a card lies beside the tests; and how long chunks are."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import pytest
+
+from ctrlgrad.engines import chunks as engine_chunks
+from ctrlgrad.engines.cuda import chunks, saved
+
 HERE = Path(__file__).resolve().parent
 if str(HERE) not in sys.path:
     sys.path.append(str(HERE))
+
+
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of one or two iterations: the loops of the corpus are short."""
+    monkeypatch.setattr(chunks, "FIRST_ITERATIONS", 1)
+    monkeypatch.setattr(chunks, "MOST_ITERATIONS", 2)
+    monkeypatch.setattr(saved, "FIRST_ROWS", 1)
+
+
+@pytest.fixture
+def chunks_of_16_kib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of the same length with a budget as without: then results are the same bits."""
+    monkeypatch.setattr(engine_chunks, "CHUNK_BYTES", 16 << 10)

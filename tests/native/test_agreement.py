@@ -49,6 +49,7 @@ NATIVE_LOOPS = dict.fromkeys(BY_NAME, (1, 2, 4)) | {
     "a_write_that_appends": (0, 0, 0),
     "a_write_that_appends_to_rows": (0, 0, 0),
     "writes_that_append_in_a_loop": (0, 0, 0),
+    "a_captured_array_that_is_written_to_and_not_carried": (0, 0, 0),
     "two_loops_in_sequence": (2, 4, 8),
     "zero_gradient": (1, 0, 0),
     "unknown_size": (1, 2, 3),
@@ -57,8 +58,12 @@ NATIVE_LOOPS = dict.fromkeys(BY_NAME, (1, 2, 4)) | {
 
 # Why loops run on the reference engine, by program and order: each reason with the number of loops.
 UNKNOWN_SIZE = "a size that broadcast_to is given depends on data"
+NOT_CARRIED, SUM_OF_STACKS = "a loop changes a stack that it does not carry", "stack_sum inside a loop"
 TENSOR_OF_UNKNOWN_LENGTH = "the size of the result of stack_to_tensor depends on data"
 FALLBACKS: dict[tuple[str, int], dict[str, int]] = {
+    ("a_captured_array_that_is_written_to_and_not_carried", 0): {NOT_CARRIED: 1},
+    ("a_captured_array_that_is_written_to_and_not_carried", 1): {NOT_CARRIED: 1, SUM_OF_STACKS: 1},
+    ("a_captured_array_that_is_written_to_and_not_carried", 2): {NOT_CARRIED: 2, SUM_OF_STACKS: 2},
     ("known_sizes_in_an_unknown_carry", 1): {UNKNOWN_SIZE: 1},
     ("known_sizes_in_an_unknown_carry", 2): {UNKNOWN_SIZE: 2, "a size that reshape is given depends on data": 1},
     ("writes_that_append_in_a_loop", 0): {TENSOR_OF_UNKNOWN_LENGTH: 1},

@@ -142,7 +142,10 @@ class GroupStep:
             try:
                 step(values, context)
             except Exception as error:
-                raise explained(error, step.node) from error
+                found = explained(error, step.node)
+                if found is error:
+                    raise
+                raise found from error
         for slot in self.dead:
             values[slot] = None
         for node in self.group.nodes:

@@ -97,7 +97,10 @@ class Program:
                 step(values, context)
         except Exception as error:
             assert step is not None
-            raise explained(error, step.node) from error
+            found = explained(error, step.node)
+            if found is error:
+                raise
+            raise found from error
         outputs = [values[slot] for slot in self.outputs]
         for position, its in self.uploads.items():
             outputs[position] = to_device(context, outputs[position], its)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ctrlgrad.engines.native.frames import Item, StackState, makes_memory
-from ctrlgrad.engines.native.layout import ONE, Ref, Scalar, Splat, product, row_major, times
+from ctrlgrad.engines.native.layout import ONE, NotNative, Ref, Scalar, Splat, product, row_major, times
 from ctrlgrad.engines.native.program import FIRST_ENTRY, Entry, LoopProgram, Status
 from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.stack_uses import stack_use
@@ -176,6 +176,8 @@ class Emitter(RegionWriter):
             [f"s{i}" for i in range(len(states))],
             frozenset(self.settled),
         )
+        if any(isinstance(x, StackState) and x.version is not v for x, v in zip(items, body.inputs, strict=False)):
+            raise NotNative("a loop changes a stack that it does not carry")
         self.swapped = [i for i in swapped if i not in self.settled]
         for i in self.swapped:
             self.line(f"a{i}, b{i} = b{i}, a{i}")

@@ -62,7 +62,10 @@ class Program:
                     _execute(step, values, run)
         except Exception as error:
             assert node is not None
-            raise explained(error, node) from error
+            found = explained(error, node)
+            if found is error:
+                raise
+            raise found from error
         run.counters.ops += len(self.steps)
         return [values[slot] for slot in self.outputs]
 

@@ -49,8 +49,13 @@ def _cond(e: RegionWriter, node: Node) -> None:
         if len(order) == 1:
             head = "if True:"
         with e.block(head):
-            _branch(e, node.regions[k], passed[k], targets, before, results)
+            _branch(e, node.regions[k], passed[k], targets, results)
     e.in_branch -= 1
+    changed_ones = {id(state) for state in results if state is not None}
+    for items in passed:
+        for item in items.values():
+            if isinstance(item, StackState) and id(item) not in changed_ones:
+                item.version = before[id(item)]  # the branches have only read it
     for v, target, state in zip(node.results, targets, results, strict=True):
         if state is not None:
             changed(e, state, v)
@@ -66,7 +71,6 @@ def _branch(
     region: Graph,
     passed: dict[Value, Item],
     targets: Sequence[Ref | str | None],
-    before: dict[int, Value],
     results: list[StackState | None],
 ) -> None:
     items = dict(passed)
@@ -114,6 +118,10 @@ def _while(e: RegionWriter, node: Node) -> None:
     carries = body.inputs[captures:]
     names = [e.fresh("w") for _ in carries]
     scalars, items = [f"s_{n}" for n in names], dict(passed)
+    for v in body.inputs[:captures]:
+        item = items[v]
+        if isinstance(item, StackState):
+            items[v] = StackState(item.number, item.use, v)  # what the loop only reads keeps its version outside
     finals: list[Item | None] = []
     for v, name, initial in zip(carries, names, node.operands[captures:], strict=True):
         item = passed[v]
@@ -156,6 +164,10 @@ def _while(e: RegionWriter, node: Node) -> None:
         e.line(f"{trips} += 1")
     e.in_loop -= 1
     e.inner.pop()
+    for v in body.inputs[:captures]:
+        item = items[v]
+        if isinstance(item, StackState) and item.version is not v:
+            raise NotNative("a loop changes a stack that it does not carry")
     for v, final, inner in zip(node.results, finals, carries, strict=True):
         item = items[inner]
         if isinstance(item, StackState):

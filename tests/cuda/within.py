@@ -1,0 +1,98 @@
+"""How the tests run graphs on the stand-in in a session, and the loops that they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from stand_in import StandIn, StandInArray, StandInDevice
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad import memory
+from ctrlgrad.engines import _optimised
+from ctrlgrad.engines.cuda.context import Context, Counts
+from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.ir import Graph
+from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.loop import LoopMemory
+from ctrlgrad.memory.manager import Manager
+
+LIBRARY = StandIn()
+
+
+def run_within(
+    limit: int | None, graph: Graph, arguments: list[Any], kinds: str = "", device: StandInDevice | None = None
+) -> tuple[list[Any], Manager]:
+    """The results under a budget, arguments of some dtype kinds being on the device from the start; and the manager.
+
+    Whatever the manager did has been checked, and given back.
+    """
+    given = [StandInArray(np.array(x)) if np.asarray(x).dtype.kind in kinds else x for x in arguments]
+    devices = {LIBRARY.name: device or StandInDevice()}
+    with memory.profile() as recording, memory.budget(device=limit, devices=devices) as session:
+        results = run_with(Context(LIBRARY), _optimised(graph, frozenset()), given)
+        manager = session.manager(LIBRARY.name)
+    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+    kinds_in_use = manager.accounts[0].kinds
+    assert not kinds_in_use["blocks"] and not kinds_in_use["entry states"] and not manager.room.chunks, kinds_in_use
+    return results, manager
+
+
+def unlimited(graph: Graph, arguments: list[Any]) -> list[Any]:
+    return run_with(Context(LIBRARY), _optimised(graph, frozenset()), arguments)
+
+
+def counts_of(graph: Graph, arguments: list[Any], limit: int | None = None) -> Counts:
+    context = Context(LIBRARY)
+    with memory.budget(device=limit, devices={LIBRARY.name: StandInDevice()}):
+        run_with(context, _optimised(graph, frozenset()), arguments)
+    return context.counts
+
+
+# What is asked of every loop; None: what the program says, which is nothing.
+SWAP, RECOMPUTE, FREE = "swapping", "recomputing", "as the planner likes"
+
+
+def force(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Ask for a way in the place of every loop's user."""
+    loop = Manager.loop
+
+    def forced(self: Manager, label: str, *, recompute: Any, **_: Any) -> LoopMemory:
+        again = way == RECOMPUTE and recompute is not None
+        return loop(self, label, swap=way == SWAP or None, checkpoint=True if again else None, recompute=recompute)
+
+    if way != FREE:
+        monkeypatch.setattr(Manager, "loop", forced)
+
+
+def lstm(loop: Callable[..., Any] = cg.while_loop) -> Any:
+    """The gradient of a layer of 16 units, batch 8, by its weights."""
+
+    def loss(w: Any, xs: Any) -> Any:
+        def body(carry: Any) -> Any:
+            t, h, c, total = carry
+            i, f, g, o = cnp.split(cnp.concat([xs[t], h], axis=1) @ w, 4, axis=1)
+            c = cnp.sigmoid(f) * c + cnp.sigmoid(i) * cnp.tanh(g)
+            h = cnp.sigmoid(o) * cnp.tanh(c)
+            return t + 1, h, c, total + cnp.sum(h * h)
+
+        zeros = np.zeros((8, 16), np.float32)
+        return loop(lambda c: c[0] < xs.shape[0], body, (0, zeros, zeros, np.float32(0)))[3]
+
+    return cg.function(cg.value_and_grad(loss), engine="cuda")
+
+
+def sequence(steps: int) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(24, 64)).astype("f") / 5, rng.normal(size=(steps, 8, 8)).astype("f")]
+
+
+def swapping(*args: Any) -> Any:
+    return cg.while_loop(*args, swap_memory=True)
+
+
+def recomputing(*args: Any) -> Any:
+    return cg.while_loop(*args, checkpoint=True)
