@@ -38,6 +38,8 @@ class LoopRecord:
     lock: threading.RLock = field(default_factory=threading.RLock)
     # A chunk of it is being run again.
     is_recovering: bool = False
+    # The chunk whose entry state that run began from.
+    recovers_from: int | None = None
     # Its last chunk has run.
     is_finished: bool = False
 

@@ -22,6 +22,7 @@ class StateKeeper:
         self._room, self._notes, self._planner, self._statistics = room, notes, planner, statistics
         self._account = room.accounts[0]
         self._mover = room.mover
+        room.spare_state = self.spare
 
     def wants(self, loop: LoopRecord) -> bool:
         """Whether the next chunk's entry state is to be kept."""
@@ -69,6 +70,25 @@ class StateKeeper:
                 self.let_go(loop, index)
             if limit is None:
                 most *= 2
+
+    def spare(self) -> bool:
+        """Let one state go because room is short: the one whose absence has least computed again; False without one.
+
+        A loop's first state stays, so that every chunk can still be run again, and so does one that a run began from.
+        """
+        found: tuple[int, LoopRecord, int] | None = None
+        for loop in {id(chunk.loop): chunk.loop for chunk in self._room.chunks.values()}.values():
+            if loop.states.limit is not None:
+                continue
+            kept = sorted(loop.states.kept)
+            for before, index, after in zip(kept, kept[1:], [*kept[2:], len(loop.chunks)], strict=False):
+                cost = (index - before) * max(after - index, 1)
+                if index != loop.recovers_from and (found is None or cost < found[0]):
+                    found = (cost, loop, index)
+        if found is None:
+            return False
+        self.let_go(found[1], found[2])
+        return True
 
     def _let_copied_go(self, loop: LoopRecord) -> None:
         """Forget the states of chunks that are being copied, and from which no other chunk would be run again."""

@@ -36,6 +36,7 @@ class Recoverer:
                 base = loop.states.nearest(chunk.index)
                 if base is None or loop.recompute is None:
                     raise BlockLostError(f"loop {loop.label!r}: no state to run chunk {chunk.index} again from")
+                loop.recovers_from = base
                 recovery = self._plan(loop, base, chunk)
                 state = loop.states.kept[base].state
                 spare = loop.states.largest * (2 if recovery.length > 1 else 1)
@@ -46,6 +47,7 @@ class Recoverer:
                 self._run(loop, base, recovery, state)
             finally:
                 loop.is_recovering = False
+                loop.recovers_from = None
                 with manager.lock:
                     used = manager.order.mark(manager.device.compute)
                     manager.slots.vacate(used)

@@ -43,6 +43,8 @@ class Room:
         self._statistics, self._stalling = statistics, stalling
         # Chunks that hold bytes somewhere, by number: the oldest first.
         self.chunks: dict[int, ChunkRecord] = {}
+        # The last resort: an entry state less, and more to compute. Set by what keeps the states.
+        self.spare_state: Callable[[], bool] = lambda: False
 
     def take(self, level: int, nbytes: int, kind: str, what: str, keep: ChunkRecord | None = None) -> Slot:
         """Bytes of a tier; blocks of other chunks than `keep` leave it where they must.
@@ -82,7 +84,7 @@ class Room:
             return True
         if self._wait(level, keep):
             return True
-        return self._start(level, keep) or self._give_up_copies(level, keep)
+        return self._start(level, keep) or self._give_up_copies(level, keep) or (level == 0 and self.spare_state())
 
     def movable(self, level: int, keep: ChunkRecord | None = None) -> Iterator[Stored]:
         """Blocks that lie in a level and may leave it, the oldest first."""

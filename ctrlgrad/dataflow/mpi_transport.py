@@ -277,7 +277,8 @@ class Run:
                     self.world.post(rank, 0, wire.encode_value(header, as_lists([value])[0]))
         self._tell_end()
         patience = _Patience(self, spins=True)
-        while len(self.ended) < len(self._others):
+        # The others may still be taking what this rank has sent.
+        while len(self.ended) < len(self._others) or self.world.is_sending:
             patience.after(self.poll())
         if self.failures:
             raise self.failures[min(self.failures)]

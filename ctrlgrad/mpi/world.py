@@ -142,6 +142,12 @@ class World:
         message.Recv([data, MPI.BYTE])
         return Arrived(status.Get_source(), status.Get_tag(), data)
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether a message has not left yet. A large one leaves only while this rank calls `poll` or `progress`."""
+        self.progress()
+        return bool(self._sending)
+
     def progress(self) -> None:
         """Let go of what has been sent."""
         if self._sending:

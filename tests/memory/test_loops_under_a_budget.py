@@ -135,6 +135,24 @@ def test_recomputation_without_a_budget(chunks_of_16_kib: None) -> None:
     assert peaks[1] < 2.5 * peaks[0] and peaks[2] < 2.5 * peaks[1]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
+def test_entry_states_give_way_to_blocks(share: float) -> None:
+    """However many chunks the link can carry: a budget that does for one way does for the others."""
+
+    def flow(x: Any) -> Any:
+        body = lambda c: (c[0] + 1, c[1] + 0.01 * np.sin(c[1]))
+        return cnp.sum(cg.while_loop(lambda c: c[0] < 1000, body, (0, x))[1])
+
+    slope, x = cg.function(cg.grad(flow), engine="native"), np.linspace(0.0, 1.0, 1000)
+    expected = slope(x)
+    with memory.budget(device=256 << 10) as session:
+        manager = session.manager()
+        manager.planner.share = share
+        np.testing.assert_array_equal(slope(x), expected)
+        assert (manager.stats.recomputed_chunks > 0) == (share < 1)
+        assert manager.stats.peak_bytes["device"] <= 256 << 10
+
+
 @pytest.mark.parametrize("states", [1, 3, 8])
 def test_a_number_of_states(states: int, chunks_of_16_kib: None) -> None:
     w, xs = sequence(600)

@@ -118,6 +118,42 @@ def test_random_programs_and_their_gradients(mpirun):
     assert found[0][0] >= 4
 
 
+# Arrays that MPI does not send at once, but when the receiver is ready; the last of them as a program's last act.
+LARGE = """
+import numpy as np
+import ctrlgrad as cg
+
+@cg.function(engine="dataflow")
+def f(x, n):
+    def body(carry):
+        i, y, total = carry
+        with cg.device("/rank:0/cpu:0"):
+            y = (y * 1.5 + 1.0).T
+        with cg.device("/rank:1/cpu:0"):
+            total = total + y
+        return i + 1, y, total
+
+    return cg.while_loop(lambda carry: carry[0] < n, body, (0, x, 0.0 * x))
+
+x = np.random.default_rng(0).standard_normal((300, 400, 1))[:, :300, 0]
+y, total = x, 0.0 * x
+for _ in range(10):
+    y = (y * 1.5 + 1.0).T
+    total = total + y
+for _ in range(3):
+    _, *found = f(x, 10)
+    np.testing.assert_allclose(found[0], y, rtol=1e-13)
+    np.testing.assert_allclose(found[1], total, rtol=1e-13)
+print("done")
+"""
+
+
+def test_large_arrays(mpirun):
+    for _ in range(2):
+        ended = mpirun(2, LARGE)
+        assert ended.code == 0 and ended.stdout.count("done") == 2, ended.stderr
+
+
 # A loop over both ranks. `f` fails on rank 1 in iteration 7, where the table is too short.
 FAILURES = """
 import json, sys
