@@ -10,10 +10,10 @@ from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory import Budget, budget, current, profile, register_device
-from ctrlgrad.memory.sizes import parse_size, show_size
 from ctrlgrad.memory import session as sessions
 from ctrlgrad.memory.checker import check
 from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.sizes import parse_size, show_size
 
 
 def simulated() -> SimulatedDevice:
