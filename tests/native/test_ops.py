@@ -34,7 +34,6 @@ NOT_NATIVE = {
     "repeat by counts": "a size that iota is given depends on data",
     "TensorArray used twice": "the size of the result of stack_to_tensor depends on data",
     "TensorArray of parts": "the size of the result of forget_sizes depends on data",
-    "rows of a TensorArray": "a stack is used after it was changed",
     "rows taken apart": "the size of the result of stack_to_tensor depends on data",
     "reshape unknown": "a size that reshape is given depends on data",
     "qr unknown": "the size of the result of getitem depends on data",
