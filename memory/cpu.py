@@ -70,6 +70,7 @@ class CpuDevice:
     """
 
     name = "cpu"
+    copies_take_cores = True
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         self.spill = SpillFile(directory)

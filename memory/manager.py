@@ -95,6 +95,7 @@ class Manager:
         self.mover = Mover(device, self.slots, self.order, self.notes, self.stats)
         self.room = Room(self.mover, self.stats, self.notes.stalling)
         self.planner = planner or Planner()
+        self.planner.copies_take_cores = bool(getattr(device, "copies_take_cores", False))
         self.prefetcher = Prefetcher(self.room, self.accounts)
         self.keeper = StateKeeper(self.room, self.notes, self.planner, self.stats)
         self.reader = Reader(self.room, self.prefetcher, self.planner, self.notes, self.stats, self.keep_pace)

@@ -20,6 +20,8 @@ from ctrlgrad.memory.planning import ChunkTimes, copied_share
 
 # What the backward pass of a chunk takes, in its forward times, until it has been measured.
 USUAL_BACKWARD = 2.0
+# What a second of copying costs a computation on the same cores: a product's threads wait for the slowest of them.
+COST_OF_CORES = 2.0
 # How much a new measurement counts against those before.
 FRESHNESS = 0.25
 
@@ -47,6 +49,8 @@ class Planner:
 
     def __init__(self, share: float | None = None) -> None:
         self.share = share
+        # Copies are made by the cores that compute: nothing is hidden behind anything.
+        self.copies_take_cores = False
         # Seconds per byte of copies between levels.
         self.links: dict[tuple[int, int], Rate] = {}
         self.loops: dict[str, LoopTimes] = {}
@@ -72,7 +76,7 @@ class Planner:
     def wants_state(self, label: str) -> bool:
         """Whether a loop to which both ways are open keeps a chunk's entry state."""
         times = self.times(label, 1)
-        return times is None or copied_share(times) < 1 or self.share is not None
+        return times is None or self._best_share(times) < 1 or self.share is not None
 
     def decide(self, chunk: ChunkRecord) -> None:
         """A chunk that may go both ways is about to be copied: copy it, or let it be computed again instead."""
@@ -89,13 +93,22 @@ class Planner:
             self._debts[loop.number] = debt - 1 if copies else debt
             self._decided[group] = "copy" if copies else "recompute"
         chunk.way = self._decided[group]
-        chunk.reason = "the link can hide its copy" if chunk.way == "copy" else "the link cannot hide its copy"
+        if self.copies_take_cores:
+            more, less = "computing it again", "copying it"
+            chunk.reason = f"{more if chunk.way == 'copy' else less} would take more of the processor"
+        else:
+            chunk.reason = "the link can hide its copy" if chunk.way == "copy" else "the link cannot hide its copy"
 
     def _share(self, chunk: ChunkRecord) -> float | None:
         if self.share is not None:
             return self.share
         times = self.times(chunk.loop.label, chunk.nbytes)
-        return None if times is None else copied_share(times)
+        return None if times is None else self._best_share(times)
+
+    def _best_share(self, times: ChunkTimes) -> float:
+        if not self.copies_take_cores:
+            return copied_share(times)
+        return 1.0 if COST_OF_CORES * (times.out + times.into) < times.forward else 0.0
 
     def times(self, label: str, nbytes: int) -> ChunkTimes | None:
         """What a chunk of so many bytes takes, as far as it was measured."""

@@ -165,7 +165,7 @@ def test_a_number_of_states(states: int, chunks_of_16_kib: None) -> None:
 
 
 def test_one_byte_less_is_the_error_that_says_what_is_needed() -> None:
-    step, (w, xs) = lstm(), sequence(40)
+    step, (w, xs) = lstm(swapping), sequence(40)
 
     def runs(limit: int) -> MemoryBudgetError | None:
         try:
