@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply
+from ctrlgrad.stacks.storage import UNLIMITED, Blocks, Resident, Storage, Supply
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class BlockStack:
     # Where rows that are brought together get their memory, and where a loop that pushes is to take its blocks from, if
     # not from its own chunk.
     supply: Supply = UNLIMITED
-    pushing: Supply | None = None
+    pushing: Blocks | None = None
 
     def __len__(self) -> int:
         return sum(block.count for block in self.blocks)

@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ctrlgrad.memory.pool import POOL
-
 
 class Storage(Protocol):
     """An array `[capacity, *element]`."""
@@ -33,11 +31,15 @@ class Storage(Protocol):
         """One block less holds it; no row is read again through that one."""
 
 
-class Supply(Protocol):
-    """What gives a running loop its memory."""
+class Blocks(Protocol):
+    """Where a running chunk gets memory for what it pushes."""
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
         """Memory for values that the backward pass takes back, the last first."""
+
+
+class Supply(Protocol):
+    """Where all other arrays of a loop come from."""
 
     def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
         """Memory that stays where it is until it is freed."""
@@ -69,10 +71,7 @@ class Resident:
 
 
 class Unlimited:
-    """Memory without a budget, from the pool."""
-
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return Resident(POOL.empty(shape, dtype))
+    """Memory without a budget."""
 
     def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
         return Resident(np.empty(shape, dtype))
@@ -80,4 +79,4 @@ class Unlimited:
 
 UNLIMITED: Supply = Unlimited()
 
-__all__ = ["UNLIMITED", "Resident", "Storage", "Supply", "Unlimited"]
+__all__ = ["UNLIMITED", "Blocks", "Resident", "Storage", "Supply", "Unlimited"]

@@ -39,9 +39,6 @@ class Counted(Resident):
 class CountedSupply:
     """Memory that counts and stays where it is."""
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return Counted(empty(shape, dtype, label))
-
     def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
         return Counted(empty(shape, dtype, label))
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.engines.account import CPU, supply
+from ctrlgrad.engines.account import CPU, empty
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Node
@@ -23,7 +23,7 @@ from ctrlgrad.memory.recompute import Recompute
 from ctrlgrad.memory.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
-from ctrlgrad.stacks.storage import UNLIMITED, Storage, Supply
+from ctrlgrad.stacks.storage import Blocks, Resident, Storage
 
 # The share of a budget that one chunk may push.
 SHARE = 4
@@ -41,7 +41,7 @@ def chunk_bytes() -> int:
     return CHUNK_BYTES if limit is None else min(CHUNK_BYTES, 1 << max((limit // SHARE).bit_length() - 1, 0))
 
 
-class Chunk(Supply, Protocol):
+class Chunk(Blocks, Protocol):
     """A chunk that runs: where it gets its blocks, and when it is over."""
 
     def running(self) -> AbstractContextManager[None]:
@@ -59,9 +59,6 @@ class Chunks(Protocol):
 
     is_counted: bool
 
-    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        """Memory that stays where it is until it is freed."""
-
     def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
         """The next chunk; `snapshot` gives the state that it starts from, of `state_bytes` bytes."""
 
@@ -72,14 +69,16 @@ class Chunks(Protocol):
         """The loop has failed: nobody reads what it pushed."""
 
 
-class _Uncounted:
-    """A loop without a session, and each of its chunks."""
+class _Loose:
+    """A run of a loop and at once each of its chunks, where nobody has to know when a chunk begins and ends."""
 
-    is_counted = False
-    block, array = UNLIMITED.block, UNLIMITED.array
+    is_counted = True
 
     def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
         return self
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        return Resident(empty(shape, dtype, label))
 
     def running(self) -> AbstractContextManager[None]:
         return _NOTHING
@@ -88,6 +87,12 @@ class _Uncounted:
         pass
 
     discard = finish = abandon = seal
+
+
+class _Uncounted(_Loose):
+    """A loop without a session: its blocks come from the pool."""
+
+    is_counted = False
 
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -138,9 +143,6 @@ class ManagedChunk:
         self._held.append(Held(self.chunk.block(shape, dtype, label)))
         return self._held[-1]
 
-    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return supply().array(shape, dtype, label)
-
     @contextmanager
     def running(self) -> Iterator[None]:
         start = time.perf_counter()
@@ -183,9 +185,6 @@ class ManagedLoop:
     def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
         return ManagedChunk(self, self.loop.begin(snapshot, state_bytes))
 
-    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return supply().array(shape, dtype, label)
-
     def finish(self) -> None:
         self.loop.finish()
 
@@ -203,57 +202,25 @@ def _cannot_repeat(node: Node) -> UserInputError:
     )
 
 
-class Measured:
-    """A loop that pushes nothing, in a session, and each of its chunks: its time is recorded, its arrays count."""
-
-    is_counted = True
+class Measured(_Loose):
+    """A loop that pushes nothing, in a session: its time is recorded."""
 
     def __init__(self, node: Node, manager: memory.Manager, phase: Phase) -> None:
         self.manager, self.label, self.phase = manager, loop_name(node), phase
         self.is_part = "chunk" in node.attrs
 
-    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
-        return self
-
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return supply().block(shape, dtype, label)
-
-    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return supply().array(shape, dtype, label)
-
     def running(self) -> AbstractContextManager[None]:
         return _NOTHING if self.is_part else self.manager.running(self.label, self.phase)
 
-    def seal(self) -> None:
-        pass
 
-    discard = finish = abandon = seal
-
-
-class Replaying:
-    """A chunk that is run again, as a run of a loop."""
-
-    is_counted = True
+class Replaying(_Loose):
+    """A chunk that is run again: its blocks are those of the first time."""
 
     def __init__(self, chunk: memory.Chunk) -> None:
         self.chunk = chunk
 
-    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
-        return self
-
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
         return Held(self.chunk.block(shape, dtype, label))
-
-    def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return supply().array(shape, dtype, label)
-
-    def running(self) -> AbstractContextManager[None]:
-        return _NOTHING
-
-    def seal(self) -> None:
-        pass
-
-    discard = finish = abandon = seal
 
 
 def managed(node: Node, replay: Recompute | None, phase: Phase, pushes: bool) -> Chunks:

@@ -245,6 +245,36 @@ def test_a_loop_that_cannot_be_run_again_refuses_checkpoint() -> None:
         cg.function(cg.grad(collected), engine="native")(0.3)
 
 
+def test_a_loop_around_a_scan_is_run_again() -> None:
+    """The inner scan's rows live for one iteration: they are made anew."""
+
+    def scans(x: Any, **options: Any) -> Any:
+        def outer(c: Any) -> Any:
+            i, total = c
+            total, rows = cg.scan(lambda h, v: (cnp.tanh(0.9 * h + v), h * v), total, x)
+            return i + 1, total + 0.1 * cnp.sum(rows * rows)
+
+        return cg.while_loop(lambda c: c[0] < 2000, outer, (0, 0.1), **options)[1]
+
+    x = np.linspace(-1.0, 1.0, 5)
+    expected = cg.function(cg.grad(scans), engine="native")(x)
+    with memory.budget() as session:
+        found = cg.function(cg.grad(lambda x: scans(x, checkpoint=True)), engine="native")(x)
+        assert session.manager().stats.recomputed_chunks
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("option", [{"swap_memory": True}, {"checkpoint": True}], ids=str)
+def test_an_interpreted_loop_refuses_what_it_cannot_do(option: dict[str, Any]) -> None:
+    def growing(x: Any) -> Any:
+        body = lambda c: (c[0] + 1, c[1] * cnp.sum(x[: c[0] + 1]))
+        return cg.while_loop(lambda c: c[0] < 5, body, (0, 1.0), **option)[1]
+
+    with pytest.raises(UserInputError, match="cannot be kept to, since the loop has no native form") as caught:
+        cg.function(cg.grad(growing), engine="native")(np.linspace(0.5, 1.0, 8))
+    assert "depends on data" in str(caught.value)
+
+
 WRONG = ({"swap_memory": "yes"}, {"checkpoint": 0}, {"checkpoint": -1}, {"checkpoint": "all"})
 
 

@@ -96,7 +96,7 @@ def test_chunks_grow_to_the_longest(statuses: Counter[Status], monkeypatch: pyte
     monkeypatch.setattr(loop, "MOST_ITERATIONS", 16)
     lent = []
     lend = LentStack.lend
-    monkeypatch.setattr(LentStack, "lend", lambda self, t, n, supply: (lent.append(n), lend(self, t, n, supply))[1])
+    monkeypatch.setattr(LentStack, "lend", lambda self, t, n, blocks: (lent.append(n), lend(self, t, n, blocks))[1])
     gradient = graph_of(cg.grad(doubling), 0.3, 60)
     assert_agrees(gradient, [np.float64(0.3), np.int64(60)])
     # 4 + 8 + 16 + 16 are 44 iterations; the last chunk ends where the condition is false.

@@ -12,9 +12,11 @@ from typing import Any
 from ctrlgrad.engines.block_kernels import with_blocks
 from ctrlgrad.engines.chunk_loop import ChunkLoop
 from ctrlgrad.engines.native.loop import NativeLoop
+from ctrlgrad.engines.native.stack_uses import stack_use
 from ctrlgrad.engines.reference import Kernels, Run
-from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
-from ctrlgrad.ir import Node
+from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.ir import Node, StackType
 from ctrlgrad.memory.session import current
 
 
@@ -36,7 +38,25 @@ class CompiledLoop:
         if "chunks_of" in self.native.node.attrs and current() is not None:
             return self.chunk_loop(values, run)
         plan = self.native.plan(values)
-        return self.interpreted(values, run) if isinstance(plan, str) else plan.run(values, run)
+        if not isinstance(plan, str):
+            return plan.run(values, run)
+        self._check_options(plan)
+        return self.interpreted(values, run)
+
+    def _check_options(self, reason: str) -> None:
+        """An interpreted loop keeps what it pushes: what its user asked for instead would be ignored."""
+        node = self.native.node
+        asked = {name: node.attrs.get(name) for name in ("swap_memory", "checkpoint") if node.attrs.get(name)}
+        stacks = [i for i, v in enumerate(node.operands) if isinstance(v.type, StackType)]
+        modes = {stack_use(node, i, ()).mode for i in stacks} if asked else set()
+        if "push" in modes and "pop" not in modes:
+            raise UserInputError(
+                f"{loop_name(node)}: {', '.join(asked)} cannot be kept to, since the loop has no native form",
+                source=node.source,
+                expected="a loop that compiles; Function.explain says which do",
+                got=reason,
+                hint=f"leave out {' and '.join(asked)}: the loop then keeps what it saves",
+            )
 
 
 NATIVE = with_blocks("native", CompiledLoop)

@@ -155,7 +155,7 @@ class Execution:
         size = max(self.plan.size(entry.size), 1)
         if not self.chunks.is_counted:
             return np.empty(size, entry.dtype)
-        storage = self.chunks.array((size,), entry.dtype, "a temporary")
+        storage = supply().array((size,), entry.dtype, "a temporary")
         self.lent.append(storage)
         array: np.ndarray = storage.open()
         return array

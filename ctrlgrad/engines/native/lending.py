@@ -13,7 +13,7 @@ import numpy as np
 from ctrlgrad.engines.native.program import StackUse
 from ctrlgrad.engines.reference.run import Counters
 from ctrlgrad.stacks.blocks import BlockStack
-from ctrlgrad.stacks.storage import Storage, Supply
+from ctrlgrad.stacks.storage import Blocks, Storage
 
 Table = np.ndarray
 
@@ -42,14 +42,14 @@ class LentStack:
     # Rows of a fresh block, where loops inside push.
     room: int = 0
 
-    def lend(self, table: Table, iterations: int, supply: Supply) -> None:
+    def lend(self, table: Table, iterations: int, blocks: Blocks) -> None:
         """Give the function an array of the stack's rows, for so many iterations at most."""
         use, stack = self.use, self.stack
         if use.mode == "push":
             room = max(use.pushes * iterations, self.room, 1) + use.extra
             if use.inside:
                 room = self.room = max(self.room, room, min(4 * iterations, self.most_rows))
-            source = stack.pushing or supply
+            source = stack.pushing or blocks
             self.storage, self.start = source.block((room, *stack.shape), use.dtype, self.label), 0
             self.block = self.storage.open()
         elif use.mode in ("pop", "read"):

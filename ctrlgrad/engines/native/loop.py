@@ -121,7 +121,7 @@ class Plan:
     def run(self, values: list[Any], run: Run, done: int = 0) -> Any:
         """Run from these operands, `done` iterations having been run elsewhere."""
         replay = PlanReplay(self, values[: self.captures]) if can_replay(self.program) else None
-        modes = {use.mode for use in self.program.stacks}
+        modes = {use.mode for use in self.program.stacks if not use.is_local}
         chunks = chunks_of(self.node, replay, "backward" if "pop" in modes else "forward", "push" in modes)
         execution = Execution(self, values, chunks, run, done)
         if chunks.is_counted and replay is not None:

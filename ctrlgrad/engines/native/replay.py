@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 def can_replay(program: LoopProgram) -> bool:
     """Whether running a chunk of this loop again gives the same, and changes nothing else."""
-    modes = {use.mode for use in program.stacks}
+    # What is made anew in each iteration is made anew again.
+    modes = {use.mode for use in program.stacks if not use.is_local}
     return "push" in modes and modes <= {"push", "read"} and not any(e.is_writable for e in program.entries)
 
 
