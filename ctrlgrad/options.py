@@ -44,7 +44,8 @@ def options(**changes: Any) -> Iterator[Options]:
         engine: which engine runs graphs that do not name one: "auto", "native", "cuda",
             "dataflow" or "reference".
         check_nans: stop with a `NonFiniteError` at the first op that makes a NaN or an Inf. It names the line, says
-            whether it happened in a gradient, and in which iteration of each loop.
+            whether it happened in a gradient, and in which iteration of each loop. Every op is then run by itself;
+            of engine="cuda" by the reference engine, on the processor.
 
     >>> import ctrlgrad as cg
     >>> with cg.options(engine="reference") as now:

@@ -36,9 +36,7 @@ class LoopRecord:
     drops_eagerly: bool
     chunks: list[ChunkRecord] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
-    # A chunk of it is being run again.
-    is_recovering: bool = False
-    # The chunk whose entry state that run began from.
+    # While a chunk of it is run again: the chunk whose entry state that began from.
     recovers_from: int | None = None
     # Its last chunk has run.
     is_finished: bool = False
@@ -59,7 +57,6 @@ class ChunkRecord:
     is_dropped: bool = False
     # Its copies are being made, or were.
     is_leaving: bool = False
-    seconds: float = 0.0
     nbytes: int = 0
 
     @property

@@ -43,7 +43,6 @@ class StateKeeper:
         self._account.add(nbytes, KIND)
         self._notes.note(KeepState(loop.number, index, nbytes))
         loop.states.kept[index] = Kept(state, nbytes, self._mover.order.mark(self._mover.device.compute))
-        self._statistics.states_kept += 1
         self._statistics.most_states = max(self._statistics.most_states, len(loop.states.kept))
 
     def let_go(self, loop: LoopRecord, index: int) -> None:

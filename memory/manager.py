@@ -46,6 +46,8 @@ from ctrlgrad.memory.ways import loop_record
 AHEAD = 2
 
 _NUMBERS = itertools.count(1)
+# One count for all managers: several may write to one recording.
+_BLOCKS = itertools.count(1)
 
 
 class Manager:
@@ -100,7 +102,6 @@ class Manager:
         self.keeper = StateKeeper(self.room, self.notes, self.planner, self.stats)
         self.reader = Reader(self.room, self.prefetcher, self.planner, self.notes, self.stats, self.keep_pace)
         self.recoverer = Recoverer(self)
-        self._blocks = itertools.count(1)
         self._chunks = itertools.count(1)
         self._loops = itertools.count(1)
         # What finalizers found without a holder: appended from anywhere, worked off under the lock.
@@ -200,7 +201,7 @@ class Manager:
             self._enter()
             rows = shape[0] if shape else 1
             slots: list[Slot | None] = [None] * len(self.accounts)
-            stored = Stored(next(self._blocks), label, shape, dtype, chunk, slots, rows)
+            stored = Stored(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
             slot = self.room.take(0, stored.nbytes, "blocks", label, chunk)
             self.mover.place(stored, slot)
             chunk.blocks.append(stored)
@@ -228,7 +229,7 @@ class Manager:
         with self.lock:
             self._enter()
             written = self.written(chunk)
-            chunk.is_sealed, chunk.seconds = True, seconds
+            chunk.is_sealed = True
             for stored in chunk.blocks:
                 stored.is_open = False
                 slot = stored.slots[0]
@@ -402,6 +403,7 @@ class Manager:
         if chunk.index == 0 and loop.is_finished and not any(c.is_alive for c in loop.chunks):
             # What running again needs is let go now: the records know each other, so it would wait for the collector.
             loop.recompute = None
+            self.planner.forget(loop)
 
     # Profiles and the end.
 

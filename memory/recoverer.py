@@ -42,11 +42,9 @@ class Recoverer:
                 spare = loop.states.largest * (2 if recovery.length > 1 else 1)
                 manager.room.reserve(0, spare, f"running {loop.label} again", chunk)
                 manager.accounts[0].add(spare, RUNNING)
-            loop.is_recovering = True
             try:
                 self._run(loop, base, recovery, state)
             finally:
-                loop.is_recovering = False
                 loop.recovers_from = None
                 with manager.lock:
                     used = manager.order.mark(manager.device.compute)
@@ -102,7 +100,6 @@ class Recoverer:
         with manager.lock:
             manager.notes.note(Recompute(loop.number, index, entry))
             manager.stats.recomputed_chunks += 1
-            manager.stats.recomputed.append((loop.number, index))
             keep = keep and record.is_dropped
         chunk = RepeatedChunk(manager, record, keep)
         complete = False

@@ -60,8 +60,18 @@ class Session:
                 raise UserInputError("memory: the budget's `with` has ended")
             if device_name not in self._managers:
                 device = self._given.get(device_name) or self._make(device_name)
+                self._check_host(device)
                 self._managers[device_name] = Manager(device, self.budget, self.recording)
             return self._managers[device_name]
+
+    def _check_host(self, device: Device) -> None:
+        if self.budget.host is not None and all(tier.name != "host" for tier in device.tiers):
+            raise UserInputError(
+                f"memory: device {device.name!r} has no host memory of its own to limit",
+                expected="a device and a disk budget: what does not fit goes to disk at once",
+                got=f"host={self.budget.host}",
+                hint="leave out host",
+            )
 
     def _make(self, name: str) -> Device:
         factory = _FACTORIES.get(name)
@@ -121,7 +131,8 @@ def budget(
 ) -> Iterator[Session]:
     """Loops inside keep their saved values within a budget: in device memory, in host memory, then on disk.
 
-    `device` and `host` are sizes, ints in bytes or texts such as "64 MiB"; None is no limit. `disk` is the folder for
+    `device` and `host` are sizes, ints in bytes or texts such as "64 MiB"; None is no limit. `host` is for devices with
+    a memory of their own, such as a GPU; on the CPU it is refused when a loop runs. `disk` is the folder for
     spill files. `devices` gives devices by name instead of those of this machine. A budget inside another one rules
     alone while it lasts. All memory and files are given back at the end.
 

@@ -22,9 +22,6 @@ class Statistics:
     drops: int = 0
     # Runs of a chunk again, those between a kept state and the chunk that is needed included.
     recomputed_chunks: int = 0
-    # In the order in which they ran: (loop number, chunk index).
-    recomputed: list[tuple[int, int]] = field(default_factory=list)
-    states_kept: int = 0
     most_states: int = 0
     # Waits of the host or the computation for something that was not done yet.
     stalls: int = 0

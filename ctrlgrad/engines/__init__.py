@@ -53,7 +53,7 @@ def kernels_of(engine: str) -> Kernels:
 
 def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool = False) -> list[Any]:
     """The outputs of a graph for the given arrays (and lists, for stacks), by an engine."""
-    if engine != "cuda":
+    if engine != "cuda" or check_nans:
         _check_on_host(engine, arguments)
     if engine in _RUNNERS:
         return _RUNNERS[engine](graph, arguments, check_nans)
@@ -63,7 +63,8 @@ def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool
         with memory.budget():
             return run_on(engine, graph, arguments, check_nans)
     run = Run(finite=FiniteCheck() if check_nans else None)
-    kernels = kernels_of(engine if current() is None else _counting(engine))
+    # Where every node is looked at, the reference kernels run them in place of the CUDA engine's.
+    kernels = kernels_of(engine if current() is None else _counting("reference" if engine == "cuda" else engine))
     if kernels is REFERENCE or run.is_watched:
         return as_lists(interpret(graph, arguments, run, kernels))
     optimised = _optimised(graph, current_without())

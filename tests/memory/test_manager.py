@@ -15,7 +15,7 @@ from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.checker import check
 from ctrlgrad.memory.device import Device
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.plan import CopyOut, Evict, Fetch
+from ctrlgrad.memory.plan import CopyOut, Evict, Fetch, Place
 from ctrlgrad.memory.records import Recording
 from ctrlgrad.memory.simulated import SimulatedDevice
 
@@ -51,10 +51,13 @@ class Run:
         return self.recording.actions_of(self.manager.number)
 
     def moves(self) -> list[tuple[str, int]]:
-        """Copies and evictions from the device, by block, in the host's order."""
+        """Copies and evictions from the device, by block from 1, in the host's order."""
+        before = min(a.block for a in self.actions if type(a) is Place) - 1
         names = {CopyOut: "out", Fetch: "in", Evict: "leave"}
         return [
-            (names[type(a)], a.block) for a in self.actions if type(a) in names and not (type(a) is Evict and a.level)
+            (names[type(a)], a.block - before)
+            for a in self.actions
+            if type(a) in names and not (type(a) is Evict and a.level)
         ]
 
 

@@ -163,3 +163,17 @@ def test_running_is_recorded() -> None:
         device.run(1.5)
     (slice,) = recording.computed
     assert (slice.phase, slice.loop, slice.chunk, slice.start, slice.end) == ("backward", "loop", 2, 0.0, 1.5)
+
+
+def test_two_budgets_in_one_profile_do_not_mix_their_blocks() -> None:
+    with profile() as recording:
+        for _ in range(2):
+            with budget(device=3 * CHUNK) as session:
+                Driver(session.manager(), chunks(10)).run(swap=True)
+                out = session.manager().stats.bytes_out
+    assert sum(value.out_bytes for value in recording.summary().values) == 2 * out > 0
+
+
+def test_a_host_budget_is_refused_where_there_is_no_host_memory() -> None:
+    with budget(device="1 MiB", host="1 MiB") as session, pytest.raises(UserInputError, match="no host memory"):
+        session.manager()
