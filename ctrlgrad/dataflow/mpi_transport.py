@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 FIRST_TAG = 1
 # Seconds that a rank waits for one that has ended its program, before it takes it that nothing more comes.
 AFTER_GOODBYE = 1.0
-# How long a device that is busy does not look at the network.
-LOOK = 1e-4
+# How long a device that is busy does not look at the network, in seconds. Ranks that share a core take turns this long:
+# with 8 ranks on 2 cores a loop runs at twice the speed that 1e-4 gives.
+LOOK = 5e-4
 
 
 class Run:
