@@ -30,14 +30,13 @@ from benchmarks.machine import description
 from benchmarks.recurrent.inputs import pack, sequence, weights
 from benchmarks.recurrent.with_ctrlgrad import lstm_concat
 from ctrlgrad import memory, tree
-from ctrlgrad.engines.chunks import chunk_bytes
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.cupy_library import cupy_library
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.device import Device
-from ctrlgrad.passes import optimise
 
 SIZE, TINY = (200, 64, 128, 256), (12, 4, 8, 8)
 LENGTHS, TINY_LENGTHS = (100, 200, 500, 1000, 2000, 4000), (10, 60)
@@ -90,7 +89,6 @@ class Layer:
     def __init__(self, library: ArrayLibrary, size: Sequence[int], swap: bool | None) -> None:
         self.library, self.swap, self.hidden = library, swap, size[3]
         self.params = pack("lstm", "concat", weights("lstm", size))
-        self._optimised: dict[tuple[int, ...], Any] = {}
         self.step = cg.function(cg.value_and_grad(self.loss))
 
     def loss(self, params: Any, xs: Any) -> Any:
@@ -108,8 +106,7 @@ class Layer:
 
     def prepared(self, xs: np.ndarray) -> Callable[[], tuple[list[Any], Counts]]:
         """One training step, its inputs on the device; gives the results and what the engine did."""
-        graph = self.step.graph(self.params, xs)
-        optimised = optimise(graph, (), chunk_bytes())
+        graph = optimised_graph(self.step.graph(self.params, xs))
         with self.library.running():
             leaves = [self.library.upload(x) for x in tree.leaves((self.params, xs))]
             # So that they are there on whatever stream comes.
@@ -117,7 +114,7 @@ class Layer:
 
         def step() -> tuple[list[Any], Counts]:
             context = Context(self.library)
-            return run_with(context, optimised, leaves), context.counts
+            return run_with(context, graph, leaves), context.counts
 
         return step
 

@@ -22,10 +22,11 @@ from ctrlgrad import dataflow, debug, memory, numpy
 from ctrlgrad.custom import checkpoint, custom_jvp, custom_vjp
 from ctrlgrad.dataflow import device
 from ctrlgrad.errors import CtrlgradError, GradientMismatch
-from ctrlgrad.frontend.control import cond, unknown_dims, while_loop
+from ctrlgrad.frontend.branches import cond
 from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
 from ctrlgrad.frontend.switches import case, switch
 from ctrlgrad.frontend.tensor_array import TensorArray
+from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
 from ctrlgrad.function import Function, TensorSpec, function
 from ctrlgrad.jacobians import hessian, jacfwd, jacrev
 from ctrlgrad.options import options

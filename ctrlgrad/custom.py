@@ -10,10 +10,10 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
+from ctrlgrad.frontend.arguments import argument_names
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.regions import at_once, check_leaves, same_structure
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.function import argument_names
 from ctrlgrad.ir import Builder, Graph, TensorType, Value, close
 from ctrlgrad.source import Source, here
 

@@ -56,6 +56,10 @@ class TracingError(CtrlgradError, TypeError):
     """A traced tensor was used where Python needs a concrete value."""
 
 
+class MissingAttributeError(CtrlgradError, AttributeError):
+    """A traced tensor has no such method or attribute."""
+
+
 class LeakedValueError(CtrlgradError, RuntimeError):
     """A traced tensor was used outside the function or region that it belongs to."""
 

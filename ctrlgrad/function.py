@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +12,12 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.autograph import convert
-from ctrlgrad.engines import Report, explain_native, run_on
+from ctrlgrad.engines import Report, explain_on, run_on
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, is_weak, set_evaluator, type_of, value_in
-from ctrlgrad.frontend.regions import check_leaves
+from ctrlgrad.frontend.arguments import argument_names
+from ctrlgrad.frontend.regions import check_leaves, how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
 from ctrlgrad.options import check_engine, current_options
@@ -25,6 +25,8 @@ from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
+# What arrays of other libraries have, on the processor and on a GPU.
+_INTERFACES = ("__array__", "__cuda_array_interface__")
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,7 @@ class Function:
         if trace.current() is not None:
             return self.fn(*args, **kwargs)
         concrete, arrays = self._specialize(args, kwargs)
-        engine = self.engine if self.engine != "auto" else current_options().engine
-        results = _evaluate_on(engine, concrete.simplified, arrays)
+        results = _evaluate_on(self._engine_now(), concrete.simplified, arrays)
         return tree.unflatten(concrete.treedef, hand_out(concrete.simplified, results, arrays))
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
@@ -122,11 +123,12 @@ class Function:
         return self._specialize(args, kwargs)[0].simplified
 
     def explain(self, *args: Any, **kwargs: Any) -> Report:
-        """Run for these arguments on the native engine and say what it did, loop by loop.
+        """Run for these arguments and say what was done, loop by loop; on the native engine, or on "cuda" by that name.
 
         The report prints, and has for each loop: the engine (with the reason where it is not native), the fused loops
         and matrix products, the products that are batched over a chunk, the values pushed with their bytes and reasons,
-        and the length of a chunk.
+        and the length of a chunk. On a GPU: the text of each kernel, the other ops by where they run (some go through
+        the host), how the loop's predicate is read, and how often the run launched, copied and waited.
 
         >>> import ctrlgrad as cg
         >>> def root(a):
@@ -136,10 +138,13 @@ class Function:
         (['native', 'native'], 8)
 
         Raises:
-            UserInputError: the native engine is not installed.
+            UserInputError: the engine is not installed, or the arguments lie on a GPU and the engine is another.
         """
         concrete, arrays = self._specialize(args, kwargs)
-        return explain_native(concrete.simplified, arrays)
+        return explain_on(self._engine_now(), concrete.simplified, arrays)
+
+    def _engine_now(self) -> str:
+        return self.engine if self.engine != "auto" else current_options().engine
 
     def _specialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Concrete, list[Any]]:
         leaves, treedef = tree.flatten((args, kwargs))
@@ -160,7 +165,7 @@ class Function:
                 on_card = TensorType(np.dtype(leaf.dtype), tuple(leaf.shape))
                 types.append(on_card)
                 keys.append((on_card.dtype, on_card.rank, False))
-            elif hasattr(leaf, "__array__"):
+            elif hasattr(leaf, "__array__") and not isinstance(leaf, Tensor):
                 arrays.append(np.asarray(leaf))
                 types.append(type_of(arrays[-1]))
                 keys.append((arrays[-1].dtype, arrays[-1].ndim, False))
@@ -203,7 +208,7 @@ class Function:
             traced: list[Any] = []
             for leaf in leaves:
                 hint = next(hints)
-                if isinstance(leaf, (*_ARRAYS, TensorSpec)) or hasattr(leaf, "__array__"):
+                if isinstance(leaf, (*_ARRAYS, TensorSpec)) or any(hasattr(leaf, name) for name in _INTERFACES):
                     traced.append(Tensor(builder, builder.input(next(given), hint), weak=is_weak(leaf)))
                 else:
                     traced.append(leaf)
@@ -253,22 +258,6 @@ def _endless(name: str) -> TracingError:
     )
 
 
-def argument_names(fn: Callable[..., Any], treedef: tree.TreeDef) -> list[str | None]:
-    """A name per leaf of `(args, kwargs)`: the parameter's, and the keys inside it."""
-    try:
-        parameters = [p.name for p in inspect.signature(fn).parameters.values()]
-    except (TypeError, ValueError):
-        parameters = []
-    names: list[str | None] = []
-    for path in treedef.paths():
-        group, *rest = path
-        if group == 0 and rest:
-            position, *rest = rest
-            rest = [parameters[position] if position < len(parameters) else f"x{position}", *rest]
-        names.append("_".join(map(str, rest)) or None)
-    return names
-
-
 def _static(leaf: Any) -> _Static:
     if isinstance(leaf, Tensor):
         raise TracingError(
@@ -286,7 +275,7 @@ def _static(leaf: Any) -> _Static:
             source=here(),
             expected="pytrees of arrays and numbers; other leaves are part of the signature and must be hashable",
             got=type(leaf).__name__,
-            hint="make the object hashable, or leave it out of the arguments and use it from outside",
+            hint=f"{how_to_pass(leaf)};\nor make the object hashable, or use it from outside",
         ) from error
     return _Static(leaf, type(leaf))
 
@@ -373,4 +362,4 @@ def function(
     return Function(fn, engine, signature, name)
 
 
-__all__ = ["Function", "TensorSpec", "argument_names", "function", "hand_out"]
+__all__ = ["Function", "TensorSpec", "function", "hand_out"]

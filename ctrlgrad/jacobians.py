@@ -10,7 +10,7 @@ from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.regions import check_leaves
 from ctrlgrad.function import Function
 from ctrlgrad.source import here
-from ctrlgrad.transforms import check_argnums, check_differentiable, jvp, renamed, vjp
+from ctrlgrad.transforms import check_argnums, check_differentiable, chosen_paths, jvp, renamed, vjp
 from ctrlgrad.vmap import vmap
 
 
@@ -31,7 +31,7 @@ class _Chosen:
         self.leaves, self.treedef = tree.flatten(tuple(args[n] for n in self.numbers))
         self.single = not isinstance(argnums, tuple | list)
         check_leaves(f"{operation}: an argument", self.leaves)
-        check_differentiable(operation, self.leaves, self.treedef, here())
+        check_differentiable(operation, self.leaves, chosen_paths(fn, args, self.numbers), here())
 
         def of_leaves(*leaves: Any) -> Any:
             replaced = list(args)

@@ -32,7 +32,11 @@ def check_engine(engine: str) -> None:
     """Refuse the name of an engine that does not exist."""
     if engine not in ENGINES:
         raise UserInputError(
-            f"there is no engine {engine!r}", source=here(), expected=" or ".join(map(repr, ENGINES)), got=repr(engine)
+            f"there is no engine {engine!r}",
+            source=here(),
+            expected=" or ".join(map(repr, ENGINES)),
+            got=repr(engine),
+            hint="leave it out for 'auto'",
         )
 
 
@@ -56,7 +60,11 @@ def options(**changes: Any) -> Iterator[Options]:
     for name in changes:
         if name not in names:
             raise UserInputError(
-                f"there is no option {name!r}", source=here(), expected=", ".join(sorted(names)), got=name
+                f"there is no option {name!r}",
+                source=here(),
+                expected=", ".join(sorted(names)),
+                got=name,
+                hint="see help(ctrlgrad.options)",
             )
     if "engine" in changes:
         check_engine(changes["engine"])

@@ -16,10 +16,11 @@ from ctrlgrad import tree
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.arguments import argument_names, argument_paths
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.regions import at_once, check_leaves, same_structure
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.function import Function, argument_names, hand_out
+from ctrlgrad.function import Function, hand_out
 from ctrlgrad.gradients.forward import push_forward
 from ctrlgrad.gradients.reverse import Pullback, reverse
 from ctrlgrad.ir import Builder, Graph, TensorType, Value, close
@@ -66,16 +67,16 @@ def check_argnums(operation: str, argnums: Any, args: Sequence[Any]) -> tuple[in
     return tuple(n % len(args) for n in numbers)
 
 
-def check_differentiable(operation: str, leaves: Sequence[Any], treedef: tree.TreeDef, source: Source | None) -> None:
-    """Refuse to differentiate with respect to what is no float."""
-    for x, path in zip(leaves, tree.paths(treedef), strict=True):
+def check_differentiable(operation: str, leaves: Sequence[Any], paths: Sequence[str], source: Source | None) -> None:
+    """Refuse to differentiate with respect to what is no float. `paths` are how the user calls the leaves."""
+    for x, path in zip(leaves, paths, strict=True):
         t = type_of(x)
         if not t.is_differentiable:
             raise DifferentiationError(
                 f"{operation}: the derivative with respect to a value that is not a float",
                 source=source,
                 expected="float32 or float64 arguments",
-                got=f"argument{path}: {t}",
+                got=f"{path}: {t}",
                 hint="leave it out of argnums, or pass it as floats: x.astype(float)",
             )
 
@@ -102,7 +103,7 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         chosen = [args[n] for n in numbers]
         leaves, treedef = tree.flatten(tuple(chosen))
         check_leaves("grad: an argument", leaves)
-        check_differentiable("grad", leaves, treedef, source)
+        check_differentiable("grad", leaves, chosen_paths(fn, args, numbers), source)
 
         def call(tensors: list[Any]) -> Any:
             replaced = list(args)
@@ -157,6 +158,13 @@ def _hints(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int]) 
     return [name for n in numbers for path, name in named if path[1] == n]
 
 
+def chosen_paths(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int]) -> list[str]:
+    """How the user would write the leaves of the arguments at `numbers`."""
+    _, treedef = tree.flatten((tuple(args), {}))
+    named = list(zip(treedef.paths(), argument_paths(fn, treedef), strict=True))
+    return [name for n in numbers for path, name in named if path[1] == n]
+
+
 def _loss(result: Any, has_aux: bool, source: Source | None) -> Any:
     loss = result
     if has_aux:
@@ -178,7 +186,9 @@ def _loss(result: Any, has_aux: bool, source: Source | None) -> Any:
             source=source,
             expected="one value of type f32[] or f64[]",
             got=", ".join(str(type_of(x)) for x in leaves) or "nothing",
-            hint="reduce it with .sum() or .mean(), or use ctrlgrad.vjp with a cotangent",
+            hint="reduce it with .sum() or .mean(), or use ctrlgrad.vjp with a cotangent"
+            if leaves
+            else "return the loss: a function without `return` gives None",
         )
     return result
 
@@ -215,7 +225,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     source = here()
     leaves, treedef = tree.flatten(primals)
     check_leaves("vjp: a primal", leaves)
-    check_differentiable("vjp", leaves, treedef, source)
+    check_differentiable("vjp", leaves, chosen_paths(fn, primals, range(len(primals))), source)
     hints = _hints(fn, primals, range(len(primals)))
     traced = _trace(fn, leaves, hints, lambda tensors: fn(*tree.unflatten(treedef, tensors)))
     captures = len(traced.captures)
@@ -305,7 +315,7 @@ def _jvp(
 ) -> tuple[Any, Any]:
     leaves, treedef = tree.flatten(tuple(primals))
     check_leaves("jvp: a primal", leaves)
-    check_differentiable("jvp", leaves, treedef, source)
+    check_differentiable("jvp", leaves, chosen_paths(fn, primals, range(len(primals))), source)
     given, given_treedef = tree.flatten(tuple(tangents))
     check_leaves("jvp: a tangent", given)
     same_structure("jvp", source, ("primals", "tangents"), (leaves, treedef), (given, given_treedef))

@@ -14,6 +14,7 @@ from ctrlgrad.batching import BatchedGraph, batch
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
+from ctrlgrad.frontend.arguments import argument_paths
 from ctrlgrad.frontend.regions import check_leaves
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import Function
@@ -125,7 +126,7 @@ def _vmap(
 ) -> Any:
     leaves, treedef = tree.flatten((args, kwargs))
     check_leaves("vmap: an argument", leaves)
-    arguments = _arguments(leaves, treedef, _in_axes(in_axes, args, kwargs, source), source)
+    arguments = _arguments(leaves, argument_paths(fn, treedef), _in_axes(in_axes, args, kwargs, source), source)
     mapped = [position for position, a in enumerate(arguments) if a.axis is not None]
     size = _size([arguments[i] for i in mapped], source)
 
@@ -168,6 +169,7 @@ def _in_axes(in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any], source
                 source=source,
                 expected=f"one entry for each of the {len(args)} positional arguments",
                 got=f"{len(in_axes)} entries: {in_axes!r}",
+                hint="None for an argument that is the same for all rows; keyword arguments have no entry",
             )
         given = []
         for prefix, x in zip(in_axes, args, strict=True):
@@ -191,6 +193,7 @@ def _flat_axes(label: str, prefix: Any, full: Any, source: Source | None) -> lis
             source=source,
             expected="ints and None, in a pytree that is a prefix of what they belong to",
             got=repr(wrong[0]),
+            hint=f"{label}=0, or {label}=(0, None) for two",
         )
     try:
         parts = treedef.flatten_up_to(full)
@@ -201,25 +204,27 @@ def _flat_axes(label: str, prefix: Any, full: Any, source: Source | None) -> lis
             source=source,
             expected=f"an int, None, or a pytree that is a prefix of the {what}",
             got=f"{prefix!r}: {error}",
+            hint=f"give {label} as one int, or in the containers of the {what}",
         ) from error
     return [axis for axis, part in zip(axes, parts, strict=True) for _ in tree.leaves(part)]
 
 
 def _arguments(
-    leaves: Sequence[Any], treedef: tree.TreeDef, axes: Sequence[Axis], source: Source | None
+    leaves: Sequence[Any], paths: Sequence[str], axes: Sequence[Axis], source: Source | None
 ) -> list[_Argument]:
     found = []
-    for x, axis, path in zip(leaves, axes, tree.paths(treedef), strict=True):
+    for x, axis, path in zip(leaves, axes, paths, strict=True):
         t = type_of(x)
         if axis is not None:
             if not isinstance(t, TensorType):
                 raise TypeMismatchError(
                     "vmap: a TensorArray has no axis to map over",
                     source=source,
-                    got=f"argument{path}: {t}",
+                    expected="an array of rank 1 or more",
+                    got=f"{path}: {t}",
                     hint="pass array.stack() and unstack it inside, or in_axes None for it",
                 )
-            axis = _counted_from_the_front("in_axes", axis, t.rank, f"argument{path}: {t}", source)
+            axis = _counted_from_the_front("in_axes", axis, t.rank, f"{path}: {t}", source)
         found.append(_Argument(x, t, axis, path))
     return found
 
@@ -231,6 +236,7 @@ def _counted_from_the_front(label: str, axis: int, rank: int, what: str, source:
             source=source,
             expected=f"-{rank} <= axis < {rank}" if rank else "None: a scalar has no axis",
             got=what,
+            hint=f"{label} may hold an entry, or a pytree of entries, for each array on its own",
         )
     return axis % rank
 
@@ -243,6 +249,7 @@ def _size(mapped: Sequence[_Argument], source: Source | None) -> int | None:
             source=source,
             expected="an argument with an axis in in_axes",
             got="in_axes None for all arguments, or no arguments",
+            hint="leave in_axes out to map over axis 0 of every argument",
         )
     known = {a.size for a in mapped if a.size is not None}
     if len(known) > 1:
@@ -250,7 +257,8 @@ def _size(mapped: Sequence[_Argument], source: Source | None) -> int | None:
             "vmap: the mapped axes have different sizes",
             source=source,
             expected="one size for all mapped arguments",
-            got="\n".join(f"argument{a.path}: {a.type}, axis {a.axis}" for a in mapped),
+            got="\n".join(f"{a.path}: {a.type}, axis {a.axis}" for a in mapped),
+            hint="in_axes=None for an argument that is the same for all rows: in_axes=(0, None)",
         )
     # No rows at all: left to run time, as argmax over no elements is refused when a graph is built.
     return (known.pop() or None) if known else None

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.memory import plan
-from ctrlgrad.memory.plan import Action
+from ctrlgrad.memory import actions
+from ctrlgrad.memory.actions import Action
 
 Clock = dict[str, int]
 HOST, COMPUTE = "host", "compute"
@@ -150,12 +150,12 @@ class Checker:
             limit is None or self.used[level] <= limit, f"{self.used[level]} bytes of level {level}, limit {limit}"
         )
 
-    def take(self, action: plan.Take) -> None:
+    def take(self, action: actions.Take) -> None:
         self._count(action.level, action.nbytes)
         vacated = dict(self.vacated) if action.level == 0 else {}
         self.slots[action.slot] = CheckedSlot(action.level, action.nbytes, vacated)
 
-    def give(self, action: plan.Give) -> None:
+    def give(self, action: actions.Give) -> None:
         slot = self._slot(action.slot)
         if slot.block is not None and slot.block in self.blocks:
             self._require(
@@ -171,14 +171,14 @@ class Checker:
         self._count(slot.level, -slot.nbytes)
         del self.slots[action.slot]
 
-    def use(self, action: plan.Use) -> None:
+    def use(self, action: actions.Use) -> None:
         slot = self._slot(action.slot)
         clock = self._issue(COMPUTE)
         slot.accesses.append(Access(COMPUTE, clock[COMPUTE], True))
 
     # Blocks.
 
-    def place(self, action: plan.Place) -> None:
+    def place(self, action: actions.Place) -> None:
         slot = self._slot(action.slot)
         block = self.blocks.setdefault(action.block, CheckedBlock())
         self._require(slot.block is None, f"slot {action.slot} has block {slot.block}")
@@ -186,39 +186,39 @@ class Checker:
         slot.block = action.block
         block.slots[slot.level] = action.slot
 
-    def fill(self, action: plan.Fill) -> None:
+    def fill(self, action: actions.Fill) -> None:
         self._write(action.slot, COMPUTE, action.block)
         if self._slot(action.slot).block == action.block:
             block = self._block(action.block)
             block.is_dropped, block.is_filled = False, True
 
-    def copy(self, action: plan.CopyOut | plan.Fetch) -> None:
+    def copy(self, action: actions.CopyOut | actions.Fetch) -> None:
         source, target = self._slot(action.source), self._slot(action.target)
         self._require(source.block == target.block == action.block, f"block {action.block} does not lie in both slots")
-        step = 1 if isinstance(action, plan.CopyOut) else -1
+        step = 1 if isinstance(action, actions.CopyOut) else -1
         self._require(target.level - source.level == step, "the copy is not to the next tier")
         self._read(action.source, action.stream)
         self._write(action.target, action.stream, action.block)
 
-    def lose(self, action: plan.Lose) -> None:
+    def lose(self, action: actions.Lose) -> None:
         slot, block = self._slot(action.slot), self._block(action.block)
         self._require(block.slots.get(slot.level) == action.slot, "the block did not lie there")
         del block.slots[slot.level]
 
-    def open(self, action: plan.Open) -> None:
+    def open(self, action: actions.Open) -> None:
         block = self._block(action.block)
         self._require(block.slots.get(0) == action.slot, f"block {action.block} is not in slot {action.slot}")
         self._read(action.slot, COMPUTE)
         block.opened += 1
 
-    def close(self, action: plan.Close) -> None:
+    def close(self, action: actions.Close) -> None:
         block = self._block(action.block)
         self._require(block.opened > 0, f"block {action.block} is not open")
         self._require(0 in block.slots, f"block {action.block} left the device while it was open")
         self._read(block.slots[0], COMPUTE)
         block.opened -= 1
 
-    def evict(self, action: plan.Evict) -> None:
+    def evict(self, action: actions.Evict) -> None:
         block = self._block(action.block)
         self._require(action.level in block.slots, f"block {action.block} is not in level {action.level}")
         self._require(not (action.level == 0 and block.opened), f"block {action.block} is open")
@@ -230,7 +230,7 @@ class Checker:
         whole = (self.slots[slot].whole for slot in block.slots.values())
         return any(w is not None and w.is_before(self.clocks[HOST]) for w in whole)
 
-    def drop(self, action: plan.Drop) -> None:
+    def drop(self, action: actions.Drop) -> None:
         self._require(
             any(loop == action.loop and chunk <= action.chunk for loop, chunk in self.states),
             f"chunk {action.chunk} of loop {action.loop} is dropped and has no state before it",
@@ -241,21 +241,21 @@ class Checker:
             block.slots.clear()
             block.is_dropped = True
 
-    def free(self, action: plan.Free) -> None:
+    def free(self, action: actions.Free) -> None:
         self._block(action.block)
         del self.blocks[action.block]
 
     # States.
 
-    def keep_state(self, action: plan.KeepState) -> None:
+    def keep_state(self, action: actions.KeepState) -> None:
         self._count(0, action.nbytes)
         self.states[action.loop, action.chunk] = action.nbytes
 
-    def let_state_go(self, action: plan.LetStateGo) -> None:
+    def let_state_go(self, action: actions.LetStateGo) -> None:
         self._require((action.loop, action.chunk) in self.states, "the state is not kept")
         self._count(0, -self.states.pop((action.loop, action.chunk)))
 
-    def recompute(self, action: plan.Recompute) -> None:
+    def recompute(self, action: actions.Recompute) -> None:
         if action.entry is None:
             self._require(
                 self.last_run.get(action.loop) == action.chunk - 1, "it does not follow the chunk that ran before"
@@ -267,42 +267,42 @@ class Checker:
 
     # Marks.
 
-    def signal(self, action: plan.Signal) -> None:
+    def signal(self, action: actions.Signal) -> None:
         clock = dict(self._issue(action.stream))
         self.marks[action.mark] = clock
 
-    def wait(self, action: plan.Await) -> None:
+    def wait(self, action: actions.Await) -> None:
         self._require(action.mark in self.marks, f"mark {action.mark} was not set")
         join(self.clocks.setdefault(action.waiter, {}), self.marks[action.mark])
 
 
 HANDLERS: dict[type, Callable[..., None]] = {
-    plan.Take: Checker.take,
-    plan.Give: Checker.give,
-    plan.Use: Checker.use,
-    plan.Place: Checker.place,
-    plan.Fill: Checker.fill,
-    plan.CopyOut: Checker.copy,
-    plan.Fetch: Checker.copy,
-    plan.Lose: Checker.lose,
-    plan.Open: Checker.open,
-    plan.Close: Checker.close,
-    plan.Evict: Checker.evict,
-    plan.Drop: Checker.drop,
-    plan.Free: Checker.free,
-    plan.KeepState: Checker.keep_state,
-    plan.LetStateGo: Checker.let_state_go,
-    plan.Recompute: Checker.recompute,
-    plan.Signal: Checker.signal,
-    plan.Await: Checker.wait,
+    actions.Take: Checker.take,
+    actions.Give: Checker.give,
+    actions.Use: Checker.use,
+    actions.Place: Checker.place,
+    actions.Fill: Checker.fill,
+    actions.CopyOut: Checker.copy,
+    actions.Fetch: Checker.copy,
+    actions.Lose: Checker.lose,
+    actions.Open: Checker.open,
+    actions.Close: Checker.close,
+    actions.Evict: Checker.evict,
+    actions.Drop: Checker.drop,
+    actions.Free: Checker.free,
+    actions.KeepState: Checker.keep_state,
+    actions.LetStateGo: Checker.let_state_go,
+    actions.Recompute: Checker.recompute,
+    actions.Signal: Checker.signal,
+    actions.Await: Checker.wait,
 }
 
 
 def check(actions: Iterable[Action], limits: Sequence[int | None], *, finished: bool = True) -> None:
     """Replay all actions of one manager, from its start; `finished`: to its end.
 
-    >>> check([plan.Take(1, 0, 8, "blocks"), plan.Give(1)], [8])
-    >>> check([plan.Take(1, 0, 9, "blocks")], [8])
+    >>> check([actions.Take(1, 0, 8, "blocks"), actions.Give(1)], [8])
+    >>> check([actions.Take(1, 0, 9, "blocks")], [8])
     Traceback (most recent call last):
         ...
     ctrlgrad.errors.VerificationError: memory plan: 9 bytes of level 0, limit 8

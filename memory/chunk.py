@@ -11,7 +11,7 @@ import numpy as np
 
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.block import Block, Stored, shape_of
-from ctrlgrad.memory.plan import Way
+from ctrlgrad.memory.planning import Way
 from ctrlgrad.memory.slots import Slot
 
 if TYPE_CHECKING:
@@ -34,12 +34,20 @@ class LoopRecord:
     is_mixed: bool
     # Without a device budget, chunks beyond those of one group are dropped as soon as they are sealed.
     drops_eagerly: bool
+    # The way that its chunks are meant to take when they begin, and why.
+    way: Way
+    reason: str
     chunks: list[ChunkRecord] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
     # While a chunk of it is run again: the chunk whose entry state that began from.
     recovers_from: int | None = None
     # Its last chunk has run.
     is_finished: bool = False
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether its blocks may leave the device."""
+        return self.may_copy or self.recompute is not None
 
 
 @dataclass(eq=False, slots=True)

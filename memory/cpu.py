@@ -18,6 +18,7 @@ import numpy as np
 from ctrlgrad.errors import ExecutionError, TierRefusedError
 from ctrlgrad.memory.device import Piece, Stream
 from ctrlgrad.memory.ring import Ring
+from ctrlgrad.memory.sizes import rounded_up
 from ctrlgrad.memory.spill import SpillFile, SpillTier
 from ctrlgrad.memory.streams import HostStream, WorkerStream
 
@@ -33,7 +34,7 @@ class RamTier:
         self.ring = Ring(_page_aligned)
 
     def allocate(self, nbytes: int) -> Piece:
-        size = max(-(-nbytes // PAGE), 1) * PAGE
+        size = rounded_up(nbytes, PAGE)
         try:
             return Piece(self.name, nbytes, self.ring.take(size))
         except MemoryError as cause:

@@ -32,6 +32,7 @@ from ctrlgrad.errors import ExecutionError, TierRefusedError, UserInputError
 from ctrlgrad.memory.device import Event, Piece, Stream, Tier
 from ctrlgrad.memory.pinned import PinnedTier
 from ctrlgrad.memory.ring import Ring
+from ctrlgrad.memory.sizes import rounded_up
 from ctrlgrad.memory.spill import SpillFile, SpillTier
 from ctrlgrad.memory.streams import WorkerEvent, WorkerStream
 
@@ -136,7 +137,7 @@ class CudaMemory:
         self.ring = Ring(self._make)
 
     def allocate(self, nbytes: int) -> Piece:
-        size = _rounded(nbytes)
+        size = rounded_up(nbytes, GRANULE)
         out_of_memory = self._device.cupy.cuda.memory.OutOfMemoryError
         try:
             slot = self.ring.take(size)
@@ -154,7 +155,7 @@ class CudaMemory:
         slot, piece.handle = piece.handle, None
         if slot is not None:
             # The computation may still use it; the next owner's copies wait for that, not the host.
-            self.ring.give(_rounded(piece.nbytes), _Slot(slot.pointer, self._device.mark_compute()))
+            self.ring.give(rounded_up(piece.nbytes, GRANULE), _Slot(slot.pointer, self._device.mark_compute()))
 
     def _make(self, size: int) -> _Slot:
         """From the arena of the compute stream, which may still use the bytes for a temporary that is gone."""
@@ -183,8 +184,9 @@ class _InFlight:
 class CudaDevice:
     """CUDA device number `number`, pinned host memory, and a spill file where `directory` is given.
 
-    `slab_bytes` is how much pinned memory is taken at once; give the host budget to get one slab. With `timing` events
-    carry times, which costs a little for each. Raises `UserInputError` without CuPy or without the device.
+    `slab_bytes` is how much pinned memory is taken at once, `host_bytes` the most that is ever pinned; None: no limit.
+    With `timing` events carry times, which costs a little for each. Raises `UserInputError` without CuPy or without the
+    device.
     """
 
     def __init__(
@@ -193,10 +195,12 @@ class CudaDevice:
         *,
         directory: str | os.PathLike[str] | None = None,
         slab_bytes: int = 256 << 20,
+        host_bytes: int | None = None,
         timing: bool = False,
     ) -> None:
         self.cupy = _cupy(number)
         self.name = f"cuda:{number}"
+        self.copies_take_cores = False
         self.timing = timing
         self._number = number
         self._in_flight: deque[_InFlight] = deque()
@@ -211,7 +215,7 @@ class CudaDevice:
         # A device that nobody closed must not leave a thread behind.
         weakref.finalize(self, self.disk.close)
         self.memory = CudaMemory(self)
-        self.pinned = PinnedTier(self.cupy.cuda, self.current, slab_bytes)
+        self.pinned = PinnedTier(self.cupy.cuda, self.current, self.let_go, slab_bytes, host_bytes)
         self.spill: SpillFile | None = None
         tiers: list[Tier] = [self.memory, self.pinned]
         if directory is not None:
@@ -332,10 +336,6 @@ def _disk_work(spill: SpillFile, source: Piece, target: Piece, nbytes: int) -> C
         return lambda: spill.write(extent, data)
     extent, data = source.handle, target.handle.bytes(nbytes)
     return lambda: spill.read(extent, data)
-
-
-def _rounded(nbytes: int) -> int:
-    return max(-(-nbytes // GRANULE), 1) * GRANULE
 
 
 def _cupy(number: int) -> Any:

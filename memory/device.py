@@ -34,6 +34,9 @@ class Event(Protocol):
     def wait(self) -> None:
         """Block the host until it is done. Raises the error of a copy before it that failed."""
 
+    def join(self) -> None:
+        """As `wait`, for the thread of another stream: an error is that stream's too, and the host has not seen it."""
+
     @property
     def time(self) -> float | None:
         """When it was done, in seconds on the device's clock; None before that, or where times are not taken."""
@@ -77,6 +80,10 @@ class Device(Protocol):
     @property
     def tiers(self) -> Sequence[Tier]:
         """The device's own memory first."""
+
+    @property
+    def copies_take_cores(self) -> bool:
+        """Whether the cores that compute make the copies too: then copying hides behind nothing, it competes."""
 
     @property
     def compute(self) -> Stream:

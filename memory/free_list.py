@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass
 
+from ctrlgrad.memory.sizes import rounded_up
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class Range:
@@ -42,7 +44,7 @@ class FreeList:
 
     def rounded(self, nbytes: int) -> int:
         """The length of the range that `take` cuts for so many bytes."""
-        return max(-(-nbytes // self.granule), 1) * self.granule
+        return rounded_up(nbytes, self.granule)
 
     def take(self, nbytes: int) -> Range | None:
         """The first place where the bytes fit, or None."""

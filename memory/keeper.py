@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ctrlgrad.memory.actions import KeepState, LetStateGo
 from ctrlgrad.memory.chunk import LoopRecord
+from ctrlgrad.memory.ledger import STATES
 from ctrlgrad.memory.notes import Notes
-from ctrlgrad.memory.plan import KeepState, LetStateGo
 from ctrlgrad.memory.planner import Planner
 from ctrlgrad.memory.room import Room
 from ctrlgrad.memory.states import Kept, most_state_bytes
 from ctrlgrad.memory.statistics import Statistics
-
-KIND = "entry states"
 
 
 class StateKeeper:
@@ -22,6 +21,8 @@ class StateKeeper:
         self._room, self._notes, self._planner, self._statistics = room, notes, planner, statistics
         self._account = room.accounts[0]
         self._mover = room.mover
+        # Loops with a kept state, by number.
+        self._loops: dict[int, LoopRecord] = {}
         room.spare_state = self.spare
 
     def wants(self, loop: LoopRecord) -> bool:
@@ -40,8 +41,9 @@ class StateKeeper:
     def keep(self, loop: LoopRecord, index: int, state: Any, nbytes: int) -> None:
         """Count and keep the state at a chunk's start."""
         self._room.reserve(0, nbytes, f"the state of {loop.label}")
-        self._account.add(nbytes, KIND)
+        self._account.add(nbytes, STATES)
         self._notes.note(KeepState(loop.number, index, nbytes))
+        self._loops[loop.number] = loop
         loop.states.kept[index] = Kept(state, nbytes, self._mover.order.mark(self._mover.device.compute))
         self._statistics.most_states = max(self._statistics.most_states, len(loop.states.kept))
 
@@ -49,8 +51,10 @@ class StateKeeper:
         """Forget a kept state."""
         kept = loop.states.kept.pop(index)
         self._mover.slots.vacate(kept.last_use)
-        self._account.subtract(kept.nbytes, KIND)
+        self._account.subtract(kept.nbytes, STATES)
         self._notes.note(LetStateGo(loop.number, index))
+        if not loop.states.kept:
+            del self._loops[loop.number]
 
     def thin(self, loop: LoopRecord) -> None:
         """Let states go that take too many bytes: without a budget more than the blocks between two of them."""
@@ -76,7 +80,7 @@ class StateKeeper:
         A loop's first state stays, so that every chunk can still be run again, and so does one that a run began from.
         """
         found: tuple[int, LoopRecord, int] | None = None
-        for loop in {id(chunk.loop): chunk.loop for chunk in self._room.chunks.values()}.values():
+        for loop in self._loops.values():
             if loop.states.limit is not None:
                 continue
             kept = sorted(loop.states.kept)
@@ -105,6 +109,11 @@ class StateKeeper:
             # While the loop runs its last state may serve a chunk that is still to come.
             if not needed and index < len(loop.chunks):
                 self.let_go(loop, index)
+
+    def close(self) -> None:
+        """No loop goes on, not even one that has a state and no chunk, as between a chunk that failed and the next."""
+        for loop in list(self._loops.values()):
+            self.let_all_go(loop)
 
     def let_all_go(self, loop: LoopRecord) -> None:
         """The loop's run is over."""

@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError
+from ctrlgrad.memory.actions import Fill, Use
 from ctrlgrad.memory.block import Allocation, Block, Reservation, Stored, shape_of
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.chunk import Chunk, ChunkRecord, LoopRecord
 from ctrlgrad.memory.device import Device
-from ctrlgrad.memory.failures import raised
 from ctrlgrad.memory.keeper import StateKeeper
-from ctrlgrad.memory.ledger import Account
+from ctrlgrad.memory.ledger import BLOCKS, STAYING, TEMPORARY, Account
 from ctrlgrad.memory.loop import LoopMemory, Snapshot
 from ctrlgrad.memory.mover import Mover
 from ctrlgrad.memory.notes import Notes
 from ctrlgrad.memory.order import Mark, Order
-from ctrlgrad.memory.plan import Fill, Use
+from ctrlgrad.memory.pace import Pace
 from ctrlgrad.memory.planner import Planner
 from ctrlgrad.memory.prefetch import Prefetcher
 from ctrlgrad.memory.reader import Reader
@@ -41,9 +41,6 @@ from ctrlgrad.memory.room import Room
 from ctrlgrad.memory.slots import Slot, Slots
 from ctrlgrad.memory.statistics import Statistics
 from ctrlgrad.memory.ways import loop_record
-
-# Chunks of computation that may be issued before the first of them is done.
-AHEAD = 2
 
 _NUMBERS = itertools.count(1)
 # One count for all managers: several may write to one recording.
@@ -83,7 +80,6 @@ class Manager:
         device: Device,
         budget: Budget | None = None,
         recording: Recording | None = None,
-        planner: Planner | None = None,
     ) -> None:
         budget = budget or Budget()
         self.number = next(_NUMBERS)
@@ -95,24 +91,22 @@ class Manager:
         self.order = Order(self.notes.note)
         self.slots = Slots(device, self.accounts, self.order, self.notes.note)
         self.mover = Mover(device, self.slots, self.order, self.notes, self.stats)
-        self.room = Room(self.mover, self.stats, self.notes.stalling)
-        self.planner = planner or Planner()
-        self.planner.copies_take_cores = bool(getattr(device, "copies_take_cores", False))
+        self.room = Room(self.mover, self.notes)
+        self.planner = Planner(device.copies_take_cores)
         self.prefetcher = Prefetcher(self.room, self.accounts)
         self.keeper = StateKeeper(self.room, self.notes, self.planner, self.stats)
-        self.reader = Reader(self.room, self.prefetcher, self.planner, self.notes, self.stats, self.keep_pace)
+        self.pace = Pace(device, self.order)
+        self.reader = Reader(self.room, self.prefetcher, self.planner, self.notes, self.pace)
         self.recoverer = Recoverer(self)
         self._chunks = itertools.count(1)
         self._loops = itertools.count(1)
         # What finalizers found without a holder: appended from anywhere, worked off under the lock.
         self._forgotten: deque[Stored | Slot | Reservation] = deque()
-        # Marks after the last chunks that were issued: the host stays near the computation, and sees what is done.
-        self._issued: deque[Mark] = deque()
         self.is_closed = False
 
     # Allocations.
 
-    def allocate(self, shape: Sequence[int], dtype: np.dtype, label: str, kind: str = "temporary") -> Allocation:
+    def allocate(self, shape: Sequence[int], dtype: np.dtype, label: str, kind: str = TEMPORARY) -> Allocation:
         """Counted, uninitialised bytes of the device that stay there until they are released.
 
         Raises `MemoryBudgetError` where no room can be made.
@@ -135,7 +129,7 @@ class Manager:
         slot.last_use = self.order.mark(self.device.compute)
         self.slots.retire(slot)
 
-    def reserve(self, nbytes: int, label: str, kind: str = "temporary") -> Reservation:
+    def reserve(self, nbytes: int, label: str, kind: str = TEMPORARY) -> Reservation:
         """Count bytes of the device that somebody else allocates, until they are released.
 
         Raises `MemoryBudgetError` where no room can be made.
@@ -163,7 +157,7 @@ class Manager:
         number: from at most so many states; None: the planner chooses; False: never. Computing again needs `recompute`.
         """
         if swap is True and len(self.accounts) == 1:
-            self.stats.fallbacks.append(f"{label}: swap_memory=True on a device without a second tier")
+            self.notes.fall_back(f"{label}: swap_memory=True on a device without a second tier")
         is_limited = self.accounts[0].limit is not None
         tiers = len(self.accounts)
         record = loop_record(next(self._loops), label, swap, checkpoint, recompute, tiers=tiers, is_limited=is_limited)
@@ -189,8 +183,7 @@ class Manager:
             with self.lock:
                 self.keeper.keep(loop, index, state, nbytes)
         with self.lock:
-            way, reason = self.planner.way(loop, index, self.accounts)
-            record = ChunkRecord(next(self._chunks), index, loop, way, reason)
+            record = ChunkRecord(next(self._chunks), index, loop, loop.way, loop.reason)
             loop.chunks.append(record)
             self.room.chunks[record.number] = record
             return Chunk(self, record)
@@ -202,7 +195,8 @@ class Manager:
             rows = shape[0] if shape else 1
             slots: list[Slot | None] = [None] * len(self.accounts)
             stored = Stored(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
-            slot = self.room.take(0, stored.nbytes, "blocks", label, chunk)
+            kind = BLOCKS if chunk.loop.may_leave else STAYING
+            slot = self.room.take(0, stored.nbytes, kind, label, chunk)
             self.mover.place(stored, slot)
             chunk.blocks.append(stored)
             return Block(self, stored, self.device.array(slot.piece, shape, dtype))
@@ -211,7 +205,7 @@ class Manager:
         """Bytes for a block that is being filled again; they are its own from the chunk's end on if `keep`."""
         with self.lock:
             self._enter()
-            kind = "blocks" if keep and stored.holders and not stored.is_anywhere else "temporary"
+            kind = BLOCKS if keep and stored.holders and not stored.is_anywhere else TEMPORARY
             nbytes = stored.full_nbytes
             slot = self.room.take(0, nbytes, kind, f"computing {stored.label} again", stored.chunk)
             return slot, self.device.array(slot.piece, stored.shape, stored.dtype)
@@ -238,9 +232,11 @@ class Manager:
                     chunk.nbytes += slot.nbytes
             self.planner.ran(chunk, seconds)
             self.notes.sealed(chunk)
-            self.keep_pace(written)
+            self.pace.keep(written)
             self.keeper.thin(chunk.loop)
             self._leave_early(chunk)
+            if not chunk.is_alive:
+                self.room.chunks.pop(chunk.number, None)  # nothing was pushed
 
     def written(self, chunk: ChunkRecord) -> Mark:
         """A mark after the computation that fills a chunk's blocks."""
@@ -249,23 +245,6 @@ class Manager:
             if slot is not None and slot.written is None:
                 self.notes.note(Fill(stored.number, slot.number))
         return self.order.mark(self.device.compute)
-
-    def keep_pace(self, issued: Mark) -> None:
-        """A chunk's computation was issued: wait until all but the last `AHEAD` are done."""
-        self._issued.append(issued)
-        while len(self._issued) > AHEAD:
-            first = self._issued.popleft()
-            self.order.wait(first)
-            if first.failure is not None:
-                self._settle()
-                raise raised(first.failure)
-
-    def _settle(self) -> None:
-        """After a failure: let all streams come to rest, so that the next call finds none of its traces."""
-        device = self.device
-        self.order.settle((device.compute, device.out, device.into, device.disk))
-        self._issued.clear()
-        self.reader.unconfirmed.clear()
 
     def _leave_early(self, sealed: ChunkRecord) -> None:
         """Start copies before the room is needed, and drop what a loop without a budget need not keep."""
@@ -284,11 +263,14 @@ class Manager:
         """A chunk is run again with more room; `Chunk.discard` calls it. Its entry state stays."""
         with self.lock:
             for stored in chunk.blocks:
-                stored.holders = 0
-                self.mover.free(stored)
-            self.room.chunks.pop(chunk.number, None)
-            if chunk in chunk.loop.chunks:
-                chunk.loop.chunks.remove(chunk)
+                if stored.holders:
+                    stored.holders = 0
+                    self.mover.free(stored)
+            self._leave_out(chunk)
+
+    def _leave_out(self, chunk: ChunkRecord) -> None:
+        self.room.chunks.pop(chunk.number, None)
+        chunk.loop.chunks[:] = [other for other in chunk.loop.chunks if other is not chunk]
 
     def finish(self, loop: LoopRecord) -> None:
         """A loop has run its last chunk; `LoopMemory.finish` calls it."""
@@ -296,11 +278,12 @@ class Manager:
             self._enter()
             loop.is_finished = True
             self.keeper.let_unneeded_go(loop)
+            self._end(loop)
 
     def abandon(self, loop: LoopRecord) -> None:
         """A loop's run has failed: nobody reads its blocks."""
         with self.lock:
-            self._settle()
+            self.pace.settle()
             for chunk in loop.chunks:
                 for stored in chunk.blocks:
                     stored.pins = 0
@@ -321,7 +304,7 @@ class Manager:
                 try:
                     array = self.reader.open(stored)
                 except Exception:
-                    self._settle()
+                    self.pace.settle()
                     raise
                 if array is not None:
                     return array
@@ -331,9 +314,9 @@ class Manager:
         """Wait for the copies that computation was put behind, and raise the first error among them."""
         with self.lock:
             try:
-                self.reader.synchronize()
+                self.pace.synchronize()
             except Exception:
-                self._settle()
+                self.pace.settle()
                 raise
 
     def close_block(self, stored: Stored) -> None:
@@ -389,6 +372,8 @@ class Manager:
                 lost.holders = 0
                 lost.pins = 0
                 self._release(lost)
+                if not lost.chunk.is_sealed:  # it held its blocks' handles: it is gone too
+                    self._leave_out(lost.chunk)
 
     def _release(self, stored: Stored) -> None:
         stored.pins = 0
@@ -399,8 +384,10 @@ class Manager:
         self.notes.ended(chunk)
         self.room.chunks.pop(chunk.number, None)
         self.keeper.let_unneeded_go(chunk.loop)
-        loop = chunk.loop
-        if chunk.index == 0 and loop.is_finished and not any(c.is_alive for c in loop.chunks):
+        self._end(chunk.loop)
+
+    def _end(self, loop: LoopRecord) -> None:
+        if loop.is_finished and not any(c.is_alive for c in loop.chunks):
             # What running again needs is let go now: the records know each other, so it would wait for the collector.
             loop.recompute = None
             self.planner.forget(loop)
@@ -433,6 +420,7 @@ class Manager:
         self._enter()
         for chunk in list(self.room.chunks.values()):
             self.abandon(chunk.loop)
+        self.keeper.close()
         for level in range(len(self.accounts)):
             for slot in self.slots.retired[level]:
                 for mark in slot.users:

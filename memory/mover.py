@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ctrlgrad.memory.actions import CopyOut, Drop, Evict, Fetch, Free, Lose, Place
 from ctrlgrad.memory.block import Stored
 from ctrlgrad.memory.chunk import ChunkRecord
-from ctrlgrad.memory.device import Device, Event
+from ctrlgrad.memory.device import Device, Event, Stream
 from ctrlgrad.memory.notes import Notes
 from ctrlgrad.memory.order import Mark, Order
-from ctrlgrad.memory.plan import CopyOut, Drop, Evict, Fetch, Free, Lose, Place
 from ctrlgrad.memory.slots import Slot, Slots
 from ctrlgrad.memory.statistics import Statistics
 
@@ -49,34 +49,26 @@ class Mover:
 
     def copy_out(self, stored: Stored, level: int, target: Slot) -> None:
         """Start the copy from a level to the next one away from the device."""
-        stream = self.device.out if level == 0 else self.device.disk
-        source = stored.slots[level]
-        assert source is not None and source.written is not None
-        self.order.follow(stream, source.written)
-        self.place(stored, target)
-        self._note(CopyOut(stored.number, source.number, target.number, stream.name))
-        self._copy(stored, source, target)
+        self._copy(stored, level, target, self.device.out if level == 0 else self.device.disk, CopyOut)
         self._statistics.copies_out += 1
         self._statistics.bytes_out += stored.nbytes
 
     def fetch(self, stored: Stored, level: int, target: Slot) -> None:
         """Start the copy from a level to the next one towards the device."""
-        stream = self.device.into if level == 1 else self.device.disk
-        source = stored.slots[level]
-        assert source is not None and source.written is not None
-        self.order.follow(stream, source.written)
-        if level == 1 and self.slots.vacated is not None:
-            self.order.follow(stream, self.slots.vacated)
-        self.place(stored, target)
-        self._note(Fetch(stored.number, source.number, target.number, stream.name))
-        self._copy(stored, source, target)
+        self._copy(stored, level, target, self.device.into if level == 1 else self.device.disk, Fetch)
         self._statistics.copies_in += 1
         self._statistics.bytes_in += stored.nbytes
 
-    def _copy(self, stored: Stored, source: Slot, target: Slot) -> None:
-        away = target.level > source.level
-        near = min(source.level, target.level)
-        stream = self.device.disk if near else (self.device.out if away else self.device.into)
+    def _copy(
+        self, stored: Stored, level: int, target: Slot, stream: Stream, action: type[CopyOut] | type[Fetch]
+    ) -> None:
+        source = stored.slots[level]
+        assert source is not None and source.written is not None
+        self.order.follow(stream, source.written)
+        if target.level == 0 and self.slots.vacated is not None:
+            self.order.follow(stream, self.slots.vacated)
+        self.place(stored, target)
+        self._note(action(stored.number, source.number, target.number, stream.name))
         begun = stream.record()
         self.device.copy(source.piece, target.piece, stored.nbytes, stream)
         mark = self.order.mark(stream)
@@ -109,7 +101,7 @@ class Mover:
         stored.slots[level] = None
         stored.failures.append(failure)
         self._statistics.failed_copies += 1
-        self._statistics.fallbacks.append(f"{stored.label}: a copy failed: {failure}")
+        self._notes.fall_back(f"{stored.label}: a copy failed: {failure}")
         self.slots.retire(slot)
         return failure
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ctrlgrad.memory.actions import Action
 from ctrlgrad.memory.block import Stored
 from ctrlgrad.memory.chunk import ChunkRecord
 from ctrlgrad.memory.device import Device, Event
 from ctrlgrad.memory.ledger import Account
-from ctrlgrad.memory.plan import UNDECIDED, Action, Give, KeepState, LetStateGo, Take
-from ctrlgrad.memory.records import BlockNote, BytesInUse, Computed, Copied, Phase, Recording, Stalled, Taken
+from ctrlgrad.memory.planning import UNDECIDED
+from ctrlgrad.memory.records import BlockNote, BytesInUse, Computed, Copied, FellBack, Phase, Recording, Stalled, Taken
 from ctrlgrad.memory.statistics import Statistics
 
 
@@ -33,24 +34,28 @@ class Notes:
     def record(self, recording: Recording | None) -> None:
         """Write to a recording from now on, or to none."""
         self._recording = recording
+        for account in self._accounts:
+            account.watch = None if recording is None else self._sample
         if recording is not None:
             recording.tiers[self._manager] = tuple((account.tier, account.limit) for account in self._accounts)
             recording.devices[self._manager] = self._device.name
+            for account in self._accounts:
+                self._sample(account)
 
     def note(self, action: Action) -> None:
         """Note an action before it is done; of bytes that are counted, after."""
-        if self._recording is None:
-            return
-        now = self._device.now()
-        self._recording.actions.append(Taken(now, self._manager, action))
-        if isinstance(action, Take | Give | KeepState | LetStateGo):
-            # The count changes right before or right after the note: the last sample of a time stands.
-            self._sample(now)
+        if self._recording is not None:
+            self._recording.actions.append(Taken(self._device.now(), self._manager, action))
 
-    def _sample(self, now: float) -> None:
+    def fall_back(self, text: str) -> None:
+        """Something had to be done otherwise than planned; the text says what, to which value, and why."""
+        self._statistics.fallbacks.append(text)
+        if self._recording is not None:
+            self._recording.fell_back.append(FellBack(self._device.now(), self._manager, text))
+
+    def _sample(self, account: Account) -> None:
         assert self._recording is not None
-        for account in self._accounts:
-            self._recording.in_use.append(BytesInUse(now, account.tier, account.used))
+        self._recording.in_use.append(BytesInUse(self._device.now(), self._manager, account.tier, account.used))
 
     def copied(self, stored: Stored, source: str, target: str, stream: str, begun: Event, ended: Event) -> None:
         """A copy was started."""

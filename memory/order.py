@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ctrlgrad.memory.actions import Action, Await, Signal
 from ctrlgrad.memory.device import Event, Stream
-from ctrlgrad.memory.plan import Action, Await, Signal
 
 
 @dataclass(eq=False, slots=True)

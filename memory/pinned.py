@@ -1,7 +1,7 @@
 """Pinned host memory, taken in slabs and cut here.
 
 CuPy's pool rounds every request for pinned memory up, to a power of two at worst, and pinning is slow; a slab is pinned
-once, with exactly its bytes.
+once, with exactly its bytes. Slabs count as a whole: all together they never pass the host budget.
 """
 
 from __future__ import annotations
@@ -47,17 +47,32 @@ class PinnedBytes:
 class PinnedTier:
     """Slabs of `slab_bytes`, or more where a piece is larger; a piece's handle is a part of one.
 
-    `cuda` is the module `cupy.cuda`; inside `current()` the device is the thread's current one.
+    `limit` is what all slabs may have together, None for no limit. `cuda` is the module `cupy.cuda`; inside `current()`
+    the device is the thread's current one; `let_go()` ends the hold that finished copies have on parts of slabs.
     """
 
     name = "host"
 
-    def __init__(self, cuda: Any, current: Callable[[], AbstractContextManager[None]], slab_bytes: int) -> None:
+    def __init__(
+        self,
+        cuda: Any,
+        current: Callable[[], AbstractContextManager[None]],
+        let_go: Callable[[], None],
+        slab_bytes: int,
+        limit: int | None,
+    ) -> None:
         self._cuda = cuda
         self._current = current
+        self._let_go = let_go
         self._slab_bytes = slab_bytes
+        self.limit = limit
         self._lock = threading.Lock()
         self.slabs: list[_Slab] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are pinned, in use or not."""
+        return sum(slab.array.nbytes for slab in self.slabs)
 
     def allocate(self, nbytes: int) -> Piece:
         with self._lock:
@@ -82,11 +97,11 @@ class PinnedTier:
             self.slabs.clear()
 
     def _grown(self, nbytes: int) -> _Slab:
-        """A slab more, or where that is refused, what the request needs."""
+        """A slab more, or where that is refused or passes the limit, what the request needs."""
         cuda = self._cuda
         free = FreeList()
         wanted = free.rounded(nbytes)
-        for size in sorted({max(wanted, self._slab_bytes), wanted}, reverse=True):
+        for size in sorted({max(wanted, min(self._slab_bytes, self._room(wanted))), wanted}, reverse=True):
             try:
                 with self._current():
                     memory = cuda.PinnedMemory(size, cuda.runtime.hostAllocPortable)
@@ -101,9 +116,26 @@ class PinnedTier:
         raise TierRefusedError(
             "the system refused pinned host memory",
             expected=f"{wanted} bytes",
-            got=f"{refused}; {sum(s.array.nbytes for s in self.slabs)} bytes are pinned",
+            got=f"{refused}; {self.nbytes} bytes are pinned",
             hint="lower the host budget, or raise the limit for locked memory (ulimit -l)",
         ) from refused
+
+    def _room(self, wanted: int) -> int:
+        """Bytes that a slab may have; slabs that are free as a whole go where they are too small and in the way."""
+        if self.limit is None:
+            return self._slab_bytes
+        if self.nbytes + wanted > self.limit:
+            self.slabs = [slab for slab in self.slabs if slab.free.nbytes < slab.array.nbytes]
+            self._let_go()
+        if self.nbytes + wanted > self.limit:
+            free = sum(slab.free.nbytes for slab in self.slabs)
+            raise TierRefusedError(
+                "the host budget is pinned and has no free part that is large enough",
+                expected=f"{wanted} bytes in one part",
+                got=f"{self.nbytes} of {self.limit} bytes pinned, of which {free} are free in smaller parts",
+                hint="a larger host budget: blocks lie in whole pages there, and not across two slabs",
+            )
+        return self.limit - self.nbytes
 
 
 __all__ = ["PinnedBytes", "PinnedTier"]

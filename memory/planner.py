@@ -1,22 +1,21 @@
 """Chooses which chunks are copied away and which are computed again, from measured times.
 
-The planner measures what a chunk takes to compute forward and backward and to copy out and in, keeps measuring while
-loops run, and spreads the chunks that are copied evenly, so that neither the link nor the computation waits long for
-the other. What the times mean for the choice is in `ctrlgrad.memory.planning`.
+Measured are seconds per byte: of forward and backward computation for the loops of one label together, of copies for
+each link. A new measurement counts for a quarter, so a link that slows down is noticed after a few copies. Which share
+of the chunks is best copied follows from the times, see `ctrlgrad.memory.planning`; the copied ones are spread evenly,
+so that neither the link nor the computation waits long for the other. Where the cores that compute make the copies too,
+nothing hides anything, and all chunks go the way that takes less of the cores. Until the times are known, chunks are
+copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord
 from ctrlgrad.memory.device import Device, Event
-from ctrlgrad.memory.forecast import Forecast, Setting, forecast
-from ctrlgrad.memory.ledger import Account
 from ctrlgrad.memory.mover import Transfer
-from ctrlgrad.memory.plan import UNDECIDED, Way
-from ctrlgrad.memory.planning import ChunkTimes, copied_share
+from ctrlgrad.memory.planning import ChunkTimes, Way, copied_share
 
 # What the backward pass of a chunk takes, in its forward times, until it has been measured.
 USUAL_BACKWARD = 2.0
@@ -44,39 +43,36 @@ class LoopTimes:
     backward: Rate = field(default_factory=Rate)
 
 
-class Planner:
-    """Measures, and decides for loops to which both ways are open. `share` sets the share instead of measuring it."""
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A chunk's backward pass: its loop's label, its bytes, and the events around it."""
 
-    def __init__(self, share: float | None = None) -> None:
-        self.share = share
-        # Copies are made by the cores that compute: nothing is hidden behind anything.
-        self.copies_take_cores = False
+    label: str
+    nbytes: int
+    begun: Event
+    ended: Event
+
+
+class Planner:
+    """Measures, and decides for loops to which both ways are open; see the module's docstring."""
+
+    def __init__(self, copies_take_cores: bool) -> None:
+        self.copies_take_cores = copies_take_cores
         # Seconds per byte of copies between levels.
         self.links: dict[tuple[int, int], Rate] = {}
         self.loops: dict[str, LoopTimes] = {}
         self._debts: dict[int, float] = {}
         self._decided: dict[tuple[int, int], Way] = {}
-        self._backward: list[tuple[str, int, Event, Event]] = []
+        # Backward passes whose times have not been taken in yet, the last 64 at most.
+        self._backward: list[_Pass] = []
         self._reading: tuple[ChunkRecord, Event] | None = None
 
     # Choices.
 
-    def way(self, loop: LoopRecord, index: int, accounts: Sequence[Account]) -> tuple[Way, str]:
-        """The way that a chunk is meant to take when it begins, and why."""
-        if loop.drops_eagerly:
-            return "recompute", "checkpoint was asked for"
-        if accounts[0].limit is None:
-            return "keep", "no device budget"
-        if loop.may_copy:
-            return "copy", UNDECIDED if loop.is_mixed else "swap_memory was asked for, or nothing else can be"
-        if loop.recompute is not None:
-            return "recompute", "checkpoint was asked for, or there is no tier to copy to"
-        return "keep", "swap_memory=False, or neither a second tier nor a way to run the loop again"
-
     def wants_state(self, label: str) -> bool:
         """Whether a loop to which both ways are open keeps a chunk's entry state."""
         times = self.times(label, 1)
-        return times is None or self._best_share(times) < 1 or self.share is not None
+        return times is None or self._best_share(times) < 1
 
     def decide(self, chunk: ChunkRecord) -> None:
         """A chunk that may go both ways is about to be copied: copy it, or let it be computed again instead."""
@@ -85,10 +81,10 @@ class Planner:
             return
         group = (loop.number, chunk.index // loop.states.distance)
         if group not in self._decided:
-            share = self._share(chunk)
-            if share is None:
+            times = self.times(loop.label, chunk.nbytes)
+            if times is None:
                 return
-            debt = self._debts.get(loop.number, 0.0) + share
+            debt = self._debts.get(loop.number, 0.0) + self._best_share(times)
             copies = debt >= 1 - 1e-9
             self._debts[loop.number] = debt - 1 if copies else debt
             self._decided[group] = "copy" if copies else "recompute"
@@ -98,12 +94,6 @@ class Planner:
             chunk.reason = f"{more if chunk.way == 'copy' else less} would take more of the processor"
         else:
             chunk.reason = "the link can hide its copy" if chunk.way == "copy" else "the link cannot hide its copy"
-
-    def _share(self, chunk: ChunkRecord) -> float | None:
-        if self.share is not None:
-            return self.share
-        times = self.times(chunk.loop.label, chunk.nbytes)
-        return None if times is None else self._best_share(times)
 
     def _best_share(self, times: ChunkTimes) -> float:
         if not self.copies_take_cores:
@@ -120,15 +110,6 @@ class Planner:
         forward = loop.forward.value
         backward = loop.backward.value if loop.backward.value is not None else USUAL_BACKWARD * forward
         return ChunkTimes(forward * nbytes, backward * nbytes, out * nbytes, (into or out) * nbytes)
-
-    def forecast(
-        self, label: str, chunks: int, chunk_bytes: int, state_bytes: int, device_bytes: int
-    ) -> Forecast | None:
-        """What a run of a loop would be like, from what was measured; None where that does not suffice."""
-        times = self.times(label, chunk_bytes)
-        if times is None:
-            return None
-        return forecast(Setting(chunks, chunk_bytes, state_bytes, device_bytes, times, self.share))
 
     def _link(self, source: int, target: int) -> float | None:
         rate = self.links.get((source, target))
@@ -152,7 +133,8 @@ class Planner:
         """A block was closed; with the last one of a chunk its backward pass ends."""
         if self._reading is None or self._reading[0] is not chunk or any(stored.pins for stored in chunk.blocks):
             return
-        self._backward.append((chunk.loop.label, chunk.nbytes, self._reading[1], device.compute.record()))
+        self._backward.append(_Pass(chunk.loop.label, chunk.nbytes, self._reading[1], device.compute.record()))
+        # On a device that takes no times none is ever taken in.
         del self._backward[:-64]
 
     def look(self, transfers: list[Transfer]) -> None:
@@ -167,12 +149,12 @@ class Planner:
                 link.observe((ended - begun) / transfer.nbytes)
         transfers[:] = unseen
         waiting = []
-        for label, nbytes, first, last in self._backward:
-            begun, ended = first.time, last.time
+        for passed in self._backward:
+            begun, ended = passed.begun.time, passed.ended.time
             if begun is None or ended is None:
-                waiting.append((label, nbytes, first, last))
-            elif nbytes:
-                self.loops.setdefault(label, LoopTimes()).backward.observe((ended - begun) / nbytes)
+                waiting.append(passed)
+            elif passed.nbytes:
+                self.loops.setdefault(passed.label, LoopTimes()).backward.observe((ended - begun) / passed.nbytes)
         self._backward = waiting
 
     def forget(self, loop: LoopRecord) -> None:

@@ -13,9 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ctrlgrad.memory.sizes import rounded_up
+
 # Arrays of fewer bytes are left to NumPy, which keeps small memory itself.
 LEAST_BYTES = 1 << 17
-# What the pool holds at most, buffers in use included; beyond it free ones are let go, the longest unused first.
+# While the pool holds more, buffers in use included, free ones are let go, the longest unused first. Those in use may
+# be more than that together.
 LIMIT_BYTES = 1 << 29
 
 
@@ -43,8 +46,13 @@ class BufferPool:
             buffer = self._take(nbytes)
             return buffer[:nbytes].view(dtype).reshape(shape)
 
+    def clear(self) -> None:
+        """Let go of all free buffers. Those in use stay, and are free later."""
+        with self._lock:
+            self._let_go(0)
+
     def _take(self, nbytes: int) -> np.ndarray:
-        size = _rounded(nbytes)
+        size = rounded_up(nbytes, _step(nbytes))
         for position in range(len(self._buffers)):
             if self._buffers[position].nbytes == size and _is_free(self._buffers, position):
                 buffer = self._buffers.pop(position)
@@ -52,24 +60,24 @@ class BufferPool:
         else:
             buffer = np.empty(size, np.uint8)
         self._buffers.append(buffer)
-        self._let_go()
+        # `buffer` here is a reference: the one that is about to be handed out is in use.
+        self._let_go(self.limit)
         return buffer
 
-    def _let_go(self) -> None:
-        """Drop free buffers while there are more bytes than the limit."""
+    def _let_go(self, limit: int) -> None:
+        """Drop free buffers while there are more bytes than a limit."""
         total = sum(b.nbytes for b in self._buffers)
         position = 0
-        while total > self.limit and position < len(self._buffers) - 1:
+        while total > limit and position < len(self._buffers):
             if _is_free(self._buffers, position):
                 total -= self._buffers.pop(position).nbytes
             else:
                 position += 1
 
 
-def _rounded(nbytes: int) -> int:
-    """Up to an eighth of the next lower power of two: then arrays of nearly one size share buffers."""
-    step = max(1 << (nbytes.bit_length() - 4), 4096)
-    return -(-nbytes // step) * step
+def _step(nbytes: int) -> int:
+    """An eighth of the next lower power of two: then arrays of nearly one size share buffers."""
+    return max(1 << (nbytes.bit_length() - 4), 4096)
 
 
 def _count(buffers: list[np.ndarray], position: int) -> int:

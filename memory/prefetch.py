@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ctrlgrad.errors import BlockLostError
 from ctrlgrad.memory.block import Stored
 from ctrlgrad.memory.chunk import ChunkRecord
-from ctrlgrad.memory.ledger import Account
+from ctrlgrad.memory.ledger import BLOCKS, STATES, Account
 from ctrlgrad.memory.planner import Planner
 from ctrlgrad.memory.planning import uncopied_bytes
 from ctrlgrad.memory.room import Room
@@ -60,7 +60,7 @@ class Prefetcher:
         for stored in chunk.blocks:
             if stored.slots[0] is None or stored.failures or any(slot is not None for slot in stored.slots[1:]):
                 continue
-            target = self._room.take_if_free(1, stored.nbytes, "blocks")
+            target = self._room.take_if_free(1, stored.nbytes, BLOCKS)
             if target is None:
                 return False
             self._mover.copy_out(stored, 0, target)
@@ -81,7 +81,7 @@ class Prefetcher:
         for stored in waiting:
             if total <= uncopied_bytes(limit, chunk_bytes):
                 break
-            target = self._room.take_if_free(2, stored.nbytes, "blocks")
+            target = self._room.take_if_free(2, stored.nbytes, BLOCKS)
             if target is None:
                 break
             self._mover.copy_out(stored, 1, target)
@@ -97,9 +97,9 @@ class Prefetcher:
         stored.pins += 1
         try:
             if len(stored.slots) > 2 and stored.slots[1] is None and stored.slots[2] is not None:
-                landing = self._room.take(1, stored.nbytes, "blocks", f"reading {stored.label}", stored.chunk)
+                landing = self._room.take(1, stored.nbytes, BLOCKS, f"reading {stored.label}", stored.chunk)
                 self._mover.fetch(stored, 2, landing)
-            slot = self._room.take(0, stored.nbytes, "blocks", f"reading {stored.label}", stored.chunk)
+            slot = self._room.take(0, stored.nbytes, BLOCKS, f"reading {stored.label}", stored.chunk)
             if stored.slots[1] is None:
                 self._room.slots.retire(slot)
                 raise BlockLostError(f"block {stored.label!r}: no tier has its bytes")
@@ -114,7 +114,9 @@ class Prefetcher:
         if account.limit is None:
             return
         self._room.slots.sweep(0)
-        free = account.limit - account.used - self._headroom()
+        # What all else had at its peak and has no more, it may need again; a block that had to make way for it would be
+        # fetched twice.
+        free = account.limit - account.used - account.below_peaks(BLOCKS, STATES)
         older = [chunk for chunk in self._room.chunks.values() if chunk.number <= current.number and chunk.is_sealed]
         # Chunks that are run again on the way need room one after the other.
         spare = 0
@@ -132,24 +134,15 @@ class Prefetcher:
             if free <= 0:
                 return
 
-    def _headroom(self) -> int:
-        """Bytes that temporaries may need again: what they had at their peak beyond what they have now."""
-        account = self._accounts[0]
-        return sum(
-            account.peaks[kind] - account.kinds[kind]
-            for kind in account.peaks
-            if kind not in ("blocks", "entry states")
-        )
-
     def _fetch_into_free(self, stored: Stored) -> bool:
         if len(stored.slots) > 2 and stored.slots[1] is None:
-            landing = self._room.take_if_free(1, stored.nbytes, "blocks")
+            landing = self._room.take_if_free(1, stored.nbytes, BLOCKS)
             if landing is None:
                 return False
             self._mover.fetch(stored, 2, landing)
         if not self._accounts[0].fits(stored.nbytes):
             return False
-        slot = self._room.take_if_free(0, stored.nbytes, "blocks")
+        slot = self._room.take_if_free(0, stored.nbytes, BLOCKS)
         if slot is None:
             return False
         self._mover.fetch(stored, 1, slot)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
+from ctrlgrad.memory.actions import Close, Open
 from ctrlgrad.memory.block import Stored
 from ctrlgrad.memory.failures import raised
 from ctrlgrad.memory.notes import Notes
-from ctrlgrad.memory.order import Mark
-from ctrlgrad.memory.plan import Close, Open
+from ctrlgrad.memory.pace import Pace
 from ctrlgrad.memory.planner import Planner
 from ctrlgrad.memory.prefetch import Prefetcher
 from ctrlgrad.memory.room import Room
 from ctrlgrad.memory.slots import Slot
-from ctrlgrad.memory.statistics import Statistics
 
 
 class Reader:
@@ -27,26 +25,23 @@ class Reader:
         prefetcher: Prefetcher,
         planner: Planner,
         notes: Notes,
-        statistics: Statistics,
-        keep_pace: Callable[[Mark], None],
+        pace: Pace,
     ) -> None:
         self._room, self._prefetcher, self._planner = room, prefetcher, planner
-        self._notes, self._statistics, self._keep_pace = notes, statistics, keep_pace
+        self._notes, self._pace = notes, pace
         self._mover, self._order, self._device = room.mover, room.order, room.mover.device
-        # Fetches that computation was put behind before the host knew whether they would succeed.
-        self.unconfirmed: list[Mark] = []
 
     def open(self, stored: Stored) -> Any:
         """A block's array, pinned; None where its chunk must be run again first."""
         self._notes.phase = "backward"
-        self.confirm()
+        self._pace.confirm()
         if not stored.holders:
             raise ExecutionError(f"block {stored.label!r}: opened after it was freed")
         slot = self._resident(stored) if stored.is_anywhere else None
         if slot is None:
             return None
         if self._planner.opened(stored.chunk, self._device):
-            self._keep_pace(self._order.mark(self._device.compute))
+            self._pace.keep(self._order.mark(self._device.compute))
         stored.pins += 1
         self._notes.note(Open(stored.number, slot.number))
         self._prefetcher.fetch_ahead(stored.chunk)
@@ -64,7 +59,7 @@ class Reader:
             self._forget_failed(stored)
             if not self._room.has_state(stored.chunk):
                 raise
-            self._statistics.fallbacks.append(f"{stored.label}: computed again, its copy was lost: {failure}")
+            self._notes.fall_back(f"{stored.label}: computed again, its copy was lost: {failure}")
             self._mover.drop(stored.chunk)
             return None
 
@@ -82,7 +77,7 @@ class Reader:
                     if written.failure is None:
                         raise
             if not self._order.is_done(written):
-                self.unconfirmed.append(written)
+                self._pace.rely_on(written)
         if written.failure is not None:
             raise raised(written.failure)
 
@@ -92,22 +87,6 @@ class Reader:
             if slot is not None and slot.written is not None:
                 self._order.wait(slot.written)
                 self._mover.check(stored, level)
-
-    def confirm(self) -> None:
-        """Raise the error of a copy that computation was put behind."""
-        waiting, self.unconfirmed = self.unconfirmed, []
-        for place, mark in enumerate(waiting):
-            if not self._order.is_done(mark):
-                self.unconfirmed.append(mark)
-            elif mark.failure is not None:
-                self.unconfirmed += waiting[place + 1 :]
-                raise raised(mark.failure)
-
-    def synchronize(self) -> None:
-        """Wait for the copies that computation was put behind; raise the first error among them."""
-        for mark in self.unconfirmed:
-            self._order.wait(mark)
-        self.confirm()
 
     def close(self, stored: Stored) -> None:
         """A reader has issued all that reads a block."""

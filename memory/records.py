@@ -1,4 +1,4 @@
-"""What happened, for the profile and for the checker: actions, computation, copies, stalls, bytes in use.
+"""What happened, for the profile and the checker: actions, computation, copies, stalls, fallbacks, bytes in use.
 
 A manager writes while it runs; read it after the context that made it has ended. Times are seconds on the device's
 clock; those that were never known (events without times) are None.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ctrlgrad.memory.actions import Action
 from ctrlgrad.memory.device import Event
-from ctrlgrad.memory.plan import Action
 
 Phase = Literal["forward", "backward"]
 
@@ -72,11 +72,21 @@ class Stalled(Slice):
 
 @dataclass(frozen=True, slots=True)
 class BytesInUse:
-    """Counted bytes of a tier from a time on."""
+    """Counted bytes of a manager's tier from a time on."""
 
     time: float
+    manager: int
     tier: str
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FellBack:
+    """A manager had to do otherwise than planned: what happened to which value, in words."""
+
+    time: float
+    manager: int
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +112,7 @@ class Recording:
     copied: list[Copied] = field(default_factory=list)
     stalled: list[Stalled] = field(default_factory=list)
     in_use: list[BytesInUse] = field(default_factory=list)
+    fell_back: list[FellBack] = field(default_factory=list)
     blocks: list[BlockNote] = field(default_factory=list)
     # By block: the way that its chunk took in the end, and why; a block that still lives has what `blocks` says.
     became: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -114,4 +125,15 @@ class Recording:
         return [taken.action for taken in self.actions if taken.manager == manager]
 
 
-__all__ = ["BlockNote", "BytesInUse", "Computed", "Copied", "Phase", "Recording", "Slice", "Stalled", "Taken"]
+__all__ = [
+    "BlockNote",
+    "BytesInUse",
+    "Computed",
+    "Copied",
+    "FellBack",
+    "Phase",
+    "Recording",
+    "Slice",
+    "Stalled",
+    "Taken",
+]

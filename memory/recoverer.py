@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ctrlgrad.errors import BlockLostError
+from ctrlgrad.memory.actions import Fill, Recompute
 from ctrlgrad.memory.block import Stored
 from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord, RepeatedChunk
-from ctrlgrad.memory.plan import Fill, Recompute
+from ctrlgrad.memory.ledger import BLOCKS, RUNNING, STATES
 from ctrlgrad.memory.recovery import Recovery, plan_recovery
 
 if TYPE_CHECKING:
     from ctrlgrad.memory.manager import Manager
-
-RUNNING = "running state"
 
 
 class Recoverer:
@@ -66,19 +65,15 @@ class Recoverer:
         return plan_recovery(length, largest, states.largest, room, places)
 
     def _fixed_bytes(self) -> int:
-        """Bytes of the device that will not leave it: all but blocks, what temporaries may take, blocks in use."""
+        """Bytes of the device that will not leave it: blocks in use, all that is no block, and what that may take."""
         manager = self._manager
         account = manager.accounts[0]
-        other = sum(
-            max(n, account.peaks[kind] if kind not in ("entry states", RUNNING) else n)
-            for kind, n in account.kinds.items()
-            if kind != "blocks"
-        )
+        other = account.used - account.kinds[BLOCKS] + account.below_peaks(BLOCKS, STATES, RUNNING)
         pinned = sum(
             stored.slots[0].nbytes
             for chunk in manager.room.chunks.values()
             for stored in chunk.blocks
-            if stored.slots[0] is not None and (stored.pins or not chunk.is_sealed)
+            if stored.slots[0] is not None and stored.slots[0].kind == BLOCKS and (stored.pins or not chunk.is_sealed)
         )
         return other + pinned
 
@@ -130,7 +125,7 @@ class Recoverer:
             else:
                 slot.last_use = written
                 manager.slots.retire(slot)
-        manager.keep_pace(written)
+        manager.pace.keep(written)
 
 
 __all__ = ["Recoverer"]

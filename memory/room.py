@@ -9,17 +9,17 @@ dropped though that was not planned. Only when nothing is left is the request re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 
 from ctrlgrad.errors import MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.block import Stored
 from ctrlgrad.memory.chunk import ChunkRecord
 from ctrlgrad.memory.failures import raised
-from ctrlgrad.memory.ledger import budget_error
+from ctrlgrad.memory.ledger import BLOCKS, budget_error
 from ctrlgrad.memory.mover import Mover
+from ctrlgrad.memory.notes import Notes
 from ctrlgrad.memory.order import Mark
+from ctrlgrad.memory.sizes import show_exactly
 from ctrlgrad.memory.slots import Slot
-from ctrlgrad.memory.statistics import Statistics
 
 HINTS = {
     0: "a larger device budget, shorter chunks, or swap_memory/checkpoint on the loops that push",
@@ -30,17 +30,17 @@ HINTS = {
 # How often a block is copied away in vain before its error reaches the caller.
 TRIES = 2
 
-Stalling = Callable[[str], AbstractContextManager[None]]
-
 
 class Room:
     """Takes slots, after making room for them."""
 
-    def __init__(self, mover: Mover, statistics: Statistics, stalling: Stalling) -> None:
+    def __init__(self, mover: Mover, notes: Notes) -> None:
         self.mover = mover
         self.slots, self.order = mover.slots, mover.order
         self.accounts = mover.slots.accounts
-        self._statistics, self._stalling = statistics, stalling
+        self._notes = notes
+        # By level: why the tier itself had no bytes when it was last asked.
+        self._refusals: dict[int, TierRefusedError] = {}
         # Chunks that hold bytes somewhere, by number: the oldest first.
         self.chunks: dict[int, ChunkRecord] = {}
         # The last resort: an entry state less, and more to compute. Set by what keeps the states.
@@ -54,28 +54,39 @@ class Room:
         while True:
             self.reserve(level, nbytes, what, keep)
             try:
-                return self.slots.take(level, nbytes, kind)
+                return self._take(level, nbytes, kind)
             except TierRefusedError as refused:
                 # Others use the tier too: it may be full before the budget is.
                 if not self._step(level, keep):
                     raise self._refused(level, nbytes, what, refused) from refused
 
+    def _take(self, level: int, nbytes: int, kind: str) -> Slot:
+        try:
+            slot = self.slots.take(level, nbytes, kind)
+        except TierRefusedError as refused:
+            self._refusals[level] = refused
+            raise
+        self._refusals.pop(level, None)
+        return slot
+
     def reserve(self, level: int, nbytes: int, what: str, keep: ChunkRecord | None = None) -> None:
         """See to it that the account has room for so many bytes."""
         account = self.accounts[level]
-        if account.limit is not None and nbytes > account.limit:
-            raise budget_error(self.accounts, level, nbytes, what, HINTS[level])
         while not account.fits(nbytes):
-            if not self._step(level, keep):
-                raise budget_error(self.accounts, level, nbytes, what, HINTS[level])
+            is_possible = account.limit is None or nbytes <= account.limit
+            if not (is_possible and self._step(level, keep)):
+                refused = self._refusals.values()
+                hint = "; ".join([HINTS[level], *(error.hint for error in refused if error.hint)])
+                raise budget_error(self.accounts, level, nbytes, what, hint, [error.problem for error in refused])
 
     def _refused(self, level: int, nbytes: int, what: str, refused: TierRefusedError) -> TierRefusedError:
+        account = self.accounts[level]
+        within = "" if account.limit is None else ", although its budget has room"
         return TierRefusedError(
-            f"memory: {what} was refused {nbytes} bytes of tier {self.accounts[level].tier!r} though the budget has "
-            f"room: {refused.problem}",
+            f"memory: {what} needs {show_exactly(nbytes)} of tier {account.tier!r}{within}: {refused.problem}",
             expected=refused.expected,
-            got="\n".join(a.show() for a in self.accounts),
-            hint="a smaller budget, so that blocks leave the tier before it is full; or more memory",
+            got="\n".join([*([refused.got] if refused.got else []), *(a.show() for a in self.accounts)]),
+            hint=refused.hint or "a smaller budget, so that blocks leave the tier before it is full; or more memory",
         )
 
     def _step(self, level: int, keep: ChunkRecord | None) -> bool:
@@ -166,7 +177,7 @@ class Room:
         return False
 
     def _wait_for(self, mark: Mark, cause: str) -> None:
-        with self._stalling(cause):
+        with self._notes.stalling(cause):
             self.order.wait(mark)
 
     def _start(self, level: int, keep: ChunkRecord | None) -> bool:
@@ -189,13 +200,14 @@ class Room:
         if any(slot is not None for slot in stored.slots[level + 1 :]):
             return False
         try:
-            target = self.take(level + 1, stored.nbytes, "blocks", f"the copy of {stored.label}", stored.chunk)
+            target = self.take(level + 1, stored.nbytes, BLOCKS, f"the copy of {stored.label}", stored.chunk)
         except (MemoryBudgetError, TierRefusedError) as error:
             if not self.recoverable(stored.chunk):
                 raise
             stored.chunk.way = "recompute"
-            stored.chunk.reason = f"no room in the next tier: {error.problem}"
-            self._statistics.fallbacks.append(f"{stored.label}: {stored.chunk.reason}")
+            cause = error.__cause__ if isinstance(error.__cause__, TierRefusedError) else error
+            stored.chunk.reason = f"no room in the next tier: {cause.problem}"
+            self._notes.fall_back(f"{stored.label}: {stored.chunk.reason}")
             return level == 0
         if stored.failures:
             # Work that is put on a stream before its errors have been seen fails with it.
@@ -209,7 +221,7 @@ class Room:
             if not (self.slots.sweep(level) or self._leave_now(level, None)):
                 return None
         try:
-            return self.slots.take(level, nbytes, kind)
+            return self._take(level, nbytes, kind)
         except TierRefusedError:
             return None
 
@@ -221,7 +233,7 @@ class Room:
             if self.recoverable(stored.chunk):
                 chunk = stored.chunk
                 chunk.way, chunk.reason = "recompute", "its copy was not possible"
-                self._statistics.fallbacks.append(f"{stored.label}: {chunk.reason}")
+                self._notes.fall_back(f"{stored.label}: {chunk.reason}")
                 self.mover.drop(chunk)
                 return True
         return False

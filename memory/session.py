@@ -18,13 +18,23 @@ from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.cpu import CpuDevice
 from ctrlgrad.memory.device import Device
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.pool import POOL
+from ctrlgrad.memory.profile import Profile
 from ctrlgrad.memory.records import Recording
 from ctrlgrad.memory.sizes import parse_size
-from ctrlgrad.memory.summary import Profile
+from ctrlgrad.memory.spill import check_folder
 
 Factory = Callable[[Budget], Device]
 
-_FACTORIES: dict[str, Factory] = {"cpu": lambda limits: CpuDevice(limits.disk)}
+
+def _cpu(limits: Budget) -> CpuDevice:
+    if limits.device is not None:
+        # Memory that calls outside of the session left to be used again is counted by nobody.
+        POOL.clear()
+    return CpuDevice(limits.disk)
+
+
+_FACTORIES: dict[str, Factory] = {"cpu": _cpu}
 _CURRENT: ContextVar[Session | None] = ContextVar("memory session", default=None)
 _RECORDING: ContextVar[Recording | None] = ContextVar("memory recording", default=None)
 
@@ -136,15 +146,15 @@ def budget(
     spill files. `devices` gives devices by name instead of those of this machine. A budget inside another one rules
     alone while it lasts. All memory and files are given back at the end.
 
-    Raises `UserInputError` for what is no size and for a folder that is not there.
+    Raises `UserInputError` for what is no size and for a folder that is not there or cannot be written.
 
     >>> with budget(device="64 MiB") as session:
     ...     session.budget.device
     67108864
     """
     limits = Budget(parse_size(device), parse_size(host), None if disk is None else os.fspath(disk))
-    if limits.disk is not None and not Path(limits.disk).is_dir():
-        raise UserInputError("memory: no such folder for spill files", got=repr(limits.disk), hint="make the folder")
+    if limits.disk is not None:
+        check_folder(Path(limits.disk))
     session = Session(limits, _RECORDING.get(), devices)
     token = _CURRENT.set(session)
     try:

@@ -86,6 +86,10 @@ class SimulatedEvent:
         self._clock.reach(self.moment)
         self.real.wait()
 
+    def join(self) -> None:
+        """Let the worker come by; the host's clock stays."""
+        self.real.join()
+
     @property
     def time(self) -> float | None:
         return self.moment if self._clock.now >= self.moment else None
@@ -144,7 +148,7 @@ class SimulatedStream:
             raise ProtocolError(f"stream {self.name!r}: waits for an event of another device: {event!r}")
         with self._clock.lock:
             self.free = max(self.free, event.moment)
-            self._put(event.real.join)
+            self._put(event.join)
 
     def close(self) -> None:
         self._worker.close()
@@ -248,6 +252,7 @@ class SimulatedDevice:
     """
 
     name = "simulated"
+    copies_take_cores = False
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them.
+"""Sizes of memory as people write them, and in whole pages and the like.
 
 >>> parse_size("64 MiB"), parse_size("2GiB"), parse_size(1000), parse_size(None)
 (67108864, 2147483648, 1000, None)
@@ -48,6 +48,15 @@ def parse_size(size: str | int | None) -> int | None:
     return nbytes
 
 
+def rounded_up(nbytes: int, granule: int) -> int:
+    """The next multiple of `granule`, at least one.
+
+    >>> rounded_up(4097, 4096), rounded_up(4096, 4096), rounded_up(0, 4096)
+    (8192, 4096, 4096)
+    """
+    return max(-(-nbytes // granule), 1) * granule
+
+
 def _no_size(size: object) -> UserInputError:
     return UserInputError(
         "memory: not a size",
@@ -66,4 +75,13 @@ def show_size(nbytes: int | None) -> str:
     return f"{nbytes} bytes"
 
 
-__all__ = ["parse_size", "show_size"]
+def show_exactly(nbytes: int) -> str:
+    """A number of bytes for people, and the number itself.
+
+    >>> show_exactly(2097152), show_exactly(80)
+    ('2.0 MiB (2097152 bytes)', '80 bytes')
+    """
+    return show_size(nbytes) + (f" ({nbytes} bytes)" if nbytes >= 1 << 10 else "")
+
+
+__all__ = ["parse_size", "rounded_up", "show_exactly", "show_size"]

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ctrlgrad.errors import TierRefusedError
+from ctrlgrad.memory.actions import Action, Give, Take
 from ctrlgrad.memory.device import Device, Piece
 from ctrlgrad.memory.ledger import Account
 from ctrlgrad.memory.order import Mark, Order
-from ctrlgrad.memory.plan import Action, Give, Take
 
 
 @dataclass(eq=False, slots=True)

@@ -37,6 +37,11 @@ STEP_BYTES = 64 << 20
 # With the process's number, a name that no other process ever had.
 STARTED = time.time_ns()
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# What no larger disk helps against.
+LIMITS = {
+    errno.EDQUOT: "free some of this user's space there, or give a folder on another disk as disk=...",
+    errno.EFBIG: "raise the limit on a file's size (ulimit -f, or the filesystem's own)",
+}
 
 _numbers = itertools.count()
 
@@ -111,6 +116,27 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
+def check_folder(directory: Path) -> None:
+    """Raise `UserInputError` where no spill file can be made in a folder."""
+    try:
+        found = os.stat(directory)
+    except OSError as cause:
+        raise _unusable(directory, cause.strerror) from cause
+    if not stat.S_ISDIR(found.st_mode):
+        raise _unusable(directory, "it is no folder")
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise _unusable(directory, "this user cannot write there")
+
+
+def _unusable(directory: Path, got: str | None) -> UserInputError:
+    return UserInputError(
+        f"memory: the folder for spill files cannot be used: {directory}",
+        expected="a folder that exists and can be written",
+        got=got,
+        hint="make it, or give another one as disk=...",
+    )
+
+
 def remove_leftovers(directory: Path) -> list[Path]:
     """Remove this user's spill files whose owners have died; answer which."""
     removed = []
@@ -156,12 +182,7 @@ class SpillFile:
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self.directory = Path(tempfile.gettempdir() if directory is None else directory)
-        if not self.directory.is_dir() or not os.access(self.directory, os.W_OK | os.X_OK):
-            raise UserInputError(
-                f"the folder for spilled blocks cannot be used: {self.directory}",
-                expected="a folder that exists and can be written",
-                hint="make it, or give another one as disk=...",
-            )
+        check_folder(self.directory)
         self.removed = remove_leftovers(self.directory)
         self._step = step_bytes
         self._piece = piece_bytes
@@ -248,7 +269,7 @@ class SpillFile:
         except OSError as cause:
             if cause.errno in FULL:
                 raise self._refusal(0, cause) from cause
-            raise UserInputError(f"a spill file cannot be made in {self.directory}: {cause.strerror}") from cause
+            raise _unusable(self.directory, cause.strerror) from cause
 
     def _descriptor(self) -> int:
         if self._file.descriptor is None:
@@ -278,10 +299,11 @@ class SpillFile:
     def _refusal(self, wanted: int, cause: OSError) -> TierRefusedError:
         disk = os.statvfs(self.directory)
         return TierRefusedError(
-            f"the disk is full: spill file {self.path or self.directory}: {cause.strerror}",
+            f"the {'file has its largest size' if cause.errno == errno.EFBIG else 'disk is full'}: "
+            f"spill file {self.path or self.directory}: {cause.strerror}",
             expected=f"{wanted} bytes more than the {self._size} that the file has",
             got=f"{disk.f_bavail * disk.f_frsize} free bytes on the disk",
-            hint="free some space, or give a folder on a larger disk as disk=...",
+            hint=LIMITS.get(cause.errno or 0, "free some space, or give a folder on a larger disk as disk=..."),
         )
 
     def _write(self, part: memoryview, offset: int) -> None:

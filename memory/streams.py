@@ -16,20 +16,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.memory.device import Event
 from ctrlgrad.memory.failures import raised
 
 Work = Callable[[], None]
-
-
-@runtime_checkable
-class Joinable(Protocol):
-    """An event for which another stream can wait without the host's having seen its error."""
-
-    def join(self) -> None: ...
 
 
 class WorkerEvent:
@@ -229,7 +221,7 @@ class WorkerStream:
 
     def wait(self, event: Event) -> None:
         """Work put here from now on runs after the event; where the event has failed, so has this stream."""
-        self.put(event.join if isinstance(event, Joinable) else event.wait)
+        self.put(event.join)
 
     def close(self) -> None:
         """Run what is queued, then end the thread. In a forked child, which has no such thread, nothing happens."""
@@ -271,5 +263,8 @@ class PassedEvent:
     def wait(self) -> None:
         """Nothing to wait for."""
 
+    def join(self) -> None:
+        """Nothing to wait for."""
 
-__all__ = ["HostStream", "Joinable", "PassedEvent", "Work", "WorkerEvent", "WorkerStream"]
+
+__all__ = ["HostStream", "PassedEvent", "Work", "WorkerEvent", "WorkerStream"]

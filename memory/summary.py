@@ -1,21 +1,20 @@
 """What a recording says, in numbers: bytes and rates of copies, what computation hid, stalls and why, peaks, values.
 
-`Profile` is what `ctrlgrad.memory.profile()` gives: the recording while it is being made, and its summary as text.
 Computation hides a copy for as long as both run. Without times (events of a device that takes none) only bytes are
 known, and the text says so.
 """
 
 from __future__ import annotations
 
-import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from ctrlgrad.memory.actions import Drop
 from ctrlgrad.memory.intervals import Interval, covered, on_top, union
-from ctrlgrad.memory.plan import Drop
 from ctrlgrad.memory.records import BlockNote, Copied, Phase, Recording, Slice, Stalled
 from ctrlgrad.memory.sizes import show_size
+from ctrlgrad.memory.usage import usages
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,14 @@ class Peak:
 
 
 @dataclass(frozen=True)
+class Fallback:
+    """Something was done otherwise than planned, so many times."""
+
+    text: str
+    times: int
+
+
+@dataclass(frozen=True)
 class Value:
     """A pushed value: how much of it there was, where it went, and why. `dropped` blocks were to be computed again."""
 
@@ -86,6 +93,7 @@ class Summary:
     recomputed_chunks: int
     routes: tuple[Route, ...]
     stalls: tuple[Stall, ...]
+    fallbacks: tuple[Fallback, ...]
     peaks: tuple[Peak, ...]
     values: tuple[Value, ...]
 
@@ -103,29 +111,6 @@ class Summary:
         return "\n".join(_lines(self))
 
 
-class Profile(Recording):
-    """What `ctrlgrad.memory.profile` gives: the recording, with its summary (also as `str`), trace and picture."""
-
-    def summary(self) -> Summary:
-        """The numbers so far."""
-        return summarize(self)
-
-    def write_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the timeline as JSON that https://ui.perfetto.dev and Chrome open."""
-        from ctrlgrad.memory.trace import write_trace  # which reads summaries
-
-        write_trace(self, Path(path))
-
-    def write_plot(self, path: str | os.PathLike[str]) -> None:
-        """Write a picture, PNG: bytes of each tier over time, what computed and what was copied. Needs matplotlib."""
-        from ctrlgrad.memory.plot import write_plot  # matplotlib takes long to import
-
-        write_plot(self, Path(path))
-
-    def __str__(self) -> str:
-        return str(self.summary())
-
-
 def summarize(recording: Recording) -> Summary:
     """The numbers of a recording."""
     computing = busy(recording)
@@ -140,7 +125,8 @@ def summarize(recording: Recording) -> Summary:
         recomputed_chunks=len(again),
         routes=tuple(_routes(recording, union(computing))),
         stalls=tuple(_stalls(recording.stalled)),
-        peaks=tuple(_peaks(recording)),
+        fallbacks=tuple(Fallback(text, n) for text, n in Counter(f.text for f in recording.fell_back).items()),
+        peaks=tuple(Peak(usage.name, usage.peak, usage.limit) for usage in usages(recording)),
         values=tuple(_values(recording)),
     )
 
@@ -194,12 +180,6 @@ def _stalls(stalled: Sequence[Stalled]) -> Iterator[Stall]:
     yield from sorted(found, key=lambda s: (s.phase != "forward", -(s.seconds or 0.0)))
 
 
-def _peaks(recording: Recording) -> Iterator[Peak]:
-    limits = {tier: limit for tiers in recording.tiers.values() for tier, limit in tiers}
-    for tier, limit in limits.items():
-        yield Peak(tier, max((u.nbytes for u in recording.in_use if u.tier == tier), default=0), limit)
-
-
 def _values(recording: Recording) -> Iterator[Value]:
     """By value and by what became of it, in the order in which they were first pushed."""
     out, back = _bytes_by_block(recording, away=True), _bytes_by_block(recording, away=False)
@@ -250,10 +230,17 @@ def show_seconds(seconds: float | None) -> str:
 
 
 def show_rate(rate: float | None) -> str:
-    """Bytes per second in powers of ten, as links are sold."""
+    """Bytes per second in powers of ten, as links are sold.
+
+    >>> show_rate(2.5e9), show_rate(3e5), show_rate(40.0), show_rate(None)
+    ('2.50 GB/s', '0.30 MB/s', '0.04 kB/s', '?')
+    """
     if rate is None:
         return "?"
-    return f"{rate / 1e9:.2f} GB/s" if rate >= 1e8 else f"{rate / 1e6:.2f} MB/s"
+    for unit, name in ((1e9, "GB/s"), (1e6, "MB/s")):
+        if rate >= unit / 10:
+            return f"{rate / unit:.2f} {name}"
+    return f"{rate / 1e3:.2f} kB/s"
 
 
 def show_peak(peak: Peak) -> str:
@@ -308,6 +295,7 @@ def _lines(summary: Summary) -> Iterator[str]:
         ("peak bytes", [f"{p.tier}: {show_peak(p)}" for p in summary.peaks]),
         ("copies", [_route(route) for route in summary.routes] or ["none"]),
         ("stalls", [_stall(stall) for stall in summary.stalls] or ["none"]),
+        ("otherwise than planned", [line for f in summary.fallbacks for line in _fallback(f)] or ["nothing"]),
         ("pushed values", [line for value in summary.values for line in _value(value)] or ["none"]),
     ):
         yield title
@@ -325,14 +313,20 @@ def _stall(stall: Stall) -> str:
     return f"{stall.phase}: {show_seconds(stall.seconds)} in {_counted(stall.times, 'wait')}: {stall.cause}"
 
 
+def _fallback(fallback: Fallback) -> Iterator[str]:
+    first, *rest = fallback.text.split("\n")
+    yield f"{_counted(fallback.times, 'time')}: {first}"
+    yield from (f"  {line.strip()}" for line in rest)
+
+
 def _value(value: Value) -> Iterator[str]:
     yield f"{value.label} in {value.loop}: {show_size(value.nbytes)} in {_counted(value.blocks, 'block')}"
     yield f"  {what_became(value)}"
 
 
 __all__ = [
+    "Fallback",
     "Peak",
-    "Profile",
     "Route",
     "Stall",
     "Summary",

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ctrlgrad.memory.actions import Open
 from ctrlgrad.memory.intervals import Interval, on_top
-from ctrlgrad.memory.plan import Open
 from ctrlgrad.memory.records import BlockNote, Computed, Copied, Phase, Recording
 from ctrlgrad.memory.summary import times
+from ctrlgrad.memory.usage import usages
 
 PROCESS = 1
 # Below this, times differ by rounding alone.
@@ -109,7 +110,9 @@ def _compute_parts(recording: Recording) -> list[tuple[Part, Computed | None]]:
             continue
         entry = recording.computed[interval.key]
         category = "recompute" if entry.again else entry.phase
-        details = {"loop": entry.loop, "chunk": entry.chunk, "phase": entry.phase, "again": entry.again}
+        details = {"phase": entry.phase, "again": entry.again}
+        if entry.loop:
+            details |= {"loop": entry.loop, "chunk": entry.chunk}
         found.append((Part("compute", interval.start, interval.end, entry.label, category, details), entry))
     return found
 
@@ -204,7 +207,7 @@ def trace(recording: Recording) -> dict[str, Any]:
     """The trace as JSON's types."""
     drawn = timeline(recording)
     clock = _Clock(drawn.start)
-    events = [*_names(recording), *_counters(recording, clock)]
+    events = [*_names(recording), *_counters(recording, clock), *_fallbacks(recording, clock)]
     for part in drawn.parts:
         start, end = clock.nanoseconds(part.start), clock.nanoseconds(part.end)
         events.append(
@@ -212,7 +215,7 @@ def trace(recording: Recording) -> dict[str, Any]:
         )
     for number, flow in enumerate(drawn.flows, start=1):
         events += _arrow(flow, number, clock)
-    limits = {tier: limit for tiers in recording.tiers.values() for tier, limit in tiers}
+    limits = {usage.key: usage.limit for usage in usages(recording)}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"limits": limits}}
 
 
@@ -244,27 +247,22 @@ def _names(recording: Recording) -> Iterator[dict[str, Any]]:
 
 
 def _counters(recording: Recording, clock: _Clock) -> Iterator[dict[str, Any]]:
-    for tier, samples in usage(recording).items():
-        for moment, nbytes in samples:
+    for usage in usages(recording):
+        for sample in usage.samples:
             yield {
                 "ph": "C",
                 "pid": PROCESS,
-                "name": f"{tier} bytes",
-                "ts": clock.nanoseconds(moment) / 1e3,
-                "args": {"bytes": nbytes},
+                "name": f"{usage.key} bytes",
+                "ts": clock.nanoseconds(sample.time) / 1e3,
+                "args": {"bytes": sample.nbytes},
             }
 
 
-def usage(recording: Recording) -> dict[str, list[tuple[float, int]]]:
-    """By tier: from which time on how many bytes were in use. Of samples of one time the last holds."""
-    found: dict[str, list[tuple[float, int]]] = {}
-    for used in recording.in_use:
-        samples = found.setdefault(used.tier, [])
-        if samples and samples[-1][0] == used.time:
-            samples.pop()
-        if not samples or samples[-1][1] != used.nbytes:
-            samples.append((used.time, used.nbytes))
-    return found
+def _fallbacks(recording: Recording, clock: _Clock) -> Iterator[dict[str, Any]]:
+    """A mark across the compute row wherever something was done otherwise than planned."""
+    for fell in recording.fell_back:
+        moment = clock.nanoseconds(fell.time)
+        yield _event("compute", "i", moment, name="otherwise than planned", s="t", args={"what": fell.text})
 
 
 def _arrow(flow: Flow, number: int, clock: _Clock) -> Iterator[dict[str, Any]]:
@@ -277,4 +275,4 @@ def _arrow(flow: Flow, number: int, clock: _Clock) -> Iterator[dict[str, Any]]:
         )
 
 
-__all__ = ["AWAY", "BACK", "ROWS", "Flow", "Part", "Stop", "Timeline", "timeline", "trace", "usage", "write_trace"]
+__all__ = ["AWAY", "BACK", "ROWS", "Flow", "Part", "Stop", "Timeline", "timeline", "trace", "write_trace"]

@@ -1,9 +1,10 @@
-"""Which ways the chunks of a loop may take, from what its user says of it."""
+"""Which ways the chunks of a loop may take, and which at first and why, from what its user says of it."""
 
 from __future__ import annotations
 
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.chunk import LoopRecord
+from ctrlgrad.memory.planning import UNDECIDED, Way
 from ctrlgrad.memory.recompute import Recompute
 from ctrlgrad.memory.states import States
 
@@ -31,14 +32,34 @@ def loop_record(
     is_free = checkpoint is None and swap is None
     may_recompute = recompute is not None and (wants_recompute or (is_free and is_limited))
     may_copy = tiers > 1 and swap is not False and not (wants_recompute and swap is None)
+    is_mixed = may_copy and may_recompute and is_limited
+    way: Way
+    if is_mixed:
+        way, reason = "copy", UNDECIDED
+    elif wants_recompute:
+        way, reason = "recompute", "checkpoint was asked for"
+    elif not is_limited:
+        way, reason = "keep", "no device budget"
+    elif may_recompute:
+        way, reason = "recompute", "there is no other tier"
+    elif may_copy and swap:
+        way, reason = "copy", "swap_memory=True"
+    elif may_copy:
+        way, reason = "copy", "checkpoint=False" if checkpoint is False else "the loop cannot be run again"
+    elif swap is False:
+        way, reason = "keep", "swap_memory=False, or only the chunk that pushes it reads it"
+    else:
+        way, reason = "keep", "there is no other tier, and the loop cannot be run again"
     return LoopRecord(
         number,
         label,
         may_copy,
         recompute if may_recompute else None,
         States(limit),
-        is_mixed=may_copy and may_recompute and is_limited,
+        is_mixed=is_mixed,
         drops_eagerly=wants_recompute and not is_limited,
+        way=way,
+        reason=reason,
     )
 
 

@@ -1,13 +1,15 @@
 """Flat dataflow graphs and traces drawn with matplotlib: what notebook 07 shows.
 
-Nodes stand in rows, each below all that it takes from; inside a row they are ordered so that edges are short. (With
-Graphviz installed, `ctrlgrad graph --lowered` draws the same graphs.)
+Nodes stand in rows, each below all that it takes from; inside a row they are ordered so that edges are short. An edge
+over several rows has a place of its own in each, so that it goes between nodes. (With Graphviz installed, `ctrlgrad
+graph --lowered` draws the same graphs.)
 """
 
 from __future__ import annotations
 
 import numpy as np
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.path import Path
 
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.graph import makers, takers
@@ -27,6 +29,8 @@ COLOURS = {
 }
 FRAME, EDGE, DEAD = "#eef2f8", "0.35", "0.75"
 WIDTH, HEIGHT, STEP = 1.2, 0.52, 1.4
+# What a device is drawn on.
+DEVICE = "#f8fafd"
 
 
 class Watcher(Recorder):
@@ -80,8 +84,8 @@ class Drawing:
     result, and leaves out the others.
     """
 
-    def __init__(self, graph, axes, *, dead=frozenset(), left=0.0, places=None):
-        self.graph, self.axes, self.dead, self.left = graph, axes, dead, left
+    def __init__(self, graph, axes, *, dead=frozenset(), places=None):
+        self.graph, self.axes, self.dead = graph, axes, dead
         self.names, self.made_by = Names(), makers(graph)
         for value in graph.inputs:
             self.names(value)
@@ -91,6 +95,8 @@ class Drawing:
         self.nodes = [node for node in graph.nodes if not self.is_constant(node)]
         used = {v for node in self.nodes for v in node.inputs} | set(graph.outputs)
         self.inputs = [v for v in graph.inputs if v in used]
+        # For an edge over several rows, by its ends: a key in `at` for each row between.
+        self.through = {}
         if places is None:
             self.place()
         else:
@@ -123,27 +129,45 @@ class Drawing:
                     yield self.key(value), node, value, "control"
 
     def place(self):
+        edges = list(self.edges())
+        before = {}
+        for a, b, _, kind in edges:
+            if kind != "back":
+                before.setdefault(b, []).append(a)
         rank = dict.fromkeys(self.inputs, 0)
-        forward = [(a, b) for a, b, _, kind in self.edges() if kind != "back"]
         for node in self.nodes:
-            rank[node] = 1 + max((rank[a] for a, b in forward if b is node), default=0)
+            rank[node] = 1 + max((rank[a] for a in before.get(node, ())), default=0)
+        near, ends = {}, dict(rank)
+        for a, b, _, kind in edges:
+            upper, lower = (b, a) if kind == "back" else (a, b)
+            chain = [("edge", a, b, row) for row in range(ends[upper] + 1, ends[lower])]
+            self.through[a, b, kind] = chain[::-1] if kind == "back" else chain
+            rank.update((key, key[-1]) for key in chain)
+            for one, other in zip([upper, *chain], [*chain, lower]):
+                near.setdefault(one, []).append(other)
+                near.setdefault(other, []).append(one)
         rows = {}
         for key, row in rank.items():
             rows.setdefault(row, []).append(key)
         at = {key: float(i) for row in rows.values() for i, key in enumerate(row)}
-        near = {}
-        for a, b in forward:
-            near.setdefault(a, []).append(b)
-            near.setdefault(b, []).append(a)
         for sweep in range(24):
             for row in sorted(rows, reverse=bool(sweep % 2)):
                 keys = rows[row]
                 wish = {k: np.mean([at[n] for n in near[k]]) if k in near else at[k] for k in keys}
-                keys.sort(key=lambda k: wish[k])
-                for k, x in zip(keys, _apart([wish[k] for k in keys])):
+                keys.sort(key=lambda k: wish[k] + self.side(k))
+                for k, x in zip(keys, _apart([wish[k] for k in keys], [room(k) for k in keys])):
                     at[k] = x
         least = min(at.values())
-        self.at = {k: (self.left + STEP * (x - least), -float(rank[k])) for k, x in at.items()}
+        self.at = {k: (STEP * (x - least), -float(rank[k])) for k, x in at.items()}
+
+    def side(self, key):
+        """A Send stands towards the device that it sends to, a Recv towards the one that it hears."""
+        other = getattr(key, "attrs", {}).get("to" if getattr(key, "op", "") == flat.SEND else "from")
+        return 0.0 if other is None else 100.0 if other > key.device else -100.0
+
+    def move(self, x, y):
+        """Move the whole drawing."""
+        self.at = {key: (a + x, b + y) for key, (a, b) in self.at.items()}
 
     # Drawing.
 
@@ -159,7 +183,7 @@ class Drawing:
             if self.key(value) not in self.at:
                 continue
             x, y = self.at[self.key(value)]
-            self.axes.annotate("return", (x, y - 0.27), (x, y - 0.75), ha="center", va="center", fontsize=7,
+            self.axes.annotate("return", (x, y - 0.26), (x, y - 0.57), ha="center", va="center", fontsize=7,
                                arrowprops={"arrowstyle": "<-", "color": EDGE, "lw": 0.8})
         self.axes.set_aspect("equal")
         self.axes.axis("off")
@@ -167,9 +191,9 @@ class Drawing:
         return self
 
     def fit(self):
-        """Room for the arrows back, which run outside of the nodes."""
+        """Room for boxes, frames and what is returned."""
         xs, ys = zip(*self.at.values())
-        self.axes.set_xlim(min(xs) - 1.6, max(xs) + 1.6)
+        self.axes.set_xlim(min(xs) - 1.1, max(xs) + 1.1)
         self.axes.set_ylim(min(ys) - 1.1, max(ys) + 0.6)
 
     def label(self, node):
@@ -211,44 +235,49 @@ class Drawing:
                        color="0.6" if dead else "black")
 
     def draw_edge(self, a, b, value, kind):
-        (x0, y0), (x1, y1) = self.at[a], self.at[b]
         dead = self.is_dead(a) or value in self.dead
-        look = {"color": DEAD if dead else EDGE, "linewidth": 0.9, "mutation_scale": 7, "arrowstyle": "-|>", "zorder": 2}
-        if kind == "back" and y0 == y1:
-            side = 1 if x1 > x0 else -1
-            start, end = (x0 + side * WIDTH / 2, y0), (x1 - side * WIDTH / 2, y1)
-            look |= {"linestyle": (0, (4, 2))}
-        elif kind == "back":
-            side = 1 if x0 >= x1 else -1
-            look |= {"linestyle": (0, (4, 2)), "connectionstyle": f"arc3,rad={0.35 * side}"}
-            start, end = (x0 + side * WIDTH / 2, y0), (x1 + side * WIDTH / 2, y1)
-        else:
-            down = 1 if y0 > y1 else -1
-            start, end = (x0, y0 - down * HEIGHT / 2), (x1, y1 + down * HEIGHT / 2)
-            if y0 == y1:
-                side = 1 if x1 > x0 else -1
-                start, end = (x0 + side * WIDTH / 2, y0), (x1 - side * WIDTH / 2, y1)
-            elif self.is_in_the_way(a, b):
-                start, end = (x0 - WIDTH / 2, y0), (x1 - WIDTH / 2, y1)
-                look |= {"connectionstyle": "arc3,rad=0.3"}
-            if kind == "control" or dead:
-                look |= {"linestyle": ":" if kind == "control" else "--"}
-        self.axes.add_patch(FancyArrowPatch(start, end, shrinkA=0, shrinkB=0, **look))
-        if getattr(a, "op", "") == flat.SWITCH and len(a.results) == 2 and kind == "data":
-            side = "FT"[a.results.index(value)]
-            self.axes.text(start[0] + 0.22 * (end[0] - start[0]), start[1] + 0.22 * (end[1] - start[1]) - 0.02, side,
-                           fontsize=7, ha="center", va="center", zorder=4, color=DEAD if dead else "tab:red",
+        look = {"color": DEAD if dead else EDGE, "linewidth": 0.9, "mutation_scale": 7, "arrowstyle": "-|>"}
+        look |= {"zorder": 2, "shrinkA": 0, "shrinkB": 0}
+        look["linestyle"] = {"control": ":", "back": (0, (4, 2))}.get(kind, "--" if dead else "-")
+        if kind == "control":
+            look["linewidth"] = 1.2
+        if kind == "back" and not self.through and abs(self.at[a][1] - self.at[b][1]) > 1:
+            # Where places were given: around the nodes between.
+            (x0, y0), (x1, y1) = self.at[a], self.at[b]
+            side = -WIDTH / 2 if x0 <= x1 else WIDTH / 2
+            look["connectionstyle"] = f"arc3,rad={0.35 if side > 0 else -0.35}"
+            self.axes.add_patch(FancyArrowPatch((x0 + side, y0), (x1 + side, y1), **look))
+            return
+        points = self.points(a, b, kind)
+        sideways = points[0][1] == points[-1][1] and len(points) == 2
+        path = Path(points) if sideways else _smooth(points)
+        self.axes.add_patch(FancyArrowPatch(path=path, **look))
+        if getattr(a, "op", "") == flat.SWITCH and len(a.results) == 2 and kind != "back":
+            (x0, y0), (x1, y1) = points[:2]
+            x, y = (x0 + 0.25 * (x1 - x0), y0) if sideways else (x0 + 0.35 * (x1 - x0), y0 + 0.42 * (y1 - y0))
+            self.axes.text(x, y, "FT"[a.results.index(value)], fontsize=7, ha="center", va="center", zorder=4,
+                           color=DEAD if dead else "tab:red",
                            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4})
 
-    def is_in_the_way(self, a, b):
-        """Whether a straight arrow would go through another node."""
+    def points(self, a, b, kind):
+        """Where an edge goes: from the border of a node, between others, to the border of another."""
         (x0, y0), (x1, y1) = self.at[a], self.at[b]
-        between = [(x, (y - y0) / (y1 - y0)) for x, y in self.at.values() if min(y0, y1) < y < max(y0, y1)]
-        return any(abs(x0 + part * (x1 - x0) - x) < 0.6 * WIDTH for x, part in between)
+        between = [self.at[key] for key in self.through.get((a, b, kind), ())]
+        if y0 == y1:
+            side = 1 if x1 > x0 else -1
+            return [(x0 + side * WIDTH / 2, y0), (x1 - side * WIDTH / 2, y1)]
+        down = 1 if y0 > y1 else -1
+        # Apart from the edge that goes the other way.
+        aside = 0.12 * WIDTH if kind == "back" else 0.0
+        first, last = (between[0][0], between[-1][0]) if between else (x1, x0)
+        start, end = x0 + (aside if first >= x0 else -aside), x1 + (aside if last >= x1 else -aside)
+        return [(start, y0 - down * HEIGHT / 2), *between, (end, y1 + down * HEIGHT / 2)]
 
     def draw_frames(self):
         for frame in sorted(self.frames.parent, key=lambda f: len(self.frames.path(f))):
-            inside = [self.at[n] for n in self.nodes if frame in self.frames.path(self.frame_of(n))]
+            held = {n for n in self.nodes if frame in self.frames.path(self.frame_of(n))}
+            edges = [key for (a, b, _), chain in self.through.items() if a in held and b in held for key in chain]
+            inside = [self.at[key] for key in (*held, *edges)]
             if inside:
                 xs, ys = [x for x, _ in inside], [y for _, y in inside]
                 corner = (min(xs) - 0.9, min(ys) - 0.5)
@@ -261,34 +290,58 @@ class Drawing:
         return str(node.attrs["frame"]) if node.op == flat.ENTER else self.frames.of_node.get(node, ROOT)
 
 
-def _apart(wishes):
-    """Places in the order given, one apart at least, near the wishes."""
+def room(key):
+    """How much of a row something takes."""
+    return 0.35 if isinstance(key, tuple) else 1.0
+
+
+def _apart(wishes, rooms):
+    """Places in the order given, each with its room, near the wishes."""
     placed = []
-    for wish in wishes:
-        placed.append(wish if not placed else max(wish, placed[-1] + 1.0))
+    for i, wish in enumerate(wishes):
+        placed.append(max(wish, placed[-1] + (rooms[i - 1] + rooms[i]) / 2) if placed else wish)
     shift = np.mean(np.array(wishes) - np.array(placed))
     return [x + shift for x in placed]
 
 
-def draw_parts(parts, axes, gap=1.6):
-    """The parts of a partition beside each other, with an arrow from each Send to its Recv."""
-    left, ends, drawings = 0.0, {}, []
+def _smooth(points):
+    """A curve through points that leaves and reaches each of them straight down, or up."""
+    corners, codes = [points[0]], [Path.MOVETO]
+    for (x0, y0), (x1, y1) in zip(points, points[1:]):
+        corners += [(x0, (y0 + y1) / 2), (x1, (y0 + y1) / 2), (x1, y1)]
+        codes += [Path.CURVE4] * 3
+    return Path(corners, codes)
+
+
+def draw_parts(parts, axes, gap=1.4):
+    """The devices of a partition beside each other, with an arrow from each Send to its Recv."""
+    left, ends, boxes = 0.0, {}, []
     for device, part in parts.items():
-        drawing = Drawing(part.graph, axes, left=left).draw()
-        drawings.append(drawing)
-        right = max(x for x, _ in drawing.at.values())
-        axes.text((left + right) / 2, 0.85, device, ha="center", fontsize=10, weight="bold")
+        drawing = Drawing(part.graph, axes)
+        for node in drawing.nodes:
+            sent = ends.get(node.attrs["edge"], {}).get(flat.SEND) if node.op == flat.RECV else None
+            if sent is not None:
+                # Level with what it hears.
+                drawing.move(0.0, min(0.0, sent[1] - drawing.at[node][1]))
+                break
+        drawing.move(left, 0.0)
         for node in drawing.nodes:
             if node.op in (flat.SEND, flat.RECV):
                 ends.setdefault(node.attrs["edge"], {})[node.op] = drawing.at[node]
-        left = right + WIDTH + gap
+        xs, ys = zip(*drawing.at.values())
+        boxes.append((device, min(xs) - 1.15, max(xs) + 1.15, min(ys) - 1.05, max(ys) + 0.95))
+        drawing.draw()
+        left = max(xs) + 2.3 + gap
+    for device, x0, x1, y0, y1 in boxes:
+        axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, facecolor=DEVICE, edgecolor="#7a8ba6", lw=0.8, zorder=-1))
+        axes.text(x0 + 0.15, y1 - 0.15, f"device {device}", va="top", fontsize=9, weight="bold", color="#5a6b86")
     for end in ends.values():
         (x0, y0), (x1, y1) = end[flat.SEND], end[flat.RECV]
         side = WIDTH / 2 if x1 > x0 else -WIDTH / 2
         axes.add_patch(FancyArrowPatch((x0 + side, y0), (x1 - side, y1), arrowstyle="-|>", mutation_scale=11, lw=1.8,
                                        color="#28a745", zorder=5, shrinkA=0, shrinkB=0))
-    axes.set_xlim(-1.6, left - gap + 1.0)
-    axes.set_ylim(min(y for d in drawings for _, y in d.at.values()) - 1.1, 1.2)
+    axes.set_xlim(min(b[1] for b in boxes) - 0.1, max(b[2] for b in boxes) + 0.1)
+    axes.set_ylim(min(b[3] for b in boxes) - 0.1, max(b[4] for b in boxes) + 0.1)
 
 
 def draw_trace(recorder, axes, is_shown, colours):

@@ -1,11 +1,13 @@
-"""Block stacks: what a stack is while a compiled loop works on it.
+"""Block stacks: what a stack is while a compiled loop works on it, and wherever a memory manager moves its rows.
 
 A stack is a list of blocks; a block is one contiguous array `[capacity, *element]` of which the first `count` rows
 are in use. A compiled loop appends a block per chunk that it runs, and takes rows from the last block; the rows are
-written and read in place, between `open` and `close` of the block.
+written and read in place, between `open` and `close` of the block. Interpreted code pushes and pops single rows: pushed
+rows go into a block that grows, the tail; popped ones come from the last block, which stays open in between.
 
 Invariants: no block but the last may be empty; the array of a block that another stack also holds is never
-written to (`BlockStack.copy` marks both stacks as sharing); rows at and above `count` mean nothing.
+written to (`BlockStack.copy` marks both stacks as sharing, and a tail takes no more rows once it is opened or shared);
+rows at and above `count` mean nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.stacks.storage import UNLIMITED, Blocks, Resident, Storage, Supply
+from ctrlgrad.stacks.storage import UNLIMITED, Blocks, Resident, Storage, Supply, Tail, Tails
 
 
 @dataclass(slots=True)
@@ -25,6 +27,11 @@ class Block:
 
     storage: Storage
     count: int
+    # The most rows that were in use.
+    most: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.most = self.count
 
     def open(self) -> np.ndarray:
         """The rows in use, until `close`."""
@@ -50,6 +57,12 @@ class BlockStack:
     # not from its own chunk.
     supply: Supply = UNLIMITED
     pushing: Blocks | None = None
+    # Where single rows that are pushed get their blocks, and the block on top while it takes more.
+    tails: Tails | None = None
+    tail: Tail | None = None
+    # The block that rows are popped from, and its rows, open.
+    popping: Block | None = None
+    popped_from: np.ndarray | None = None
 
     def __len__(self) -> int:
         return sum(block.count for block in self.blocks)
@@ -71,10 +84,13 @@ class BlockStack:
         for block in self.blocks:
             block.storage.share()
         blocks = [Block(block.storage, block.count) for block in self.blocks]
-        return BlockStack(self.dtype, self.shape, blocks, True, self.written, self.supply, self.pushing)
+        return BlockStack(self.dtype, self.shape, blocks, True, self.written, self.supply, self.pushing, self.tails)
 
     def append(self, storage: Storage, count: int) -> None:
         """Take over memory of which `count` rows were filled."""
+        if self.tail is not None:
+            self.tail.settle()
+            self.tail = None
         if count:
             self.blocks.append(Block(storage, count))
         else:
@@ -90,6 +106,66 @@ class BlockStack:
             if not last.count:
                 self.blocks.pop()
                 last.storage.free()
+
+    # Single rows.
+
+    def push(self, row: Any) -> None:
+        """Put a row of the stack's shape on top; it is copied. Only where `tails` is set."""
+        if self.tail is None or not self.tail.put(row):
+            self._begin_tail(row).put(row)
+        last = self.blocks[-1]
+        last.count += 1
+        last.most = max(last.most, last.count)
+
+    def _begin_tail(self, row: Any) -> Tail:
+        """Another block on top, which takes rows like this one."""
+        assert self.tails is not None
+        self._stop_popping()
+        below = self.blocks[-1] if self.blocks else None
+        tail = self.tail = self.tails.tail(row, 0 if below is None else below.most)
+        taken = 0
+        # A block most of whose rows were popped would hold all their bytes: what is left of it goes with the new ones.
+        if below is not None and 2 * below.count <= min(below.most, tail.capacity):
+            taken = sum([tail.put(row) for row in below.open()])
+            below.close()
+            # All rows of a block are alike: the tail takes all of them, or none.
+            self.drop(taken)
+        self.blocks.append(Block(tail, taken))
+        return tail
+
+    def pop(self) -> Any:
+        """Take the last row off; a copy. The block that it lies in stays open for the next ones."""
+        last = self.blocks[-1]
+        if self.popping is not last:
+            self._stop_popping()
+            self.popped_from = last.open()
+            self.popping = last
+        assert self.popped_from is not None
+        row = _copied(self.popped_from[last.count - 1])
+        if last.count == 1:
+            self._stop_popping()
+        self.drop(1)
+        return row
+
+    def _stop_popping(self) -> None:
+        popping, self.popping, self.popped_from = self.popping, None, None
+        if popping is not None:
+            popping.close()
+
+    def row(self, index: int) -> Any:
+        """A copy of the row at an index from 0; None for a slot never written."""
+        if self.written is not None and not self.written[index]:
+            return None
+        end = len(self)
+        for block in reversed(self.blocks):
+            end -= block.count
+            if index >= end:
+                found = _copied(block.open()[index - end])
+                block.close()
+                return found
+        raise IndexError(index)
+
+    # Many rows.
 
     def last(self, count: int) -> Block:
         """A block of the last rows, `count` or more of them where there are as many.
@@ -128,12 +204,11 @@ class BlockStack:
     def whole(self, room: int) -> Storage:
         """All rows in memory that may be written to, with room for `room` rows at least."""
         count = len(self)
+        # Rows in blocks of a memory manager are not written to again: there may be copies of them elsewhere.
         if len(self.blocks) == 1 and not self.shared:
-            storage = self.blocks[0].storage
-            found = len(storage.open())
-            storage.close()
-            if found >= room:
-                return storage
+            lies = self.blocks[0].storage
+            if isinstance(lies, Resident) and len(lies.array) >= room:
+                return lies
         # Twice as much as is asked for: then copying costs what the rows cost.
         storage = self._gathered(self.blocks, max(2 * room, count))
         self.blocks = [Block(storage, count)] if count else []
@@ -160,6 +235,11 @@ class BlockStack:
         """All rows as the reference engine has them: a list of arrays, None for a slot never written."""
         marks = self.written
         return [np.array(row) if marks is None or marks[i] else None for i, row in enumerate(self)]
+
+
+def _copied(row: Any) -> Any:
+    """A copy in the same order of axes: sums and products over it have the same bits."""
+    return row.copy(order="K") if row.ndim else row
 
 
 def from_rows(dtype: np.dtype, shape: tuple[int, ...], rows: Sequence[Any], supply: Supply = UNLIMITED) -> BlockStack:

@@ -38,6 +38,25 @@ class Blocks(Protocol):
         """Memory for values that the backward pass takes back, the last first."""
 
 
+class Tail(Storage, Protocol):
+    """A storage that rows are put into one by one, until it is full or somebody opens or shares it."""
+
+    capacity: int
+
+    def put(self, row: Any) -> bool:
+        """Write the next row; False where no more are taken, or none like this one."""
+
+    def settle(self) -> None:
+        """No more rows are taken."""
+
+
+class Tails(Protocol):
+    """Where a stack gets the storages for rows that are pushed one by one."""
+
+    def tail(self, row: Any, before: int) -> Tail:
+        """An empty storage for rows like this one; `before` is how many the one below it took, 0 without one."""
+
+
 class Supply(Protocol):
     """Where all other arrays of a loop come from."""
 
@@ -79,4 +98,4 @@ class Unlimited:
 
 UNLIMITED: Supply = Unlimited()
 
-__all__ = ["UNLIMITED", "Blocks", "Resident", "Storage", "Supply", "Unlimited"]
+__all__ = ["UNLIMITED", "Blocks", "Resident", "Storage", "Supply", "Tail", "Tails", "Unlimited"]

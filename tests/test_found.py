@@ -1,8 +1,11 @@
 """Wrong results that were found once, each under its name."""
 
 import numpy as np
+import pytest
 
 import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.errors import ShapeError
 
 
 def test_a_pullback_does_not_see_later_changes_of_outputs_and_inputs() -> None:
@@ -35,3 +38,33 @@ def test_a_rule_may_call_its_own_function() -> None:
     f.defvjp(lambda x: (f(x), np.cos(x)), lambda cosine, ct: (ct * cosine,))
     np.testing.assert_allclose(cg.grad(f)(1.0), np.cos(1.0))
     np.testing.assert_allclose(cg.grad(cg.grad(f))(1.0), -np.sin(1.0))
+
+
+def test_updates_of_a_scalar_run_in_machine_code() -> None:
+    """Whatever the key, the part that is updated is the whole number."""
+
+    def f(x):
+        def body(i, c):
+            c = cnp.at(c)[...].set(np.sin(c) * x)
+            c = cnp.at(c)[None].add(np.ones(1) * i)
+            return cnp.at(c)[()].multiply(1.0 + 0.1 * x)
+
+        return cg.fori_loop(0, 3, body, 2.0 * x)
+
+    def plain(x):
+        y = 2.0 * x
+        for i in range(3):
+            y = (np.sin(y) * x + i) * (1.0 + 0.1 * x)
+        return y
+
+    slope = (plain(0.5 + 1e-6) - plain(0.5 - 1e-6)) / 2e-6
+    for engine in ("reference", "native"):
+        np.testing.assert_allclose(cg.function(f, engine=engine)(0.5), plain(0.5), rtol=1e-14)
+        np.testing.assert_allclose(cg.function(cg.grad(f), engine=engine)(0.5), slope, rtol=1e-8)
+    np.testing.assert_allclose(f(0.5), plain(0.5), rtol=1e-14)
+    given = np.array(3.0)
+    changed = cnp.at(np.array(1.0))[()].set(given)
+    given += 1.0
+    assert changed == 3.0
+    with pytest.raises(ShapeError, match="the value does not fit"):
+        cg.function(lambda x: cnp.at(x)[None].set(np.ones(3)))(1.0)

@@ -86,6 +86,8 @@ def _layers(engine: str, tiny: bool) -> Case:
         _entry("one device", "layers", size=size, devices=1),
         _entry("two devices, window 32", "layers", goal, size=size, devices=2, window=32),
         _entry("two devices, window 1", "layers", size=size, devices=2, window=1),
+        _entry("one device, native pieces", "layers", size=size, devices=1, pieces="native"),
+        _entry("two devices, native pieces", "layers", size=size, devices=2, pieces="native"),
         _entry("one device, products on all cores", "layers", size=size, devices=1, single=False),
         _entry(f"{engine} engine, one core", "layers", size=size, devices=1, engine=engine),
     )
@@ -100,6 +102,14 @@ def _learning(engine: str, tiny: bool) -> Case:
         _entry(f"in graph, {engine} engine", "learning", way="in graph", engine=engine, **more),
         _entry("from Python", "learning", Goal("ratio", "at least", 1.5), way="from Python", engine=engine, **more),
         _entry("in graph, dataflow engine", "learning", way="in graph", engine="dataflow", **more),
+        _entry(
+            "in graph, dataflow engine, loops whole",
+            "learning",
+            way="in graph",
+            engine="dataflow",
+            loops="whole",
+            **more,
+        ),
     )
     title = "deep Q-learning with the whole loop in the graph, and driven from Python: the same rewards"
     # Rewards are 0 and 1: the same to the bit, or not at all.

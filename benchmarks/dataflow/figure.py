@@ -93,10 +93,11 @@ def _unrolling(axes: Axes, cases: Cases) -> None:
     axes.legend(frameon=False, fontsize=8, loc="upper right")
 
 
-def _bars(axes: Axes, costs: Mapping[str, float], colours: Sequence[str], what: str) -> None:
+def _bars(axes: Axes, costs: Mapping[str, float], colour: Callable[[str], str], what: str) -> None:
+    """A bar per entry, in the colour of its label: the same one whichever others were measured."""
     labels = [label.replace(", ", "\n") for label in costs]
     rates = [1 / cost for cost in costs.values()]
-    drawn = axes.barh(labels, rates, color=colours[: len(labels)], height=0.6)
+    drawn = axes.barh(labels, rates, color=[colour(label) for label in costs], height=0.6)
     axes.bar_label(drawn, [f"{rate:,.3g}" if rate < 100 else f"{rate:,.0f}" for rate in rates], padding=3, fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.2 * max(rates))
@@ -104,12 +105,21 @@ def _bars(axes: Axes, costs: Mapping[str, float], colours: Sequence[str], what: 
     axes.tick_params(axis="y", labelsize=8)
 
 
+def _layers_colour(label: str) -> str:
+    """What is compared: one device and two; the rest says how they are to be read."""
+    return ORANGE if label == "one device" else BLUE if label.startswith("two devices") else GRAY
+
+
 def _layers(axes: Axes, cases: Cases) -> None:
-    _bars(axes, _costs(cases, "dataflow-layers"), (ORANGE, BLUE, BLUE, GRAY, GRAY), "training steps a second")
+    _bars(axes, _costs(cases, "dataflow-layers"), _layers_colour, "training steps a second")
+
+
+def _learning_colour(label: str) -> str:
+    return ORANGE if label == "from Python" else GRAY if "dataflow engine" in label else BLUE
 
 
 def _learning(axes: Axes, cases: Cases) -> None:
-    _bars(axes, _costs(cases, "dataflow-learning"), (BLUE, ORANGE, GRAY), "steps a second")
+    _bars(axes, _costs(cases, "dataflow-learning"), _learning_colour, "steps a second")
 
 
 Panel = tuple[str, tuple[str, ...], Callable[[Axes, Cases], None]]

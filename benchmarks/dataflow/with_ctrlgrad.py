@@ -86,20 +86,26 @@ def pipeline(n: int, width: int, window: int, latency: float | None = None) -> P
 
 
 def layers(
-    size: Sequence[int], devices: int, window: int = 32, engine: str = "dataflow", single: bool = True
+    size: Sequence[int],
+    devices: int,
+    window: int = 32,
+    engine: str = "dataflow",
+    single: bool = True,
+    pieces: str = "reference",
 ) -> Program:
-    """A training step of a two-layer LSTM for a size (T, batch, input, hidden), with a layer on each of two devices.
+    """A training step of a two-layer LSTM for a size (T, batch, input, hidden), on one device or on two.
 
-    `single`: products of one thread.
+    `single`: products of one thread. `pieces`: what runs a cluster.
     """
     _, batch, inputs, hidden = size
+    place = _place(devices)
 
     def loss(params: Any, xs: Any) -> Any:
         def body(carry: Any) -> Any:
             t, below, above, total = carry
-            with _on(0, devices):
+            with place(0):
                 below = lstm_separate(params[0], xs[t], below)
-            with _on(1, devices):
+            with place(1):
                 above = lstm_separate(params[1], below[0], above)
                 total = total + cnp.sum(above[0] * above[0])
             return t + 1, below, above, total
@@ -115,7 +121,7 @@ def layers(
 
     def step() -> Any:
         with ExitStack() as stack:
-            stack.enter_context(dataflow.settings(parallel_iterations=window))
+            stack.enter_context(dataflow.settings(parallel_iterations=window, pieces=pieces))
             if single:
                 stack.enter_context(single_threaded_products())
             return run(params, xs)
@@ -123,8 +129,13 @@ def layers(
     return Program(step, _layers_read)
 
 
-def _on(layer: int, devices: int) -> AbstractContextManager[None]:
-    return cg.device(f"cpu:{layer}") if devices == 2 else nullcontext()
+def _place(devices: int) -> Callable[[int], AbstractContextManager[None]]:
+    """Where a layer is."""
+    if devices == 1:
+        return lambda layer: nullcontext()
+    if devices == 2:
+        return lambda layer: cg.device(f"cpu:{layer}")
+    raise ValueError(f"two layers are on one device or on two, not on {devices}")
 
 
 def _layers_read(result: Any) -> dict[str, np.ndarray]:
@@ -136,8 +147,18 @@ def _layers_read(result: Any) -> dict[str, np.ndarray]:
 WAYS: Mapping[str, Callable[..., Any]] = {"in graph": in_graph, "from Python": from_python}
 
 
-def learning(steps: int, warmup: int, way: str, engine: str = "auto") -> Program:
-    """Deep Q-learning for so many steps, of which the first ones only fill the memory."""
+def learning(steps: int, warmup: int, way: str, engine: str = "auto", loops: str | None = None) -> Program:
+    """Deep Q-learning for so many steps, of which the first ones only fill the memory.
+
+    `loops`: the setting of the dataflow engine for loops that are on one device.
+    """
+    if loops is not None and engine != "dataflow":
+        raise ValueError(f"loops={loops!r} is a setting of the dataflow engine, not of {engine!r}")
     task = Task(steps=steps, warmup=warmup)
     run, key, params = WAYS[way](task, engine), cg.random.key(7), first_params(0, task.hidden)
-    return Program(step=lambda: run(key, params), read=lambda result: {"rewards": result[0]})
+
+    def step() -> Any:
+        with dataflow.settings(loops=loops) if loops else nullcontext():
+            return run(key, params)
+
+    return Program(step, read=lambda result: {"rewards": result[0]})

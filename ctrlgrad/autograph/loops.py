@@ -15,9 +15,9 @@ from ctrlgrad.autograph.truth import is_traced, truth
 from ctrlgrad.autograph.undefined import is_flag
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
-from ctrlgrad.frontend.control import LoopOptions, emit_while
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
 from ctrlgrad.ir import INDEX, Builder, Graph
 from ctrlgrad.source import here
 
@@ -79,7 +79,7 @@ def stage(
         start: list[Any] = [np.int64(0)] if counts else []
         for s in _in_order(slots):
             start += s.operands()
-        results = emit_while(cond_graph, body_graph, start, LoopOptions(), place.source)
+        results = emit_while(cond_graph, body_graph, start, LoopOptions(name=place.construct.strip("`")), place.source)
         if counts:
             del results[0]
         after = {s.name: s.leave(results) for s in _in_order(slots)}

@@ -16,7 +16,7 @@ import numpy as np
 from ctrlgrad.batching.lanes import Batched, Guard, Lane, Ragged, choose_rows
 from ctrlgrad.batching.lineage import origin
 from ctrlgrad.batching.ragged import merged
-from ctrlgrad.batching.regions import RAGGED, ROWS, arriving, guard_of, guarded, kind_of, leaving, taking_part
+from ctrlgrad.batching.regions import RAGGED, ROWS, arriving, guard_of, guarded, joined_kind, leaving, taking_part
 from ctrlgrad.batching.stacks import as_ragged, choose, new_ragged, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.batching.walk import Walk
@@ -34,7 +34,7 @@ def _cond(walk: Walk, node: Node) -> Sequence[Lane]:
         entered = {v: walk.lanes[o] for v, o in zip(region.inputs, operands, strict=True)}
         walks.append(Walk(Builder(walk.builder, region.name), walk.rows, entered))
         outputs.append(walks[-1].run(region))
-    kinds = [max(map(kind_of, lanes)) for lanes in zip(*outputs, strict=True)]
+    kinds = [joined_kind(lanes) for lanes in zip(*outputs, strict=True)]
     guards = [_common_guard(lanes) for lanes in zip(*outputs, strict=True)]
     types = [v.type for v in node.results]
     regions = []

@@ -138,11 +138,16 @@ class Batched:
 
 @dataclass(eq=False)
 class Uniform:
-    """A stack with batched elements; with a guard, they hold every row's own."""
+    """A stack with batched elements; with a guard, they hold every row's own.
+
+    `marked`: each slot knows whether it was written. One that was made of a stack that all rows shared does not: its
+    slots all count as written.
+    """
 
     builder: Builder
     value: Value
     guard: Guard | None = None
+    marked: bool = False
     made: dict[str, Lane] = field(default_factory=dict, repr=False)
 
     @property

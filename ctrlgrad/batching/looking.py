@@ -16,7 +16,7 @@ def _identity(walk: Walk, node: Node) -> Sequence[Lane]:
     lane = walk.lanes[node.operands[0]]
     builder = walk.builder
     if isinstance(lane, Uniform):
-        return [Uniform(builder, builder.emit(node.op, [lane.value], node.attrs), lane.guard)]
+        return [Uniform(builder, builder.emit(node.op, [lane.value], node.attrs), lane.guard, lane.marked)]
     if isinstance(lane, Ragged):
         same = builder.emit(node.op, [lane.buffer], node.attrs)
         return [Ragged(builder, same, lane.lengths, lane.element, lane.guard)]

@@ -19,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ctrlgrad.batching.lanes import Batched, Lane, Ragged, choose_rows
+from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, choose_rows
 from ctrlgrad.batching.lineage import origin
 from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.regions import (
+    MARKED,
     RAGGED,
     ROWS,
     SHARED,
@@ -52,7 +53,7 @@ def _while(walk: Walk, node: Node) -> Sequence[Lane]:
         if kind_of(predicate) != SHARED:
             return _masked(walk, node, init)
         body = _Region(walk, node, node.regions[1], kinds, init)
-        more = [max(kind, kind_of(lane)) for kind, lane in zip(kinds, body.outputs, strict=True)]
+        more = [_next_kind(kind, *lanes) for kind, *lanes in zip(kinds, body.outputs, init, strict=True)]
         if more == kinds:
             break
         kinds = more
@@ -73,6 +74,13 @@ def _while(walk: Walk, node: Node) -> Sequence[Lane]:
     return [
         arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]
+
+
+def _next_kind(kind: int, produced: Lane, start: Lane) -> int:
+    """How a carry goes round that went in as `kind` and came out as `produced`."""
+    if kind == SHARED and kind_of(produced) in (MARKED, ROWS) and isinstance(start, Fresh):
+        return MARKED
+    return max(kind, kind_of(produced))
 
 
 class _Region:

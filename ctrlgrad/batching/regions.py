@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ctrlgrad.batching.lanes import Batched, Fresh, Guard, Lane, Ragged, Rows, Same, Uniform
 from ctrlgrad.batching.stacks import as_ragged, as_uniform, plain, unguarded
 from ctrlgrad.batching.walk import Walk
 from ctrlgrad.ir import INDEX, Builder, StackType, TensorType, Type, Value
 from ctrlgrad.ops.term import Term, emit
 
-# How a value crosses a border: shared by all rows; with a batch axis; a stack with a length for each row.
-SHARED, ROWS, RAGGED = range(3)
+# How a value crosses a border: shared by all rows; a stack with a batch axis that knows which slots were written; with
+# a batch axis; a stack with a length for each row. Each can become one that comes after it.
+SHARED, MARKED, ROWS, RAGGED = range(4)
 
 
 def kind_of(lane: Lane) -> int:
@@ -17,7 +20,14 @@ def kind_of(lane: Lane) -> int:
         return SHARED
     if isinstance(lane, Ragged) or (isinstance(lane, Uniform) and lane.guard is not None):
         return RAGGED
-    return ROWS
+    return MARKED if isinstance(lane, Uniform) and lane.marked else ROWS
+
+
+def joined_kind(lanes: Sequence[Lane]) -> int:
+    """How a value crosses a border that is any of these lanes."""
+    kind = max(map(kind_of, lanes))
+    # A stack that all rows share has forgotten which slots were written once it has rows.
+    return ROWS if kind == MARKED and any(isinstance(lane, Same) for lane in lanes) else kind
 
 
 def entering(builder: Builder, rows: Rows, kind: int, t: Type, hint: str | None, guard: Guard | None) -> Lane:
@@ -26,8 +36,8 @@ def entering(builder: Builder, rows: Rows, kind: int, t: Type, hint: str | None,
         return Same(builder, builder.input(t, hint))
     if isinstance(t, TensorType):
         return Batched(builder, builder.input(rows.of(t), hint))
-    if kind == ROWS:
-        return Uniform(builder, builder.input(StackType(rows.of(t.element)), hint))
+    if kind in (MARKED, ROWS):
+        return Uniform(builder, builder.input(StackType(rows.of(t.element)), hint), marked=kind == MARKED)
     buffer = TensorType(t.element.dtype, (rows.static, None, *t.element.shape))
     lengths = TensorType(INDEX.dtype, (rows.static,))
     return Ragged(builder, builder.input(buffer, hint), builder.input(lengths, "lengths"), t.element, guard)
@@ -39,7 +49,7 @@ def leaving(walk: Walk, lane: Lane, kind: int, t: Type, guard: Guard | None) -> 
         return [plain(lane)]
     if isinstance(t, TensorType):
         return [walk.seen(lane, t).value]
-    if kind == ROWS:
+    if kind in (MARKED, ROWS):
         return [as_uniform(lane, walk.rows).value]
     ragged = guarded_by(walk, as_ragged(lane, walk.rows), guard)
     return [ragged.buffer, ragged.lengths]
@@ -59,8 +69,8 @@ def arriving(builder: Builder, kind: int, t: Type, values: list[Value], guard: G
         return Same(builder, first)
     if isinstance(t, TensorType):
         return Batched(builder, first)
-    if kind == ROWS:
-        return Uniform(builder, first)
+    if kind in (MARKED, ROWS):
+        return Uniform(builder, first, marked=kind == MARKED)
     return Ragged(builder, first, values.pop(0), t.element, guard)
 
 
@@ -80,7 +90,7 @@ def guarded(lane: Lane, guard: Guard, builder: Builder) -> Lane:
     if isinstance(lane, Batched):
         return Batched(builder, lane.value, guard.inside(builder, lane.guard))
     if isinstance(lane, Uniform):
-        return Uniform(builder, lane.value, guard.inside(builder, lane.guard))
+        return Uniform(builder, lane.value, guard.inside(builder, lane.guard), lane.marked)
     if isinstance(lane, Ragged):
         inner = guard.inside(builder, lane.guard)
         return Ragged(builder, lane.buffer, lane.lengths, lane.element, inner)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ctrlgrad.batching.lanes import Fresh, Lane, Ragged, Same, Uniform, redirect
 from ctrlgrad.batching.ragged import RaggedOps
@@ -33,9 +34,9 @@ def _ragged(walk: Walk, lane: Lane) -> RaggedOps:
     return RaggedOps(walk.builder, walk.rows, as_ragged(lane, walk.rows))
 
 
-def _uniform(walk: Walk, op: str, s: Uniform, operands: Sequence[Term], attrs: dict[str, object]) -> Uniform:
+def _uniform(walk: Walk, op: str, s: Uniform, operands: Sequence[Term], attrs: Mapping[str, Any]) -> Uniform:
     values = [s.value, *(x.value for x in operands)]
-    return Uniform(walk.builder, walk.builder.emit(op, values, attrs))
+    return Uniform(walk.builder, walk.builder.emit(op, values, attrs), marked=s.marked)
 
 
 def _seen(walk: Walk, s: Uniform, read: Term) -> Lane:
@@ -66,7 +67,7 @@ def _pop(walk: Walk, node: Node) -> Sequence[Lane]:
     uniform = as_uniform(lane, walk.rows)
     sizes = uniform_sizes(uniform, walk.rows, [walk.same(v) for v in given])
     rest, popped = walk.builder.emit_all("stack_pop", [uniform.value, *sizes], node.attrs)
-    return [Uniform(walk.builder, rest), walk.lane(Term(walk.builder, popped))]
+    return [Uniform(walk.builder, rest, marked=uniform.marked), walk.lane(Term(walk.builder, popped))]
 
 
 @batches("stack_read")
@@ -96,9 +97,9 @@ def _write(walk: Walk, node: Node) -> Sequence[Lane]:
         stack = _ragged(walk, lane).write(walk.batched(index), walk.batched(value), node.attrs["grow"])
         return [stack.stack]
     operands = [walk.term(index), walk.batched(value)]
-    # A stack that all rows shared became one with rows: its slots all count as written, so `once` is not asked.
-    attrs = {"grow": node.attrs["grow"]}
-    return [_uniform(walk, "stack_write", as_uniform(lane, walk.rows), operands, attrs)]
+    uniform = as_uniform(lane, walk.rows)
+    attrs = node.attrs if uniform.marked else {"grow": node.attrs["grow"]}
+    return [_uniform(walk, "stack_write", uniform, operands, attrs)]
 
 
 @batches("stack_add")
@@ -166,4 +167,4 @@ def _to_tensor(walk: Walk, node: Node) -> Sequence[Lane]:
 def _from_tensor(walk: Walk, node: Node) -> Sequence[Lane]:
     x = walk.term(node.operands[0])
     slots = transpose(x, (1, 0, *range(2, x.rank)))
-    return [Uniform(walk.builder, walk.builder.emit("stack_from_tensor", [slots.value]))]
+    return [Uniform(walk.builder, walk.builder.emit("stack_from_tensor", [slots.value]), marked=True)]

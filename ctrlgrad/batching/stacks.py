@@ -65,7 +65,8 @@ def _make_uniform(lane: Same | Fresh, rows: Rows) -> Uniform:
     builder = lane.builder
     if isinstance(lane, Fresh):
         attrs = {**lane.attrs, "element": rows.of(lane.element)}
-        return Uniform(builder, builder.emit("stack_new", [] if lane.size is None else [lane.size], attrs))
+        made = builder.emit("stack_new", [] if lane.size is None else [lane.size], attrs)
+        return Uniform(builder, made, marked=True)
     table = Term(builder, builder.emit("stack_to_tensor", [lane.value], {"size": None}))
     count, *rest = table.dims
     spread = broadcast_to(emit("expand_dims", table, axes=(1,)), [count, rows.count(builder), *rest])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from rich.text import Text
 import ctrlgrad as cg
 from ctrlgrad.cli.target import Target, load_target
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.memory.plot import write_plot
-from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.profile import Profile
 from ctrlgrad.memory.session import budget, profile
 from ctrlgrad.memory.sizes import show_size
 from ctrlgrad.memory.summary import (
@@ -26,10 +24,8 @@ from ctrlgrad.memory.summary import (
     show_rate,
     show_seconds,
     show_share,
-    summarize,
     what_became,
 )
-from ctrlgrad.memory.trace import write_trace
 
 # Nothing is cut where no terminal limits the width.
 _UNLIMITED = 400
@@ -51,18 +47,18 @@ def profile_and_report(text: str, limits: Limits, output: Path, *, grad: bool) -
     if not output.parent.is_dir():
         raise UserInputError("profile: no such folder", got=str(output.parent), hint="check the path of --output")
     recording = _run(target, arguments, limits, grad)
-    summary = summarize(recording)
+    summary = recording.summary()
     console = Console()
     if not console.is_terminal:
         console = Console(width=_UNLIMITED)
     print_summary(console, target.name + (" and its gradient" if grad else ""), summary)
-    written = write(recording, summary, output)
+    written = recording.write_all(output)
     console.print(Text(f"written: {', '.join(str(path) for path in written)}"))
     if len(written) < 3:
         console.print(Text("No picture: it needs matplotlib (pip install 'ctrlgrad[plot]')"))
 
 
-def _run(target: Target, arguments: tuple[Any, ...], limits: Limits, grad: bool) -> Recording:
+def _run(target: Target, arguments: tuple[Any, ...], limits: Limits, grad: bool) -> Profile:
     """The recording of the second run: the first one compiles."""
     fn = cg.function(cg.grad(target.fn) if grad else target.fn)
     for _ in range(2):
@@ -71,24 +67,13 @@ def _run(target: Target, arguments: tuple[Any, ...], limits: Limits, grad: bool)
     return recording
 
 
-def write(recording: Recording, summary: Summary, output: Path) -> list[Path]:
-    """The summary, the trace, and where matplotlib is installed the picture; answers the files."""
-    text, trace, picture = (output.with_name(output.name + suffix) for suffix in (".txt", ".json", ".png"))
-    text.write_text(f"{summary}\n", encoding="utf-8")
-    write_trace(recording, trace)
-    if find_spec("matplotlib") is None:
-        return [text, trace]
-    write_plot(recording, picture)
-    return [text, trace, picture]
-
-
 # Tables.
 
 
 def print_summary(console: Console, name: str, summary: Summary) -> None:
     """What the text says, as tables."""
     console.print(Text(f"{name} on {', '.join(summary.devices) or 'no device'}", style="bold"))
-    if not summary.values and not summary.routes:
+    if not (summary.values or summary.routes or summary.fallbacks):
         console.print(Text("Nothing was pushed: no loop kept values for a gradient."))
         return
     _print(console, ("", "forward", "backward", "elsewhere"), _phases(summary))
@@ -106,6 +91,8 @@ def print_summary(console: Console, name: str, summary: Summary) -> None:
     _print(console, ("copies", "number", "bytes", "rate", "hidden behind computation"), routes)
     stalls = [(s.phase, show_seconds(s.seconds), str(s.times), s.cause) for s in summary.stalls]
     _print(console, ("stalled", "time", "waits", "cause"), stalls)
+    fallbacks = [(str(f.times), f.text) for f in summary.fallbacks]
+    _print(console, ("times", "otherwise than planned"), fallbacks)
     values = [(v.label, v.loop, str(v.blocks), show_size(v.nbytes), what_became(v)) for v in summary.values]
     _print(console, ("pushed value", "loop", "blocks", "bytes", "what became of it"), values)
 
@@ -134,4 +121,4 @@ def _print(console: Console, heads: tuple[str, ...], rows: Sequence[tuple[str, .
     console.print(table)
 
 
-__all__ = ["Limits", "print_summary", "profile_and_report", "write"]
+__all__ = ["Limits", "print_summary", "profile_and_report"]

@@ -18,7 +18,7 @@ from ctrlgrad.cli.errors import ending_of, print_ending
 from ctrlgrad.engines import has_native
 from ctrlgrad.errors import GradientMismatch, UserInputError
 from ctrlgrad.memory.sizes import parse_size
-from ctrlgrad.mpi.launch import join, launched
+from ctrlgrad.mpi.launch import join, number_of_ranks
 from ctrlgrad.train import corpus, metrics, trainer
 from ctrlgrad.train.keeper import PLOT
 from ctrlgrad.train.metrics import Metrics, Summary
@@ -46,7 +46,7 @@ def train_and_report(
 
     Under `mpirun` every rank runs this. What goes wrong then ends all processes, with one message and one exit code.
     """
-    with _ranks(options["pipeline"]) as ranks:
+    with _processes(options["pipeline"]) as ranks:
         # Where mpirun's output goes, the ranks cannot tell: it gives them a terminal of its own.
         console = Console(quiet=as_json or ranks.rank > 0, force_terminal=False if ranks.size > 1 else None)
         # Rank 0 goes first, so that what is wrong with the options or the text is found, and told, by it alone.
@@ -79,10 +79,9 @@ def train_and_report(
 
 
 @contextmanager
-def _ranks(pipeline: bool) -> Iterator[Ranks]:
+def _processes(pipeline: bool) -> Iterator[Ranks]:
     """This process, or all that `mpirun` has started; whatever ends one of them ends all."""
-    launch = launched()
-    if launch is None:
+    if number_of_ranks() == 1:
         yield Alone()
         return
     joined = join()
@@ -90,7 +89,7 @@ def _ranks(pipeline: bool) -> Iterator[Ranks]:
     sys.stderr = sys.__stderr__
     watch = joined.watch
     watch.show = print_ending
-    watch.advice = "the same command with --resume"
+    watch.advice = "the same command again"
     watch.catch_signals()
     try:
         yield (Pipelined if pipeline else Together)(joined.world, watch)
@@ -122,16 +121,8 @@ def _verified(job: Job, grads: Any, console: Console, as_json: bool) -> bytes:
 def _settings(options: Mapping[str, Any]) -> Settings:
     """The settings of a run: its engine is one that is installed, and the same in every step."""
     engine = options["engine"]
-    if options["pipeline"]:
-        if engine != "auto":
-            raise UserInputError(
-                "--pipeline: layers on devices of their own run on the dataflow engine",
-                expected="no --engine",
-                got=f"--engine {engine}",
-            )
-        engine = "dataflow"
-    elif engine == "auto":
-        engine = "native" if has_native() else "reference"
+    if engine == "auto":
+        engine = "dataflow" if options["pipeline"] else "native" if has_native() else "reference"
     limit = parse_size(options["memory_budget"])
     return Settings(**{**options, "engine": engine, "memory_budget": limit})
 

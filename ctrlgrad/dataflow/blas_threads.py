@@ -12,18 +12,24 @@ import logging
 from contextlib import AbstractContextManager
 
 from ctrlgrad.dataflow.shared_settings import SharedSetting, Undo
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.source import here
 
 _LOG = logging.getLogger("ctrlgrad")
 
 
 def _limit() -> Undo:
-    if importlib.util.find_spec("threadpoolctl") is None:
+    if not _is_possible():
         _tell()
         return lambda: None
     from threadpoolctl import threadpool_limits
 
     undo: Undo = threadpool_limits(1, user_api="blas").restore_original_limits
     return undo
+
+
+def _is_possible() -> bool:
+    return importlib.util.find_spec("threadpoolctl") is not None
 
 
 @functools.cache
@@ -35,8 +41,24 @@ def _tell() -> None:
 _SHARED = SharedSetting(_limit)
 
 
-def single_threaded_products() -> AbstractContextManager[None]:
-    """One thread per matrix product, for a block of code; needs threadpoolctl (the extra `dataflow`)."""
+def single_threaded_products(*, is_required: bool = True) -> AbstractContextManager[None]:
+    """One thread per matrix product, for a block of code.
+
+    Args:
+        is_required: whether to refuse where it cannot be had. A run whose speed alone depends on it goes on, and a
+            warning says so once.
+
+    Raises:
+        UserInputError: the package threadpoolctl is missing, and it is required.
+    """
+    if is_required and not _is_possible():
+        raise UserInputError(
+            "matrix products cannot be made single-threaded",
+            source=here(),
+            expected="the package threadpoolctl",
+            got="an installation without it",
+            hint="pip install 'ctrlgrad[dataflow]'",
+        )
     return _SHARED.held()
 
 

@@ -7,7 +7,6 @@ A loop's Merge is emitted before the NextIteration that closes it: `merge(initia
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -84,7 +83,9 @@ class FlatBuilder:
     def ops(self, op: str, operands: Sequence[Value], attrs: Mapping[str, Any] | None = None, **more: Any) -> Any:
         """An ordinary op of `ctrlgrad.ops`, its result types by its own rule; all its results."""
         if op not in OPS:
-            raise VerificationError(f"there is no op {op!r}", expected="an op of ctrlgrad.ops", got=op)
+            raise VerificationError(
+                f"there is no op {op!r}", source=here(), expected="an op of ctrlgrad.ops", got=repr(op)
+            )
         types = OPS[op].infer([v.type for v in operands], attrs or {}, ())
         return self.add(op, operands, [Value(t) for t in types], attrs, **more).results
 
@@ -106,14 +107,14 @@ class FlatBuilder:
         values = [Value(data.type, data.hint) for _ in range(sides)]
         return self.add(flat.SWITCH, (predicate, data), values, **more).results
 
-    def merge(self, *operands: Value, type: Type | None = None, **more: Any) -> Value:
+    def merge(self, *operands: Value, **more: Any) -> Value:
         """A Merge. With one operand it is the head of a loop's carry: `next_iteration(.., into=it)` gives the other."""
-        joined: Type | None = type or operands[0].type
-        for operand in operands[1:] if type is None else ():
+        joined: Type | None = operands[0].type
+        for operand in operands[1:]:
             joined = None if joined is None else join(joined, operand.type)
         if joined is None:
             got = ", ".join(str(v.type) for v in operands)
-            raise VerificationError("Merge: operands of different types", expected="one type", got=got)
+            raise VerificationError("Merge: operands of different types", source=here(), expected="one type", got=got)
         result = Value(joined, operands[0].hint)
         if len(operands) == 1:
             back = Value(joined, operands[0].hint)
@@ -131,7 +132,10 @@ class FlatBuilder:
         type: Type | None = None,
         **more: Any,
     ) -> Value:
-        """`data` in iteration 0 of the frame, or in every iteration where it is `constant`."""
+        """`data` in iteration 0 of the frame, or in every iteration where it is `constant`.
+
+        `type` is that of the carry, where later iterations have other sizes.
+        """
         attrs = {"frame": frame, "constant": constant, "parallel_iterations": parallel_iterations}
         return self.add(flat.ENTER, (data,), (Value(type or data.type, data.hint),), attrs, **more).result
 
@@ -139,9 +143,9 @@ class FlatBuilder:
         """`data`, the false side of a loop's Switch, in the parent frame."""
         return self.add(flat.EXIT, (data,), (Value(data.type, data.hint),), **more).result
 
-    def loop_cond(self, predicate: Value, attrs: Mapping[str, Any] | None = None, **more: Any) -> Value:
+    def loop_cond(self, predicate: Value, **more: Any) -> Value:
         """The predicate of the frame: whether another iteration follows."""
-        return self.add(flat.LOOP_COND, (predicate,), (Value(BOOL, predicate.hint),), attrs, **more).result
+        return self.add(flat.LOOP_COND, (predicate,), (Value(BOOL, predicate.hint),), **more).result
 
     def next_iteration(self, data: Value, into: Value, **more: Any) -> None:
         """Hand `data` to the next iteration of the loop's Merge `into`."""
@@ -153,12 +157,6 @@ class FlatBuilder:
                 got=repr(into),
             )
         self.add(flat.NEXT_ITERATION, (data,), (self._open.pop(into),), **more)
-
-    def placed(self, value: Value, device: str) -> None:
-        """Put the node that makes `value` on a device."""
-        for position, node in enumerate(self.nodes):
-            if value in node.results:
-                self.nodes[position] = replace(node, device=device)
 
     def finish(self, outputs: Iterable[Value]) -> FlatGraph:
         """The graph. Refused by `verify_flat` where it breaks a rule."""

@@ -12,18 +12,19 @@ Two ways to cut, as a setting says:
 
 With "none" every op is a piece of its own.
 
-A value that a carried stack takes part in counts as there from the start: a push waits for the last push, which is
-never late. Constants go into the pieces that use them.
+A carried stack counts as there from the start: a push waits for the last push, which is never late. So does a carried
+total, to which an iteration adds something and which it needs for nothing else: the sum is in one piece with what is
+added. Constants go into the pieces that use them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_effectful, is_loop_merge, makers
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_effectful, is_loop_merge, makers, takers
 from ctrlgrad.dataflow.scopes import Guard, frames_of, guard_of, guards_of
 from ctrlgrad.ir import OPS, Graph, Node, StackType, Value
 
@@ -57,6 +58,7 @@ class _Cutter:
 
     def __post_init__(self) -> None:
         self.made_by = makers(self.graph)
+        self.taken_by = takers(self.graph)
         self.frames = frames_of(self.graph)
         self.guards = guards_of(self.graph, self.frames)
         self.levels = self._levels() if self.cut == "whole" else {}
@@ -67,15 +69,17 @@ class _Cutter:
         where: tuple[str, str | None, Guard] = self.group(node)
         if self.cut == "whole":
             return (*where, self.levels[node])
-        waits: set[Value] = set()
-        for value in node.inputs:
-            waits |= self._waits_for(value, node.device)
-        self.sources[node] = frozenset(waits)
+        added = [value for value in node.inputs if not self._is_total(value)]
+        # What is added comes from somewhere; a counter, to which a constant is added, runs ahead by itself.
+        self.sources[node] = self._wait_for(added, node.device) or self._wait_for(node.inputs, node.device)
         return (*where, self.sources[node])
 
     def group(self, node: FlatNode) -> tuple[str, str | None, Guard]:
         """What all ops of a cluster share in any case."""
         return self.frames.of_node[node], node.device, guard_of(node, self.guards)
+
+    def _wait_for(self, values: Iterable[Value], device: str | None) -> frozenset[Value]:
+        return frozenset[Value]().union(*(self._waits_for(value, device) for value in values))
 
     def _waits_for(self, value: Value, device: str | None) -> frozenset[Value]:
         node = self.made_by.get(value)
@@ -88,9 +92,21 @@ class _Cutter:
     def _is_carried_stack(self, value: Value, node: FlatNode) -> bool:
         if not isinstance(value.type, StackType):
             return False
-        if node.op == flat.SWITCH:
-            return self.made_by[node.operands[0]].op == flat.LOOP_COND if node.operands[0] in self.made_by else False
-        return is_loop_merge(node, self.made_by)
+        return self._is_loop_switch(node) if node.op == flat.SWITCH else is_loop_merge(node, self.made_by)
+
+    def _is_loop_switch(self, node: FlatNode) -> bool:
+        predicate = self.made_by.get(node.operands[0])
+        return predicate is not None and predicate.op == flat.LOOP_COND
+
+    def _is_total(self, value: Value) -> bool:
+        """Whether an iteration takes a carried value for one sum on its device, which only the next one takes."""
+        switch, taken = self.made_by.get(value), self.taken_by.get(value, [])
+        if switch is None or switch.op != flat.SWITCH or not self._is_loop_switch(switch) or len(taken) != 1:
+            return False
+        (total,) = taken
+        if total.op != "add" or total.device != switch.device:
+            return False
+        return [node.op for node in self.taken_by.get(total.result, [])] == [flat.NEXT_ITERATION]
 
     def _levels(self) -> dict[FlatNode, int]:
         """How many control nodes and other clusters lie before each node at the most.

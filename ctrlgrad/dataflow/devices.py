@@ -2,7 +2,7 @@
 
     cpu:N          a worker thread of this process
     sim:N          the same, and everything that is sent to or from it takes a while: `Settings.latency`
-    cuda:N         a GPU
+    cuda:N         a GPU, by the CUDA engine, with a worker thread that queues work on it
     /rank:R/NAME   device NAME of the process with rank R
 
 `cpu:0` is where everything sits that was put nowhere else.
@@ -23,6 +23,8 @@ DEFAULT = "cpu:0"
 MOST = 64
 _NAME = re.compile(r"(?:/rank:(\d+)/)?([a-z]+):(\d+)")
 _KINDS = ("cpu", "sim", "cuda")
+# What there is in any process.
+_OF_THE_HOST = ("cpu", "sim")
 
 
 @dataclass(frozen=True, order=True)
@@ -63,10 +65,10 @@ def device(name: str | None) -> Iterator[None]:
     an outer block's device away.
 
     Args:
-        name: "cpu:N" (a worker thread each), "sim:N", "cuda:N", or one of these on another rank, "/rank:R/cpu:N".
+        name: "cpu:N" or "sim:N" (a worker thread each), "cuda:N" (a GPU), or one on another rank, "/rank:R/cpu:N".
 
     Raises:
-        UserInputError: the name is no device's.
+        UserInputError: the name is no device's. Whether the device is there is seen when the graph runs.
 
     >>> import ctrlgrad as cg
     >>> @cg.function(engine="dataflow")
@@ -83,24 +85,54 @@ def device(name: str | None) -> Iterator[None]:
         yield
 
 
-def check_devices(names: Iterable[tuple[str, Source | None]], known: Iterable[str]) -> None:
-    """Refuse devices that a run does not have; `names` come with the place that asks for them."""
-    have = set(known)
-    for name, source in names:
-        parse_device(name, source)
-        if name not in have:
+def check_devices(names: Iterable[tuple[str, Source | None]]) -> None:
+    """Refuse devices that this process does not have; `names` come with the place that asks for them.
+
+    Raises:
+        UserInputError: one is not here; says which are, and for a GPU how many there are or what is missing.
+    """
+    asked: dict[str, Source | None] = {}
+    for text, source in names:
+        # A copied constant does not say where the user wrote it.
+        asked[text] = asked.get(text) or source
+    for text, source in asked.items():
+        name = parse_device(text, source)
+        missing = None if name.kind in _OF_THE_HOST else _missing_cuda(name.number)
+        if missing is not None:
+            always = ", ".join(f"{kind}:0 to {kind}:{MOST - 1}" for kind in _OF_THE_HOST)
             raise UserInputError(
-                f"the device {name} does not exist here",
+                f"the device {name} does not exist here: {missing.problem}",
                 source=source,
-                expected=", ".join(sorted(have)),
-                got=name,
-                hint="change the name in ctrlgrad.device(...), or run where there is such a device",
+                expected=f"{always}; of GPUs: {missing.expected}",
+                got=missing.got,
+                hint=missing.hint,
             )
 
 
+def is_here(name: DeviceName) -> bool:
+    """Whether this process can compute on a device; its rank is not looked at."""
+    return name.kind in _OF_THE_HOST or _missing_cuda(name.number) is None
+
+
 def local_devices() -> list[str]:
-    """The devices of this process that the dataflow engine can compute on."""
-    return [f"{kind}:{n}" for kind in ("cpu", "sim") for n in range(MOST)]
+    """The devices of this process that the dataflow engine can compute on.
+
+    GPUs are among them where CuPy and a card are there; asking loads CuPy. `is_here` asks for one device alone.
+    """
+    from ctrlgrad.dataflow import cuda_devices  # what it loads takes a while
+
+    return [f"{kind}:{n}" for kind in _OF_THE_HOST for n in range(MOST)] + cuda_devices.found()
 
 
-__all__ = ["DEFAULT", "DeviceName", "check_devices", "device", "local_devices", "parse_device"]
+def _missing_cuda(number: int) -> UserInputError | None:
+    """Why there is no GPU of this number; None where there is."""
+    from ctrlgrad.dataflow import cuda_devices  # as above
+
+    try:
+        cuda_devices.check(number)
+    except UserInputError as error:
+        return error
+    return None
+
+
+__all__ = ["DEFAULT", "DeviceName", "check_devices", "device", "is_here", "local_devices", "parse_device"]

@@ -4,41 +4,46 @@
     executors, one per device                           per call
 
 With one device everything runs on the calling thread. With several each has a thread, and products are single-threaded.
-A device that fails stops all others; so does Ctrl-C, and the next call starts afresh.
+A device that fails stops all others; so does Ctrl-C, and the next call starts afresh. On the processor a cluster runs
+by the reference engine's kernels, or in machine code where a setting says so; on a GPU as a program of the CUDA engine.
 """
 
 from __future__ import annotations
 
-import contextvars
+import functools
 import random
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad import memory
-from ctrlgrad.dataflow.blas_threads import single_threaded_products
+from ctrlgrad.dataflow.budgets import refuse_gpus, row_pushes_in
 from ctrlgrad.dataflow.clusters import cluster
-from ctrlgrad.dataflow.devices import check_devices, local_devices
+from ctrlgrad.dataflow.device_runs import DeviceRun, HostRun
+from ctrlgrad.dataflow.devices import check_devices, parse_device
 from ctrlgrad.dataflow.executor import Counts, Executor
 from ctrlgrad.dataflow.graph import FlatGraph
 from ctrlgrad.dataflow.lowering import lower
 from ctrlgrad.dataflow.mpi_run import identity_of, names_ranks, on_ranks, run_over_ranks
 from ctrlgrad.dataflow.mpi_transport import Run as RankRun
-from ctrlgrad.dataflow.partition import Edge, Partition, partition
+from ctrlgrad.dataflow.partition import Partition, partition
+from ctrlgrad.dataflow.pieces import PieceOf, interpreted
 from ctrlgrad.dataflow.placement import as_written, place
 from ctrlgrad.dataflow.plan import DevicePlan, make_plan
 from ctrlgrad.dataflow.settings import Settings, current_settings
-from ctrlgrad.dataflow.switching import quick_switches
-from ctrlgrad.dataflow.transport import Exchange, StoppedError, StuckError, Transport, stuck_error
+from ctrlgrad.dataflow.together import delay_of, run_alone, run_together
+from ctrlgrad.dataflow.transport import Exchange
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.dataflow.whole_loops import whole_loops
-from ctrlgrad.engines import asks_for_memory, kernels_of, register_engine
+from ctrlgrad.engines import asks_for_memory, kernels_of, refuse_checkpoint, register_engine
 from ctrlgrad.engines.auto import has_native
-from ctrlgrad.engines.block_kernels import as_lists
+from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
+from ctrlgrad.engines.pushes import RowPush
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run
+from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import ExecutionError, UserInputError
-from ctrlgrad.ir import Graph
+from ctrlgrad.ir import Graph, Node
 from ctrlgrad.source import here
 
 
@@ -49,26 +54,54 @@ class Prepared:
     partition: Partition
     plans: dict[str, DevicePlan]
     identity: bytes | None
+    check_nans: bool
+    # Its kernels count bytes, for a session.
+    is_counted: bool
+
+    @functools.cached_property
+    def row_pushes(self) -> Mapping[Node, RowPush]:
+        """What is pushed."""
+        return row_pushes_in(self.partition)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a plan depends on, and the plan. `place` is kept, so that no other function gets its id."""
+
+    clusters: str | None
+    loops: str
+    pieces: str
+    window: int | None
+    place: object
+    prepared: Prepared
+
+    def is_for(self, settings: Settings, check_nans: bool, is_counted: bool) -> bool:
+        own = (self.clusters, self.loops, self.pieces, self.window, self.prepared.check_nans, self.prepared.is_counted)
+        window = settings.parallel_iterations
+        asked = (settings.clusters, settings.loops, settings.pieces, window, check_nans, is_counted)
+        return self.place is settings.place and own == asked
 
 
 @dataclass
 class Outcome:
-    """What a run gives beside its outputs: by device, counts and what the kernels counted."""
+    """What a run gives beside its outputs: by device, counts, what the kernels counted, and what it computed with."""
 
     counts: dict[str, Counts] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
+    devices: dict[str, DeviceRun] = field(default_factory=dict)
 
 
 def placed(graph: Graph | FlatGraph, settings: Settings) -> FlatGraph:
     """The flat graph with a device on every node; devices that do not exist here are refused."""
+    choose = settings.place or as_written
     if isinstance(graph, Graph):
-        graph = lower(graph, whole_loops(graph)) if settings.loops == "whole" else lower(graph)
+        graph = lower(graph, whole_loops(graph, choose) if settings.loops == "whole" else None)
     else:
         verify_flat(graph)
-    found = place(graph, settings.place or as_written)
+    found = place(graph, choose)
     found = on_ranks(found)
     if not names_ranks(str(node.device) for node in found.nodes):
-        check_devices(((str(node.device), node.source) for node in found.nodes), local_devices())
+        check_devices((str(node.device), node.source) for node in found.nodes)
     return found
 
 
@@ -79,43 +112,91 @@ def partitioned(graph: Graph | FlatGraph, settings: Settings) -> Partition:
     return partition(cluster(found, settings.clusters or ("flowing" if several else "whole")))
 
 
-def prepare(graph: Graph | FlatGraph, settings: Settings) -> Prepared:
-    """The plans of a graph, made once for the settings that they depend on."""
-    key = f"dataflow {settings.clusters} {settings.loops} {settings.parallel_iterations} {id(settings.place)}"
-    if key not in graph.compiled:
-        split = partitioned(graph, settings)
-        kernels = _kernels(settings)
-        plans = {d: make_plan(part, kernels, settings.parallel_iterations) for d, part in split.parts.items()}
-        # The function is kept, so that no other one gets its id.
-        identity = identity_of(split, settings.parallel_iterations) if names_ranks(plans) else None
-        graph.compiled[key] = (Prepared(split, plans, identity), settings.place)
-    prepared: Prepared = graph.compiled[key][0]
+def prepare(graph: Graph | FlatGraph, settings: Settings, check_nans: bool = False) -> Prepared:
+    """The plans of a graph, made once for the settings that they depend on.
+
+    With `check_nans` every node is looked at: then all devices compute on the host, as the CUDA engine does too. In a
+    session of `ctrlgrad.memory` saved values go into its blocks.
+
+    Raises:
+        UserInputError: a device does not exist, or is a GPU in a session.
+    """
+    is_counted = memory.current() is not None
+    kept: list[_Kept] = graph.compiled.setdefault("dataflow", [])
+    for found in kept:
+        if found.is_for(settings, check_nans, is_counted):
+            return found.prepared
+    split = partitioned(graph, settings)
+    if is_counted:
+        refuse_gpus(split)
+        _refuse_native_pieces(settings)
+    window = settings.parallel_iterations
+    plans = {d: make_plan(part, _pieces_of(d, settings, check_nans), window) for d, part in split.parts.items()}
+    identity = identity_of(split, window) if names_ranks(plans) else None
+    prepared = Prepared(split, plans, identity, check_nans, is_counted)
+    kept.append(_Kept(settings.clusters, settings.loops, settings.pieces, window, settings.place, prepared))
     return prepared
 
 
+def _pieces_of(device: str, settings: Settings, check_nans: bool) -> PieceOf:
+    """By what a device runs its clusters."""
+    if _is_cuda(device) and not check_nans:
+        from ctrlgrad.dataflow.cuda_runs import cuda_piece  # the CUDA engine, loaded where it is asked for
+
+        return cuda_piece
+    kernels = _kernels(settings)
+    if settings.pieces == "reference":
+        return interpreted(kernels)
+    kernels_of("native")  # says what is missing where it is not installed
+    from ctrlgrad.engines.native.pieces import compile_piece  # as above
+
+    return lambda region: compile_piece(region, kernels, worth=0.0) or interpreted(kernels)(region)
+
+
+def _refuse_native_pieces(settings: Settings) -> None:
+    if settings.pieces == "native":
+        raise UserInputError(
+            "memory: the buffers of native pieces are not counted",
+            source=here(),
+            expected="dataflow.settings(pieces='reference') in a budget or profile",
+            got="pieces='native'",
+            hint="leave the setting out, or use engine='native'",
+        )
+
+
 def _kernels(settings: Settings) -> Kernels:
-    return kernels_of("native") if settings.loops == "whole" and has_native() else REFERENCE
+    """The kernels of devices of the processor."""
+    if _has_machine_code(settings):
+        return kernels_of("native")
+    return REFERENCE if memory.current() is None else IN_BLOCKS
+
+
+def _has_machine_code(settings: Settings) -> bool:
+    return settings.loops == "whole" and has_native()
+
+
+def _device_run(device: str, run: Run) -> DeviceRun:
+    """What a device of this process computes with."""
+    if not _is_cuda(device) or run.finite is not None:
+        return HostRun(run)
+    from ctrlgrad.dataflow.cuda_devices import library_of  # as above
+    from ctrlgrad.dataflow.cuda_runs import CudaRun
+
+    return CudaRun(library_of(parse_device(device).number), run)
+
+
+def _is_cuda(device: str) -> bool:
+    return parse_device(device).kind == "cuda"
 
 
 def run_dataflow(graph: Graph, arguments: Sequence[Any], check_nans: bool = False) -> list[Any]:
     """The outputs of a structured graph, run as the current settings say."""
-    if memory.current() is not None:
-        raise UserInputError(
-            "memory: the dataflow engine keeps every saved value where it is, whatever the budget",
-            source=here(),
-            expected="the native engine, for budgets and profiles",
-            got="engine='dataflow'",
-            hint="use engine='native', or call outside of ctrlgrad.memory.budget",
-        )
     if asks_for_memory(graph):
-        raise UserInputError(
-            "while_loop: the dataflow engine keeps every saved value where it is",
-            source=here(),
-            expected="the native engine, for swap_memory and checkpoint",
-            got="engine='dataflow'",
-            hint="use engine='native', or leave the option out",
-        )
-    return run_prepared(prepare(graph, current_settings()), arguments, current_settings(), check_nans=check_nans)
+        refuse_checkpoint(graph, "engine='dataflow'")
+        if memory.current() is None:
+            with memory.budget():
+                return run_dataflow(graph, arguments, check_nans)
+    return run_prepared(prepare(graph, current_settings(), check_nans), arguments, current_settings())
 
 
 def run_flat(graph: FlatGraph, arguments: Sequence[Any]) -> list[Any]:
@@ -140,20 +221,32 @@ def run_prepared(
     arguments: Sequence[Any],
     settings: Settings,
     *,
-    check_nans: bool = False,
     outcome: Outcome | None = None,
 ) -> list[Any]:
     """Run plans; `outcome` is filled with what was counted."""
     outcome = outcome or Outcome()
-    devices = _Devices(prepared, list(arguments), settings, check_nans, outcome)
-    if prepared.identity is not None:
-        over = (prepared.partition, prepared.plans, settings, prepared.identity)
-        outputs = run_over_ranks(*over, arguments, lambda run: devices.run(sorted(run.boxes), run))
-    else:
-        names = sorted(prepared.plans)
-        exchange = Exchange(names, prepared.partition.edges, _delay(settings)) if len(names) > 1 else None
-        outputs = devices.run(names, exchange)
-    return as_lists([outputs[i] for i in range(len(outputs))])
+    devices = _Devices(prepared, list(arguments), settings, outcome)
+    with _noted(prepared, settings):
+        if prepared.identity is not None:
+            over = (prepared.partition, prepared.plans, settings, prepared.identity)
+            outputs = run_over_ranks(*over, arguments, lambda run: devices.run(sorted(run.boxes), run))
+        else:
+            names = sorted(prepared.plans)
+            exchange = Exchange(names, prepared.partition.edges, delay_of(settings)) if len(names) > 1 else None
+            outputs = devices.run(names, exchange)
+        return as_lists([outputs[i] for i in range(len(outputs))])
+
+
+@contextmanager
+def _noted(prepared: Prepared, settings: Settings) -> Iterator[None]:
+    """In a session: it records the run, and pushed rows go into its blocks; with `check_nans` they stay, and count."""
+    session = memory.current()
+    if session is None or not prepared.row_pushes:
+        yield
+        return
+    rows = rows_in_blocks(lambda: prepared.row_pushes, keeps_axes=not _has_machine_code(settings))
+    with session.manager().running("the dataflow graph"), nullcontext() if prepared.check_nans else rows:
+        yield
 
 
 @dataclass(frozen=True)
@@ -163,7 +256,6 @@ class _Devices:
     prepared: Prepared
     arguments: list[Any]
     settings: Settings
-    check_nans: bool
     outcome: Outcome
 
     def run(self, names: Sequence[str], exchange: Exchange | RankRun | None) -> dict[int, Any]:
@@ -171,19 +263,17 @@ class _Devices:
         settings, outcome = self.settings, self.outcome
         executors: dict[str, Executor] = {}
         for number, name in enumerate(names):
-            run = Run(finite=FiniteCheck() if self.check_nans else None)
+            run = Run(finite=FiniteCheck() if self.prepared.check_nans else None)
             order = None if settings.order is None else random.Random(settings.order + 1000 * number)
-            sender = None if exchange is None else exchange.boxes[name]
-            executors[name] = Executor(self.prepared.plans[name], run, sender, order, settings.recorder)
-            outcome.runs[name], outcome.counts[name] = run, executors[name].counts
+            transport = None if exchange is None else exchange.boxes[name]
+            device = _device_run(name, run)
+            executors[name] = Executor(self.prepared.plans[name], device, transport, order, settings.recorder)
+            outcome.runs[name], outcome.counts[name], outcome.devices[name] = run, executors[name].counts, device
         if exchange is None:
             for executor in executors.values():
-                executor.start(self.arguments)
-                executor.drain()
-                if not executor.finished:
-                    raise _stuck(executors)
+                run_alone(executor, self.arguments)
         else:
-            _run_together(executors, exchange, self.arguments)
+            run_together(executors, exchange, self.arguments)
         for name, executor in executors.items():
             left = {what: n for what, n in executor.left_behind().items() if n}
             if left:
@@ -191,106 +281,11 @@ class _Devices:
         return {place: value for executor in executors.values() for place, value in executor.outputs.items()}
 
 
-def _delay(settings: Settings) -> Callable[[Edge], float] | None:
-    draw = random.Random(settings.order)
-
-    def delay(edge: Edge) -> float:
-        simulated = edge.sender.startswith("sim:") or edge.receiver.startswith("sim:")
-        drawn = 0.0 if settings.delay is None else settings.delay(draw)
-        return drawn + (settings.latency if simulated else 0.0)
-
-    return delay if settings.latency or settings.delay is not None else None
-
-
-def _run_together(executors: dict[str, Executor], exchange: Exchange | RankRun, arguments: list[Any]) -> None:
-    """A thread per device, until all are done or one fails; one device of this process runs on the calling thread.
-
-    Raises:
-        StoppedError: a device of another rank has failed.
-    """
-    failures: list[BaseException] = []
-    ended: list[str] = []
-    one_ended = threading.Semaphore(0)
-
-    def give_up() -> None:
-        for executor in executors.values():
-            executor.stopped = True
-
-    def stop() -> None:
-        give_up()
-        exchange.stop()
-
-    def work(name: str) -> None:
-        try:
-            drive(executors[name], exchange.boxes[name], arguments)
-        except StoppedError:
-            pass
-        except BaseException as error:  # handed to the caller's thread, whatever it is
-            failures.append(error)
-            stop()
-        finally:
-            ended.append(name)
-            one_ended.release()
-
-    def wait(number: int) -> None:
-        # Not Thread.join: interrupted by Ctrl-C, it takes the thread for ended (Python 3.11). And not for ever: a
-        # signal that comes just before the wait begins is seen when it ends.
-        while len(ended) < number:
-            one_ended.acquire(timeout=0.1)
-
-    if isinstance(exchange, RankRun):
-        exchange.on_stop.append(give_up)
-        exchange.waiting = lambda: _waiting(executors)
-    started = 0
-    with single_threaded_products(), quick_switches():
-        if len(executors) == 1:
-            for name, executor in executors.items():
-                drive(executor, exchange.boxes[name], arguments)
-            return
-        try:
-            for name in executors:
-                run = contextvars.copy_context().run
-                threading.Thread(target=run, args=(work, name), name=f"ctrlgrad {name}", daemon=True).start()
-                started += 1
-            wait(started)
-        except BaseException:
-            stop()
-            wait(started)
-            raise
-    if failures:
-        found = next((f for f in failures if not isinstance(f, StuckError)), None)
-        raise _stuck(executors) if found is None else found
-    if exchange.is_stopped:
-        raise StoppedError
-
-
-def drive(executor: Executor, transport: Transport, arguments: Sequence[Any]) -> None:
-    """Run one device's part to its end, with messages as they come."""
-    executor.start(arguments)
-    executor.drain()
-    while not executor.finished:
-        messages = transport.receive()
-        messages.reverse()
-        while messages:
-            executor.accept(messages.pop())
-        executor.drain()
-    transport.done()
-
-
-def _stuck(executors: dict[str, Executor]) -> ExecutionError:
-    return stuck_error(_waiting(executors))
-
-
-def _waiting(executors: dict[str, Executor]) -> list[str]:
-    return [line for executor in executors.values() for line in executor.waiting()]
-
-
 register_engine("dataflow", run_dataflow)
 
 __all__ = [
     "Outcome",
     "Prepared",
-    "drive",
     "partitioned",
     "placed",
     "prepare",

@@ -4,8 +4,9 @@ A step is ready when all that it takes in one iteration is there. What is ready 
 other devices around the oldest iteration first, since they wait for that; or in an order drawn at random. Results do
 not depend on it. Beside that an executor opens and releases frames, begins iterations within the window, and finds the
 iteration that a message belongs to. A message may come before its iteration has begun here; it is kept until then.
-Between two steps it takes in what has come, where the transport has `take_arrived`: otherwise what others need could
-wait behind work for iterations ahead.
+Between two steps it takes in what has come: otherwise what others need could wait behind work for iterations ahead. It
+also hands over what has reached the host by then of what it sends from a device that is not the host; a Send begins
+that, and does not wait.
 
 The executor counts what it makes and what it releases. At the end nothing may be left: no frame, no value, no message.
 """
@@ -14,29 +15,22 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dataflow.complaints import noted, waiting_in
+from ctrlgrad.dataflow.device_runs import DeviceRun, Leaving
 from ctrlgrad.dataflow.plan import DevicePlan
 from ctrlgrad.dataflow.recorder import Recorder
 from ctrlgrad.dataflow.running import FrameRun, Iteration
 from ctrlgrad.dataflow.steps import Step
 from ctrlgrad.dataflow.tokens import Dead, OldestFirst, Ready, Targets, give, give_dead
-from ctrlgrad.dataflow.transport import Message, StoppedError
-from ctrlgrad.engines.reference import Run
-from ctrlgrad.engines.reference.interpreter import explained
-from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError
-
-Tag = tuple[int, ...]
-
-
-class Sender(Protocol):
-    """What an executor needs of a transport while it fires."""
-
-    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None: ...
+from ctrlgrad.dataflow.transport import Message, StoppedError, Tag, Transport
+from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.source import Source
 
 
 @dataclass
@@ -53,25 +47,35 @@ class Counts:
     received: int = 0
 
 
+@dataclass(frozen=True)
+class Departure:
+    """A message whose value is on its way to the host; `source` is the place in the user's code that it is of."""
+
+    edge: int
+    tag: Tag
+    value: Leaving
+    source: Source | None
+
+
 class Executor:
     """Runs one device's plan once."""
 
     def __init__(
         self,
         plan: DevicePlan,
-        run: Run,
-        sender: Sender | None = None,
+        device: DeviceRun,
+        transport: Transport | None = None,
         order: random.Random | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         self.plan = plan
-        self.run = run
-        self.sender = sender
+        self.device = device
+        self.run, self.context = device.run, device.context
+        self.transport = transport
         self.order = order
         self.recorder = recorder
-        self.take_arrived: Callable[[], list[Message]] | None = getattr(sender, "take_arrived", None)
         self.counts = Counts()
-        self.ready: Ready = deque() if sender is None or order is not None else OldestFirst()
+        self.ready: Ready = deque() if transport is None or order is not None else OldestFirst()
         self.outputs: dict[int, Any] = {}
         # Set by another thread: give up before the next step.
         self.stopped = False
@@ -79,6 +83,8 @@ class Executor:
         self.frames: dict[tuple[int, Tag], FrameRun] = {}
         self.iterations: dict[tuple[int, Tag], Iteration] = {}
         self.early: dict[tuple[int, Tag], list[Message]] = {}
+        # The oldest first: copies end in the order in which they were begun.
+        self.departures: deque[Departure] = deque()
         self.root: FrameRun | None = None
         self.finished = False
 
@@ -91,14 +97,15 @@ class Executor:
         iteration = root.oldest
         self.last(iteration)
         self.ready.extend((iteration, step) for step in self.plan.starters)
-        for targets, value in zip(self.plan.inputs, arguments, strict=True):
-            give(iteration, targets, value, self.ready)
+        for (its, targets), value in zip(self.plan.inputs, arguments, strict=True):
+            if targets:
+                give(iteration, targets, self.device.entered(value, its), self.ready)
         if not iteration.left:
             self.completed(iteration)
 
     def drain(self) -> None:
         """Fire until nothing is ready."""
-        ready, order, counts, listens = self.ready, self.order, self.counts, self.take_arrived is not None
+        ready, order, counts, listens = self.ready, self.order, self.counts, self.transport is not None
         fired = 0
         iteration = step = None
         try:
@@ -124,15 +131,17 @@ class Executor:
             raise
         except Exception as error:
             assert step is not None and iteration is not None
-            raise _noted(error, step, iteration) from error
+            raise noted(error, step, iteration, self.device.is_late) from error
         finally:
             counts.firings += fired
 
     def _listen(self) -> None:
-        assert self.take_arrived is not None
-        messages = self.take_arrived()
-        while messages:
-            self.accept(messages.pop())
+        assert self.transport is not None
+        messages = self.transport.take_arrived()
+        if messages:
+            self.accept_all(messages)
+        if self.departures and self.departures[0].value.is_done():
+            self.hand_over()
 
     def _recorded(self, iteration: Iteration, step: Step) -> None:
         assert self.recorder is not None
@@ -240,7 +249,7 @@ class Executor:
         """Tell the loop's owner how many iterations are done here: at the end, and a few times per window."""
         assert frame.plan.report is not None
         if frame.floor == frame.total or frame.floor % frame.plan.report_every == 0:
-            self.send(frame.plan.report, (*frame.tag, frame.floor), None, None)
+            self.send(frame.plan.report, (*frame.tag, frame.floor), None, None, None)
 
     def _release(self, frame: FrameRun) -> None:
         """Release a frame whose last iteration is done, here and on all who report."""
@@ -260,12 +269,34 @@ class Executor:
 
     # Messages.
 
-    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
-        assert self.sender is not None
+    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any, source: Source | None) -> None:
+        """Send a message, as soon as its value is on the host."""
+        assert self.transport is not None
         self.counts.sent += 1
         if self.recorder is not None:
             self.recorder.sent(self.plan.device, edge, tag)
-        self.sender.send(edge, tag, dead, value)
+        leaving = self.device.leave(value)
+        if leaving is None:
+            self.transport.send(edge, tag, dead, value)
+        else:
+            self.departures.append(Departure(edge, tag, leaving, source))
+
+    def hand_over(self) -> None:
+        """Give the oldest message whose value was under way to the transport; waits for the value."""
+        assert self.transport is not None
+        departure = self.departures.popleft()
+        try:
+            value = departure.value.value()
+        except CtrlgradError as error:
+            error.source = error.source or departure.source
+            raise
+        self.transport.send(departure.edge, departure.tag, None, value)
+
+    def accept_all(self, messages: list[Message]) -> None:
+        """Take messages in, in their order. The list is emptied, so that what is computed holds the only references."""
+        messages.reverse()
+        while messages:
+            self.accept(messages.pop())
 
     def accept(self, message: Message) -> None:
         """Take a message in."""
@@ -284,6 +315,16 @@ class Executor:
                 self.advance(frame)
             return
         key = (plan.number, message.tag)
+        if message.dead is None:
+            # It may start on its way to the device at once, though its iteration has not begun.
+            step = plan.receives[message.edge]
+            try:
+                value = self.device.arrive(message.value, step.node.results[0].type)
+            except CtrlgradError as error:
+                error.source = error.source or step.source
+                raise
+            if value is not message.value:
+                message = Message(message.edge, message.tag, None, value)
         iteration = self.iterations.get(key)
         if iteration is None:
             self.early.setdefault(key, []).append(message)
@@ -300,6 +341,10 @@ class Executor:
 
     # At the end.
 
+    def finish(self) -> None:
+        """Bring the outputs to the host."""
+        self.outputs = self.device.results(self.outputs)
+
     def left_behind(self) -> dict[str, int]:
         """What a run that has ended should have released, and has not."""
         return {
@@ -307,6 +352,7 @@ class Executor:
             "frames to be found": len(self.frames),
             "iterations to be found": len(self.iterations),
             "early messages": sum(map(len, self.early.values())),
+            "messages under way": len(self.departures),
             "ready steps": len(self.ready),
         }
 
@@ -314,54 +360,8 @@ class Executor:
         """Which step waits for which operand, in which iteration: what a run that cannot go on reports."""
         found: list[str] = []
         if self.root is not None and not self.finished:
-            _waiting(self.root, found, self.plan.device)
+            waiting_in(self.root, found, self.plan.device)
         return found
 
 
-def _waiting(frame: FrameRun, found: list[str], device: str) -> None:
-    iteration: Iteration | None = frame.oldest
-    while iteration is not None:
-        for step in frame.plan.steps:
-            if iteration.pending[step.index] > 0:
-                found.append(f"{step.name} on {device} waits for {_missing(step, iteration)} at {iteration.describe()}")
-        for child in iteration.children.values():
-            _waiting(child, found, device)
-        iteration = iteration.next
-    for edge, done in frame.reported.items():
-        if frame.total is not None and frame.reports != frame.reports_in_all:
-            found.append(
-                f"{frame.plan.name} on {device} waits for reports on edge {edge}: {done} of {frame.total} done"
-            )
-
-
-def _missing(step: Step, iteration: Iteration) -> str:
-    missing = [
-        f"operand {k}{f' ({value.hint})' if value.hint else ''}"
-        for k, value in enumerate(step.node.operands)
-        if iteration.slots[step.first + k] is None
-    ]
-    if step.node.op == "Recv" and iteration.slots[step.first] is None:
-        missing.append(f"a message on edge {step.node.attrs['edge']}")
-    return ", ".join(missing) or "a control"
-
-
-def _noted(error: Exception, step: Step, iteration: Iteration) -> CtrlgradError:
-    """The error as one of ours, with the place in the user's code and the iterations that it happened in."""
-    node = next(iter(step.node.regions[0].nodes), None) if step.node.regions else None
-    if isinstance(error, CtrlgradError):
-        ours = error
-        if ours.source is None:
-            ours.source = step.source
-    elif node is not None:
-        ours = explained(error, node)
-    else:
-        ours = ExecutionError(f"{step.name}: {error}", source=step.source)
-    notes = iteration.loops()
-    if isinstance(error, MaximumIterationsError) and not step.node.regions:
-        # The loop itself says in its error how far it came.
-        notes = notes[1:]
-    ours.notes += notes
-    return ours
-
-
-__all__ = ["Counts", "Executor", "Sender"]
+__all__ = ["Counts", "Executor"]

@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ctrlgrad.ir import OPS, Graph, Trait, Value, walk
+from ctrlgrad.ir import OPS, Graph, Value
+from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.ir.graph import NO_ATTRS
 from ctrlgrad.source import Source
 
@@ -134,10 +135,7 @@ def carry_switches(head: FlatNode, condition: FlatNode, taken_by: Mapping[Value,
 
 def is_effectful(node: FlatNode) -> bool:
     """Whether an ordinary op does something besides computing: it takes a token last and gives the next one."""
-    if node.is_primitive:
-        return False
-    effect = Trait.EFFECT in OPS[node.op].traits
-    return effect or any(Trait.EFFECT in n.op.traits for region in node.regions for n in walk(region))
+    return not node.is_primitive and has_effect(OPS[node.op], node.regions)
 
 
 def in_order(nodes: Sequence[FlatNode]) -> list[FlatNode]:

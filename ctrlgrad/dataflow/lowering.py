@@ -15,7 +15,7 @@ Effects are values here too: an op with an effect takes a token and gives the ne
 switch, so callbacks come in the order in which they stand. An op that may overwrite its operand comes after its readers
 (`orders`), where they stand before it: reading costs no copy. `call` nodes are replaced by what they compute.
 
-Source: "Implementation of Control Flow in TensorFlow" (whitepaper, 2017), section 3.
+Source: "Implementation of Control Flow in TensorFlow" (whitepaper, 2017), where it compiles control-flow constructs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.builder import FlatBuilder
 from ctrlgrad.dataflow.graph import PARALLEL_ITERATIONS, FlatGraph
 from ctrlgrad.engines.reference.table import IN_PLACE
-from ctrlgrad.ir import BOOL, Graph, Node, Trait, Value, walk
+from ctrlgrad.ir import BOOL, Graph, Node, Value
+from ctrlgrad.ir.effects import nodes_with_effects
 from ctrlgrad.source import Source
 
 Env = dict[Value, Value]
@@ -66,27 +67,24 @@ def lower(graph: Graph, keeps: Callable[[Node], str | None] | None = None) -> Fl
       return r
     }
     """
-    lowering = _Lowering(graph.name, keeps or (lambda node: None))
+    lowering = _Lowering(graph, keeps or (lambda node: None))
     builder = lowering.builder
     env = {v: builder.input(v.type, v.hint) for v in graph.inputs}
     outputs = lowering.region(graph, env, _Region())
     return builder.finish(outputs)
 
 
-def has_effect(node: Node) -> bool:
-    """Whether something besides computing happens in a node."""
-    return Trait.EFFECT in node.op.traits or any(has_effect(n) for region in node.regions for n in region.nodes)
-
-
 class _Lowering:
-    def __init__(self, name: str, keeps: Callable[[Node], str | None]) -> None:
-        self.builder = FlatBuilder(name, by_hand=False)
+    def __init__(self, graph: Graph, keeps: Callable[[Node], str | None]) -> None:
+        self.builder = FlatBuilder(graph.name, by_hand=False)
         self.keeps = keeps
         self.frame_names: Counter[str] = Counter()
+        self.effectful = nodes_with_effects(graph)
+        self.updates = _Updates()
 
     def region(self, graph: Graph, env: Env, region: _Region) -> list[Value]:
         """Lower a graph's nodes; returns its outputs."""
-        readers = _Readers(graph)
+        readers = _Readers(graph, self.updates)
         for node in graph.nodes:
             orders = readers.before(node, env)
             if node.op.name == "while" and self.keeps(node) is None:
@@ -137,7 +135,7 @@ class _Lowering:
         results = [Value(v.type, v.hint) for v in node.results]
         before = [v for values in orders.values() for v in values]
         operands = [env[v] for v in node.operands]
-        token = [Value(BOOL, "effect")] if has_effect(node) else []
+        token = [Value(BOOL, "effect")] if node in self.effectful else []
         if token:
             operands.append(self.token(region, node.source))
         self.emit(
@@ -178,7 +176,7 @@ class _Lowering:
             return switched[value]
 
         captured = [switch(env[v], orders.get(v, ())) for v in node.operands[1:]]
-        effect = switch(self.token(region, node.source)) if has_effect(node) else None
+        effect = switch(self.token(region, node.source)) if node in self.effectful else None
         yields: list[list[Value]] = []
         for k, branch in enumerate(node.regions):
             inside = _Region(lambda k=k: (captured[0] if captured else switch(predicate))[k])  # type: ignore[misc]
@@ -221,7 +219,7 @@ class _Lowering:
         ]
         carried, starts = list(body.inputs[captures:]), list(node.operands[captures:])
         entered = [enter(env[v], inner, False, orders.get(v, ())) for v, inner in zip(starts, carried, strict=True)]
-        has_token = has_effect(node) or not carried
+        has_token = node in self.effectful or not carried
         if has_token:
             token = Value(BOOL, "effect")
             entered.append(enter(self.token(region, source), token, False))
@@ -275,25 +273,28 @@ def _side(hint: str | None, side: int, sides: int) -> str | None:
 class _Readers:
     """For each op that may overwrite an operand, the earlier readers of it that it does not follow from anyway."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, updates: Callable[[Node], frozenset[Value]]) -> None:
         self.readers: dict[Node, dict[Value, list[Node]]] = {}
         updated = {v for node in graph.nodes for v in updates(node)}
         seen: dict[Value, list[int]] = {}
+        # What reads a value that is overwritten later; and for each value which of those it follows from, as bits.
+        watched: list[Node] = []
         above: dict[Value, int] = {}
-        ancestors: list[int] = []
-        for position, node in enumerate(graph.nodes):
+        for node in graph.nodes if updated else ():
             mine = 0
             for v in node.operands:
                 mine |= above.get(v, 0)
             for v in updates(node):
                 late = [i for i in seen.get(v, ()) if not mine >> i & 1]
                 if late:
-                    self.readers.setdefault(node, {})[v] = [graph.nodes[i] for i in late]
-            ancestors.append(mine)
-            above.update((v, mine | 1 << position) for v in node.results)
-            for v in node.operands:
-                if v in updated:
-                    seen.setdefault(v, []).append(position)
+                    self.readers.setdefault(node, {})[v] = [watched[i] for i in late]
+            read = [v for v in node.operands if v in updated]
+            for v in read:
+                seen.setdefault(v, []).append(len(watched))
+            if read:
+                mine |= 1 << len(watched)
+                watched.append(node)
+            above.update((v, mine) for v in node.results)
 
     def before(self, node: Node, env: Env) -> dict[Value, list[Value]]:
         """By operand, the values that say that its readers are done."""
@@ -303,21 +304,27 @@ class _Readers:
         }
 
 
-def updates(node: Node) -> set[Value]:
-    """The operands that a node may overwrite."""
-    if node.op.name in IN_PLACE and node.operands:
-        return {node.operands[0]}
-    if node.op.name == "while":
-        return set(node.operands[node.attrs["captures"] :])
-    if node.op.name == "cond":
-        inside = {v for region in node.regions for n in walk(region) for v in updates(n)}
-        return {
-            outer
-            for region in node.regions
-            for outer, inner in zip(node.operands[1:], region.inputs, strict=True)
-            if inner in inside
-        }
-    return set()
+class _Updates:
+    """The operands that a node may overwrite; each node is looked at once, however deep branches are nested."""
+
+    def __init__(self) -> None:
+        self.known: dict[Node, frozenset[Value]] = {}
+
+    def __call__(self, node: Node) -> frozenset[Value]:
+        if node not in self.known:
+            self.known[node] = self.found(node)
+        return self.known[node]
+
+    def found(self, node: Node) -> frozenset[Value]:
+        if node.op.name in IN_PLACE:
+            return frozenset(node.operands[:1])
+        if node.op.name == "while":
+            return frozenset(node.operands[node.attrs["captures"] :])
+        if node.op.name != "cond":
+            return frozenset()
+        inside = {v for region in node.regions for n in region.nodes for v in self(n)}
+        taken = (zip(node.operands[1:], region.inputs, strict=True) for region in node.regions)
+        return frozenset(outer for pairs in taken for outer, inner in pairs if inner in inside)
 
 
-__all__ = ["has_effect", "lower", "updates"]
+__all__ = ["lower"]

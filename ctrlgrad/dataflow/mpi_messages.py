@@ -22,14 +22,14 @@ from ctrlgrad.dataflow.partition import Edge
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import StackType, TensorType
 
-# The kinds of messages. A report and a death carry no value; the last four belong to no edge.
-VALUE, DEAD, REPORT, OUTPUT, DONE, FAILED, STILL = range(7)
-KINDS = ("value", "death", "report", "output", "end", "failure", "stillness")
+# The kinds of messages. A report and a death carry no value; those from the output on belong to no edge.
+VALUE, DEAD, REPORT, OUTPUT, DONE, AGREED, FAILED, STILL = range(8)
+KINDS = ("value", "death", "report", "output", "end", "agreement", "failure", "stillness")
 NO_EDGE = 0xFFFFFFFF
 IDENTITY = 8
 
 _MAGIC = b"cgdf"
-_VERSION = 1
+_VERSION = 2
 _ALIGN = 64
 _MOST_DIMS = 64
 # Magic, version, kind, how many tag numbers, how many of shape; identity; run; edge; frame; dtype; form; payload bytes.
@@ -234,6 +234,7 @@ def _broken(got: str) -> ExecutionError:
 
 
 __all__ = [
+    "AGREED",
     "DEAD",
     "DONE",
     "FAILED",

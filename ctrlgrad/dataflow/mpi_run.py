@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctrlgrad.dataflow.devices import parse_device
-from ctrlgrad.dataflow.graph import FlatGraph
+from ctrlgrad.dataflow.devices import check_devices, parse_device
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
 from ctrlgrad.dataflow.mpi_messages import IDENTITY
 from ctrlgrad.dataflow.mpi_transport import FIRST_TAG, Run
-from ctrlgrad.dataflow.partition import Part, Partition
+from ctrlgrad.dataflow.partition import Edge, Part, Partition
 from ctrlgrad.dataflow.plan import DevicePlan
 from ctrlgrad.dataflow.printer import format_flat
 from ctrlgrad.dataflow.settings import Settings
@@ -33,7 +33,8 @@ from ctrlgrad.dataflow.transport import StoppedError
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.walk import walk
-from ctrlgrad.mpi.launch import join, launched
+from ctrlgrad.mpi.launch import join, launched, number_of_ranks
+from ctrlgrad.source import Source
 
 if TYPE_CHECKING:
     from ctrlgrad.mpi.world import Arrived, World
@@ -62,32 +63,75 @@ def names_ranks(devices: Iterable[str]) -> bool:
 def on_ranks(graph: FlatGraph) -> FlatGraph:
     """A placed graph in which every device has a rank, if any has; started alone, rank 0 is this process.
 
+    All ranks call this with the same graph. Each looks whether it has the GPUs that are its own.
+
     Raises:
-        UserInputError: a rank or a device does not exist.
+        UserInputError: a rank does not exist, a rank has no such device, or a device is simulated; on all ranks.
     """
     if not names_ranks(str(node.device) for node in graph.nodes):
         return graph
     launch = launched()
-    size = 1 if launch is None else launch.size
-    nodes, missing = [], []
+    size = number_of_ranks()
+    nodes: list[FlatNode] = []
+    own: dict[str, Source | None] = {}
     for node in graph.nodes:
         name = parse_device(node.device, node.source)
         rank = name.rank or 0
-        if rank >= size or name.kind != "cpu":
-            missing.append(node)
+        if rank >= size or name.kind == "sim":
+            # A copied constant does not say where the user wrote it.
+            like = (n for n in graph.nodes if n.device == node.device and n.source is not None)
+            raise _refused(next(like, node), rank, size)
+        if launch is not None and rank == launch.rank and name.kind != "cpu":
+            local = str(replace(name, rank=None))
+            own[local] = own.get(local) or node.source
         nodes.append(replace(node, device=str(replace(name, rank=rank if launch is not None else None))))
-    if missing:
-        # A copied constant does not say where the user wrote it.
-        node = next((n for n in missing if n.source is not None), missing[0])
-        ranks = max(size, (parse_device(node.device).rank or 0) + 1)
-        raise UserInputError(
+    found = FlatGraph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
+    devices = sorted({str(node.device) for node in nodes})
+    if launch is not None and any(parse_device(name).kind != "cpu" for name in devices):
+        _agree_on_devices(devices, own)
+    return found
+
+
+def _refused(node: FlatNode, rank: int, size: int) -> UserInputError:
+    if rank >= size:
+        return UserInputError(
             f"the device {node.device} does not exist here",
             source=node.source,
-            expected=f"/rank:R/cpu:N with R below {size}, the number of ranks",
+            expected=f"/rank:R/cpu:N or /rank:R/cuda:N with R below {size}, the number of ranks",
             got=str(node.device),
-            hint=f"start enough ranks, with mpirun -n {ranks} in front of the command, and use no other kind of device",
+            hint=f"start enough ranks, with mpirun -n {rank + 1} in front of the command",
         )
-    return FlatGraph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
+    return UserInputError(
+        f"the device {node.device} cannot be used over ranks: its latency is simulated inside of one process",
+        source=node.source,
+        expected="/rank:R/cpu:N or /rank:R/cuda:N in a graph that names ranks",
+        got=str(node.device),
+        hint="give it a device cpu:N, or leave /rank:R/ out of all names",
+    )
+
+
+def _agree_on_devices(names: Sequence[str], own: Mapping[str, Source | None]) -> None:
+    """Find out whether each rank has the devices that are its own; a call of all ranks, which one that lacks any fails.
+
+    Raises:
+        UserInputError: a rank lacks a device; on all ranks.
+    """
+
+    def check(run: Run) -> Mapping[int, Any]:
+        for name, source in own.items():
+            try:
+                check_devices([(name, source)])
+            except UserInputError as error:
+                raise UserInputError(
+                    f"rank {run.rank} has no device {name}",
+                    source=source,
+                    expected=error.expected,
+                    got=error.got,
+                    hint=error.hint,
+                ) from None
+        return {}
+
+    _call(hashlib.sha256(repr(names).encode()).digest()[:IDENTITY], (), {}, check)
 
 
 def identity_of(partition: Partition, window: int | None) -> bytes:
@@ -125,20 +169,31 @@ def run_over_ranks(
     """
     if settings.latency or settings.delay is not None:
         raise UserInputError(
-            "simulated latencies are for devices of one process", expected="no latency and no delay", got="one of both"
+            "simulated latencies are for devices of one process",
+            expected="no latency and no delay in ctrlgrad.dataflow.settings, for a graph over ranks",
+            got=" and ".join(name for name in ("latency", "delay") if getattr(settings, name)),
+            hint="leave them out, or use devices without /rank:R/: sim:N of one process stands for a far machine",
         )
+    _check_edges(partition, join().world)
+
+    def run_own(run: Run) -> Mapping[int, Any]:
+        return run_local(run) if run.boxes else {}
+
+    return _call(_for_arguments(identity, arguments), partition.edges, plans, run_own)
+
+
+def _call(identity: bytes, edges: Sequence[Edge], plans: dict[str, DevicePlan], run_local: RunLocal) -> dict[int, Any]:
+    """Run this rank's part of a call that all ranks make; all outputs, by their place."""
     joined = join()
-    _check_edges(partition, joined.world)
     with _CALLS.lock:
         _CALLS.count += 1
-        run = Run(joined, _CALLS.count, _for_arguments(identity, arguments), partition.edges, plans)
+        run = Run(joined, _CALLS.count, identity, edges, plans)
         early, _CALLS.early = _CALLS.early, []
         outputs: dict[int, Any] = {}
         try:
             for arrived in early:
                 run.take(arrived)
-            if run.boxes:
-                outputs = dict(run_local(run))
+            outputs = dict(run_local(run))
         except StoppedError:
             pass  # another rank has failed, or `take` has found something wrong; `end` says which
         except BaseException as error:  # told to all ranks, and raised by `end`

@@ -5,9 +5,13 @@ There is no thread that waits for messages. A device that has nothing to do look
 its neighbours over; while it does, its idle neighbours wait for it (the leader and its followers). So with one device
 per rank everything happens on one thread, and a predicate reaches the other ranks without a thread being woken.
 
-A run ends on all ranks together: each tells all others that it is done, or why it failed, and waits for theirs. What a
-rank sends is received in order, so after the last of these no message of the run is under way. A rank that is told of a
-failure stops; all raise the failure of the lowest rank. A message of the next run, from a rank that is ahead, is kept.
+A run ends on all ranks together, in two rounds. A rank whose devices have finished tells the others that it is done,
+and waits for them. What a rank sends is received in order, so when all are done it has received everything, and nothing
+can go wrong any more: then it tells all that it agrees to the end, and leaves when all agree. A rank that fails before
+that tells all why, in place of agreeing; a rank that hears of it stops. All raise the failure of the lowest rank.
+
+A message of the next run, from a rank that is ahead, is kept. One of an earlier run is dropped: this rank has left it,
+by an exception in the middle of its end.
 """
 
 from __future__ import annotations
@@ -72,8 +76,10 @@ class Run:
         # Messages over the network.
         self.sent = self.received = 0
         self.stillness = Stillness(self.world.size)
-        # Why a rank failed; who is done, in one way or another; outputs of other ranks; messages of the next run.
+        # Why a rank failed; which others are done, and from which nothing more comes; outputs of other ranks; messages
+        # of the next run.
         self.failures: dict[int, BaseException] = {}
+        self.done: set[int] = set()
         self.ended: set[int] = set()
         self.outputs: dict[int, Any] = {}
         self.early: list[Arrived] = []
@@ -131,25 +137,52 @@ class Run:
     def take(self, arrived: Arrived) -> None:
         """Act on a message; what is wrong with it is this rank's failure."""
         try:
-            header, payload = wire.decode(arrived.data)
+            header, payload = self._decoded(arrived)
             if header.run > self.number:
                 self.early.append(arrived)
-                return
-            self._check_run(header, arrived.rank)
-            if header.kind in (wire.DONE, wire.FAILED):
-                if header.kind == wire.FAILED:
-                    self.failures[arrived.rank] = decode_error(payload.tobytes(), arrived.rank)
-                    self.stop()
-                self.ended.add(arrived.rank)
-            elif header.kind == wire.OUTPUT:
-                self.outputs[header.tag[0]] = wire.decode_value(header, payload)
-            elif header.kind == wire.STILL:
-                lines = tuple(payload.tobytes().decode().splitlines())
-                self._heard_stillness(arrived.rank, Report(header.tag[0], header.tag[1], lines))
-            elif not self.is_stopped:
-                self._take_message(header, payload, arrived)
+            elif header.run == self.number:
+                self._check_identity(header, arrived.rank)
+                self._act_on(header, payload, arrived)
         except ExecutionError as error:
             self.fail(error)
+
+    def _decoded(self, arrived: Arrived) -> tuple[Header, Any]:
+        try:
+            return wire.decode(arrived.data)
+        except ExecutionError:
+            # It may have been the last that comes from there.
+            self.ended.add(arrived.rank)
+            raise
+
+    def _check_identity(self, header: Header, sender: int) -> None:
+        if header.identity == self.identity:
+            return
+        # What it says of the end is true all the same.
+        if header.kind in (wire.AGREED, wire.FAILED):
+            self.ended.add(sender)
+        raise ExecutionError(
+            f"rank {sender} does not run what rank {self.rank} runs",
+            expected=f"graph {self.identity.hex()}, in call {self.number} of the dataflow engine over ranks",
+            got=f"graph {header.identity.hex()}",
+            hint="call the same functions on every rank, in the same order, with arguments of the same shapes",
+        )
+
+    def _act_on(self, header: Header, payload: Any, arrived: Arrived) -> None:
+        if header.kind == wire.DONE:
+            self.done.add(arrived.rank)
+        elif header.kind == wire.AGREED:
+            self.ended.add(arrived.rank)
+        elif header.kind == wire.FAILED:
+            self.failures[arrived.rank] = decode_error(payload.tobytes(), arrived.rank)
+            self.ended.add(arrived.rank)
+            self.stop()
+        elif header.kind == wire.OUTPUT:
+            self.outputs[header.tag[0]] = wire.decode_value(header, payload)
+        elif header.kind == wire.STILL:
+            lines = tuple(payload.tobytes().decode().splitlines())
+            self._heard_stillness(arrived.rank, Report(header.tag[0], header.tag[1], lines))
+        elif not self.is_stopped:
+            self._take_message(header, payload, arrived)
 
     def _take_message(self, header: Header, payload: Any, arrived: Arrived) -> None:
         is_ours = header.edge < len(self.edges) and self.rank_of[header.edge] == (arrived.rank, self.rank)
@@ -160,19 +193,6 @@ class Run:
         dead = self._dead_at(header.shape) if header.kind == wire.DEAD else None
         value = wire.decode_value(header, payload) if header.kind == wire.VALUE else None
         self._hand_over(Message(header.edge, header.tag, dead, value))
-
-    def _check_run(self, header: Header, sender: int) -> None:
-        if (header.run, header.identity) == (self.number, self.identity):
-            return
-        # What it says of the end is true all the same: nothing more comes from there.
-        if header.kind in (wire.DONE, wire.FAILED):
-            self.ended.add(sender)
-        raise ExecutionError(
-            f"rank {sender} does not run what rank {self.rank} runs",
-            expected=f"call {self.number} of the dataflow engine over ranks, of graph {self.identity.hex()}",
-            got=f"call {header.run}, of graph {header.identity.hex()}",
-            hint="call the same functions on every rank, in the same order, with arguments of the same shapes",
-        )
 
     def _hand_over(self, message: Message) -> None:
         box = self.boxes[self.edges[message.edge].receiver]
@@ -234,7 +254,7 @@ class Run:
 
     def report_stillness(self) -> None:
         """Called when nothing has come for a while: where all devices wait, rank 0 hears of it."""
-        if self.idle + self.finished < len(self.boxes) or self.is_stopped:
+        if self.idle + self.finished < len(self.boxes) or self.is_stopped or self._all_are_done:
             return
         report = Report(self.sent, self.received, tuple(self.waiting()))
         if self.rank == 0:
@@ -247,9 +267,6 @@ class Run:
         if self.stillness.heard(rank, report):
             reports = self.stillness.reports
             self.fail(stuck_error([line for r in sorted(reports) for line in reports[r].waiting]))
-            if self.finished == len(self.boxes):
-                # This rank has told the others that it is done; they must not wait on.
-                self._tell_end()
 
     def fail(self, error: BaseException) -> None:
         """This rank has failed: its devices stop; `end` tells the others."""
@@ -271,13 +288,20 @@ class Run:
         Raises:
             ExecutionError: a rank has failed, with its error.
         """
-        if not self.is_stopped:
-            for place, value in outputs.items():
-                header = Header(wire.OUTPUT, self.identity, self.number, tag=(place,))
-                for rank in self._others:
-                    self.world.post(rank, 0, wire.encode_value(header, as_lists([value])[0]))
-        self._tell_end()
         patience = _Patience(self, spins=True)
+        try:
+            if not self.is_stopped:
+                self._tell_outputs(outputs)
+                self._tell(wire.DONE)
+            while not self.is_stopped and not self._all_are_done:
+                patience.after(self.poll())
+        except BaseException as error:  # Ctrl-C too: the others must not wait on
+            self.fail(error)
+        own = self.failures.get(self.rank)
+        if own is None:
+            self._tell(wire.AGREED)
+        else:
+            self._tell(wire.FAILED, encode_error(own))
         # The others may still be taking what this rank has sent.
         while len(self.ended) < len(self._others) or self.world.is_sending:
             patience.after(self.poll())
@@ -289,11 +313,19 @@ class Run:
     def _others(self) -> list[int]:
         return [rank for rank in range(self.world.size) if rank != self.rank]
 
-    def _tell_end(self) -> None:
-        own = self.failures.get(self.rank)
-        kind, payload = (wire.DONE, []) if own is None else (wire.FAILED, [encode_error(own)])
+    @property
+    def _all_are_done(self) -> bool:
+        return len(self.done) == len(self._others)
+
+    def _tell_outputs(self, outputs: dict[int, Any]) -> None:
+        for place, value in outputs.items():
+            header = Header(wire.OUTPUT, self.identity, self.number, tag=(place,))
+            for rank in self._others:
+                self.world.post(rank, 0, wire.encode_value(header, as_lists([value])[0]))
+
+    def _tell(self, kind: int, payload: bytes = b"") -> None:
         for rank in self._others:
-            self.world.post(rank, 0, wire.encode(Header(kind, self.identity, self.number), payload))
+            self.world.post(rank, 0, wire.encode(Header(kind, self.identity, self.number), [payload]))
 
 
 class Box:
@@ -347,6 +379,7 @@ class _Patience:
                     f"rank {missing[0]} has ended its program, and rank {self.run.rank} waits for it",
                     expected="the same calls on every rank",
                     got=f"call {self.run.number} of the dataflow engine over ranks on rank {self.run.rank} alone",
+                    hint=f"let rank {missing[0]} make the call too, before it leaves its program",
                 )
 
 

@@ -34,6 +34,7 @@ import numpy as np
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.devices import DEFAULT
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_loop_merge, makers
+from ctrlgrad.dataflow.node_rules import fail
 from ctrlgrad.dataflow.scopes import NO_GUARD, ROOT, Frames, Guard, frames_of, guard_of, guards_of
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.ir import BOOL, OPS, Graph, Node, Type, Value
@@ -72,7 +73,20 @@ class Partition:
 
 
 def partition(graph: FlatGraph) -> Partition:
-    """Split a placed graph by device; each part passes the verifier."""
+    """Split a placed graph by device; each part passes the verifier.
+
+    Raises:
+        VerificationError: there is a Send or Recv in it already.
+    """
+    for node in graph.nodes:
+        if node.op in (flat.SEND, flat.RECV):
+            raise fail(
+                node,
+                "there are no messages before a graph is split by device",
+                "a device on the nodes: what goes from one to another is sent",
+                f"a {node.op} by hand",
+                "leave it out, and take the value itself",
+            )
     return _Partitioner(graph).run()
 
 
@@ -112,6 +126,10 @@ class _Partitioner:
         names = sorted({str(node.device) for node in graph.nodes}) or [DEFAULT]
         self.halves = {name: _Half() for name in names}
         self.conditions = {self.frames.of_node[node]: node for node in graph.nodes if node.op == flat.LOOP_COND}
+        self.enters: dict[str, list[FlatNode]] = {}
+        for node in graph.nodes:
+            if node.op == flat.ENTER:
+                self.enters.setdefault(node.attrs["frame"], []).append(node)
         self.edges: list[Edge] = []
         self.carries = self._carries()
 
@@ -133,9 +151,10 @@ class _Partitioner:
             self.halves[str(node.device)].nodes.append(node)
         reports: dict[str, dict[str, Edge]] = {name: {} for name in self.halves}
         reported: dict[str, dict[str, tuple[Edge, ...]]] = {name: {} for name in self.halves}
-        for frame in sorted(self.conditions, key=lambda f: len(self.frames.path(f))):
+        participants = self._participants()
+        for frame in sorted(self.conditions, key=self.frames.depth):
             owner = str(self.conditions[frame].device)
-            for device in self.participants(frame):
+            for device in sorted(participants[frame]):
                 self.begin(frame, device, owner)
                 if device != owner:
                     edge = self.edge(device, owner, frame, None)
@@ -161,15 +180,18 @@ class _Partitioner:
             homes.append(next(iter(self.halves)) if node is None else str(node.device))
         return homes
 
-    def participants(self, frame: str) -> list[str]:
-        """The devices that take part in a loop."""
-        found = {
-            str(node.device)
-            for node in self.graph.nodes
-            if frame in self.frames.path(self.frames.of_node[node])
-            or (node.op == flat.ENTER and frame in self.frames.path(node.attrs["frame"]))
-        }
-        return sorted(found)
+    def _participants(self) -> dict[str, set[str]]:
+        """The devices that take part in each loop: those of the nodes in its frame and in the frames inside."""
+        found: dict[str, set[str]] = {frame: set() for frame in self.frames.parent}
+        for node in self.graph.nodes:
+            frame = node.attrs["frame"] if node.op == flat.ENTER else self.frames.of_node[node]
+            if frame != ROOT:
+                found[frame].add(str(node.device))
+        for frame in sorted(found, key=self.frames.depth, reverse=True):
+            outer = self.frames.parent[frame]
+            if outer != ROOT:
+                found[outer] |= found[frame]
+        return found
 
     def edge(self, sender: str, receiver: str, frame: str, type: Type | None) -> Edge:
         edge = Edge(len(self.edges), sender, receiver, self.frames.path(frame), type)
@@ -181,7 +203,7 @@ class _Partitioner:
     def begin(self, frame: str, device: str, owner: str) -> None:
         """Give a device what begins each iteration of a loop: a carry that is there, or a control loop."""
         half, condition = self.halves[device], self.conditions[frame]
-        enters = [n for n in self.graph.nodes if n.op == flat.ENTER and n.attrs["frame"] == frame]
+        enters = self.enters[frame]
         # A reversed loop counts down from a number that callbacks and errors on every device ask for.
         count = next((n for n in enters if n.attrs.get("count") and n.device != device), None)
         carry = self.carries.get((frame, device))
@@ -195,7 +217,8 @@ class _Partitioner:
         else:
             entering = self.there(count.operands[0], device)
         hint = f"control_{frame}"
-        first, back, head, last, current = (Value(entering.type, hint) for _ in range(5))
+        first, back, head = (Value(entering.type, hint) for _ in range(3))
+        last, current = (Value(entering.type, f"{hint}_{side}") for side in ("false", "true"))
         window = enters[0].attrs["parallel_iterations"]
         attrs = {"frame": frame, "constant": False, "parallel_iterations": window}
         attrs |= {"control": True, "count": count is not None}
@@ -287,11 +310,10 @@ class _Partitioner:
 
     def bring(self, value: Value, device: str, home: str | None = None) -> Value:
         """Send a value from where it is made to a device; returns it there."""
-        home = home or self.home(value) or str(self.origin(value))
+        home = home or str(self.home(value))
         frame = self.frames.of_value[value]
         edge = self.edge(home, device, frame, value.type)
-        hint = value.hint
-        brought = Value(value.type, hint)
+        brought = Value(value.type, value.hint)
         source = self.made_by[value].source if value in self.made_by else None
         sent, got = {"edge": edge.number, "to": device}, {"edge": edge.number, "from": home}
         self.halves[home].add(flat.SEND, (value,), (), sent, (), source, home)
@@ -299,10 +321,6 @@ class _Partitioner:
         self.halves[device].add(flat.RECV, (), (brought,), got, start, source, device)
         self.halves[device].here[value] = brought
         return brought
-
-    def origin(self, value: Value) -> str:
-        """The device of a value that was made here, by `signal`."""
-        return next(d for d, half in self.halves.items() for n in half.added if value in n.results)
 
 
 __all__ = ["Edge", "Part", "Partition", "partition"]

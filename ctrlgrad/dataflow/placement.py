@@ -8,7 +8,7 @@ the same source. For everything else:
 - a Switch and a Merge sit with what they take;
 - a constant, and a constant Enter, is there once on each device that needs it: a loop that uses a captured array on
   another device gets it once, not in every iteration;
-- an op that was put nowhere sits on `default`.
+- an op that was put nowhere sits on `cpu:0`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def as_written(node: FlatNode) -> str | None:
     return node.device or (node.source.device if node.source is not None else None)
 
 
-def place(graph: FlatGraph, choose: Choice = as_written, default: str = DEFAULT) -> FlatGraph:
+def place(graph: FlatGraph, choose: Choice = as_written) -> FlatGraph:
     """The graph with a device on every node, and constants where they are needed.
 
     `choose` says where an ordinary op goes; None where it does not matter.
     """
-    placing = _Placing(graph, choose, default)
+    placing = _Placing(graph, choose)
     placing.stacks()
     placing.carries()
     placing.spread()
@@ -43,16 +43,15 @@ def place(graph: FlatGraph, choose: Choice = as_written, default: str = DEFAULT)
 
 
 class _Placing:
-    def __init__(self, graph: FlatGraph, choose: Choice, default: str) -> None:
+    def __init__(self, graph: FlatGraph, choose: Choice) -> None:
         self.graph = graph
-        self.default = default
         self.made_by, self.taken_by = makers(graph), takers(graph)
         self.device: dict[FlatNode, str] = {}
         for node in graph.nodes:
             if node.device is not None:
                 self.device[node] = node.device
             elif not node.is_primitive and node.op != "constant":
-                self.device[node] = choose(node) or default
+                self.device[node] = choose(node) or DEFAULT
 
     def at(self, value: Value) -> str | None:
         """Where a value is made, if that is decided."""
@@ -96,7 +95,7 @@ class _Placing:
             exits = [n for s in switches for n in self.taken_by.get(s.results[0], ()) if n.op == flat.EXIT]
             group = [enter, head, back, *switches, *exits]
             home = next((self.device[n] for n in group if n in self.device), None) or self.source_of(back.operands[0])
-            home = home or self.user_of(head) or self.default
+            home = home or self.user_of(head) or DEFAULT
             for node in group:
                 self.device.setdefault(node, home)
 
@@ -143,7 +142,7 @@ class _Placing:
                 self.settle(node, (self.device.get(n) for v in node.results for n in self.taken_by.get(v, ())))
         for node in self.graph.nodes:
             if not is_copied(node):
-                self.device.setdefault(node, self.default)
+                self.device.setdefault(node, DEFAULT)
 
     def settle(self, node: FlatNode, wishes: Iterable[str | None]) -> None:
         found = next((wish for wish in wishes if wish is not None), None)

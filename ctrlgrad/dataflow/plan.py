@@ -13,13 +13,12 @@ from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow import steps
 from ctrlgrad.dataflow.graph import FlatNode, is_loop_merge, makers
 from ctrlgrad.dataflow.partition import Part
+from ctrlgrad.dataflow.pieces import PieceOf
 from ctrlgrad.dataflow.scopes import ROOT
 from ctrlgrad.dataflow.steps import Step
 from ctrlgrad.dataflow.tokens import Targets
 from ctrlgrad.dataflow.verifier import verify_flat
-from ctrlgrad.engines.reference import Kernels, Run
-from ctrlgrad.engines.reference.interpreter import compile_graph
-from ctrlgrad.ir import Graph, Node, Value
+from ctrlgrad.ir import Node, Type, Value
 
 
 @dataclass
@@ -61,7 +60,8 @@ class DevicePlan:
 
     device: str
     frames: list[FramePlan]
-    inputs: list[Targets]
+    # Of each input of the graph its type, and who takes it on this device.
+    inputs: list[tuple[Type, Targets]]
     # Steps of the root that wait for nothing.
     starters: list[Step]
     # The frame that each edge is received in, for data and for reports.
@@ -69,16 +69,16 @@ class DevicePlan:
     outputs: tuple[int, ...]
 
 
-def make_plan(part: Part, kernels: Kernels, window: int | None) -> DevicePlan:
-    """The plan of a device's part; `window`, if given, stands for every loop's."""
-    return _Planner(part, kernels, window).run()
+def make_plan(part: Part, piece_of: PieceOf, window: int | None) -> DevicePlan:
+    """The plan of a device's part, its clusters as pieces; `window`, if given, stands for every loop's."""
+    return _Planner(part, piece_of, window).run()
 
 
 class _Planner:
-    def __init__(self, part: Part, kernels: Kernels, window: int | None) -> None:
+    def __init__(self, part: Part, piece_of: PieceOf, window: int | None) -> None:
         self.part = part
         self.graph = part.graph
-        self.kernels = kernels
+        self.piece_of = piece_of
         self.window = window
         self.frames_of = verify_flat(self.graph)
         self.made_by = makers(self.graph)
@@ -111,7 +111,7 @@ class _Planner:
             frame.expected = len(frame.steps) + sum(f.parent == frame.number for f in self.frames)
         starters = [step for step in root.steps if not root.pending[step.index]]
         arrivals = {edge: frame for frame in self.frames for edge in (*frame.receives, *frame.reported)}
-        inputs = [targets.get(v, steps.NOWHERE) for v in self.graph.inputs]
+        inputs = [(v.type, targets.get(v, steps.NOWHERE)) for v in self.graph.inputs]
         return DevicePlan(self.part.device, self.frames, inputs, starters, arrivals, self.part.outputs)
 
     def open(self, name: str, parent: int, enter: FlatNode | None = None) -> None:
@@ -135,7 +135,7 @@ class _Planner:
         pending = len(node.operands) + len(node.controls) + len(node.orders)
         step: Step
         if node.op == flat.CLUSTER:
-            step = steps.ClusterStep(node, index, first, piece_of(node.regions[0], self.kernels))
+            step = steps.ClusterStep(node, index, first, self.piece_of(node.regions[0]))
         elif node.op == flat.SWITCH:
             maker = self.made_by.get(node.operands[0])
             of_loop = maker is not None and maker.op == flat.LOOP_COND
@@ -154,7 +154,7 @@ class _Planner:
             frame.receives[node.attrs["edge"]] = step
             pending += 1
         else:
-            simple = {
+            simple: dict[str, Callable[[FlatNode, int, int], Step]] = {
                 flat.EXIT: steps.ExitStep,
                 flat.NEXT_ITERATION: steps.NextIterationStep,
                 flat.SEND: steps.SendStep,
@@ -183,24 +183,4 @@ class _Planner:
         return {v: Targets(tuple(data.get(v, ())), tuple(controls.get(v, ())), tuple(merges.get(v, ()))) for v in every}
 
 
-def piece_of(region: Graph, kernels: Kernels) -> Callable[[list[Any], Run], list[Any]]:
-    """A function that runs a cluster's nodes on a list of operands, which it takes over.
-
-    The arrays of constants are bound once and passed as operands, which is cheaper than making them in every iteration.
-    """
-    constants = [node for node in region.nodes if node.op.name == "constant"]
-    arrays = [kernels.pure["constant"](node)() for node in constants]
-    rest = tuple(node for node in region.nodes if node.op.name != "constant")
-    inputs = (*region.inputs, *(node.result for node in constants))
-    program = compile_graph(Graph(inputs, rest, region.outputs, region.name), kernels)
-    if not arrays:
-        return program
-
-    def with_constants(values: list[Any], run: Run) -> list[Any]:
-        values += arrays
-        return program(values, run)
-
-    return with_constants
-
-
-__all__ = ["DevicePlan", "FramePlan", "make_plan", "piece_of"]
+__all__ = ["DevicePlan", "FramePlan", "make_plan"]

@@ -19,7 +19,7 @@ from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
 from ctrlgrad.ir import Node, Value
 from ctrlgrad.ir.op import OPS
-from ctrlgrad.ir.printer import _format_attrs, _Printer
+from ctrlgrad.ir.printer import Printer, format_attrs
 
 
 def format_flat(graph: FlatGraph) -> str:
@@ -36,7 +36,7 @@ class Names:
     """One name per value, from its hint."""
 
     def __init__(self) -> None:
-        self._printer = _Printer(sources=False)
+        self._printer = Printer(sources=False)
 
     def __call__(self, value: Value) -> str:
         return self._printer.name(value)
@@ -44,16 +44,28 @@ class Names:
     def join(self, values: Iterable[Value]) -> str:
         return ", ".join(map(self, values))
 
+    def call(self, value: Value, name: str) -> None:
+        """From now on a value is shown by this name."""
+        self._printer.names[value] = name
+
+    def lines(self, node: Node) -> list[str]:
+        """The text of a structured node."""
+        return self._printer.node(node)
+
+    def indexed(self, node: Node) -> str:
+        """What is read or written by a node with an index, as `x[t, 2:5]`."""
+        return self._printer.indexed(node)
+
 
 def format_flat_node(node: FlatNode, names: Names) -> list[str]:
     """The line of a node; a cluster has one more for each op in it."""
     results = names.join(node.results)
     waits = [f"^{names(v)}" for v in node.controls] + [f">{names(v)}" for v in node.orders]
-    parts = [names.join(node.operands), label_of(node), *waits]
+    what = [names.indexed(_structured(node))] if "key" in node.attrs else [names.join(node.operands), label_of(node)]
+    text = " ".join([f"{results} =" if results else "", node.op, *filter(None, what), *waits]).strip()
     types = ", ".join(str(v.type) for v in node.results)
-    text = " ".join([f"{results} =" if results else "", node.op, ", ".join(filter(None, parts[:1])), *parts[1:]])
     place = f" @{node.device}" if node.device else ""
-    line = " ".join(text.split()) + (f" : {types}" if types else "") + place
+    line = text + (f" : {types}" if types else "") + place
     if node.op != flat.CLUSTER:
         return [line]
     return [f"{line} {{", *(f"  {inner}" for inner in _inside(node, names)), "}"]
@@ -61,10 +73,14 @@ def format_flat_node(node: FlatNode, names: Names) -> list[str]:
 
 def _inside(node: FlatNode, names: Names) -> list[str]:
     (region,) = node.regions
-    printer = names._printer
-    printer.names.update((inner, names(outer)) for inner, outer in zip(region.inputs, node.operands, strict=True))
-    lines = [line for inner in region.nodes for line in printer.node(inner)]
+    for inner, outer in zip(region.inputs, node.operands, strict=True):
+        names.call(inner, names(outer))
+    lines = [line for inner in region.nodes for line in names.lines(inner)]
     return [*lines, f"yield {names.join(region.outputs)}".rstrip()]
+
+
+def _structured(node: FlatNode) -> Node:
+    return Node(OPS[node.op], node.operands, node.results, node.attrs, node.regions)
 
 
 def label_of(node: FlatNode) -> str:
@@ -83,7 +99,7 @@ def label_of(node: FlatNode) -> str:
         return f"[edge {node.attrs['edge']} from {node.attrs['from']}]"
     if node.is_primitive or node.op not in OPS:
         return ""
-    shown = _format_attrs(Node(OPS[node.op], node.operands, node.results, node.attrs, node.regions))
+    shown = format_attrs(_structured(node))
     return shown if node.op == "constant" or not shown else f"[{shown}]"
 
 

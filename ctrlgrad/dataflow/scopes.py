@@ -40,12 +40,20 @@ class Frames:
             frame = self.parent[frame]
         return path
 
+    def depth(self, frame: str) -> int:
+        """How many frames are around this one, itself included and the root not."""
+        return len(self.path(frame))
+
 
 def describe(node: FlatNode) -> str:
     """How an error calls a node."""
-    hint = next((v.hint for v in node.results if v.hint), None)
+    of = next((v.hint for v in node.results if v.hint), None)
+    if node.op == flat.CLUSTER and node.regions:
+        ops = [inner.op.name for inner in node.regions[0].nodes]
+        ops = [name for name in ops if name != "constant"] or ops[:1]
+        of = ", ".join([*ops[:3], "..."] if len(ops) > 3 else ops)
     frame = node.attrs.get("frame") if node.op == flat.ENTER else None
-    details = [f"of {hint}" if hint else "", f"into {frame}" if frame else ""]
+    details = [f"of {of}" if of else "", f"into {frame}" if frame else ""]
     text = " ".join([node.op, *(d for d in details if d)])
     return f"{text} ({node.source.short})" if node.source else text
 
@@ -128,7 +136,8 @@ def _mixed(node: FlatNode, value: Value, frames: Frames) -> VerificationError:
         source=node.source,
         expected="operands of one frame",
         got="\n".join(lines),
-        hint="bring an outer value in with Enter(constant=True), and an inner one out with Exit",
+        hint="bring an outer value in with Enter(constant=True), and an inner one out with Exit;\n"
+        "make a constant inside a frame with controls=[a value of the iteration]",
     )
 
 

@@ -12,13 +12,13 @@ Sources: "Implementation of Control Flow in TensorFlow" (2017), section 4.2; Yu 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 from ctrlgrad.dataflow.graph import FlatNode
+from ctrlgrad.dataflow.pieces import Piece
 from ctrlgrad.dataflow.scopes import describe
 from ctrlgrad.dataflow.tokens import Dead, Targets, give, give_dead
-from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.errors import ExecutionError
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NOWHERE = Targets()
 
 
-class Step:
+class Step(ABC):
     """A node made ready to run. Its operands stand in `slots[first:last]` of the iteration that it fires in."""
 
     __slots__ = ("first", "index", "last", "name", "node", "results", "source")
@@ -44,9 +44,9 @@ class Step:
         # The takers of each result; filled when all steps are there.
         self.results: list[Targets] = [NOWHERE] * len(node.results)
 
+    @abstractmethod
     def fire(self, iteration: Iteration, executor: Executor) -> None:
         """Take the operands, which are all there, and hand on the results."""
-        raise NotImplementedError
 
     def dies(self, iteration: Iteration, executor: Executor) -> bool:
         """Whether an operand is dead; then the results are too."""
@@ -61,11 +61,11 @@ class Step:
 
 
 class ClusterStep(Step):
-    """Ordinary ops, run as one piece by `piece(operands, run)`."""
+    """Ordinary ops, run as one piece."""
 
     __slots__ = ("blank", "is_effect", "knows_iterations", "piece")
 
-    def __init__(self, node: FlatNode, index: int, first: int, piece: Callable[[list[Any], Run], list[Any]]) -> None:
+    def __init__(self, node: FlatNode, index: int, first: int, piece: Piece) -> None:
         super().__init__(node, index, first)
         self.piece = piece
         self.blank = [None] * (self.last - first)
@@ -81,7 +81,7 @@ class ClusterStep(Step):
         slots[self.first : self.last] = self.blank
         if self.knows_iterations:
             executor.run.iterations = iteration.numbers()
-        outputs = self.piece(values, executor.run)
+        outputs = self.piece(values, executor.context)
         if self.is_effect:
             outputs.append(True)
         ready = executor.ready
@@ -99,7 +99,7 @@ class SwitchStep(Step):
             return
         predicate, value = iteration.slots[self.first : self.last]
         iteration.slots[self.first : self.last] = (None, None)
-        chosen = min(max(int(predicate), 0), len(self.results) - 1)
+        chosen = min(max(int(executor.device.on_host(predicate)), 0), len(self.results) - 1)
         for side, targets in enumerate(self.results):
             if side == chosen:
                 give(iteration, targets, value, executor.ready)
@@ -177,7 +177,7 @@ class EnterStep(Step):
             give_dead(first, self.results[0], dead, executor.ready)
         else:
             if self.is_count:
-                child.counts_from = int(value)
+                child.counts_from = int(executor.device.on_host(value))
             if self.is_constant:
                 executor.constant(child, self.results[0], value)
             else:
@@ -237,7 +237,7 @@ class LoopCondStep(Step):
         if iteration.dead and self.dies(iteration, executor):
             executor.last(iteration)
             return
-        goes_on = iteration.slots[self.first]
+        goes_on = executor.device.on_host(iteration.slots[self.first])
         iteration.slots[self.first] = None
         if not goes_on:
             executor.last(iteration)
@@ -260,11 +260,11 @@ class SendStep(Step):
         iteration.slots[self.first] = None
         dead = iteration.dead.pop(self.index, None)
         executor.counts.dead += dead is not None
-        executor.send(self.edge, iteration.tag, dead, None if dead else value)
+        executor.send(self.edge, iteration.tag, dead, None if dead else value, self.source)
 
 
 class RecvStep(Step):
-    """A Recv; what it brings is put into its slot when the message comes."""
+    """A Recv; what it brings is put into its slot when the message comes, and may still be on its way to the device."""
 
     __slots__ = ()
 
@@ -275,7 +275,7 @@ class RecvStep(Step):
     def fire(self, iteration: Iteration, executor: Executor) -> None:
         if iteration.dead and self.dies(iteration, executor):
             return
-        value = iteration.slots[self.first]
+        value = executor.device.landed(iteration.slots[self.first])
         iteration.slots[self.first] = None
         give(iteration, self.results[0], value, executor.ready)
 

@@ -49,6 +49,9 @@ class Transport(Protocol):
             StoppedError: the run has been stopped.
         """
 
+    def take_arrived(self) -> list[Message]:
+        """What has come, without waiting."""
+
     def done(self) -> None:
         """This device waits for nothing more."""
 
@@ -126,7 +129,6 @@ class Mailbox:
                     exchange.idle -= 1
 
     def take_arrived(self) -> list[Message]:
-        """What has come, without waiting."""
         if not self.heap:
             return []
         with self.exchange.lock:
@@ -161,4 +163,4 @@ def stuck_error(waiting: Sequence[str]) -> ExecutionError:
     )
 
 
-__all__ = ["Exchange", "Mailbox", "Message", "StoppedError", "StuckError", "Transport", "stuck_error"]
+__all__ = ["Exchange", "Mailbox", "Message", "StoppedError", "StuckError", "Tag", "Transport", "stuck_error"]

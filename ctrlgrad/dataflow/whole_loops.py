@@ -9,21 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ctrlgrad.dataflow.devices import DEFAULT
+from ctrlgrad.dataflow.graph import FlatNode
+from ctrlgrad.dataflow.placement import Choice
 from ctrlgrad.ir import Graph, Node, walk
 
 
-def whole_loops(graph: Graph) -> Callable[[Node], str | None]:
-    """Says of a loop of the graph on which device it stays whole; None where it sits on several."""
-    homes: dict[Node, set[str]] = {}
+def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
+    """Says of a loop of the graph on which device it stays whole; None where it sits on several.
+
+    `choose` says where an ordinary op goes, as for `place`. What only holds others, a loop or a branch inside, sits
+    with what it holds.
+    """
+    homes: dict[Node, str | None] = {}
     for node in walk(graph):
         if node.op.name == "while":
-            inside = [n for region in node.regions for n in walk(region) if n.op.name != "constant"]
-            homes[node] = {_home(n) for n in inside} or {_home(node)}
-    return lambda node: next(iter(homes[node])) if len(homes[node]) == 1 else None
+            inside = [n for region in node.regions for n in walk(region) if n.op.name != "constant" and not n.regions]
+            found = {_home(n, choose) for n in inside or [node]}
+            homes[node] = found.pop() if len(found) == 1 else None
+    return lambda node: homes[node]
 
 
-def _home(node: Node) -> str:
-    return (node.source.device if node.source is not None else None) or DEFAULT
+def _home(node: Node, choose: Choice) -> str:
+    attrs, regions, source = node.attrs, node.regions, node.source
+    as_flat = FlatNode(node.op.name, node.operands, node.results, attrs, regions=regions, source=source)
+    return choose(as_flat) or DEFAULT
 
 
 __all__ = ["whole_loops"]

@@ -9,11 +9,14 @@ from typing import Any
 
 from ctrlgrad import memory
 from ctrlgrad.engines.auto import auto_kernels, has_native
-from ctrlgrad.engines.block_kernels import as_lists
+from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
 from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.exact_errors import exact_errors
+from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
+from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import Report, explain
+from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, walk
 from ctrlgrad.memory.session import current
@@ -59,17 +62,33 @@ def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool
         return _RUNNERS[engine](graph, arguments, check_nans)
     if engine == "cuda" and not check_nans:
         return _run_on_cuda(graph, arguments)
-    if current() is None and asks_for_memory(graph):
+    if current() is not None:
+        return _run_in_session(engine, graph, arguments, check_nans)
+    if asks_for_memory(graph):
         with memory.budget():
             return run_on(engine, graph, arguments, check_nans)
     run = Run(finite=FiniteCheck() if check_nans else None)
-    # Where every node is looked at, the reference kernels run them in place of the CUDA engine's.
-    kernels = kernels_of(engine if current() is None else _counting("reference" if engine == "cuda" else engine))
+    kernels = kernels_of(engine)
     if kernels is REFERENCE or run.is_watched:
         return as_lists(interpret(graph, arguments, run, kernels))
     optimised = _optimised(graph, current_without())
     with exact_errors(graph, optimised, arguments):
         return as_lists(interpret(optimised, arguments, run, kernels))
+
+
+def _run_in_session(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool) -> list[Any]:
+    """As `run_on`, with kernels that count bytes."""
+    kernels = _counting(engine, graph)
+    if check_nans:
+        # Every node is looked at, and every row: they stay where they are.
+        return as_lists(interpret(graph, arguments, Run(finite=FiniteCheck()), kernels))
+    if kernels is IN_BLOCKS:
+        with rows_in_blocks(lambda: row_pushes_of(graph), keeps_axes=True):
+            return as_lists(interpret(graph, arguments, Run(), kernels))
+    optimised = _optimised(graph, current_without())
+    rows = rows_in_blocks(lambda: row_pushes_of(optimised), keeps_axes=False)
+    with exact_errors(graph, optimised, arguments), rows:
+        return as_lists(interpret(optimised, arguments, Run(), kernels))
 
 
 def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:
@@ -85,18 +104,26 @@ def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:
 
 def _run_on_cuda(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     from ctrlgrad.engines.cuda.cupy_library import cupy_library
-    from ctrlgrad.engines.cuda.engine import run_on_device
+    from ctrlgrad.engines.cuda.engine import read_arguments, run_on_device
 
     if current() is None and asks_for_memory(graph):
         with memory.budget():
             return _run_on_cuda(graph, arguments)
-    return run_on_device(cupy_library(), _optimised(graph, current_without()), arguments)
+    library, distributed = cupy_library(), optimised_graph(graph)
+    with exact_errors(graph, distributed, arguments, lambda given: read_arguments(library, given)):
+        return run_on_device(library, distributed, arguments)
 
 
-def explain_native(graph: Graph, arguments: Sequence[Any]) -> Report:
-    """Run a graph on the native engine and say what was done with each of its loops."""
+def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
+    """Run a graph on the CUDA engine, or by another name on the native one, and say what was done with its loops."""
+    if engine == "cuda":
+        from ctrlgrad.engines.cuda import report
+        from ctrlgrad.engines.cuda.cupy_library import cupy_library
+
+        return report.explain_on(cupy_library(), optimised_graph(graph), arguments)
+    _check_on_host("native", arguments)
     kernels_of("native")
-    return explain(_optimised(graph, current_without()), arguments)
+    return explain(optimised_graph(graph), arguments)
 
 
 def asks_for_memory(graph: Graph) -> bool:
@@ -109,16 +136,27 @@ def asks_for_memory(graph: Graph) -> bool:
     return asks
 
 
-def _counting(engine: str) -> str:
-    """The engine in a session: one that counts bytes."""
-    if engine == "reference" or not has_native():
+def _counting(engine: str, graph: Graph) -> Kernels:
+    """The kernels of an engine in a session: they count bytes, and keep saved values in blocks."""
+    if engine == "native" or (engine == "auto" and has_native()):
+        return kernels_of("native")
+    # Where every node is looked at, the reference kernels run them in place of the CUDA engine's.
+    refuse_checkpoint(graph, f"engine={engine!r}" if engine != "auto" else "an installation without numba and scipy")
+    return IN_BLOCKS
+
+
+def refuse_checkpoint(graph: Graph, got: str) -> None:
+    """Refuse `checkpoint` on a loop, for an engine that runs no chunk again."""
+    node = next((n for n in walk(graph) if n.attrs.get("checkpoint")), None)
+    if node is not None:
         raise UserInputError(
-            "memory: the reference engine keeps every saved value, whatever the budget",
-            expected="the native engine, for budgets, profiles, swap_memory and checkpoint",
-            got="engine='reference'" if engine == "reference" else "an installation without numba and scipy",
-            hint="use engine='native'; pip install 'ctrlgrad[native]'",
+            f"{loop_name(node)}: checkpoint={node.attrs['checkpoint']!r} cannot be kept to: only loops in machine code "
+            "are run again",
+            source=node.source,
+            expected="the native engine, for checkpoint",
+            got=got,
+            hint="use engine='native' (pip install 'ctrlgrad[native]'), or swap_memory=True in place of checkpoint",
         )
-    return "native" if engine == "auto" else engine
 
 
 def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
@@ -131,6 +169,11 @@ def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
         graph.compiled[key] = optimise(graph, without, nbytes)
     optimised: Graph = graph.compiled[key]
     return optimised
+
+
+def optimised_graph(graph: Graph) -> Graph:
+    """The graph as compiling engines run it here: in this session, and with these passes left out."""
+    return _optimised(graph, current_without())
 
 
 _WITHOUT: ContextVar[frozenset[str]] = ContextVar("passes that are left out", default=frozenset())
@@ -160,9 +203,11 @@ __all__ = [
     "Report",
     "asks_for_memory",
     "current_without",
-    "explain_native",
+    "explain_on",
     "has_native",
     "kernels_of",
+    "optimised_graph",
+    "refuse_checkpoint",
     "register_engine",
     "run_on",
     "without_passes",

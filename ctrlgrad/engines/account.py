@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import TypeVar
 
 import numpy as np
 
+from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply
@@ -15,13 +18,29 @@ from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply
 # The device of the engines that run on this computer's processor.
 CPU = "cpu"
 
+T = TypeVar("T")
+# What a call that runs can do where a budget is used up; answers whether it did something.
+MAKE_ROOM: ContextVar[Callable[[], bool] | None] = ContextVar("makes room", default=None)
+
+
+def with_room(take: Callable[[], T]) -> T:
+    """Take bytes of a budget; where they are refused, once more after the call has made room."""
+    try:
+        return take()
+    except MemoryBudgetError:
+        make_room = MAKE_ROOM.get()
+        if make_room is None or not make_room():
+            raise
+    return take()
+
 
 def empty(shape: Sequence[int], dtype: np.dtype, label: str) -> np.ndarray:
     """An uninitialised array. In a session its bytes count as long as it, or a view of it, lives."""
     session = current()
     if session is None:
         return POOL.empty(shape, dtype)
-    held = session.manager(CPU).reserve(math.prod(shape) * dtype.itemsize, label)
+    manager = session.manager(CPU)
+    held = with_room(lambda: manager.reserve(math.prod(shape) * dtype.itemsize, label))
     array = np.empty(shape, dtype)
     weakref.finalize(array, held.release)
     return array
@@ -51,4 +70,4 @@ def supply() -> Supply:
     return UNLIMITED if current() is None else _COUNTED
 
 
-__all__ = ["CPU", "Counted", "CountedSupply", "empty", "supply"]
+__all__ = ["CPU", "MAKE_ROOM", "Counted", "CountedSupply", "empty", "supply", "with_room"]

@@ -1,17 +1,27 @@
-"""Kernels that know block stacks: what the reference engine has as a list, loops in machine code leave as blocks."""
+"""Kernels that know block stacks: what the reference engine has as a list, loops in machine code leave as blocks.
+
+In a session, interpreted code pushes into blocks too, and pops from them, see `ctrlgrad.engines.row_blocks`. Rows that
+differ in shape, and those of a stack whose slots are written in any order, are a list whose bytes are counted.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.account import empty
+from ctrlgrad.engines.account import CPU, empty
+from ctrlgrad.engines.ownership import POPPED_ALONE
 from ctrlgrad.engines.products import matmul
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
+from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
 from ctrlgrad.engines.reference.table import InPlace, Pure
-from ctrlgrad.ir import Node
+from ctrlgrad.engines.row_blocks import row_pushes
+from ctrlgrad.ir import Node, walk
+from ctrlgrad.memory.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.stacks.blocks import BlockStack
 
@@ -38,12 +48,31 @@ def _in_place(table: InPlace) -> InPlace:
         def run_kernel(operands: list[Any], run: Run) -> Any:
             for i in range(len(operands)):
                 if isinstance(operands[i], BlockStack):
-                    operands[i] = operands[i].rows()
+                    operands[i] = _counted_rows(operands[i])
             return kernel(operands, run)
 
         return run_kernel
 
     return factory
+
+
+def _counted(row: Any) -> np.ndarray:
+    """A copy of a row; in a session its bytes count."""
+    copy = empty(np.shape(row), row.dtype, "a row that stays where it is")
+    copy[...] = row
+    return copy
+
+
+def _counted_rows(stack: BlockStack) -> list[Any]:
+    if current() is None:
+        return stack.rows()
+    return [None if row is None else _counted(row) for row in stack.rows()]
+
+
+def _own(operands: list[Any]) -> BlockStack:
+    """Take the first operand off the list as a block stack that may be changed."""
+    value: BlockStack = operands.pop(0)
+    return value if sys.getrefcount(value) == POPPED_ALONE else value.copy()
 
 
 def _length(node: Node) -> Callable[..., Any]:
@@ -71,35 +100,140 @@ def _concat(node: Node) -> Callable[..., Any]:
     )
 
 
+def _read(node: Node) -> Callable[..., Any]:
+    kernel = REFERENCE.pure["stack_read"](node)
+
+    def read(s: Any, index: Any, *dims: Any) -> Any:
+        if not isinstance(s, BlockStack):
+            return kernel(s, index, *dims)
+        position, length = int(index), len(s)
+        if not -length <= position < length:
+            return kernel(s.rows(), index)
+        row = s.row(position % length)
+        return np.zeros(s.shape, s.dtype) if row is None else row
+
+    return read
+
+
+def _sum(node: Node) -> Callable[..., Any]:
+    """Two stacks, row by row, are a stack of the same kind."""
+    kernel = REFERENCE.pure["stack_sum"](node)
+
+    def add(a: Any, b: Any) -> Any:
+        longer, shorter = (b, a) if len(a) < len(b) else (a, b)
+        if isinstance(longer, BlockStack) and not shorter:
+            return longer.copy()
+        pushes = row_pushes()
+        if pushes is None or not _are_alike(a, b):
+            return kernel(*[_counted_rows(x) if isinstance(x, BlockStack) else x for x in (a, b)])
+        total = pushes.stack(node, longer.dtype, longer.shape)
+        others = iter(shorter)
+        for row in longer:
+            other = next(others, None)
+            total.push(row if other is None else row + other)
+        return total
+
+    return add
+
+
+def _are_alike(a: Any, b: Any) -> bool:
+    stacks = isinstance(a, BlockStack) and isinstance(b, BlockStack)
+    return stacks and a.shape == b.shape and a.written is None and b.written is None
+
+
 def _push(node: Node) -> Callable[[list[Any], Run], Any]:
-    """Rows that an interpreted loop pushes stay where they are; in a session they count."""
+    """In a session a row goes into a block; on a list that holds rows already it is one more of them, and counts."""
     kernel = _in_place(REFERENCE.in_place["stack_push"])(node)
 
     def push(operands: list[Any], run: Run) -> Any:
+        if not operands[0]:
+            pushes = row_pushes()
+            if pushes is not None and not _is_of(operands[0], operands[1]):
+                operands[0] = pushes.stack(node, operands[1].dtype, np.shape(operands[1]))
+        if isinstance(operands[0], BlockStack) and _takes(node, operands[0], operands[1]):
+            s = _own(operands)
+            s.push(operands[0])
+            run.counters.pushed(node, operands[0])
+            return s
         if current() is not None:
-            row = empty(np.shape(operands[1]), operands[1].dtype, "a row that an interpreted loop pushed")
-            row[...] = operands[1]
-            operands[1] = row
-            del row
+            operands[1] = _counted(operands[1])
         return kernel(operands, run)
 
     return push
 
 
-def with_blocks(name: str, loop: Control) -> Kernels:
+def _is_of(s: Any, row: Any) -> bool:
+    return isinstance(s, BlockStack) and s.shape == np.shape(row)
+
+
+def _takes(node: Node, s: BlockStack, row: Any) -> bool:
+    """Whether a block stack takes a row as it is: in a session, and where the row's shape is that of the others."""
+    pushes = row_pushes()
+    if pushes is None or s.written is not None:
+        return False
+    if not _is_of(s, row):
+        pushes.stays(node, s.shape, np.shape(row))
+        return False
+    if s.tails is None or not s.blocks:
+        # A loop in machine code made it, or all its rows were popped: another run begins.
+        s.tails = pushes.tails(node)
+    return True
+
+
+def _pop(node: Node) -> Callable[[list[Any], Run], Any]:
+    kernel = _in_place(REFERENCE.in_place["stack_pop"])(node)
+
+    def pop(operands: list[Any], run: Run) -> Any:
+        if not isinstance(operands[0], BlockStack) or current() is None or not operands[0]:
+            return kernel(operands, run)
+        s = _own(operands)
+        row = s.pop()
+        run.counters.popped(node)
+        return s, row
+
+    return pop
+
+
+def _with_stacks(name: str, loop: Control) -> Kernels:
     """The reference engine's kernels, able to take block stacks, with another way to run loops."""
     pure, in_place = dict(REFERENCE.pure), dict(REFERENCE.in_place)
     pure |= {op: _pure(table) for op, table in pure.items() if op.startswith("stack_")}
     in_place |= {op: _in_place(table) for op, table in in_place.items() if op.startswith("stack_")}
-    in_place["stack_push"] = _push
+    in_place |= {"stack_push": _push, "stack_pop": _pop}
     pure |= {
         "stack_length": _length,
+        "stack_read": _read,
+        "stack_sum": _sum,
         "stack_to_tensor": _to_tensor,
         "stack_rows": _rows,
         "stack_concat": _concat,
-        "matmul": lambda node: matmul,
     }
     return Kernels(name, pure, in_place, {**REFERENCE.control, "while": loop})
 
 
-__all__ = ["as_lists", "with_blocks"]
+def with_blocks(name: str, loop: Control) -> Kernels:
+    """Kernels that can take block stacks, for engines with loops in machine code, whose BLAS makes large products."""
+    kernels = _with_stacks(name, loop)
+    return replace(kernels, pure={**kernels.pure, "matmul": lambda node: matmul})
+
+
+class NotedLoop(InterpretedLoop):
+    """A `while` node whose time a session records, where it is the outermost one."""
+
+    def __init__(self, node: Node, kernels: Kernels) -> None:
+        super().__init__(node, kernels)
+        pops = any(inner.op.name == "stack_pop" for inner in walk(node.regions[1]))
+        self.phase: Phase = "backward" if pops else "forward"
+
+    def __call__(self, values: list[Any], run: Run) -> Any:
+        session = current()
+        if session is None or run.iterations:
+            return super().__call__(values, run)
+        with session.manager(CPU).running(loop_name(self.node), self.phase):
+            return super().__call__(values, run)
+
+
+# What engines without machine code run by in a session: the reference engine's kernels, to the bit.
+IN_BLOCKS = _with_stacks("reference in blocks", NotedLoop)
+
+__all__ = ["IN_BLOCKS", "NotedLoop", "as_lists", "with_blocks"]

@@ -8,10 +8,7 @@ a chunk can be run again from the values that it started from: the whole body, b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from ctrlgrad.engines.account import supply
 from ctrlgrad.engines.chunks import Chunk, Replaying, Snapshot, managed
@@ -19,55 +16,24 @@ from ctrlgrad.engines.native.stack_uses import stack_use
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
 from ctrlgrad.engines.reference.interpreter import Program
+from ctrlgrad.engines.replay import EntryState, PushedStack, StackRoles, roles_of
 from ctrlgrad.ir import Node, StackType, walk
 from ctrlgrad.memory.chunk import Chunk as MemoryChunk
 from ctrlgrad.memory.records import Phase
 from ctrlgrad.stacks.blocks import BlockStack
 
 
-@dataclass(frozen=True)
-class StackRoles:
-    """What a loop over chunks does with its carried stacks, by their number in the carry."""
-
-    # Stacks that it only pushes on, with their dtype and element shape.
-    pushed: dict[int, StackType]
-    can_replay: bool
-    pops: bool
-
-
-def roles_of(node: Node) -> StackRoles:
-    """The roles of a loop's stacks."""
-    captures: int = node.attrs["captures"]
-    pushed: dict[int, StackType] = {}
-    can_replay, pops = True, False
-    for i, v in enumerate(node.results):
-        if not isinstance(v.type, StackType):
-            continue
-        use = stack_use(node, captures + i, ())
-        pops |= use.mode == "pop"
-        if use.mode == "push" and None not in v.type.element.shape:
-            pushed[i] = v.type
-        elif use.mode != "read":
-            can_replay = False
+def _roles_of(node: Node) -> StackRoles:
+    """The roles of a loop's stacks. It has blocks for those whose rows are all of one size, that is known."""
+    found = roles_of(node)
+    pushed = {i: role for i, role in found.pushed.items() if role.type.element.is_static}
+    can_replay = found.can_replay and len(pushed) == len(found.pushed)
     for inner in walk(node.regions[1]):
-        if inner.op.name == "callback":
-            can_replay = False
-        elif inner.op.name == "while":
+        if inner.op.name == "while":
             can_replay &= not any(
                 stack_use(inner, k, ()).inside for k, v in enumerate(inner.operands) if isinstance(v.type, StackType)
             )
-    return StackRoles(pushed, can_replay and bool(pushed), pops)
-
-
-@dataclass(frozen=True)
-class EntryState:
-    """The values that a chunk starts from, None for stacks that it pushes on."""
-
-    carry: tuple[Any, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(x.nbytes for x in self.carry if isinstance(x, np.ndarray))
+    return StackRoles(pushed, can_replay, found.pops)
 
 
 class ChunkLoop:
@@ -75,13 +41,13 @@ class ChunkLoop:
 
     def __init__(self, node: Node, interpreted: InterpretedLoop) -> None:
         self.node, self.interpreted = node, interpreted
-        self.roles = roles_of(node)
+        self.roles = _roles_of(node)
 
     def __call__(self, values: list[Any], run: Run) -> Any:
         state = self.interpreted.start(values)
-        for i, t in self.roles.pushed.items():
+        for i, role in self.roles.pushed.items():
             if isinstance(state.carry[i], list) and not state.carry[i]:
-                state.carry[i] = self._stack(t)
+                state.carry[i] = _stack(role)
         replay = BodyReplay(self.interpreted.body, state.shared, self.roles) if self.roles.can_replay else None
         phase: Phase = "backward" if self.roles.pops else "forward"
         chunks = managed(self.node, replay, phase, bool(self.roles.pushed))
@@ -106,10 +72,6 @@ class ChunkLoop:
         except BaseException:
             chunks.abandon()
             raise
-
-    def _stack(self, t: StackType) -> BlockStack:
-        shape = tuple(d for d in t.element.shape if d is not None)
-        return BlockStack(t.element.dtype, shape, supply=supply())
 
     def _give(self, carry: Sequence[Any], chunk: Chunk) -> None:
         """What is pushed on the carried stacks from now on belongs to the chunk."""
@@ -136,9 +98,8 @@ class BodyReplay:
         """Run the chunk that began with a state, into its blocks; gives the state after it."""
         carry = list(state.carry)
         supply_of_blocks = Replaying(chunk).begin(None)
-        for i, t in self.roles.pushed.items():
-            shape = tuple(d for d in t.element.shape if d is not None)
-            carry[i] = BlockStack(t.element.dtype, shape, supply=supply())
+        for i, role in self.roles.pushed.items():
+            carry[i] = _stack(role)
             carry[i].pushing = supply_of_blocks
         arguments = [*self.shared, *carry]
         del carry
@@ -149,4 +110,9 @@ class BodyReplay:
         return state.nbytes
 
 
-__all__ = ["ChunkLoop", "roles_of"]
+def _stack(role: PushedStack) -> BlockStack:
+    element = role.type.element
+    return BlockStack(element.dtype, tuple(d for d in element.shape if d is not None), supply=supply())
+
+
+__all__ = ["ChunkLoop"]

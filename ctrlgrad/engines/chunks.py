@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.engines.account import CPU, empty
+from ctrlgrad.engines.account import CPU, empty, with_room
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Node
@@ -112,8 +112,9 @@ class Held:
     def open(self) -> Any:
         if self.is_writable:
             return self.block.array
+        array = with_room(self.block.open)
         self.opened += 1
-        return self.block.open()
+        return array
 
     def close(self) -> None:
         if self.opened:
@@ -140,7 +141,7 @@ class ManagedChunk:
         self._held: list[Held] = []
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        self._held.append(Held(self.chunk.block(shape, dtype, label)))
+        self._held.append(Held(with_room(lambda: self.chunk.block(shape, dtype, label))))
         return self._held[-1]
 
     @contextmanager

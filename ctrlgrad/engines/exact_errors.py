@@ -8,7 +8,7 @@ immutable, so it runs from the same arguments; callbacks have been called and ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,13 +26,22 @@ _SILENT = Kernels(
 
 
 @contextmanager
-def exact_errors(graph: Graph, optimised: Graph, arguments: Sequence[Any]) -> Iterator[None]:
-    """Where running `optimised` fails, raise the error of `graph` instead, if loops were distributed."""
+def exact_errors(
+    graph: Graph,
+    optimised: Graph,
+    arguments: Sequence[Any],
+    on_host: Callable[[Sequence[Any]], Sequence[Any]] = list,
+) -> Iterator[None]:
+    """Where running `optimised` fails, raise the error of `graph` instead, if loops were distributed.
+
+    `on_host` gives the arguments as NumPy arrays, where they may lie on a device.
+    """
     try:
         yield
     except ExecutionError as error:
         # Under a budget the reference engine could need more memory than there is.
-        found = _error_of(graph, arguments) if _is_distributed(optimised) and current() is None else None
+        is_told_again = _is_distributed(optimised) and current() is None
+        found = _error_of(graph, on_host(arguments)) if is_told_again else None
         if found is None:
             raise
         raise found from error

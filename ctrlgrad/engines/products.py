@@ -1,6 +1,6 @@
 """Matrix products outside of compiled loops, by the BLAS that compiled loops call.
 
-NumPy brings a BLAS of its own, with threads of its own; two such pools that take turns keep each other from the cores.
+NumPy may have another BLAS, with threads of its own; two such pools that take turns keep each other from the cores.
 Large products therefore go to the one that compiled loops use; small ones stay with NumPy.
 """
 
@@ -35,8 +35,9 @@ def _gemm(name: str, number: Any, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     b, flag_b, leading_b = _laid_out(b)
     c = empty((m, n), a.dtype, "a matrix product")
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 13)(blas_address(name))
-    sizes = (ctypes.c_int * 6)(n, m, k, leading_b, leading_a, n)
-    start, step = ctypes.addressof(sizes), ctypes.sizeof(ctypes.c_int)
+    # A routine that takes integers of four bytes reads the lower half.
+    sizes = (ctypes.c_int64 * 6)(n, m, k, leading_b, leading_a, n)
+    start, step = ctypes.addressof(sizes), ctypes.sizeof(ctypes.c_int64)
     flags, one, zero = (ctypes.c_char * 2)(flag_b, flag_a), number(1), number(0)
     first = ctypes.addressof(flags)
     call(

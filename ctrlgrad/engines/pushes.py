@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ctrlgrad.ir import Node, definitions
+from ctrlgrad.engines.reference.control_kernels import loop_name
+from ctrlgrad.ir import Graph, Node, Value, definitions
 
 
 @dataclass(frozen=True)
@@ -39,4 +41,49 @@ def _at(node: Node) -> str:
     return f" (at {node.source})" if node.source is not None else ""
 
 
-__all__ = ["Pushed", "describe"]
+# Pushes that are run one by one.
+
+
+@dataclass(frozen=True)
+class RowPush:
+    """A push by itself: the names of its loop and of what it saves, and what the loop's `swap_memory` says."""
+
+    loop: str
+    label: str
+    swap: bool | None
+
+
+def row_push(node: Node, maker: Node | None = None, loop: Node | None = None, swap: bool | None = None) -> RowPush:
+    """What stands behind a push: the node that makes the row, and the loop that it is in, as far as they are known."""
+    name = node.operands[0].hint or node.result.hint or "stack"
+    where = f"pushes{_at(node)}" if loop is None else loop_name(loop)
+    return RowPush(where, f"{name}{_at(maker or node)}", swap)
+
+
+def row_pushes_of(graph: Graph) -> Mapping[Node, RowPush]:
+    """All pushes of a graph, found once and kept with it."""
+    if "row pushes" not in graph.compiled:
+        found: dict[Node, RowPush] = {}
+        add_row_pushes(found, graph, None, None)
+        graph.compiled["row pushes"] = found
+    pushes: Mapping[Node, RowPush] = graph.compiled["row pushes"]
+    return pushes
+
+
+def add_row_pushes(found: dict[Node, RowPush], graph: Graph, loop: Node | None, swap: bool | None) -> None:
+    """Add the pushes of a graph that stands in a loop; of several options around a push the nearest one holds."""
+    made: Mapping[Value, Node] | None = None
+    for node in graph.nodes:
+        if node.op.name == "stack_push":
+            made = made or definitions(graph)
+            found[node] = row_push(node, made.get(node.operands[1]), loop, swap)
+        elif node.op.name == "while":
+            option = node.attrs.get("swap_memory")
+            for region in node.regions:
+                add_row_pushes(found, region, node, swap if option is None else option)
+        else:
+            for region in node.regions:
+                add_row_pushes(found, region, loop, swap)
+
+
+__all__ = ["Pushed", "RowPush", "add_row_pushes", "describe", "row_push", "row_pushes_of"]

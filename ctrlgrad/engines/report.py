@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,12 @@ from ctrlgrad.engines.reference import Run, interpret
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
 from ctrlgrad.engines.reference.interpreter import Program
 from ctrlgrad.ir import Graph, Node
+
+_MODES = {
+    "counted": "its predicate is on the host",
+    "masked": "its predicate is read once a chunk of masked iterations",
+    "read": "its predicate is read before each iteration",
+}
 
 
 @dataclass(frozen=True)
@@ -26,23 +32,31 @@ class Push:
 
 @dataclass
 class LoopReport:
-    """One loop: "native", or "reference" with the reason."""
+    """One loop: "native", "cuda", or "reference" with the reason."""
 
     name: str
     engine: str
+    # Why it is not native; of a loop on a GPU that reads its predicate before each iteration, why that is so.
     reason: str = ""
+    # Of a loop on a GPU, how it learns whether it goes on: "counted", "masked" or "read".
+    mode: str = ""
     # Iterations of a chunk at most, and bytes that one iteration pushes.
     chunk: int = 0
     bytes_per_iteration: int = 0
-    # A line per fused loop and matrix product of an iteration, and per product that is batched over a chunk.
+    # A line per fused loop and matrix product of an iteration (on a GPU the text of each kernel), and per product that
+    # is batched over a chunk.
     kernels: list[str] = field(default_factory=list)
     batched: list[str] = field(default_factory=list)
     pushes: list[Push] = field(default_factory=list)
+    # On a GPU: the ops that are no part of a kernel, by where they run: "on the device", "on the host", "through the
+    # host, for want of a device kernel".
+    ops: dict[str, list[str]] = field(default_factory=dict)
     inner: list[LoopReport] = field(default_factory=list)
 
     def lines(self, depth: int = 0) -> Iterator[str]:
         indent = "  " * depth
-        yield f"{indent}{self.name}: {self.engine}" + (f" ({self.reason})" if self.reason else "")
+        how = f", {_MODES[self.mode]}" if self.mode else ""
+        yield f"{indent}{self.name}: {self.engine}{how}" + (f" ({self.reason})" if self.reason else "")
         if self.engine == "native":
             pushed = f"{self.bytes_per_iteration} bytes pushed an iteration"
             yield f"{indent}  up to {self.chunk} iterations a chunk, {pushed}"
@@ -50,22 +64,35 @@ class LoopReport:
             yield f"{indent}  pushes {push.name}, {push.nbytes} bytes: {push.reason}{push.source}"
         for text in self.batched:
             yield f"{indent}  once a chunk: {text}"
+        for where, names in self.ops.items():
+            yield f"{indent}  {where}: {', '.join(names)}"
         for text in self.kernels:
-            yield f"{indent}  {text}"
+            first, *rest = text.split("\n")
+            yield f"{indent}  {first}"
+            yield from (f"{indent}    {line}" for line in rest)
         for loop in self.inner:
             yield from loop.lines(depth + 1)
 
 
 @dataclass
 class Report:
-    """What `explain` found: the loops of a graph in their order."""
+    """What `explain` found: the loops of a graph in their order.
+
+    Of a run on a GPU also what is done outside of loops, as one `LoopReport` of the graph's name, and how often the run
+    asked something of the device: `counts` by the kind of it ("launches" are all that put work on the device's stream).
+    """
 
     loops: list[LoopReport]
+    outside: LoopReport | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        if not self.loops:
-            return "no loops: every op runs on the reference engine"
-        return "\n".join(line for loop in self.loops for line in loop.lines())
+        lines = [f"one run: {', '.join(f'{n} {kind}' for kind, n in self.counts.items())}"] if self.counts else []
+        if self.outside is not None:
+            lines += self.outside.lines()
+        elif not self.loops:
+            lines.append("no loops: every op runs on the reference engine")
+        return "\n".join([*lines, *(line for loop in self.loops for line in loop.lines())])
 
     def all_loops(self) -> Iterator[LoopReport]:
         """Every loop, those inside others too."""
@@ -110,7 +137,10 @@ def _loop(node: Node, plans: Any, interpreted: InterpretedLoop) -> LoopReport:
         report.inner = [*_loops(interpreted.cond), *_loops(interpreted.body)]
         return report
     plan = native[0]
-    report = LoopReport(loop_name(node), "native", "", plan.chunk, plan.bytes_per_iteration, list(plan.program.notes))
+    notes = list(plan.program.notes)
+    report = LoopReport(
+        loop_name(node), "native", chunk=plan.chunk, bytes_per_iteration=plan.bytes_per_iteration, kernels=notes
+    )
     for use in plan.program.stacks:
         if use.pushes:
             nbytes = use.pushes * plan.row_bytes(use)

@@ -16,6 +16,7 @@ from ctrlgrad.errors import CtrlgradError, LeakedValueError, ShapeError, TypeMis
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor, is_operand
+from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value
 from ctrlgrad.source import Source, here
 
@@ -62,7 +63,7 @@ def type_of(x: Any) -> Type:
         return x.type
     array = np.asarray(x)
     check_dtype(array.dtype)
-    return TensorType(array.dtype, array.shape)
+    return TensorType(array.dtype, x.known if isinstance(x, Unsized) else array.shape)
 
 
 def check_dtype(dtype: np.dtype) -> None:
@@ -87,7 +88,10 @@ def value_in(builder: Builder, x: Any) -> Value:
         return _stack_constant(builder, x)
     array = np.asarray(x)
     check_dtype(array.dtype)
-    return builder.constant(array)
+    value = builder.constant(array)
+    if isinstance(x, Unsized):
+        return builder.emit("forget_sizes", [value], {"axes": x.axes}, source=here())
+    return value
 
 
 def _stack_constant(builder: Builder, x: EagerStack) -> Value:
@@ -166,6 +170,8 @@ def cast(x: Any, dtype: Any) -> Any:
         check_dtype(dtype)
         strong = apply("cast", [x], {"dtype": dtype})
         return Tensor(strong.builder, strong.value)
+    if isinstance(x, Unsized):
+        return Unsized.of(np.asarray(x).astype(dtype), x.axes)
     return np.asarray(x, dtype) if is_weak(x) else np.asarray(x).astype(dtype)
 
 

@@ -11,11 +11,12 @@ from ctrlgrad import tree
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, cast, type_of, value_in
-from ctrlgrad.frontend.control import Carry, LoopOptions, emit_while, while_loop
+from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.regions import Traced, at_once, check_leaves
+from ctrlgrad.frontend.regions import Traced, at_once, check_callable, check_leaves
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import BOOL, INDEX, Builder, StackType, TensorType
+from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
+from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, StackType, TensorType
 from ctrlgrad.source import Source, here
 
 
@@ -40,13 +41,44 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init:
                 got=str(t),
                 hint="cast a bound with .astype(int), and take one number of an array: n[0]",
             )
+    source = here()
+    check_callable("fori_loop", "body_fun", body_fun, ("i", "carry"), source)
     lower, upper = cast(lower, np.int64), cast(upper, np.int64)
+    if trace.current() is None:
+        return at_once(lambda: _fori_loop(lower, upper, body_fun, init, source))
+    return _fori_loop(lower, upper, body_fun, init, source)
 
-    def body(state: tuple[Any, Any]) -> tuple[Any, Any]:
-        i, carry = state
-        return i + 1, body_fun(i, carry)
 
-    return while_loop(lambda state: apply("less", [state[0], upper]), body, (lower, init))[1]
+def _fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, source: Source | None) -> Any:
+    carry = Carry.of("fori_loop", init, source)
+    while True:
+        # An array whose elements become known has more leaves than before.
+        hints = tree.names(tree.flatten((lower, carry.init))[1], "c")
+        builder = Builder(trace.current(), "body")
+        with trace.recording(builder):
+            index = Tensor(builder, builder.input(INDEX, hints[0]))
+            state = carry.inputs(builder, hints[1:])
+            following = apply("add", [index, np.int64(1)])
+            leaves, treedef = tree.flatten(body_fun(index, state))
+            check_leaves("fori_loop: the body's result", leaves)
+        better = carry.settle(Traced(builder, leaves, treedef))
+        if better is None:
+            break
+        carry = better
+    body = Traced(builder, [following, *leaves], treedef).finish(dtypes=[None, *carry.dtypes])
+    start = [lower, *carry.values()]
+    _, *results = emit_while(_is_below(body, upper), body, start, LoopOptions(name="fori_loop"), source)
+    return tree.unflatten(carry.treedef, carry.rest_weak(results, leaves))
+
+
+def _is_below(body: Graph, upper: Any) -> Graph:
+    """The condition of a loop whose first carry is its counter."""
+    test = Builder(trace.current(), "cond")
+    with trace.recording(test):
+        inputs = [test.input(v.type, v.hint) for v in body.inputs]
+        predicate = apply("less", [Tensor(test, inputs[0]), upper])
+    assert predicate.type == BOOL
+    return test.finish([predicate.value])
 
 
 def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: Any = None, reverse: bool = False) -> Any:
@@ -72,9 +104,22 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: Any = 
     (6.0, array([0., 1., 3., 6.]))
     """
     source = here()
+    check_callable("scan", "f", f, ("carry", "x"), source)
+    return _scan_now("scan", f, init, xs, length, reverse, source)
+
+
+def _scan_now(
+    operation: str,
+    f: Callable[[Any, Any], Any],
+    init: Any,
+    xs: Any,
+    length: Any,
+    reverse: bool,
+    source: Source | None,
+) -> Any:
     if trace.current() is None:
-        return at_once(lambda: _scan(f, init, xs, length, reverse, source))
-    return _scan(f, init, xs, length, reverse, source)
+        return at_once(lambda: _scan(operation, f, init, xs, length, reverse, source))
+    return _scan(operation, f, init, xs, length, reverse, source)
 
 
 def map(f: Callable[[Any], Any], xs: Any) -> Any:
@@ -84,7 +129,9 @@ def map(f: Callable[[Any], Any], xs: Any) -> Any:
     >>> cg.map(lambda x: x * x, np.arange(3.0))
     array([0., 1., 4.])
     """
-    return scan(lambda carry, x: (carry, f(x)), None, xs)[1]
+    source = here()
+    check_callable("map", "f", f, ("x",), source)
+    return _scan_now("map", lambda carry, x: (carry, f(x)), None, xs, None, False, source)[1]
 
 
 # For `TensorArray.gather`, on which this file builds.
@@ -98,7 +145,7 @@ def foldl(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
     >>> float(cg.foldl(lambda total, x: 10 * total + x, np.array([1.0, 2.0, 3.0]), 0.0))
     123.0
     """
-    return scan(lambda carry, x: (f(carry, x), None), init, xs)[0]
+    return _fold("foldl", f, xs, init, reverse=False)
 
 
 def foldr(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
@@ -108,14 +155,28 @@ def foldr(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
     >>> float(cg.foldr(lambda total, x: 10 * total + x, np.array([1.0, 2.0, 3.0]), 0.0))
     321.0
     """
-    return scan(lambda carry, x: (f(carry, x), None), init, xs, reverse=True)[0]
+    return _fold("foldr", f, xs, init, reverse=True)
 
 
-def _scan(f: Callable[[Any, Any], Any], init: Any, xs: Any, length: Any, reverse: bool, source: Source | None) -> Any:
+def _fold(operation: str, f: Callable[[Any, Any], Any], xs: Any, init: Any, reverse: bool) -> Any:
+    source = here()
+    check_callable(operation, "f", f, ("carry", "x"), source)
+    return _scan_now(operation, lambda carry, x: (f(carry, x), None), init, xs, None, reverse, source)[0]
+
+
+def _scan(
+    operation: str,
+    f: Callable[[Any, Any], Any],
+    init: Any,
+    xs: Any,
+    length: Any,
+    reverse: bool,
+    source: Source | None,
+) -> Any:
     rows, rows_treedef = tree.flatten(xs)
-    check_leaves("scan: xs", rows)
-    count, static = _length(rows, length, source)
-    carry = Carry.of("scan", init, source)
+    check_leaves(f"{operation}: xs", rows)
+    count, static = _length(operation, rows, length, source)
+    carry = Carry.of(operation, init, source)
     while True:
         step = _trace_step(f, carry, rows, rows_treedef, count, reverse, source)
         better = carry.settle(step.next)
@@ -130,7 +191,7 @@ def _scan(f: Callable[[Any, Any], Any], init: Any, xs: Any, length: Any, reverse
         for t in step.stacks
     ]
     start = [np.int64(0), *carry.values(), *stacks]
-    _, *results = emit_while(cond_graph, body_graph, start, LoopOptions(name="scan"), source)
+    _, *results = emit_while(cond_graph, body_graph, start, LoopOptions(name=operation), source)
     last = carry.rest_weak(results[: len(carry.leaves)], step.next.leaves)
     collected = results[len(carry.leaves) :]
     ys = [apply("stack_to_tensor", [s], {"size": static}) for s in collected]
@@ -150,7 +211,7 @@ class _Step:
         self.ys_treedef = ys_treedef
         self.stacks = [StackType(t) for t in (type_of(y) for y in ys) if isinstance(t, TensorType)]
 
-    def finish(self, carry: Carry, count: Any) -> tuple[Any, Any]:
+    def finish(self, carry: Carry, count: Any) -> tuple[Graph, Graph]:
         builder = self.builder
         with trace.recording(builder):
             following = value_in(builder, apply("add", [self.index, np.int64(1)]))
@@ -161,12 +222,7 @@ class _Step:
                 stack = builder.input(t, "ys")
                 pushed.append(builder.emit("stack_push", [stack, value_in(builder, y)], hint="ys"))
         body = builder.finish([following, *outputs, *pushed])
-        test = Builder(trace.current(), "cond")
-        with trace.recording(test):
-            inputs = [test.input(v.type, v.hint) for v in body.inputs]
-            predicate = apply("less", [Tensor(test, inputs[0]), count])
-        assert predicate.type == BOOL
-        return body, test.finish([predicate.value])
+        return body, _is_below(body, count)
 
 
 def _trace_step(
@@ -181,19 +237,16 @@ def _trace_step(
     builder = Builder(trace.current(), "body")
     with trace.recording(builder):
         index = Tensor(builder, builder.input(INDEX, "t"))
-        state = [
-            Tensor(builder, builder.input(t, h), weak)
-            for t, h, weak in zip(carry.types, carry.hints, carry.weak, strict=True)
-        ]
+        state = carry.inputs(builder, carry.hints)
         row = count - 1 - index if reverse else index
         x = tree.unflatten(rows_treedef, [FUNCTIONS["getitem"](leaf, row) for leaf in rows])
-        result = f(tree.unflatten(carry.treedef, state), x)
+        result = f(state, x)
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeMismatchError(
                 "scan: f does not return a pair",
                 source=source,
                 expected="(carry, y); y may be None",
-                got=f"{type(result).__name__}",
+                got="None: f ends without `return`" if result is None else type(result).__name__,
                 hint="return (carry, None) where there is nothing to collect",
             )
         leaves, treedef = tree.flatten(result[0])
@@ -203,12 +256,12 @@ def _trace_step(
     return _Step(builder, index, Traced(builder, leaves, treedef), ys, ys_treedef)
 
 
-def _length(rows: list[Any], length: Any, source: Source | None) -> tuple[Any, int | None]:
+def _length(operation: str, rows: list[Any], length: Any, source: Source | None) -> tuple[Any, int | None]:
     """The number of iterations as a value, and as an int where it is known."""
     types = [type_of(x) for x in rows]
     if any(not isinstance(t, TensorType) or t.rank == 0 for t in types):
         raise ShapeError(
-            "scan: a leaf of xs has no rows",
+            f"{operation}: a leaf of xs has no rows",
             source=source,
             expected="arrays of rank 1 or more",
             got=", ".join(str(t) for t in types),
@@ -219,7 +272,7 @@ def _length(rows: list[Any], length: Any, source: Source | None) -> tuple[Any, i
         known.add(int(length))
     if len(known) > 1:
         raise ShapeError(
-            "scan: the leading dimensions differ",
+            f"{operation}: the leading dimensions differ",
             source=source,
             expected="one length for all leaves of xs, and `length` if it is given",
             got=", ".join(str(t) for t in types) + ("" if length is None else f"; length={length}"),
@@ -233,7 +286,7 @@ def _length(rows: list[Any], length: Any, source: Source | None) -> tuple[Any, i
         return cast(length, np.int64), None
     if not rows:
         raise ShapeError(
-            "scan: neither xs nor length is given",
+            f"{operation}: neither xs nor length is given",
             source=source,
             expected="arrays in xs, or a length",
             got="no arrays and no length",

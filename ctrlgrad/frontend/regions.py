@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import Builder, Graph, Type, Value
+from ctrlgrad.ir import BOOL, Builder, Graph, Type, Value
 from ctrlgrad.source import Source, here
 
 
@@ -41,8 +42,13 @@ def trace_region(
     types: Sequence[Type],
     hints: Sequence[str | None],
     weak: Sequence[bool] = (),
+    *,
+    result: str,
 ) -> Traced:
-    """Call `fn` on one pytree of tensors that stand for the region's inputs; those marked `weak` for Python numbers."""
+    """Call `fn` on one pytree of tensors that stand for the region's inputs; those marked `weak` for Python numbers.
+
+    `result` is how errors call what it returns.
+    """
     builder = Builder(trace.current(), name)
     with trace.recording(builder):
         numbers = weak or [False] * len(types)
@@ -51,7 +57,7 @@ def trace_region(
             for t, h, is_number in zip(types, hints, numbers, strict=True)
         ]
         leaves, result_treedef = tree.flatten(fn(tree.unflatten(treedef, inputs)))
-        check_leaves(name, leaves)
+        check_leaves(result, leaves)
     return Traced(builder, leaves, result_treedef)
 
 
@@ -64,7 +70,9 @@ def check_callable(operation: str, name: str, fn: Any, arguments: Sequence[str],
             source=source,
             expected=shown,
             got=type(fn).__name__,
-            hint="pass a function: lambda: value",
+            hint=f"pass a function: lambda {', '.join(arguments)}: ..."
+            if arguments
+            else "pass a function: lambda: value",
         )
     try:
         signature = inspect.signature(fn)
@@ -78,8 +86,8 @@ def check_callable(operation: str, name: str, fn: Any, arguments: Sequence[str],
             source=source,
             expected=shown,
             got=f"{getattr(fn, '__name__', name)}{signature}",
-            hint="several values are carried as one pytree: lambda carry: ..., with carry = (a, b)"
-            if operation == "while_loop"
+            hint=f"several values are carried as one pytree: lambda {', '.join(arguments)}: ..., with carry = (a, b)"
+            if "carry" in arguments
             else "change its parameters, or the operands",
         ) from error
 
@@ -95,8 +103,29 @@ def check_leaves(what: str, leaves: Sequence[Any]) -> None:
                 source=here(),
                 expected="pytrees of arrays, numbers and traced tensors",
                 got=f"{type(leaf).__name__}",
-                hint="keep other objects outside, or make the object's class a pytree node by optree's registry",
+                hint=how_to_pass(leaf),
             ) from error
+
+
+def how_to_pass(x: Any) -> str:
+    """What to do with an object that is no pytree."""
+    if dataclasses.is_dataclass(x):
+        return "@optree.dataclasses.dataclass(namespace='ctrlgrad') in place of @dataclass makes its fields a pytree"
+    if inspect.isgenerator(x):
+        return "a function with `yield` gives a generator: return a list or a tuple of values"
+    return "keep other objects outside, or make the object's class a pytree node by optree's registry"
+
+
+def check_predicate(what: str, leaves: Sequence[Any], source: Source | None) -> None:
+    """Require one bool scalar."""
+    if len(leaves) != 1 or type_of(leaves[0]) != BOOL:
+        raise TypeMismatchError(
+            f"{what} is not a boolean scalar",
+            source=source,
+            expected="bool[]",
+            got=", ".join(type_name(x) for x in leaves) or "nothing",
+            hint="compare, or reduce with numpy.any / numpy.all",
+        )
 
 
 def type_name(x: Any) -> str:
@@ -132,7 +161,9 @@ def same_structure(
         source=source,
         expected=f"the structure of {labels[0]}, {_structure(a[1])}",
         got="\n".join([_structure(b[1]), *lines]),
-        hint="return the same containers with the same keys in the same order",
+        hint="return the value: a function without `return` gives None"
+        if b[1] == tree.flatten(None)[1]
+        else "return the same containers with the same keys in the same order",
     )
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast, type_of
-from ctrlgrad.frontend.control import branch, check_predicate, cond
-from ctrlgrad.frontend.regions import type_name
+from ctrlgrad.frontend.branches import branch, cond
+from ctrlgrad.frontend.regions import check_predicate, type_name
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import TracingError, TypeMismatchError
+from ctrlgrad.errors import MissingAttributeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
 from ctrlgrad.source import here
@@ -26,7 +26,6 @@ class Tensor:
 
     __slots__ = ("builder", "value", "weak")
     __array_priority__ = 1000
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, builder: Builder, value: Value, weak: bool = False) -> None:
         self.builder = builder
@@ -109,6 +108,23 @@ class Tensor:
             "ctrlgrad.function(autograph=True) turn it into them",
         )
 
+    def __hash__(self) -> int:
+        raise self._concrete(
+            "hash() (a key of a dict, an element of a set)",
+            "use ctrlgrad.switch for a table of functions, and ctrlgrad.numpy.stack(values)[i] for a table of values",
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name in Tensor.__slots__:
+            raise AttributeError(name)
+        raise MissingAttributeError(
+            f"a traced tensor has no attribute {name!r}",
+            source=here(),
+            expected="NumPy's methods and attributes",
+            got=f"{self!r}.{name}",
+            hint=_IN_PLACE_OF.get(name, f"a function of ctrlgrad.numpy may do it: ctrlgrad.numpy.{name}(x)"),
+        )
+
     def __int__(self) -> int:
         raise self._concrete("int()", "keep it a tensor: x.astype(int); indices and loop bounds may be tensors")
 
@@ -120,7 +136,10 @@ class Tensor:
         )
 
     def __float__(self) -> float:
-        raise self._concrete("float()", "keep it a tensor: x.astype(float)")
+        raise self._concrete(
+            "float() (a function of `math`, or y[i] = x where y is a NumPy array)",
+            "keep it a tensor: numpy.sin(x), x.astype(float); ctrlgrad.numpy.at(y)[i].set(x) gives the changed array",
+        )
 
     def __complex__(self) -> complex:
         raise self._concrete("complex()", "keep it a tensor: x.astype(complex)")
@@ -189,19 +208,45 @@ class Tensor:
         return FUNCTIONS["__namespace__"]()
 
 
+# What other libraries call by a name that NumPy does not have.
+_RETURN_IT = "leave it out: a traced tensor has no numbers yet; return it, and the result is a NumPy array"
+_IN_PLACE_OF = {
+    "numpy": _RETURN_IT,
+    "cpu": _RETURN_IT,
+    "block_until_ready": _RETURN_IT,
+    "backward": "ctrlgrad.grad(fn) gives the gradient of a function",
+    "requires_grad": "ctrlgrad.grad(fn, argnums=...) says what is differentiated",
+    "requires_grad_": "ctrlgrad.grad(fn, argnums=...) says what is differentiated",
+    "grad": "ctrlgrad.grad(fn) gives the gradient of a function",
+    "detach": "ctrlgrad.stop_gradient(x)",
+    "clone": "leave it out: a traced tensor never changes",
+    "view": "x.reshape(shape)",
+    "unsqueeze": "ctrlgrad.numpy.expand_dims(x, axis), or x[None]",
+    "permute": "x.transpose(axes)",
+    "float": "x.astype('float32')",
+    "double": "x.astype('float64')",
+    "long": "x.astype('int64')",
+    "to": "x.astype(dtype), and ctrlgrad.device(...) around the code for a device",
+    "assign": "return the new value; x.at[index].set(value) changes a part",
+    "set_shape": "declare sizes by ctrlgrad.TensorSpec in the signature",
+}
+
+
 def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
     def forward(self: Any, other: Any) -> Any:
-        return FUNCTIONS[name](self, other) if is_operand(other) else NotImplemented
+        return FUNCTIONS[name](self, other) if is_operand(other, nested=True) else NotImplemented
 
     def reflected(self: Any, other: Any) -> Any:
-        return FUNCTIONS[name](other, self) if is_operand(other) else NotImplemented
+        return FUNCTIONS[name](other, self) if is_operand(other, nested=True) else NotImplemented
 
     return forward, reflected
 
 
-def is_operand(x: Any) -> bool:
-    """Whether x is a tensor, an array or a number."""
-    return isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex)
+def is_operand(x: Any, nested: bool = False) -> bool:
+    """Whether x is a tensor, an array (another library's too) or a number; or, `nested`, a list of them."""
+    if isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex):
+        return True
+    return (nested and isinstance(x, list | tuple)) or (hasattr(x, "__array__") and not isinstance(x, type))
 
 
 _OPERATORS = {

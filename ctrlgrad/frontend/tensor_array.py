@@ -144,7 +144,7 @@ class TensorArray:
                 hint="give element_shape with None for the dimensions that differ",
             )
         attrs = {"grow": self.grows} if self.rewritable else {"grow": self.grows, "once": True}
-        return self._with_stack(self._apply("stack_write", [stack, _index(index), value], attrs), element)
+        return self._with_stack(self._apply("stack_write", [stack, _index("write", index), value], attrs), element)
 
     def push(self, value: Any) -> TensorArray:
         """The array with one more slot at its end that holds `value`."""
@@ -180,7 +180,7 @@ class TensorArray:
     def read(self, index: Any) -> Any:
         """Slot `index`; zeros where nothing was written."""
         require_numbers("TensorArray.read", index)
-        return self._apply("stack_read", [self._need_stack("read"), _index(index)])
+        return self._apply("stack_read", [self._need_stack("read"), _index("read", index)])
 
     def stack(self) -> Any:
         """All slots as one tensor, `[size, *element_shape]`."""
@@ -264,5 +264,14 @@ _register: Any = optree.register_pytree_node
 _register(TensorArray, TensorArray.tree_flatten, TensorArray.tree_unflatten, namespace=tree.NAMESPACE)
 
 
-def _index(index: Any) -> Any:
+def _index(operation: str, index: Any) -> Any:
+    t = type_of(index)
+    if not isinstance(t, TensorType) or t.rank or t.dtype.kind not in "iu":
+        raise TypeMismatchError(
+            f"TensorArray.{operation}: the index is not an integer scalar",
+            source=here(),
+            expected="i64[]",
+            got=str(t),
+            hint="cast it with .astype(int), and take one number of an array: n[0]",
+        )
     return index if isinstance(index, Tensor) else cast(index, np.int64)

@@ -48,10 +48,12 @@ _QUIET: Mapping[str, Any] = {
 
 def format_graph(graph: Graph, *, sources: bool = False) -> str:
     """The text of a graph; with `sources`, each node's file and line as a comment."""
-    return "\n".join(_Printer(sources).graph(graph))
+    return "\n".join(Printer(sources).graph(graph))
 
 
-class _Printer:
+class Printer:
+    """Writes graphs; gives each value one name as long as it lives."""
+
     def __init__(self, sources: bool) -> None:
         self.sources = sources
         self.names: dict[Value, str] = {}
@@ -96,7 +98,7 @@ class _Printer:
         if "key" in node.attrs:
             parts = [self.indexed(node)]
         else:
-            parts = [part for part in (self.join(node.operands), _format_attrs(node)) if part]
+            parts = [part for part in (self.join(node.operands), format_attrs(node)) if part]
         types = ", ".join(str(v.type) for v in node.results)
         text = f"{node.op.name} {', '.join(parts)}".rstrip()
         return [f"{self.join(node.results)} = {text} : {types}{comment}"]
@@ -153,7 +155,7 @@ class _Printer:
             head += f" [{', '.join(extras)}]"
         lines: list[str] = []
         for number, region in enumerate(node.regions):
-            lines.append(f"  {_region_name(node, number, shift)} {{")
+            lines.append(f"  {region_name(node, number, shift)} {{")
             lines += self.body(region, "    ", "yield")
             lines.append("  }")
         results = self.join(node.results)
@@ -161,7 +163,8 @@ class _Printer:
         return [f"{results + ' = ' if results else ''}{head} {{{comment}", *lines, f"}} : {types}".rstrip(" :")]
 
 
-def _region_name(node: Node, number: int, shift: int) -> str:
+def region_name(node: Node, number: int, shift: int) -> str:
+    """What a region of a node is: "cond", "body", "true", "branch 2"."""
     if node.op.name in _REGION_NAMES:
         return _REGION_NAMES[node.op.name][number]
     if node.op.name == "call":
@@ -177,7 +180,8 @@ def _placeholders(item: Any) -> int:
     return sum(isinstance(x, enum.Enum) for x in parts)
 
 
-def _format_attrs(node: Node) -> str:
+def format_attrs(node: Node) -> str:
+    """The attributes of a node as the text shows them."""
     if node.op.name == "constant":
         return _format_array(node.attrs["value"])
     return ", ".join(f"{key}={_format(value)}" for key, value in node.attrs.items() if _is_shown(key, value))

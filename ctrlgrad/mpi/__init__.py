@@ -3,6 +3,7 @@
     watch     notices a rank that dies, and ends all ranks together
     launch    how many ranks were started, read from the environment; joining them
     world     what they exchange; the one module that imports mpi4py
+    sums      sums over ranks, beside the computation
 
 Nothing is imported until it is used: a process that no `mpirun` started never loads mpi4py.
 """

@@ -8,9 +8,10 @@ machine that vanishes closes nothing; the kernels notice that by keepalive probe
 A process stopped by a debugger or by SIGSTOP is not dead, and the others wait for it.
 
 Ctrl-C at `mpirun` reaches the ranks as SIGTERM, with a quarter of a second until SIGKILL; `mpirun` then drops what they
-print, and ends with its own exit code 1 (Open MPI 5). A signal's handler in C wakes the thread through a descriptor, so
-it acts while the main thread is inside MPI. A native call that holds Python's lock for longer than that leaves no time
-to act; what is on disk is whole all the same. SIGINT at any one rank has none of these limits.
+print, and ends with its own exit code 1 (Open MPI 5). So rank 0 says why on the terminal itself too. A signal's handler
+in C wakes the thread through a descriptor, so it acts while the main thread is inside MPI. A native call that holds
+Python's lock for longer than that leaves no time to act; what is on disk is whole all the same. SIGINT at any one rank
+has none of these limits.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.errors import CtrlgradError, ExecutionError, UserInputError
 
 FAILED, STOPPED = 1, 130
 # Seconds: to connect at the start, between keepalive probes, and for rank 0 to answer a failure.
 CONNECT, PROBE, ANSWER = 30.0, 1, 5.0
 PROBES = 3
 _TOKEN = 16
-# What goes over a connection: a kind, an exit code (or a rank), and the lengths of two texts that follow.
+# What goes over a connection: a kind, an exit code (or a rank, or a signal), and the lengths of two texts that follow.
 _HEADER = struct.Struct("<cBII")
-_FAILED, _INTERRUPTED, _END, _GOODBYE, _LEFT = b"F", b"I", b"E", b"G", b"L"
+_READY, _FAILED, _INTERRUPTED, _END, _GOODBYE, _LEFT = b"R", b"F", b"I", b"E", b"G", b"L"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,13 @@ def _interrupted() -> Ending:
 
 def print_ending(ending: Ending) -> None:
     print(f"{ending.title}: {ending.text}", file=sys.stderr, flush=True)
+
+
+def _show_on_terminal(ending: Ending) -> None:
+    """For the user at the terminal from which `mpirun` was started, if there is one."""
+    if not sys.stderr.isatty():
+        with contextlib.suppress(OSError), open("/dev/tty", "w") as terminal:
+            terminal.write(f"\n{ending.title}: {ending.text}\n")
 
 
 class Watch:
@@ -91,17 +99,23 @@ class Watch:
 
         Raises:
             UserInputError: a rank cannot reach rank 0.
+            ExecutionError: a rank ended before all were connected.
         """
-        if self.rank == 0:
-            self._accept(broadcast, "127.0.0.1" if is_one_host else "")
-        else:
-            self._connect(broadcast(None))
+        try:
+            if self.rank == 0:
+                self._accept(broadcast, "127.0.0.1" if is_one_host else "")
+            else:
+                self._connect(broadcast(None))
+        except CtrlgradError:
+            self._close_all()
+            raise
         for rank, peer in self._peers.items():
             _probe(peer)
             self._selector.register(peer, selectors.EVENT_READ, rank)
         self._woken.setblocking(False)
         self._wakes.setblocking(False)
         self._selector.register(self._woken, selectors.EVENT_READ, None)
+        os.register_at_fork(after_in_child=self._close_all)
         threading.Thread(target=self._watch, name="ctrlgrad watch", daemon=True).start()
 
     def _accept(self, broadcast: Callable[[bytes | None], bytes], interface: str) -> None:
@@ -124,6 +138,9 @@ class Watch:
                     peer.close()
                     continue
                 self._peers[int.from_bytes(hello[_TOKEN:], "little")] = peer
+        for peer in self._peers.values():
+            with contextlib.suppress(OSError):
+                _send(peer, _READY, Ending("", "", 0))
 
     def _connect(self, told: bytes) -> None:
         token, address = told[:_TOKEN], told[_TOKEN:].decode()
@@ -132,8 +149,18 @@ class Watch:
             peer = socket.create_connection((host, int(port)), timeout=CONNECT)
         except OSError as error:
             raise _unreachable(f"rank {self.rank}", f"{host}: {error}") from None
-        peer.sendall(token + self.rank.to_bytes(4, "little"))
         self._peers[0] = peer
+        with contextlib.suppress(OSError):
+            peer.sendall(token + self.rank.to_bytes(4, "little"))
+        # Rank 0 may end before that because another rank has, which it does not know yet.
+        peer.settimeout(2 * CONNECT)
+        if _receive(peer) is None:
+            raise ExecutionError(
+                "a rank ended before all ranks were connected",
+                expected=f"{self.size} ranks that start alike",
+                got=f"rank 0 closed its connection to rank {self.rank}",
+                hint="the launcher says which rank ended first",
+            )
 
     def catch_signals(self) -> None:
         """Let SIGINT and SIGTERM end all ranks as an interruption. For a program of its own; main thread only."""
@@ -171,6 +198,10 @@ class Watch:
             signal.set_wakeup_fd(-1)
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
+        self._close_all()
+
+    def _close_all(self) -> None:
+        """In a forked child too: a connection that it kept would outlive this rank, whose death nobody would see."""
         self._selector.close()
         for end in (*self._peers.values(), self._wakes, self._woken):
             end.close()
@@ -199,18 +230,18 @@ class Watch:
     def _watch(self) -> None:
         said_goodbye: set[int] = set()
         while len(said_goodbye) < len(self._peers):
-            interrupted = False
+            signals: set[int] = set()
             # A death closes its connection before the launcher sends a signal because of it, so it is found first.
             for key, _ in self._selector.select():
                 if key.data is None:
-                    interrupted |= any(n in (signal.SIGINT, signal.SIGTERM) for n in self._woken.recv(64))
+                    signals.update({signal.SIGINT, signal.SIGTERM} & set(self._woken.recv(64)))
                 elif self._heard(key.data):
                     said_goodbye.add(key.data)
                     self._selector.unregister(key.fileobj)
-            if interrupted:
+            if signals:
                 for rank in [r for r in self._peers if r not in said_goodbye and self._has_died(r)]:
                     self._lost(rank)
-                self._interrupt()
+                self._interrupt(max(signals))
         self._closing.set()
 
     def _heard(self, rank: int) -> bool:
@@ -222,7 +253,7 @@ class Watch:
         if kind == _FAILED:
             self._end(Ending(ending.title, f"on rank {rank}: {ending.text}", ending.code))
         elif kind == _INTERRUPTED:
-            self._interrupt()
+            self._interrupt(ending.code)
         elif kind == _END:
             self._exit(ending.code)
         elif kind == _LEFT:
@@ -246,11 +277,15 @@ class Watch:
         text = f"rank {rank} of {self.size} has died; all ranks stop\n  try: {self.advice}"
         self._end(Ending("Error", text, FAILED), shown=self.rank == (0 if rank else 1))
 
-    def _interrupt(self) -> None:
+    def _interrupt(self, number: int) -> None:
+        """Act on a signal that this rank, or another one, has got."""
         if self.rank == 0:
-            self._end(self.on_interruption())
+            ending = self.on_interruption()
+            if number == signal.SIGTERM:
+                _show_on_terminal(ending)
+            self._end(ending)
         with contextlib.suppress(OSError):
-            _send(self._peers[0], _INTERRUPTED, Ending("", "", STOPPED))
+            _send(self._peers[0], _INTERRUPTED, Ending("", "", number))
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -37,8 +37,8 @@ class Arrived:
 class World:
     """All ranks that were started together.
 
-    `post` and `poll` are for one rank and another, in any thread. Every other method is called by all ranks, in the
-    same order.
+    `post` and `poll` are for one rank and another, in any thread; so is `have_ended`. Every other method is called by
+    all ranks, in the same order.
     """
 
     def __init__(self) -> None:
@@ -91,6 +91,11 @@ class World:
     def finish(self, requests: Sequence[MPI.Request]) -> None:
         """Wait for what was begun."""
         MPI.Request.Waitall(list(requests))
+
+    def have_ended(self, requests: Sequence[MPI.Request]) -> bool:
+        """Whether all that was begun has ended, without waiting for it; those that have not go on meanwhile."""
+        ended: bool = MPI.Request.Testall(list(requests))
+        return ended
 
     def check_same(self, what: str, data: bytes) -> None:
         """Compare bytes that should be the same on all ranks.

@@ -13,6 +13,7 @@ from typing import Any
 from ctrlgrad.ir import INDEX, Builder, Graph, Node, StackType, TensorType, Value, copy_node, definitions
 from ctrlgrad.ir.types import Dim
 from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.passes.heavy import multiplications
 from ctrlgrad.passes.recurrence import Row
 from ctrlgrad.passes.sums import Sums, Total
 from ctrlgrad.passes.tails import Tail
@@ -32,6 +33,12 @@ class Found:
     @property
     def any(self) -> bool:
         return bool(self.producers or self.sums.products or self.tail)
+
+    @property
+    def multiplications(self) -> int:
+        """Of the products that leave one iteration."""
+        tails = self.tail.products if self.tail is not None else ()
+        return sum(map(multiplications, (*self.producers, *(p.node for p in self.sums.products), *tails)))
 
     def factors(self, product: Node) -> tuple[Value, Value]:
         """The two values that are collected: `[k, m]` and `[k, n]`, of which the product is `left.T @ right`."""

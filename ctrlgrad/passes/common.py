@@ -1,13 +1,16 @@
 """Common subexpressions: of nodes that compute the same from the same values, one is kept.
 
 In: any graph. Out: no two pure nodes of one region have the same op, operands and attributes. Regions are
-treated one by one, inner ones first; nothing moves between regions. What makes or takes a stack stays as it is:
-two stacks that start alike are still two.
+treated one by one; nothing moves between regions. Loops, branches and calls stay as they are, and so do barriers,
+constants of more than `LARGEST` elements, and what makes a stack: two stacks that start alike are still two.
 """
 
 from __future__ import annotations
 
 from ctrlgrad.ir import Graph, Node, StackType, Trait, Value
+
+# Larger constants are not compared.
+LARGEST = 64
 
 _Key = tuple[str, tuple[Value, ...], str]
 
@@ -41,7 +44,7 @@ def _key(node: Node) -> _Key | None:
         return None
     if node.op.name == "constant":
         value = node.attrs["value"]
-        if value.size > 64:
+        if value.size > LARGEST:
             return None
         return ("constant", (), f"{value.dtype}{value.shape}{value.tobytes()!r}")
     return (node.op.name, node.operands, repr(dict(node.attrs)))

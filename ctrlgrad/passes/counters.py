@@ -3,8 +3,8 @@
 A loop whose whole body is a checkpoint carries its counter through the call. Counted outside, it is seen to follow from
 the number of the iteration, and the gradient saves nothing for it.
 
-In: any graph. Out: no result of a checkpoint is an integer that sums and differences make of its operands and
-constants.
+In: any graph. Out: nothing uses a result of a checkpoint that is an int64 scalar and made of its operands and constants
+by sums and differences; such a result stays, unused.
 """
 
 from __future__ import annotations

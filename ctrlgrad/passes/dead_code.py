@@ -1,14 +1,16 @@
 """Dead code: what no output needs is dropped, inside loops and branches too.
 
-In: any graph. Out: the same inputs and outputs; no node without a used result; no loop carry that only feeds
-itself; no capture or branch operand that no region uses; no push whose pop is unused, with both ends gone.
+In: any graph. Out: the same inputs and outputs; no node without a used result but those that have an effect; no loop
+carry that only feeds itself; no capture or branch operand that no region uses; no push on a stack of which nothing is
+used. A call with a rule of the user's stays whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ctrlgrad.ir import Graph, Node, Trait, Value
+from ctrlgrad.ir import Graph, Node, Value
+from ctrlgrad.ir.effects import has_effect
 
 
 def remove_dead_code(graph: Graph) -> Graph:
@@ -22,17 +24,12 @@ def _live_nodes(graph: Graph, outputs: Iterable[Value]) -> tuple[tuple[Node, ...
     live = set(outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if not any(v in live for v in node.results) and not has_effect(node):
+        if not any(v in live for v in node.results) and not has_effect(node.op, node.regions):
             continue
         pruned = _PRUNE[node.op.name](node, live) if node.op.name in _PRUNE else node
         live.update(pruned.operands)
         kept.append(pruned)
     return tuple(reversed(kept)), live
-
-
-def has_effect(node: Node) -> bool:
-    """Whether a node must run whatever its results are used for."""
-    return Trait.EFFECT in node.op.traits or any(has_effect(n) for region in node.regions for n in region.nodes)
 
 
 def _live_inputs(graph: Graph, outputs: Iterable[Value]) -> set[Value]:

@@ -10,17 +10,20 @@ A loop with such products becomes a loop over chunks around a loop over the iter
 - tails (`tails`): a product with a captured matrix that the recurrence does not need is taken out with all that follows
   from it; its left factor is collected, and the rest runs after the chunk over the rows of one product.
 
-In: any graph. Out: no loop has a heavy product of these kinds whose sizes are known; values change within rounding,
-since sums are taken in another order. A loop that counts down is cut at multiples of the chunk's length, so that it
-takes from a stack what one chunk of the loop that counts up has pushed. A loop that fails still fails, but may tell of
-another iteration's error: what comes after the chunk was to fail earlier.
+A loop inside a loop stays whole unless it pays for what distributing it costs the loop around it
+(`heavy.WORTH_INSIDE`).
+
+In: any graph. Out: no other loop has a heavy product of these kinds whose sizes are known; values change within
+rounding, since sums are taken in another order. A loop that counts down is cut at multiples of the chunk's length, so
+that it takes from a stack what one chunk of the loop that counts up has pushed. A loop that fails still fails, but may
+tell of another iteration's error: what comes after the chunk was to fail earlier.
 """
 
 from __future__ import annotations
 
 from ctrlgrad.ir import Builder, Graph, Node, Value, copy_node, definitions
 from ctrlgrad.passes.chunks import ChunkedLoop, Found
-from ctrlgrad.passes.heavy import is_heavy
+from ctrlgrad.passes.heavy import is_heavy, pays_inside
 from ctrlgrad.passes.recurrence import Row, rows
 from ctrlgrad.passes.sums import find_sums, find_totals
 from ctrlgrad.passes.tails import Loop, find_tail
@@ -33,7 +36,7 @@ LEAST, LEAST_OF_FEW_BYTES = 16, 8
 
 
 def distribute(graph: Graph, chunk: int | None = None, chunk_bytes: int = CHUNK_BYTES) -> Graph:
-    """The graph with its loops distributed, those inside regions too.
+    """The graph with its loops distributed, those inside regions too where they are worth it.
 
     `chunk` is the number of iterations of a chunk, by default the largest power of 2 for which a chunk collects and
     produces at most `chunk_bytes`, but at least `LEAST` (`LEAST_OF_FEW_BYTES` where `chunk_bytes` is less than
@@ -47,39 +50,41 @@ def distribute(graph: Graph, chunk: int | None = None, chunk_bytes: int = CHUNK_
     return _distribute(graph, chunk)
 
 
-def _bytes_collected(graph: Graph) -> int:
+def _bytes_collected(graph: Graph, is_inside: bool = False) -> int:
     """What one iteration of the greediest loop collects and is given by producers, unknown sizes guessed."""
     most = 0
     made = definitions(graph)
     for node in graph.nodes:
-        if node.op.name == "while":
-            most = max(most, sum(bytes_of(v) for v in _find(node, made).held))
-        most = max([most, *map(_bytes_collected, node.regions)])
+        found = _find(node, made, is_inside)
+        inside = [_bytes_collected(region, is_inside or node.op.name == "while") for region in node.regions]
+        most = max([most, *inside, sum(map(bytes_of, found.held)) if found is not None else 0])
     return most
 
 
-def _distribute(graph: Graph, chunk: int) -> Graph:
+def _distribute(graph: Graph, chunk: int, is_inside: bool = False) -> Graph:
     builder = Builder(name=graph.name)
     went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in graph.inputs}
     made = definitions(graph)
     for node in graph.nodes:
-        if node.op.name == "while":
-            found = _find(node, made)
-            if found.any:
-                builder.source = node.source
-                results = ChunkedLoop(node, found, chunk).emit(builder, [went[v] for v in node.operands])
-                went.update(zip(node.results, results, strict=True))
-                continue
-        regions = tuple(_distribute(region, chunk) for region in node.regions)
+        found = _find(node, made, is_inside)
+        regions = tuple(_distribute(region, chunk, is_inside or node.op.name == "while") for region in node.regions)
         attrs = {k: v for k, v in node.attrs.items() if k != "paired"}
-        copy_node(builder, Node(node.op, node.operands, node.results, attrs, regions, node.source), went)
+        visited = Node(node.op, node.operands, node.results, attrs, regions, node.source)
+        # Again: the nodes of its regions are others now.
+        found = _find(visited, made, is_inside) if found is not None else None
+        if found is None:
+            copy_node(builder, visited, went)
+            continue
+        builder.source = node.source
+        results = ChunkedLoop(visited, found, chunk).emit(builder, [went[v] for v in node.operands])
+        went.update(zip(node.results, results, strict=True))
     return builder.finish(went[v] for v in graph.outputs)
 
 
-def _find(node: Node, made_outside: dict[Value, Node]) -> Found:
-    """What can leave a loop."""
-    if "chunk" in node.attrs or "chunks_of" in node.attrs:
-        return Found(node)
+def _find(node: Node, made_outside: dict[Value, Node], is_inside: bool) -> Found | None:
+    """What leaves a loop; None where it stays whole, and for other nodes. `is_inside`: of another loop."""
+    if node.op.name != "while" or "chunk" in node.attrs or "chunks_of" in node.attrs:
+        return None
     cond, body = node.regions
     captures = node.attrs["captures"]
     producers = _find_producers(node, made_outside)
@@ -91,7 +96,7 @@ def _find(node: Node, made_outside: dict[Value, Node]) -> Found:
     for position in in_tail:
         sums.terms.pop(position, None)
     find_totals(sums, body, found.collected)
-    return found
+    return found if found.any and (not is_inside or pays_inside(found.multiplications)) else None
 
 
 def _find_producers(node: Node, made_outside: dict[Value, Node]) -> dict[Node, Row]:

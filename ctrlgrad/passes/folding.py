@@ -1,7 +1,8 @@
 """Folding: what can be computed now is not computed at run time.
 
-In: any graph. Out: no elementwise op whose operands are all small constants, none that multiplies or divides by one, no
-cast to the dtype that a value has, no transpose of a transpose, in any region.
+In: any graph. Out: in no region a total elementwise op that NumPy computes, whose operands are all small constants of
+the same region; no product with or quotient by a scalar constant 1 of the result's type; no cast to the dtype that a
+value has; no transpose that undoes another one.
 """
 
 from __future__ import annotations
@@ -26,54 +27,50 @@ def fold(graph: Graph) -> Graph:
     builder = Builder(name=graph.name)
     went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in graph.inputs}
     made: dict[Value, Node] = {}
+    constants: dict[Value, np.ndarray] = {}
     for node in graph.nodes:
-        same = _identity(node, made, went)
-        value = None if same is not None else _computed(node, made)
-        if same is not None:
-            went[node.result] = same
-        elif value is not None:
+        value = _computed(node, constants)
+        same = _identity(node, made, constants) if value is None else None
+        if value is not None:
             builder.source = node.source
             went[node.result] = builder.constant(value)
+            constants[node.result] = value
+        elif same is not None:
+            went[node.result] = went[same]
         else:
+            if node.op.name == "constant":
+                constants[node.result] = node.attrs["value"]
             regions = tuple(fold(region) for region in node.regions)
             copy_node(builder, Node(node.op, node.operands, node.results, node.attrs, regions, node.source), went)
         made.update((v, node) for v in node.results)
     return builder.finish(went[v] for v in graph.outputs)
 
 
-def _constant(value: Value, made: dict[Value, Node]) -> np.ndarray | None:
-    node = made.get(value)
-    if node is None or node.op.name != "constant":
-        return None
-    found: np.ndarray = node.attrs["value"]
-    return found
-
-
-def _identity(node: Node, made: dict[Value, Node], went: dict[Value, Value]) -> Value | None:
+def _identity(node: Node, made: dict[Value, Node], constants: dict[Value, np.ndarray]) -> Value | None:
     """The value that a node only repeats."""
     name = node.op.name
     if name == "cast" and node.operands[0].type == node.result.type:
-        return went[node.operands[0]]
+        return node.operands[0]
     if name == "transpose":
         inner = made.get(node.operands[0])
         if inner is not None and inner.op.name == "transpose":
             axes = [inner.attrs["axes"][a] for a in node.attrs["axes"]]
-            return went[inner.operands[0]] if axes == sorted(axes) else None
+            return inner.operands[0] if axes == sorted(axes) else None
     if name in ("multiply", "divide"):
         pairs = [(0, 1)] if name == "divide" else [(0, 1), (1, 0)]
         for kept, other in pairs:
-            constant = _constant(node.operands[other], made)
+            constant = constants.get(node.operands[other])
             if constant is not None and constant.ndim == 0 and constant == 1:
                 value = node.operands[kept]
-                return went[value] if value.type == node.result.type else None
+                return value if value.type == node.result.type else None
     return None
 
 
-def _computed(node: Node, made: dict[Value, Node]) -> np.ndarray | None:
+def _computed(node: Node, constants: dict[Value, np.ndarray]) -> np.ndarray | None:
     """The result of an elementwise op on constants."""
     if Trait.ELEMENTWISE not in node.op.traits or not is_total(node):
         return None
-    operands = [_constant(v, made) for v in node.operands]
+    operands = [constants.get(v) for v in node.operands]
     if any(x is None or x.size > SMALL for x in operands):
         return None
     function = _function(node)

@@ -6,6 +6,10 @@ from ctrlgrad.ir import Node
 
 # Multiplications in one iteration's product from which it pays to take it out of the loop.
 HEAVY = 4_000
+# Multiplications that leave an iteration, of all products together, from which it pays to distribute a loop inside a
+# loop. The loop around it then has no native form, which costs each of its iterations some 0.2 ms: with a tenth of this
+# the loop inside must take about a hundred iterations to make up for that, and ten of them are ten times as slow.
+WORTH_INSIDE = 1_000_000
 # What an unknown dimension counts as.
 _GUESS = 64
 
@@ -17,5 +21,16 @@ def is_heavy(product: Node, columns: int | None = None) -> bool:
     a, b = (v.tensor for v in product.operands)
     if a.rank != 2 or b.rank != 2 or a.dtype.kind not in "fc":
         return False
+    return multiplications(product, columns) >= HEAVY
+
+
+def multiplications(product: Node, columns: int | None = None) -> int:
+    """How many a product of two matrices takes, or so many of its columns; sizes that are not known are guessed."""
+    a, b = (v.tensor for v in product.operands)
     m, k, n = (_GUESS if d is None else d for d in (*a.shape, b.shape[1]))
-    return m * k * (n if columns is None else columns) >= HEAVY
+    return m * k * (n if columns is None else columns)
+
+
+def pays_inside(left: int) -> bool:
+    """Whether so many multiplications leave an iteration of a loop inside a loop that it is to be distributed."""
+    return left >= WORTH_INSIDE

@@ -1,8 +1,8 @@
 """Loop invariants: what every iteration would compute alike moves in front of the loop and becomes a capture.
 
-In: any graph. Out: in no loop body does a total, pure node depend on captures and constants alone; no carry is
-passed through unchanged. Only ops that cannot fail move, since the loop may take no iteration at all.
-Constants stay: a region may hold its own.
+In: any graph. Out: in no cond or body of a loop does a total, pure node depend on captures and constants alone, but
+for nodes with regions and what is in branches; no carry is passed through unchanged that starts with its result's type.
+Only ops that cannot fail move, since the loop may take no iteration at all. Constants stay: a region may hold its own.
 """
 
 from __future__ import annotations

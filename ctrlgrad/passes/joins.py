@@ -3,7 +3,9 @@
 The gradient of slicing an array into parts adds each part's cotangent to an array of zeros, one part after the other.
 Where the parts are fixed slices along one axis that cover it, nothing needs zeros or sums.
 
-In: any graph. Out: no chain of `additem` nodes on zeros whose slices cover one axis; a `concat` in place of each.
+In: any graph. Out: a `concat` in place of each chain of `additem` nodes on zeros of a float or complex dtype, whose
+fixed slices cover one axis of a known shape, and of which none but the last is used elsewhere. That an array is zeros
+is seen of constants, of those in other shapes, and of both where a loop captures them or a branch is given them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,9 @@ counter) and h does: then the product with x can be computed for many iterations
 other way round, the columns of `z @ W` that the recurrence does not need: where `(z @ W)[:, :n]` only goes to a row of
 an array and `(z @ W)[:, n:]` to the next iteration, they become `z @ W[:, :n]` and `z @ W[:, n:]`.
 
-In: any graph. Out: in no loop body is there such a product of fixed sizes.
+In: any graph. Out: no loop body has, outside of the branches in it, a product of fixed sizes over such a concatenation,
+nor one with a captured matrix whose columns are used in slices alone, of which those that the recurrence does not need
+are heavy products by themselves and none lies between the others.
 """
 
 from __future__ import annotations

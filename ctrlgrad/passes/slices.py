@@ -3,8 +3,9 @@
 `(a + b)[:, :n]` becomes `a[:, :n] + b[:, :n]`, so that what is computed from different slices of one array can be one
 loop; `(a @ b)[:, n:]` becomes `a @ b[:, n:]`.
 
-In: any graph. Out: no value made by an elementwise op or `matmul` whose every use is a fixed slice of it, but for sums
-of a product with an array of its size (the product is then added as it is computed) and products used in several parts.
+In: any graph. Out: each value of a known shape that an elementwise op or `matmul` makes, and whose every use is a fixed
+slice of it, is gone, but for sums of a product with an array of its size (the product is then added as it is computed)
+and products used in several parts. What the slices are taken of now may be such a value: the pass can be run again.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value, definitions, uses
-from ctrlgrad.passes.dead_code import has_effect
+from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.passes.heavy import is_heavy
 from ctrlgrad.passes.recurrence import downstream, inductions, rows, upstream
 from ctrlgrad.stacks.choice import bytes_of
@@ -58,7 +58,7 @@ class Loop:
             return None
         if any(tested[self.cond.inputs[self.captures + i]] for i in positions):
             return None
-        if any(node.regions or has_effect(node) for node in nodes):
+        if any(node.regions or has_effect(node.op, node.regions) for node in nodes):
             return None
         needed = upstream(self.body, self.captures, [factor])
         made = {v for node in nodes for v in node.results} | {self.body.inputs[self.captures + i] for i in positions}

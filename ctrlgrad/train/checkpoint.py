@@ -45,17 +45,22 @@ class Identity:
     verified: bool | None
 
 
+def temporary(path: Path, writer: int | str) -> Path:
+    """Where a process writes what is to replace a file."""
+    return path.with_name(f".{path.name}.{writer}")
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file as a whole: after a crash at any moment it holds the old bytes or the new ones."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    new = temporary(path, os.getpid())
     try:
-        with open(temporary, "wb") as file:
+        with open(new, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(new, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
 
 
 def write(path: Path, state: State, identity: Identity) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.train import checkpoint, metrics
-from ctrlgrad.train.checkpoint import Identity, State
+from ctrlgrad.train.checkpoint import Identity, State, temporary
 from ctrlgrad.train.metrics import Metrics, Summary
 from ctrlgrad.train.settings import CHECKPOINT_INTERVAL
 
@@ -36,6 +36,8 @@ class Keeper:
         """Make the folder, with the first checkpoint, and with the metrics up to it."""
         try:
             self.out.mkdir(parents=True, exist_ok=True)
+            for left in self.out.glob(temporary(self.path, "*").name):
+                left.unlink()  # by a run that was killed while it wrote
             checkpoint.write(self.path, state, self.identity)
         except OSError as error:
             raise UserInputError("--out: the folder cannot be written", got=f"{self.out}: {error.strerror}") from None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 from ctrlgrad import memory
-from ctrlgrad.memory.plot import write_plot
-from ctrlgrad.memory.summary import summarize
-from ctrlgrad.memory.trace import write_trace
+from ctrlgrad.memory.profile import Profile
 
 # The steps of a run that are recorded: after the first one, which compiles.
 FIRST, STEPS = 2, 3
-TEXT, TRACE, PICTURE = "memory.txt", "memory.json", "memory.png"
+# Into memory.txt, memory.json and memory.png.
+NAME = "memory"
 
 
 @contextmanager
@@ -33,7 +31,7 @@ class StepProfile:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._steps = 0
-        self._recording: memory.Recording | None = None
+        self._recording: Profile | None = None
         self._context = ExitStack()
 
     def __enter__(self) -> StepProfile:
@@ -55,12 +53,8 @@ class StepProfile:
 
     def _write(self) -> None:
         recording, self._recording = self._recording, None
-        if recording is None:
-            return
-        (self.folder / TEXT).write_text(f"{summarize(recording)}\n", encoding="utf-8")
-        write_trace(recording, self.folder / TRACE)
-        if find_spec("matplotlib") is not None:
-            write_plot(recording, self.folder / PICTURE)
+        if recording is not None:
+            recording.write_all(self.folder / NAME)
 
 
-__all__ = ["FIRST", "PICTURE", "STEPS", "TEXT", "TRACE", "StepProfile", "within"]
+__all__ = ["FIRST", "STEPS", "StepProfile", "within"]

@@ -1,13 +1,20 @@
-"""The character model: its parameters, its loss as one `while_loop`, and its sampler as another.
+"""The character model: its parameters, its loss as loops over the characters, and its sampler as another loop.
 
 The loss of a batch runs one iteration per character of its longest line, as far as the lengths say at run time;
 lines that have ended are masked. The sampler runs until the line ends.
+
+The loss is one loop through all layers, or a loop for each layer and one for the read-out. In one loop the layers'
+devices work at the same time, and all that the backward pass needs can be swapped; but every parameter's gradient is
+complete only after the whole backward pass. With a loop each, the backward pass goes through the layers one by one, and
+a layer's gradient is complete while those below are still to come: `on_gradient` hears of it then. The outputs of the
+layers are kept beside the loops, which takes a tenth to a quarter more memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +27,12 @@ from ctrlgrad.train.corpus import END
 from ctrlgrad.train.settings import EMBEDDING, Settings
 
 SAMPLE_LIMIT = 200
+BITS_PER_NAT = np.float32(1 / np.log(2))
+
+# Gets a parameter's number among the leaves of all parameters, and its gradient.
+OnGradient = Callable[[int, np.ndarray], None]
+# The input of a layer at iteration t.
+Read = Callable[[Any], Any]
 
 
 class Model:
@@ -30,13 +43,22 @@ class Model:
     """
 
     def __init__(
-        self, settings: Settings, symbols: int, columns: int | None = None, places: Sequence[str] = ()
+        self,
+        settings: Settings,
+        symbols: int,
+        columns: int | None = None,
+        places: Sequence[str] = (),
+        on_gradient: OnGradient | None = None,
     ) -> None:
         """`columns` is how many lines stand side by side: as many as in a batch, where it is not given. `places` says
         for each layer which device it sits on; the embedding sits with the first one, the read-out with the last.
+
+        With `on_gradient` there is a loop for each layer, and `bits_and_grads` calls it with each parameter's gradient
+        as soon as that is complete, in an order that the graph fixes.
         """
         self.settings = settings
         self.places = places
+        self.on_gradient = on_gradient
         self.symbols = symbols
         self.columns = settings.batch if columns is None else columns
         self.cell = CELLS[settings.cell]
@@ -47,7 +69,7 @@ class Model:
         like = tree.map(lambda p: spec(p.shape, p.dtype), params)
         engine = settings.engine
         loss = cg.value_and_grad(self.bits_per_char)
-        self.bits_and_grads = cg.function(loss, signature=(like, *data), engine=engine)
+        self.bits_and_grads = cg.function(loss, signature=(like, *data, spec((), np.int64)), engine=engine)
         self.line_bits_of = cg.function(self.line_bits, signature=(like, *data), engine=engine)
         # One line is done before its loop would be compiled.
         written = (like, spec((SAMPLE_LIMIT,), np.float32))
@@ -87,25 +109,68 @@ class Model:
         """The bits that each line costs, float32 `[lines]`; `symbols` and `lengths` are those of a `Batch`."""
         longest = cnp.max(lengths)
 
-        def is_unfinished(carry: Any) -> Any:
-            return carry["t"] < longest
-
         def read_one(carry: Any) -> Any:
             t = carry["t"]
             states, logits = self.step(params, carry["states"], symbols[t])
             with self._place(-1):
-                nats = softmax_cross_entropy(logits, symbols[t + 1])
-                nats = carry["nats"] + cnp.where(t < lengths, nats, np.float32(0))
+                nats = carry["nats"] + _nats(logits, t, symbols, lengths)
             return {"t": t + 1, "states": states, "nats": nats}
 
         lines = self.columns
         first = {"t": 0, "states": self.start(lines), "nats": np.zeros(lines, np.float32)}
-        last = cg.while_loop(is_unfinished, read_one, first, name="read lines")
-        return last["nats"] * np.float32(1 / np.log(2))
+        last = cg.while_loop(lambda carry: carry["t"] < longest, read_one, first, name="read lines")
+        return last["nats"] * BITS_PER_NAT
 
-    def bits_per_char(self, params: Any, symbols: Any, lengths: Any) -> Any:
-        """The loss: bits per character over all lines, each line's end counted as a character."""
-        return cnp.sum(self.line_bits(params, symbols, lengths)) / cnp.sum(lengths).astype(np.float32)
+    def line_bits_by_layer(self, params: Any, symbols: Any, lengths: Any, on_gradient: OnGradient) -> Any:
+        """The same by a loop for each layer.
+
+        A layer's parameters are watched where they are used, between the loops: there the backward pass, which goes the
+        other way, has just completed their gradients.
+        """
+        longest = cnp.max(lengths)
+        lines, hidden = self.columns, self.settings.hidden
+        leaves, treedef = tree.flatten(params)
+        numbers = tree.unflatten(treedef, list(range(len(leaves))))
+        watch = partial(_watched, on_gradient)
+
+        def run_layer(number: int, layer: Any, read: Read) -> Read:
+            def step(carry: Any) -> Any:
+                t = carry["t"]
+                state = self.cell.step(layer, carry["state"], read(t))
+                return {"t": t + 1, "state": state, "outputs": carry["outputs"].write(t, state[0])}
+
+            outputs = cg.TensorArray("float32", size=symbols.shape[0] - 1, element_shape=(lines, hidden))
+            first = {"t": 0, "state": self.cell.start(lines, hidden), "outputs": outputs}
+            last = cg.while_loop(lambda carry: carry["t"] < longest, step, first, name=f"layer {number}")
+            return last["outputs"].read  # type: ignore[no-any-return]
+
+        embedding = tree.map(watch, params["embedding"], numbers["embedding"])
+
+        def embedded(t: Any) -> Any:
+            return embedding[symbols[t]]
+
+        read: Read = embedded
+        for number, layer in enumerate(params["layers"]):
+            read = run_layer(number, tree.map(watch, layer, numbers["layers"][number]), read)
+        out = tree.map(watch, params["out"], numbers["out"])
+
+        def score_one(carry: Any) -> Any:
+            t = carry["t"]
+            logits = read(t) @ out["w"] + out["b"]
+            return {"t": t + 1, "nats": carry["nats"] + _nats(logits, t, symbols, lengths)}
+
+        first = {"t": 0, "nats": np.zeros(lines, np.float32)}
+        last = cg.while_loop(lambda carry: carry["t"] < longest, score_one, first, name="read-out")
+        return last["nats"] * BITS_PER_NAT
+
+    def bits_per_char(self, params: Any, symbols: Any, lengths: Any, characters: Any) -> Any:
+        """The loss: the bits of all lines, over how many characters the batch has, each line's end counted as one.
+
+        The lines may be a part of those of the batch: the losses of all parts add up to that of the batch.
+        """
+        by_layer, data = self.on_gradient, (params, symbols, lengths)
+        bits = self.line_bits(*data) if by_layer is None else self.line_bits_by_layer(*data, by_layer)
+        return cnp.sum(bits) / characters.astype(np.float32)
 
     def sample(self, params: Any, uniform: Any) -> Any:
         """A line, int64 `[SAMPLE_LIMIT]`: symbols up to the first `END`, then zeros.
@@ -129,3 +194,13 @@ class Model:
         line = cg.TensorArray("int64", size=SAMPLE_LIMIT, element_shape=())
         first = {"t": 0, "states": self.start(1), "symbol": np.full(1, END, np.int64), "line": line}
         return cg.while_loop(is_unfinished, write_one, first, name="write a line")["line"].stack()
+
+
+def _nats(logits: Any, t: Any, symbols: Any, lengths: Any) -> Any:
+    """What the characters after iteration t cost, float32 `[lines]`; nothing, where a line has ended."""
+    return cnp.where(t < lengths, softmax_cross_entropy(logits, symbols[t + 1]), np.float32(0))
+
+
+def _watched(on_gradient: OnGradient, parameter: Any, number: int) -> Any:
+    """The parameter; its gradient is told."""
+    return cg.debug.watch_cotangent(parameter, lambda ct, at: on_gradient(number, ct), label=f"gradient {number}")

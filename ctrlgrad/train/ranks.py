@@ -1,13 +1,12 @@
 """One run on one process or on several: who takes which lines, and how the gradients come together.
 
-Every step's batch is dealt out to the ranks. The loss is a mean over the characters of the whole batch, and the ranks'
-lines hold different numbers of them: a rank's gradient, a mean over its own characters, counts with its share of all
-characters. The sum over ranks is then the gradient that one process finds for the whole batch, within rounding.
+Every step's batch is dealt out to the ranks. The loss is a mean over the characters of the whole batch; a rank's loss
+is the part that its lines make of it, and the ranks' gradients add up to the one of one process, within rounding.
 
-What runs beside what: the backward pass of the model is one loop, and each parameter's gradient is complete only after
-the loop's last iteration; nothing is left of the backward pass that a reduction could run beside. The reductions are
-begun one by one, each as soon as its gradient is weighted, and run beside the weighting of the next ones and beside the
-making of the next batch.
+What runs beside what: the model's loops go layer by layer, so its backward pass completes the read-out's gradient
+first, then the highest layer's, and so down. The sum of a gradient over the ranks begins in that moment, and goes on
+beside the backward loops of the layers below; the lowest layer's goes on beside the making of the next batch. Within a
+memory budget the model is one loop, which the budget can hold, and all sums begin after it.
 
 A pipelined run is split otherwise: every rank computes some layers, for all lines, and all get the whole gradient.
 
@@ -20,13 +19,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.mpi.sums import Sums
 from ctrlgrad.mpi.watch import Ending, Watch
+from ctrlgrad.train.model import OnGradient
 
 if TYPE_CHECKING:
     from ctrlgrad.mpi.world import World
@@ -62,8 +62,12 @@ class Ranks(Protocol):
     def from_first_leaves(self, structure: Any) -> Any:
         """A structure of arrays as rank 0 has it."""
 
-    def begin_mean(self, bits: Any, grads: Any, weight: float) -> Callable[[], tuple[Any, Any]]:
-        """Begin the weighted sum of a loss and its gradient over ranks; what is returned waits for it."""
+    @property
+    def on_gradient(self) -> OnGradient | None:
+        """What is to be done with a gradient as soon as it is complete; None for nothing."""
+
+    def begin_sum(self, bits: Any, grads: Any) -> Callable[[], tuple[float, Any]]:
+        """Begin what has not begun of the sums over ranks of a loss and its gradient; what is returned waits for it."""
 
     def sum(self, number: float) -> float:
         """A number's sum over all ranks."""
@@ -91,6 +95,7 @@ class Alone:
 
     rank = part = 0
     size = parts = 1
+    on_gradient = None
 
     def from_first(self, make: Callable[[], bytes]) -> bytes:
         return make()
@@ -101,8 +106,8 @@ class Alone:
     def from_first_leaves(self, structure: Any) -> Any:
         return structure
 
-    def begin_mean(self, bits: Any, grads: Any, weight: float) -> Callable[[], tuple[Any, Any]]:
-        return lambda: (bits, grads)
+    def begin_sum(self, bits: Any, grads: Any) -> Callable[[], tuple[float, Any]]:
+        return lambda: (float(bits), grads)
 
     def sum(self, number: float) -> float:
         return number
@@ -128,12 +133,13 @@ class Alone:
             signal.signal(signal.SIGINT, before)
 
 
-@dataclass(frozen=True)
 class Together:
     """One of several processes; `watch` ends them together."""
 
-    world: World
-    watch: Watch
+    def __init__(self, world: World, watch: Watch) -> None:
+        self.world = world
+        self.watch = watch
+        self._sums = Sums(world)
 
     @property
     def rank(self) -> int:
@@ -165,18 +171,21 @@ class Together:
             self.world.broadcast_into(leaf)
         return tree.unflatten(treedef, leaves)
 
-    def begin_mean(self, bits: Any, grads: Any, weight: float) -> Callable[[], tuple[Any, Any]]:
-        leaves, treedef = tree.flatten(grads)
-        sums = [np.array(float(bits) * weight)]
-        requests = [self.world.start_sum(sums[0])]
-        for leaf in leaves:
-            weighted = np.array(leaf * leaf.dtype.type(weight), order="C")
-            sums.append(weighted)
-            requests.append(self.world.start_sum(weighted))
+    @property
+    def on_gradient(self) -> OnGradient | None:
+        return self._sums.begin
 
-        def finish() -> tuple[Any, Any]:
-            self.world.finish(requests)
-            return float(sums[0]), tree.unflatten(treedef, sums[1:])
+    def begin_sum(self, bits: Any, grads: Any) -> Callable[[], tuple[float, Any]]:
+        leaves, treedef = tree.flatten(grads)
+        for number, leaf in enumerate(leaves):
+            if not self._sums.has_begun(number):
+                self._sums.begin(number, np.array(leaf, order="C"))
+        loss = len(leaves)
+        self._sums.begin(loss, np.array(bits, np.float64))
+
+        def finish() -> tuple[float, Any]:
+            sums = self._sums.finish()
+            return float(sums.pop(loss)), tree.unflatten(treedef, [sums[number] for number in range(loss)])
 
         return finish
 
@@ -187,17 +196,20 @@ class Together:
 
     @contextmanager
     def stopping(self, on_stop: Callable[[], Ending] | None) -> Iterator[Pressed]:
-        before = self.watch.on_interruption
+        before = self.watch.on_interruption, self.watch.advice
         if on_stop is not None:
             self.watch.on_interruption = on_stop
+        self.watch.advice = "the same command with --resume"  # there is a checkpoint from now on
         try:
             yield lambda: False
         finally:
-            self.watch.on_interruption = before
+            self.watch.on_interruption, self.watch.advice = before
 
 
 class Pipelined(Together):
     """One of several processes that have a part of the model each: every one has all lines, and all of the gradient."""
+
+    on_gradient = None
 
     @property
     def part(self) -> int:
@@ -207,8 +219,8 @@ class Pipelined(Together):
     def parts(self) -> int:
         return 1
 
-    def begin_mean(self, bits: Any, grads: Any, weight: float) -> Callable[[], tuple[Any, Any]]:
-        return lambda: (bits, grads)
+    def begin_sum(self, bits: Any, grads: Any) -> Callable[[], tuple[float, Any]]:
+        return lambda: (float(bits), grads)
 
     def sum(self, number: float) -> float:
         return number

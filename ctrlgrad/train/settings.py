@@ -42,6 +42,13 @@ class Settings:
                 raise UserInputError(f"--{name}: too small", expected=f"at least {least}", got=str(getattr(self, name)))
         if self.pipeline and self.layers < 2:
             raise UserInputError("--pipeline: nothing to split", expected="--layers 2 or more", got="--layers 1")
+        if self.pipeline and self.engine != "dataflow":
+            raise UserInputError(
+                "--pipeline: layers on devices of their own run on the dataflow engine",
+                expected="no --engine",
+                got=f"--engine {self.engine}",
+                hint="leave out --engine, or --pipeline",
+            )
         if self.memory_budget is not None and self.engine != "native":
             raise UserInputError(
                 "--memory-budget: the engine keeps every saved value, whatever the budget",

@@ -124,7 +124,9 @@ def prepare(
             hint="use a larger --batch, or a smaller -n of mpirun",
         )
     places = places_of(settings.layers, ranks) if settings.pipeline else ()
-    model = Model(settings, corpus.symbols, columns(ranks, settings.batch), places)
+    # Within a budget the model is one loop: what lies between loops is not swapped.
+    on_gradient = ranks.on_gradient if settings.memory_budget is None else None
+    model = Model(settings, corpus.symbols, columns(ranks, settings.batch), places, on_gradient)
     warmup = min(WARMUP_STEPS, settings.steps)
     optimiser = optim.adam(optim.warmup_cosine(PEAK_LEARNING_RATE, settings.steps, warmup))
     params = model.init(np.random.Generator(np.random.PCG64([settings.seed, 0, INIT_STREAM])))
@@ -220,14 +222,13 @@ def steps(job: Job, on_step: OnStep, before: Callable[[], None]) -> Iterator[tup
     order = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed)
     state = job.state
     since, characters = time.perf_counter(), 0
-    mine = _share_at(job, order, state.step)
+    mine = share_at(job, order, state.step)
     while state.step < job.settings.steps:
         before()
         start = time.perf_counter()
-        bits, grads = job.model.bits_and_grads(state.params, mine.batch.symbols, mine.batch.lengths)
-        finish_mean = job.ranks.begin_mean(bits, grads, mine.batch.characters / mine.characters)
-        following = _share_at(job, order, state.step + 1)
-        bits, grads = finish_mean()
+        finish_sum = job.ranks.begin_sum(*job.model.bits_and_grads(state.params, *mine.arguments))
+        following = share_at(job, order, state.step + 1)
+        bits, grads = finish_sum()
         # All ranks have the same loss; rank 0 speaks for them, and its end is theirs.
         if not np.isfinite(bits) and job.ranks.rank == 0:
             raise ExecutionError(
@@ -242,13 +243,13 @@ def steps(job: Job, on_step: OnStep, before: Callable[[], None]) -> Iterator[tup
             state.step + 1,
             params,
             optimiser,
-            state.bits + float(bits) * mine.characters,
+            state.bits + bits * mine.characters,
             state.characters + mine.characters,
             state.total_characters + mine.characters,
             state.seconds + now - start,
         )
         peak = metrics.peak_memory_bytes()
-        on_step(Metrics(state.step, float(bits), mine.characters / (now - start), peak))
+        on_step(Metrics(state.step, bits, mine.characters / (now - start), peak))
         line = None
         if state.step % LOG_INTERVAL == 0 or state.step == job.settings.steps:
             line = Metrics(state.step, state.bits / state.characters, characters / (now - since), peak)
@@ -259,16 +260,22 @@ def steps(job: Job, on_step: OnStep, before: Callable[[], None]) -> Iterator[tup
 
 
 @dataclass(frozen=True, slots=True)
-class _Share:
+class Share:
     """A rank's lines of one step, and how many characters the whole batch has."""
 
     batch: Batch
     characters: int
 
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the model's loss takes beside the parameters."""
+        return self.batch.symbols, self.batch.lengths, np.int64(self.characters)
 
-def _share_at(job: Job, order: TrainingOrder, step: int) -> _Share:
+
+def share_at(job: Job, order: TrainingOrder, step: int) -> Share:
+    """A rank's share of a step's batch."""
     lines = order.lines(step)
-    return _Share(pad(share(job.ranks, lines), job.model.columns), sum(map(len, lines)))
+    return Share(pad(share(job.ranks, lines), job.model.columns), sum(map(len, lines)))
 
 
 def validate(job: Job, params: Any, pressed: Pressed) -> float:

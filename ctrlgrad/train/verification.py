@@ -1,4 +1,4 @@
-"""The gradient of the next step, beside the one that JAX computes from the same forward graph."""
+"""The gradient of the next step, beside the one that JAX computes from a forward graph for the whole batch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import ctrlgrad as cg
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.train.corpus import TrainingOrder, pad
-from ctrlgrad.train.ranks import share
-from ctrlgrad.train.trainer import Job
+from ctrlgrad.train.corpus import TrainingOrder
+from ctrlgrad.train.model import Model
+from ctrlgrad.train.trainer import Job, share_at
 
 # Both sides compute in float32 and add up in different orders: what is allowed, relative to a parameter's largest
 # gradient entry. A wrong term or a lost iteration shows far above it.
@@ -50,15 +50,11 @@ class Comparison:
 
 
 def next_gradient(job: Job) -> Any:
-    """The gradient of the batch that the next step takes; of this rank's lines. All ranks call this."""
-    _, grads = job.model.bits_and_grads(*_arguments(job))
+    """The gradient of the batch that the next step takes, summed over the ranks. All ranks call this."""
+    order = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed)
+    mine = share_at(job, order, job.state.step)
+    _, grads = job.ranks.begin_sum(*job.model.bits_and_grads(job.state.params, *mine.arguments))()
     return grads
-
-
-def _arguments(job: Job) -> tuple[Any, ...]:
-    lines = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed).lines(job.state.step)
-    batch = pad(share(job.ranks, lines), job.model.columns)
-    return job.state.params, batch.symbols, batch.lengths
 
 
 def compare_with_jax(job: Job, grads: Any) -> Comparison:
@@ -69,9 +65,11 @@ def compare_with_jax(job: Job, grads: Any) -> Comparison:
         raise UserInputError(
             "--verify: JAX is not installed", got=str(error), hint="pip install 'ctrlgrad[jax]', or leave out --verify"
         ) from None
-    arguments = _arguments(job)
+    batch = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed).at(job.state.step)
+    arguments = job.state.params, batch.symbols, batch.lengths, np.int64(batch.characters)
     leaves, treedef = tree.flatten(job.state.params)
-    graph = cg.function(job.model.bits_per_char).graph(*arguments)
+    whole = Model(job.settings, job.corpus.symbols)
+    graph = cg.function(whole.bits_per_char).graph(*arguments)
     theirs = JaxJudge(graph, tree.leaves(arguments), range(len(leaves))).derivative().gradient
     rows = []
     for path, ours, judged in zip(tree.paths(treedef), tree.leaves(grads), theirs, strict=True):

@@ -37,8 +37,9 @@ from ctrlgrad.verify.recording import Recording, Sizes, choice, record, sizes_of
 # In `jax` itself since JAX 0.8.
 _enable_x64: Any = (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64
 
-# Each program runs once or twice: compiling it is the larger part of the time, at half of it without optimisation.
-_QUICK: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+# Each program runs once or twice: compiling it is the larger part of the time. Level 0 would be quicker still, and
+# gives NaN for some gradients of loops (jaxlib 0.10.2).
+_QUICK: dict[str, Any] = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
 
 Form = Literal["scan", "unrolled"]
 Arrays = tuple[Any, ...]

@@ -46,9 +46,9 @@ elementwise("divide", lambda t, z, x, y: t / y, lambda t, z, x, y: -(t / y) * z)
 
 
 def _power_base(t: Term, z: Term, x: Term, y: Term) -> Term:
-    """y x^(y-1), and 0 for y = 0 at any x."""
-    zero = y.equals(0)
-    return t * where(zero, 0, y * x ** where(zero, 1, y - 1))
+    """y x^(y-1), and 0 for y = 0 at x = 0. For y = 0 elsewhere x^-1 stays: further derivatives need it."""
+    base = where(y.equals(0), where(x.equals(0), 1, x), x)
+    return t * (y * base ** (y - 1))
 
 
 def _power_exponent(t: Term, z: Term, x: Term, y: Term) -> Term:
@@ -87,8 +87,8 @@ elementwise("copysign", lambda t, z, x, y: t * (emit("copysign", 1, x) * emit("c
 
 
 def _softmax_of_two(t: Term, z: Term, x: Term) -> Term:
-    """exp(x - z), and 0 where both operands are -inf."""
-    return t * emit("exp", x - where(z.equals(-math.inf), 0, z))
+    """exp(x - z), 0 where both operands are -inf, and 1 where x is inf."""
+    return t * emit("exp", where(x.equals(math.inf), 0, x - where(z.equals(-math.inf), 0, z)))
 
 
 elementwise("logaddexp", lambda t, z, x, y: _softmax_of_two(t, z, x), lambda t, z, x, y: _softmax_of_two(t, z, y))

@@ -12,7 +12,14 @@ from ctrlgrad.ops.indexing import is_advanced
 from ctrlgrad.ops.term import Term, constant, emit, reshape, sum_to, where, zeros
 
 jointly_linear("getitem", (0,))
-reverse_into("getitem", lambda acc, ct, out, x, *indices, key: emit("additem", acc, ct, *indices, key=key))
+
+
+def _getitem(acc: Term, ct: Term, out: Term, x: Term, *indices: Term, key: Any) -> Term:
+    # A key adds axes to a number at most: then the part is the whole.
+    return emit("additem", acc, ct, *indices, key=key) if x.rank else acc + reshape(ct, [])
+
+
+reverse_into("getitem", _getitem)
 
 
 def _additem(position: int, ct: Term, out: Term, x: Term, value: Term, *indices: Term, key: Any) -> Term | None:

@@ -321,3 +321,48 @@ def test_forward_rules_of_the_user() -> None:
     np.testing.assert_allclose(cg.vmap(cg.grad(f))(x), by_hand(cg.grad(f), x), **CLOSE)
     np.testing.assert_allclose(cg.jvp(cg.vmap(f), (x,), (t,))[1], by_hand(cg.grad(f), x), **CLOSE)
     np.testing.assert_allclose(cg.grad(lambda x: cg.vmap(f)(x).sum())(x), by_hand(cg.grad(f), x), **CLOSE)
+
+
+# A slot that is written twice.
+
+
+def _slots(size: int | None = 3) -> cg.TensorArray:
+    return cg.TensorArray("float64", size, ())
+
+
+WRITTEN_TWICE = {
+    "one after the other": lambda x: _slots().write(0, x).write(0, 2.0 * x),
+    "in a loop": lambda x: cg.fori_loop(0, 4, lambda i, a: a.write(i % 3, x * i), _slots()),
+    "in a loop that makes the array longer": lambda x: cg.fori_loop(0, 4, lambda i, a: a.write(i - i, x), _slots(None)),
+    "in a loop in a loop": lambda x: cg.fori_loop(
+        0, 2, lambda i, a: cg.fori_loop(0, 2, lambda j, b: b.write(j, x), a), _slots()
+    ),
+    "after rows of a tensor": lambda x: _slots().unstack(cnp.stack([x, x])).write(1, x),
+}
+WRITTEN_ONCE = {
+    "in a loop": lambda x: cg.fori_loop(0, 3, lambda i, a: a.write(i, x * i), _slots()),
+    "after a value that all rows share": lambda x: cg.fori_loop(
+        1, 3, lambda i, a: a.write(i, x), _slots().write(0, 1.0)
+    ),
+    "in one of two branches": lambda x: cg.cond(
+        np.True_, lambda: _slots().write(1, 1.0).write(0, x), lambda: _slots()
+    ).write(2, x),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN_TWICE)
+@pytest.mark.parametrize("engine", ["reference", "native"])
+def test_a_slot_that_is_written_twice_is_refused_as_it_is_without_rows(name: str, engine: str) -> None:
+    one = lambda x: np.sum(WRITTEN_TWICE[name](x).stack() ** 2)
+    for f, x in ((one, 1.0), (cg.vmap(one), np.ones(2)), (cg.vmap(cg.grad(one)), np.ones(2))):
+        with pytest.raises(ExecutionError, match=r"slot . is written twice"):
+            cg.function(f, engine=engine)(x)
+
+
+@pytest.mark.parametrize("name", WRITTEN_ONCE)
+@pytest.mark.parametrize("engine", ["reference", "native"])
+def test_slots_that_are_written_once_are_not_refused(name: str, engine: str) -> None:
+    one, xs = lambda x: np.sum(WRITTEN_ONCE[name](x).stack() ** 2), np.array([1.0, 2.0])
+    for f in (one, cg.grad(one)):
+        expected = [float(f(x)) for x in xs]
+        np.testing.assert_allclose(cg.function(cg.vmap(f), engine=engine)(xs), expected)

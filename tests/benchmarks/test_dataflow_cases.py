@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from benchmarks import measure as module
 from benchmarks.__main__ import main
@@ -85,8 +86,41 @@ def test_learning_gives_the_same_rewards_in_the_graph_and_from_python() -> None:
         results(learning(60, 20, way, engine))["rewards"]
         for way, engine in (("in graph", "reference"), ("from Python", "reference"), ("in graph", "dataflow"))
     ]
+    found.append(results(learning(60, 20, "in graph", "dataflow", loops="whole"))["rewards"])
     assert found[0].shape == (60,) and 0 < np.sum(found[0] == 0.0) < 20
-    assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+    assert all(np.array_equal(found[0], rewards) for rewards in found[1:])
+
+
+def test_a_loop_that_stays_whole_is_one_firing() -> None:
+    """What "loops whole" measures is another run than the one it stands beside."""
+    firings = {}
+    for loops in (None, "whole"):
+        recorder = dataflow.Recorder()
+        program = learning(20, 10, "in graph", "dataflow", loops=loops)
+        with dataflow.settings(recorder=recorder):
+            program.step()
+        firings[loops] = len(recorder.firings)
+    assert firings["whole"] < 20 < 400 < firings[None]
+
+
+def test_programs_that_would_measure_something_else_are_refused() -> None:
+    with pytest.raises(ValueError, match="on one device or on two, not on 3"):
+        layers((5, 3, 6, 4), devices=3)
+    with pytest.raises(ValueError, match="a setting of the dataflow engine"):
+        learning(60, 20, "in graph", "native", loops="whole")
+
+
+def test_a_bar_has_the_colour_of_its_label_whatever_was_measured() -> None:
+    labels = {case.name: [e.label for e in case.entries] for case in dataflow_cases("native", tiny=False)}
+    for name, panel in (("dataflow-layers", figure._layers), ("dataflow-learning", figure._learning)):
+        colours: list[dict[str, Any]] = []
+        for shown in (labels[name], labels[name][1:]):
+            axes = Figure().subplots()
+            panel(axes, {name: {"entries": [{"label": label, "cost": 1.0} for label in shown]}})
+            colours.append({label: bar.get_facecolor() for label, bar in zip(shown, axes.patches, strict=True)})
+        every, some = colours
+        assert some == {label: every[label] for label in some}
+        assert len(set(every.values())) == 3
 
 
 def report(tmp_path: Path, costs: float | None) -> Path:

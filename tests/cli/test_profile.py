@@ -1,8 +1,14 @@
 """`ctrlgrad profile` runs a user's function under a budget, shows tables, and writes text, trace and picture."""
 
+import importlib
 import json
 
 import pytest
+from rich.console import Console
+
+from ctrlgrad.cli.profile import print_summary
+from ctrlgrad.memory.records import FellBack, Recording
+from ctrlgrad.memory.summary import summarize
 
 PROGRAM = """
 import numpy as np
@@ -20,7 +26,8 @@ def recurrent(w, x):
         number, h = carry
         return number + 1, cnp.tanh(h @ w)
 
-    return cnp.sum(cg.while_loop(lambda carry: carry[0] < 200, step, (0, x))[1] ** 2)
+    # Else the planner copies or computes again, as the machine's times are.
+    return cnp.sum(cg.while_loop(lambda carry: carry[0] < 200, step, (0, x), swap_memory=True)[1] ** 2)
 
 
 def straight(w, x):
@@ -77,11 +84,23 @@ def test_a_function_without_loops(command, program, tmp_path):
 
 
 def test_without_matplotlib_there_is_no_picture(command, program, tmp_path, monkeypatch):
-    monkeypatch.setattr("ctrlgrad.cli.profile.find_spec", lambda name: None)
+    # By name from the import system: `ctrlgrad.memory.profile` as an attribute is the public function.
+    monkeypatch.setattr(importlib.import_module("ctrlgrad.memory.profile"), "find_spec", lambda name: None)
     result = command("profile", f"{program}:straight", "--output", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "No picture: it needs matplotlib" in result.output
     assert sorted(path.name for path in tmp_path.glob("out.*")) == ["out.json", "out.txt"]
+
+
+def test_what_was_done_otherwise_than_planned_is_a_table():
+    made = Recording()
+    made.fell_back += [FellBack(1.0, 1, "h: a copy failed: the disk is full\n  got: 0 free bytes")] * 3
+    made.devices[1] = "cpu"
+    console = Console(width=100, record=True)
+    print_summary(console, "step", summarize(made))
+    lines = [line.split(None, 1) for line in console.export_text().splitlines() if line.strip()]
+    assert ["times", "otherwise than planned"] in [[part.strip() for part in line] for line in lines]
+    assert ["3", "h: a copy failed: the disk is full"] in [[part.strip() for part in line] for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +108,7 @@ def test_without_matplotlib_there_is_no_picture(command, program, tmp_path, monk
     [
         (["program.py:missing"], "there is no function 'missing'"),
         (["program.py:recurrent", "--device-budget", "much"], "not a size"),
-        (["program.py:recurrent", "--disk", "nowhere"], "no such folder"),
+        (["program.py:recurrent", "--disk", "nowhere"], "the folder for spill files cannot be used: nowhere"),
         (["program.py:straight", "--output", "nowhere/out"], "no such folder"),
         (["program.py:failing"], "running failing failed"),
     ],

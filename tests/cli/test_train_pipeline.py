@@ -3,7 +3,11 @@
 import json
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file
+
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.train.settings import Settings
 
 
 def test_layers_on_their_own_devices_train_the_same_model(train):
@@ -46,3 +50,9 @@ def test_a_checkpoint_from_before_there_were_pipelines_resumes(train):
     changed += b" " * (-len(changed) % 8)
     path.write_bytes(len(changed).to_bytes(8, "little") + changed + data[8 + size :])
     assert train("run", "--resume", steps=3).exit_code == 0
+
+
+def test_a_pipeline_on_another_engine_is_refused():
+    with pytest.raises(UserInputError, match="run on the dataflow engine") as found:
+        Settings(layers=2, engine="native", pipeline=True)
+    assert "--engine native" in str(found.value)

@@ -44,6 +44,15 @@ def test_a_size_that_is_data():
     assert f(4).tolist() == [0.0, 2.0, 4.0, 6.0] and f(0).tolist() == []
 
 
+def test_a_loop_learns_the_element_of_one_leaf_beside_others():
+    def body(i, carry):
+        array, y = carry
+        return array.write(i, y), 2 * y
+
+    f = cg.function(lambda x: cg.fori_loop(0, 3, body, (cg.TensorArray("float64"), x))[0].stack())
+    assert f(1.5).tolist() == [1.5, 3.0, 6.0]
+
+
 @both_ways
 def test_an_array_without_a_size_grows(way):
     def f(x):
@@ -212,7 +221,7 @@ def test_a_second_write_is_refused_with_its_index_and_iteration():
     with pytest.raises(ExecutionError, match="slot 0 is written twice") as caught:
         cg.function(f)(1.0)
     text = str(caught.value)
-    assert "in iteration 4 of the while_loop" in text and "rewritable=True" in text
+    assert "in iteration 4 of the fori_loop" in text and "rewritable=True" in text
     assert f"test_tensor_array.py:{f.__code__.co_firstlineno + 1}" in text
     with pytest.raises(ExecutionError, match="slot 0 is written twice"):
         cg.value_and_grad(lambda x: cnp.sum(f(x)))(1.0)

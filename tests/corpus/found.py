@@ -1,11 +1,12 @@
-"""Programs that random programs found: each failed once, shrunk to what matters."""
+"""Programs that failed once, shrunk to what matters."""
 
 from __future__ import annotations
 
 import numpy as np
 
 import ctrlgrad as cg
-from corpus.program import count, normal, program
+import ctrlgrad.numpy as cnp
+from corpus.program import between, count, normal, program
 
 UNKNOWN_LENGTH = (cg.TensorSpec((None,)), cg.TensorSpec((2,)), cg.TensorSpec((), "int64"))
 
@@ -118,3 +119,37 @@ def _(x, y):
         longer[i] = np.sin(x) + total
         total = 0.5 * total + longer[i] * longer[(i + 1) % 3] + rows[i]
     return total, np.stack(rows) ** 2
+
+
+@program(normal(311, 3), normal(312, 2))
+def a_scalar_as_a_row_in_an_inner_loop(row, weights):
+    """`first[None]` is a new axis of a scalar: its cotangent stays one number, in a loop compiled inside another."""
+
+    def next_row(row, w):
+        first = row[0] + 1.05
+        _, rest = cg.scan(lambda left, up: (left * up, np.sin(left) + up), first, row[1:])
+        return cnp.concatenate([first[None], rest]) * w, None
+
+    return cg.scan(next_row, row, weights)[0]
+
+
+@a_scalar_as_a_row_in_an_inner_loop.twin
+def _(row, weights):
+    for k in range(2):
+        left = row[0] + 1.05
+        new = [left]
+        for j in (1, 2):
+            left, new = left * row[j], [*new, np.sin(left) + row[j]]
+        row = np.stack(new) * weights[k]
+    return row
+
+
+@program(between(0.5, 2.0, 313, 4), np.array([0.0, 1.0, 2.0, 0.0]))
+def powers_whose_exponent_is_zero(x, p):
+    """The derivative y x^(y-1) is 0 at y = 0, and its derivative by y is not."""
+    return cg.fori_loop(0, 2, lambda i, y: y**p + 0.5 * x, x)
+
+
+@powers_whose_exponent_is_zero.twin
+def _(x, p):
+    return (x**p + 0.5 * x) ** p + 0.5 * x

@@ -6,6 +6,10 @@ scalars, and wrap index arrays around where NumPy raises. Kernels are run from t
 
 In a session every array that is no view asks for its bytes before it is there, as CuPy's allocator does, and memory
 that a memory manager has taken back is overwritten by the simulated device: who still reads it sees that.
+
+Copies beside the computation are those of a simulated device, whose threads take their time: memory is poison until a
+copy into it is over, and again when it has been given back. A copy out that does not wait for all work so far is an
+error, and so is work on an array of another device.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,21 +27,22 @@ import numpy as np
 from ctrlgrad.engines.cuda.functions import C_TYPES, FUNCTIONS
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory
-from ctrlgrad.memory.device import Piece
+from ctrlgrad.memory.device import Piece, Stream
 from ctrlgrad.memory.simulated import SimulatedDevice
 
-# The session's memory that a thread counts its arrays against.
-_COUNTING = threading.local()
+# Of a thread: the library that it works with, and the session's memory that it counts its arrays against.
+_CURRENT = threading.local()
 
 
 class StandInArray:
     """An array on the device that there is not."""
 
-    __slots__ = ("_held", "base", "data")
+    __slots__ = ("_held", "base", "data", "home")
     __array_ufunc__ = None
 
     def __init__(self, data: np.ndarray, base: StandInArray | None = None, held: object = None) -> None:
-        memory: Memory | None = getattr(_COUNTING, "memory", None)
+        memory: Memory | None = getattr(_CURRENT, "memory", None)
+        self.home: StandIn | None = getattr(_CURRENT, "library", None)
         # What lives as long as the array's memory.
         self._held = memory.count(data.nbytes) if base is None and held is None and memory is not None else held
         self.data = data
@@ -113,12 +119,18 @@ for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__
 def _operand(x: Any) -> Any:
     """What a function of the library takes: its arrays and scalars, and no array of NumPy's."""
     if isinstance(x, StandInArray):
+        _check_home(x)
         return x.data
     if isinstance(x, np.ndarray):
         raise TypeError("unsupported type: a NumPy array")
     if isinstance(x, list | tuple):
         return type(x)(map(_operand, x))
     return x
+
+
+def _check_home(x: StandInArray) -> None:
+    here = getattr(_CURRENT, "library", None)
+    assert x.home is here or None in (x.home, here), "work on an array of another device"
 
 
 def _has_array(key: Any) -> bool:
@@ -145,6 +157,8 @@ def _wrapped(result: Any, arguments: Sequence[Any]) -> Any:
     if not array.size:
         return StandInArray(array.copy())  # NumPy does not say whose view nothing is
     for x in arguments:
+        if isinstance(x, StandInArray) and array is x.data:
+            return x
         if isinstance(x, StandInArray) and array.base is not None and np.may_share_memory(array, x.data):
             return StandInArray(array, x._root())
     return StandInArray(array)
@@ -153,15 +167,17 @@ def _wrapped(result: Any, arguments: Sequence[Any]) -> Any:
 class _Namespace:
     """NumPy's functions for the library's arrays."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, library: StandIn) -> None:
         self._module = module
+        self._library = library
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._module, name)
         if not callable(found):
-            return _Namespace(found)
+            return _Namespace(found, self._library)
 
         def function(*args: Any, out: StandInArray | None = None, **options: Any) -> Any:
+            self._library.work += 1
             arguments = [_operand(x) for x in args]
             if out is not None:
                 found(*arguments, out=out.data, **options)
@@ -223,12 +239,22 @@ class StandIn:
 
     _numbers = itertools.count()
 
-    def __init__(self) -> None:
+    def __init__(self, **copies: Any) -> None:
         # A graph keeps the programs of each library by its name.
         self.name = f"stand-in {next(self._numbers)}"
-        self._namespace = _Namespace(np)
-        self.depth = 0
+        self._namespace = _Namespace(np, self)
+        self._depths = threading.local()
         self.texts: dict[KernelText, None] = {}
+        # How much has been computed, for who must wait for all of it.
+        self.work = 0
+        # How the copies beside the computation go: what a simulated device can be told.
+        self._copies = copies
+        self._copier: StandInCopier | None = None
+
+    @property
+    def depth(self) -> int:
+        """How many `running` blocks the thread is in."""
+        return getattr(self._depths, "depth", 0)
 
     @property
     def xp(self) -> Any:
@@ -237,14 +263,19 @@ class StandIn:
 
     @contextmanager
     def running(self, memory: Memory | None = None) -> Iterator[None]:
-        before = getattr(_COUNTING, "memory", None)
-        self.depth += 1
-        _COUNTING.memory = memory
+        before = getattr(_CURRENT, "memory", None), getattr(_CURRENT, "library", None)
+        self._depths.depth = self.depth + 1
+        _CURRENT.memory, _CURRENT.library = memory, self
         try:
             yield
         finally:
-            self.depth -= 1
-            _COUNTING.memory = before
+            self._depths.depth -= 1
+            _CURRENT.memory, _CURRENT.library = before
+
+    def copier(self) -> StandInCopier:
+        if self._copier is None:
+            self._copier = StandInCopier(self, **self._copies)
+        return self._copier
 
     def borrowed(self, array: StandInArray, owner: object) -> StandInArray:
         return StandInArray(array.data, held=(owner, array))
@@ -260,18 +291,19 @@ class StandIn:
         return StandInArray(np.array(x))
 
     def read(self, arrays: Sequence[StandInArray]) -> list[np.ndarray]:
-        return [x.data.copy() for x in arrays]
+        return [_operand(x).copy() for x in arrays]
 
     def kernel(self, text: KernelText) -> Callable[[Sequence[Any], Sequence[Any]], None]:
         self.texts[text] = None
 
         def run(inputs: Sequence[Any], outputs: Sequence[StandInArray]) -> None:
             assert self.depth, "work outside of the stream"
+            self.work += 1
             shape = outputs[0].shape
             given = []
             for parameter, x in zip(text.inputs, inputs, strict=True):
                 assert x.dtype == parameter.dtype, (parameter, x.dtype)
-                given.append(np.broadcast_to(x.data, shape) if isinstance(x, StandInArray) else x)
+                given.append(np.broadcast_to(_operand(x), shape) if isinstance(x, StandInArray) else x)
                 assert isinstance(x, StandInArray | np.generic), type(x)
             for parameter, out in zip(text.outputs, outputs, strict=True):
                 assert out.dtype == parameter.dtype and out.shape == shape
@@ -303,4 +335,49 @@ class StandInDevice(SimulatedDevice):
         return StandInArray(super().array(piece, shape, dtype), held="the manager's")
 
 
-__all__ = ["MEANING", "StandIn", "StandInArray", "StandInDevice", "run_text"]
+class StandInCopier(StandInDevice):
+    """The device of copies beside the computation; see `ctrlgrad.engines.cuda.library.CopyDevice`."""
+
+    def __init__(self, library: StandIn, **options: Any) -> None:
+        super().__init__(**options)
+        self.due: deque[Piece] = deque()
+        self._library = library
+        # How much of the work copies out have waited for.
+        self._waited_for = 0
+        record, wait = self.compute.record, self.out.wait
+
+        def recorded() -> Any:
+            event: Any = record()
+            event.work = library.work
+            return event
+
+        def waited(event: Any) -> None:
+            self._waited_for = max(self._waited_for, event.work)
+            wait(event)
+
+        self.compute.record, self.out.wait = recorded, waited  # type: ignore[method-assign]
+
+    def copy(self, source: Piece, target: Piece, nbytes: int, stream: Stream) -> None:
+        if stream is self.out:
+            assert self._waited_for == self._library.work, "copied out before it was computed"
+        super().copy(source, target, nbytes, stream)
+
+    def piece_of(self, array: StandInArray) -> Piece:
+        _check_home(array)
+        piece = self.tiers[0].allocate(0)
+        piece.nbytes, piece.handle.data = array.nbytes, array.data.reshape(-1).view(np.uint8)
+        assert piece.handle.data.base is not None, "the memory of another array"
+        return piece
+
+    def host_bytes(self, piece: Piece) -> np.ndarray:
+        return self.peek(piece)
+
+    @property
+    def used(self) -> dict[str, int]:
+        """Bytes of each tier that somebody has, when what is due has been freed."""
+        while self.due:
+            self.tiers[0].free(self.due.popleft())
+        return {tier.name: tier.used for tier in self.tiers}
+
+
+__all__ = ["MEANING", "StandIn", "StandInArray", "StandInCopier", "StandInDevice", "run_text"]

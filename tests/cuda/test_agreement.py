@@ -64,7 +64,7 @@ def test_every_way_to_run_a_loop_is_met() -> None:
             library = StandIn()
             given = [library.upload(x) if x.dtype.kind in kinds else x for x in leaves]
             graph = _optimised(program.graph(1), frozenset())
-            found.update(loop.mode for loop in explain_on(library, graph, given).loops())
+            found.update(loop.mode for loop in explain_on(library, graph, given).all_loops())
     assert min(found[mode] for mode in ("counted", "masked", "read")) >= 5
 
 

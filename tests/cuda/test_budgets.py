@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from passes.pass_cases import LAYERS, layer_of_layers
 from programs import BY_NAME, PROGRAMS, Program
 from running import assert_same, on_reference
 from within import (
@@ -31,12 +32,12 @@ from within import (
 
 import ctrlgrad as cg
 from ctrlgrad import tree
-from ctrlgrad.engines import _optimised
+from ctrlgrad.engines import _optimised, optimised_graph
 from ctrlgrad.engines.cuda import chunks
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.ir import Graph, StackType
+from ctrlgrad.ir import Graph, StackType, walk
 
 
 def gradient_of(program: Program, order: int) -> tuple[Graph, list[Any]]:
@@ -73,6 +74,31 @@ def test_corpus_in_less_and_less_memory(
             return
         assert_same(results, expected)
         assert manager.stats.peak_bytes["device"] <= limit
+
+
+@pytest.mark.parametrize("way", [SWAP, RECOMPUTE, FREE])
+def test_loops_over_chunks_inside_loops_over_chunks(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a distributed loop inside another one pushes belongs to the chunk of that one."""
+    monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)
+    monkeypatch.setattr("ctrlgrad.passes.heavy.WORTH_INSIDE", 1)
+    xs, *weights = LAYERS
+    leaves = [np.concatenate([xs] * 5), *weights]
+    graph = cg.function(cg.grad(layer_of_layers, argnums=(1, 2, 3))).graph(*leaves)
+    outer = [n for n in optimised_graph(graph).nodes if "chunks_of" in n.attrs]
+    assert [any("chunks_of" in n.attrs for n in walk(n.regions[1])) for n in outer] == [True, True]
+    expected = on_reference(graph, leaves)
+    force(monkeypatch, way)
+    limit = run_within(None, graph, leaves)[1].stats.peak_bytes["device"]
+    fitted = 0
+    while limit := limit * 3 // 4:
+        try:
+            results, manager = run_within(limit, graph, leaves)
+        except MemoryBudgetError:
+            break
+        assert_same(results, expected)
+        assert manager.stats.peak_bytes["device"] <= limit
+        fitted += 1
+    assert fitted >= 3
 
 
 def test_the_corpus_is_really_moved(short_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:

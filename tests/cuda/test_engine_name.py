@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -33,6 +33,47 @@ def test_a_function_runs_on_the_device(card: StandIn) -> None:
     np.testing.assert_allclose(found, cg.function(cg.grad(loss), engine="reference")(x), rtol=1e-12)
     with cg.options(engine="cuda"):
         np.testing.assert_array_equal(cg.function(cg.grad(loss))(x), found)
+
+
+def test_explain_says_what_ran_where(card: StandIn) -> None:
+    def solved(x: Any) -> Any:
+        scale = np.linalg.det(x) * 0.5
+        return loss(x[0] * scale)
+
+    x = np.array([[1.0, 2.0], [3.0, -4.0]])
+    report = cg.function(solved, engine="cuda").explain(x)
+    assert report.outside is not None and report.outside.ops["through the host, for want of a device kernel"] == ["det"]
+    assert [(loop.engine, loop.mode) for loop in report.loops] == [("cuda", "masked")]
+    assert any("tanh" in text for text in report.loops[0].kernels)
+    assert report.counts["other reads"] == 1 and report.counts["reads of predicates"] >= 1
+    with cg.options(engine="cuda"):
+        assert cg.function(solved).explain(x).loops[0].engine == "cuda"
+    assert cg.function(solved).explain(x).loops[0].engine == "native"
+
+
+def test_explain_tells_of_callbacks_and_branches(card: StandIn) -> None:
+    """Both are on the host; what branches do is told of the region around them."""
+
+    def branching(x: Any) -> Any:
+        cg.debug.callback(lambda x, iterations: None, x)
+        return cg.cond(np.sum(x) > 0, lambda: np.cumsum(x), lambda: np.tanh(x))
+
+    outside = cg.function(branching, engine="cuda").explain(np.ones(3)).outside
+    assert outside is not None and outside.ops["on the host"] == ["callback"]
+    assert "cumsum" in outside.ops["on the device"] and any("tanh" in text for text in outside.kernels)
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_what_lies_on_a_card_is_not_explained_elsewhere(engine: str) -> None:
+    with pytest.raises(UserInputError, match="lies on a GPU"):
+        cg.function(loss, engine=engine).explain(OnACard())
+
+
+class OnACard:
+    """An array of three numbers on a GPU, by the interface."""
+
+    shape, dtype = (3,), np.dtype(np.float64)
+    __cuda_array_interface__: ClassVar = {"shape": (3,), "typestr": "<f8", "data": (0, False), "version": 3}
 
 
 def test_the_check_for_nans_looks_at_every_op(card: StandIn) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from running import assert_same, on_reference, on_stand_in
 from stand_in import StandIn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import _optimised
+from ctrlgrad.engines.cuda import groups
 from ctrlgrad.engines.cuda.groups import Group, Item, schedule
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, place
 from ctrlgrad.engines.cuda.report import explain_on
@@ -137,6 +140,41 @@ def test_more_than_a_kernel_takes() -> None:
     assert 2 <= ran.counts.kernels <= 4
 
 
+def many_operands(x: Any, others: list[Any]) -> Any:
+    """23 operands, and then a node with two more: 25 at once would be too many."""
+    total = x
+    for other in others[:22]:
+        total = total + other
+    return np.where(others[22] > 0.0, total, others[23]) if len(others) > 22 else total
+
+
+def many_results(x: Any, others: list[Any]) -> Any:
+    """Each of 40 values is a result."""
+    return [x * float(k) for k in range(40)]
+
+
+def many_writes(x: Any, others: list[Any]) -> Any:
+    """20 pushes and then 8 parts of one array."""
+    array = cg.TensorArray("float64", element_shape=(3,))
+    parts = [x * float(k) for k in range(20)]
+    for k, part in enumerate(parts):
+        array = array.write(k, part)
+    return array.stack(), cnp.concat([np.sin(part) for part in parts[:8]])
+
+
+@pytest.mark.parametrize("function", [many_operands, many_results, many_writes])
+def test_no_kernel_has_more_arguments_than_fit(function: Callable[..., Any]) -> None:
+    x, others = np.arange(3.0), [np.full(3, float(k)) for k in range(24)]
+    graph = cg.function(function).graph(x, others)
+    leaves = [x, *others]
+    library = StandIn()
+    ran = on_stand_in(graph, leaves, library=library)
+    assert_same(ran.results, on_reference(graph, leaves))
+    assert ran.counts.kernels == 2
+    for text in library.texts:
+        assert len(text.inputs) <= groups.MOST_INPUTS and len(text.outputs) <= groups.MOST_OUTPUTS
+
+
 def test_equal_groups_share_a_kernel() -> None:
     def fn(x: Any) -> Any:
         y = np.tanh(x) * 2.0
@@ -157,6 +195,6 @@ def test_the_report() -> None:
     report = explain_on(StandIn(), graph, [np.ones(3)])
     text = str(report)
     assert "through the host, for want of a device kernel: solve" in text
-    assert "its predicate is read once a chunk of 4 to 64 iterations" in text
-    assert f"{report.counts.launches} launches" in text
+    assert "cuda, its predicate is read once a chunk of masked iterations" in text
+    assert text.startswith(f"one run: {report.counts['launches']} launches, ")
     assert "float64 v0 = a0 * float64(0.5);" in text

@@ -45,7 +45,8 @@ def counting(x: Any) -> Any:
 def mode_of(graph: Graph, *args: Any) -> list[tuple[str, str]]:
     library = StandIn()
     with library.running():
-        return [(loop.mode, loop.reason) for loop in explain_on(library, _optimised(graph, frozenset()), args).loops()]
+        report = explain_on(library, _optimised(graph, frozenset()), args)
+    return [(loop.mode, loop.reason) for loop in report.all_loops()]
 
 
 def reads_of(trips: int) -> int:

@@ -19,10 +19,11 @@ def leaves_of(program: Program) -> list[np.ndarray]:
     return [np.asarray(x) for x in tree.leaves(program.args)]
 
 
-def at_random(devices: int, seed: int) -> Callable[[FlatNode], str]:
-    """A placement: each op on one of so many devices."""
+def at_random(devices: int, seed: int, cuda: int = 0) -> Callable[[FlatNode], str]:
+    """A placement: each op on one of so many devices of the processor, and so many of CUDA."""
     draw = random.Random(seed)
-    return lambda node: f"cpu:{draw.randrange(devices)}"
+    names = [f"cpu:{n}" for n in range(devices)] + [f"cuda:{n}" for n in range(cuda)]
+    return lambda node: names[draw.randrange(len(names))]
 
 
 def short_delays(draw: random.Random) -> float:

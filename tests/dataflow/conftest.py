@@ -1,10 +1,11 @@
-"""Puts this folder on the path: its tests share `agreement`."""
+"""Puts this folder on the path, whose tests share `agreement`, and that of the stand-in for a card."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-HERE = str(Path(__file__).resolve().parent)
-if HERE not in sys.path:
-    sys.path.insert(0, HERE)
+HERE = Path(__file__).resolve().parent
+for folder in (str(HERE), str(HERE.parent / "cuda")):
+    if folder not in sys.path:
+        sys.path.append(folder)

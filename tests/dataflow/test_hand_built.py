@@ -36,6 +36,21 @@ def test_a_loop(start: int, expected: tuple[int, int], window: int) -> None:
     assert tuple(map(int, found)) == expected
 
 
+def test_a_carry_that_grows() -> None:
+    """What enters has one element; the type of the carry says that later iterations have others."""
+    b = FlatBuilder("doubled")
+    x = b.input(TensorType(np.dtype(np.float64), (1,)), "x")
+    size = TensorType(np.dtype(np.float64), (None,))
+    y = b.merge(b.enter(x, "loop", type=size))
+    i = b.merge(b.enter(b.constant(np.int64(0)), "loop"))
+    goes_on = b.loop_cond(b.op("less", [i, b.constant(np.int64(3), controls=[i])]))
+    (y_last, y_now), (i_last, i_now) = b.switch(goes_on, y), b.switch(goes_on, i)
+    b.next_iteration(b.op("concat", [y_now, y_now], {"axis": 0}), into=y)
+    b.next_iteration(b.op("add", [i_now, b.constant(np.int64(1), controls=[i_now])]), into=i)
+    found = run_flat(b.finish([b.exit(y_last), b.exit(i_last)]), [np.array([2.0])])
+    np.testing.assert_array_equal(found[0], np.full(8, 2.0))
+
+
 def sides(taken: str) -> FlatGraph:
     """x * x on one side of p, -x on the other; joined, or one of them alone."""
     b = FlatBuilder("sides")
@@ -161,8 +176,11 @@ def with_an_exit_outside() -> FlatGraph:
 def with_a_constant_alone() -> FlatGraph:
     b = FlatBuilder()
     n = b.enter(b.input(INDEX, "n"), "loop", constant=True)
+    i = b.merge(b.enter(b.inputs[0], "loop"))
+    last, now = b.switch(b.loop_cond(b.op("less", [i, n])), i)
+    b.next_iteration(b.op("add", [now, n]), into=i)
     b.op("negative", [n])
-    return b.finish([])
+    return b.finish([b.exit(last)])
 
 
 def with_an_unknown_op() -> FlatGraph:
@@ -203,7 +221,7 @@ REFUSED: dict[Any, str] = {
     without_a_condition: "Enter of i into loop .*: the frame has no LoopCond",
     with_two_frames_mixed: "add .*: its operands are of two frames",
     with_an_exit_of_something_else: "Exit of i .*: what it takes out",
-    with_an_output_inside: "an output is not in the root frame",
+    with_an_output_inside: "output 0 is not in the root frame",
     with_an_exit_outside: "Exit of i .*: there is no frame to leave",
     with_a_constant_alone: "negative .*: nothing of the iteration says when it runs",
     with_an_unknown_op: "there is no op 'frobnicate'",

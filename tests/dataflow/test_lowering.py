@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,26 +43,36 @@ def counts(graph: FlatGraph) -> Counter[str]:
 
 
 def whitepaper_cond(x: Any, y: Any, z: Any) -> Any:
-    """Section 3.1: `tf.cond(x < y, lambda: tf.add(x, z), lambda: tf.square(y))`."""
+    """Its first example: `tf.cond(x < y, lambda: tf.add(x, z), lambda: tf.square(y))`."""
     return cg.cond(x < y, lambda: x + z, lambda: np.square(y))
 
 
 def whitepaper_while() -> Any:
-    """Section 3.2: `tf.while_loop(lambda i: i < 10, lambda i: tf.add(i, 1), [0])`."""
+    """Its second example: `tf.while_loop(lambda i: i < 10, lambda i: tf.add(i, 1), [0])`."""
     return cg.while_loop(lambda i: i < 10, lambda i: i + 1, 0)
 
 
 def test_the_whitepapers_cond(update_golden: bool) -> None:
     graph = lowered(whitepaper_cond, 1.0, 2.0, 3.0, name="whitepaper_cond")
     assert counts(graph) == {"less": 1, "Switch": 3, "add": 1, "square": 1, "Merge": 1}
-    check("whitepaper_cond", f"{graph}\n", update_golden)
+    assert [(node.op, len(node.operands), len(node.results)) for node in graph.nodes] == [
+        ("less", 2, 1),
+        # Each value that a branch takes goes through a Switch on the predicate.
+        *[("Switch", 2, 2)] * 3,
+        ("square", 1, 1),
+        ("add", 2, 1),
+        ("Merge", 2, 1),
+    ]
+    title = "# tf.cond(x < y, lambda: tf.add(x, z), lambda: tf.square(y))"
+    check("whitepaper_cond", f"{title}\n\n{graph}\n", update_golden)
 
 
 def test_the_whitepapers_while(update_golden: bool) -> None:
     graph = lowered(whitepaper_while, name="whitepaper_while")
     loop = {"Enter": 1, "Merge": 1, "LoopCond": 1, "Switch": 1, "NextIteration": 1, "Exit": 1}
     assert counts(graph) == loop | {"less": 1, "add": 1, "constant": 3}
-    check("whitepaper_while", f"{graph}\n", update_golden)
+    title = "# tf.while_loop(lambda i: i < 10, lambda i: tf.add(i, 1), [0])"
+    check("whitepaper_while", f"{title}\n\n{graph}\n", update_golden)
 
 
 def test_a_nested_loop_has_a_nested_frame(update_golden: bool) -> None:
@@ -131,28 +142,78 @@ FACING = (
 )
 
 
-def facing(graph: FlatGraph, value: str, cotangent: str) -> str:
-    """The nodes of a carry, the last first, and beside them those of its cotangent, the first first."""
-    names = Names()
-    for node in graph.nodes:
-        format_flat_node(node, names)
-    forward, backward = carries(graph, "while_1")[value], carries(graph, "while_2")[cotangent]
-    rows = []
-    for left, right in FACING:
-        line = "; ".join(format_flat_node(forward[op], names)[0] for op in left)
-        mirrored = "; ".join(format_flat_node(backward[op], names)[0] for op in right)
-        rows.append(f"{line:<64} | {mirrored}".rstrip())
-    return "\n".join(rows)
+@dataclass
+class Beside:
+    """Lines of a graph beside each other, under titles, as its text has them but for the types."""
+
+    graph: FlatGraph
+    rows: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        names = Names()
+        for value in self.graph.inputs:
+            names(value)
+        self.line = {node: format_flat_node(node, names)[0].split(" : ")[0] for node in self.graph.nodes}
+
+    def title(self, text: str) -> None:
+        self.rows += ["", f"# {text}"] if self.rows else [f"# {text}"]
+
+    def row(self, left: list[FlatNode], right: list[FlatNode]) -> None:
+        here, there = ("; ".join(self.line[node] for node in nodes) for nodes in (left, right))
+        self.rows.append(f"{here:<58} | {there}".rstrip())
+
+    def carry(self, forward: dict[str, FlatNode], backward: dict[str, FlatNode]) -> None:
+        """A carry, the last first, and beside it one of the backward loop, the first first."""
+        for left, right in FACING:
+            self.row([forward[op] for op in left], [backward[op] for op in right])
+
+    def text(self) -> str:
+        return "\n".join([*self.rows, "", f"{self.graph}", ""])
 
 
 def test_a_loop_faces_its_gradient(update_golden: bool) -> None:
     graph = lowered(cg.grad(power), 1.5, name="grad_power")
-    check("grad_power", f"{facing(graph, 'c1', 'd_c1')}\n\n{graph}\n", update_golden)
     made_by = makers(graph)
     forward, backward = carries(graph, "while_1"), carries(graph, "while_2")
+    (shared,) = (n for n in graph.nodes if n.is_constant_enter and n.attrs["frame"] == "while_1")
+    beside = Beside(graph)
+    beside.title("the product, and its cotangent")
+    beside.carry(forward["c1"], backward["d_c1"])
+    beside.title("what the body takes of each iteration: pushed forward, popped backward")
+    beside.carry(forward["c1_stack"], backward["c1_stack"])
+    beside.title("the counter, which counts down again")
+    beside.carry(forward["c0"], backward["trips"])
+    beside.title("the factor, which enters all iterations, and its cotangent, a sum over them that begins at 0")
+    beside.row([shared], [backward["d_x"]["Exit"]])
+    beside.row([], [backward["d_x"]["Enter"]])
+    check("grad_power", beside.text(), update_golden)
     # What leaves the forward loop on the stack enters the backward one, and the count with it.
     for name, mirrored in (("c1_stack", "c1_stack"), ("c0", "trips")):
         assert made_by[backward[mirrored]["Enter"].operands[0]] is forward[name]["Exit"]
+    start = made_by[backward["d_x"]["Enter"].operands[0]]
+    assert start.op == "constant" and start.attrs["value"] == 0.0
+
+
+def test_a_branch_faces_its_gradient(update_golden: bool) -> None:
+    """A Merge faces the Switch of its cotangent, a Switch the Merge of its own, all on one predicate."""
+
+    def f(x: Any, y: Any, z: Any) -> Any:
+        return np.sin(whitepaper_cond(x, y, z))
+
+    graph = lowered(cg.grad(f, argnums=(0, 1, 2)), 1.0, 2.0, 3.0, name="grad_cond")
+    merge, *merges = (n for n in graph.nodes if n.op == "Merge")
+    switches = {str(n.operands[1].hint): n for n in reversed(graph.nodes) if n.op == "Switch"}
+    cotangents = {str(n.result.hint): n for n in merges}
+    (seed,) = (n for n in graph.nodes if n.op == "Switch" and n.operands[1].hint is None)
+    beside = Beside(graph)
+    beside.title("the result, and its cotangent")
+    beside.row([merge], [seed])
+    beside.title("what the branches take, and its cotangents")
+    for name in ("x", "y", "z"):
+        beside.row([switches[name]], [cotangents[f"d_{name}"]])
+    check("grad_cond", beside.text(), update_golden)
+    predicates = {n.operands[0] for n in graph.nodes if n.op == "Switch"}
+    assert len(predicates) == 1
 
 
 def test_what_no_value_gates_gets_a_control() -> None:

@@ -77,7 +77,7 @@ def test_a_device_without_a_part_in_a_loop_knows_nothing_of_it() -> None:
 
     found = split(f, 0.5)
     for name, part in found.parts.items():
-        assert ("while_1" in frames_of(part.graph).parent) == (name == "cpu:0")
+        assert bool(frames_of(part.graph).parent) == (name == "cpu:0")
     assert [e.frame for e in found.edges] == [(), ()]
 
 
@@ -93,9 +93,10 @@ def test_control_loops_are_stacked() -> None:
 
     found = split(f, 0.5)
     frames = frames_of(found.parts["cpu:1"].graph)
-    assert frames.parent == {"while_1": "", "while_2": "while_1"}
-    assert ("cpu:0", "cpu:1", "bool[]") in sent_inside(found, "while_1")
-    assert ("cpu:0", "cpu:1", "bool[]") in sent_inside(found, "while_2")
+    outer, inner = frames.parent
+    assert frames.parent == {outer: "", inner: outer}
+    assert ("cpu:0", "cpu:1", "bool[]") in sent_inside(found, outer)
+    assert ("cpu:0", "cpu:1", "bool[]") in sent_inside(found, inner)
     graph = cg.function(f).graph(0.5)
     outputs, outcome = run(graph, [np.float64(0.5)])
     assert_same(outputs, run_on("reference", graph, [np.float64(0.5)]))

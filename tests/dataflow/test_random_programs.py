@@ -1,6 +1,6 @@
 """The dataflow engine agrees with the reference engine on random programs and their gradients.
 
-CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS says how many (60).
+CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS says how many (60). Every other part has devices `cuda:N`, on the stand-in, too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from random_programs.kinds import Float
 from random_programs.program import Program
 from random_programs.running import TooLongError, plain_run, signature, traced_function
 from random_programs.strategy import programs
+from stand_in import StandIn
 
 import ctrlgrad as cg
+from ctrlgrad.dataflow.cuda_devices import registered
 from ctrlgrad.engines import run_on
 from ctrlgrad.ir import Graph
 
+# How long copies take: as long as the thread does, and longer than anything else.
+COPIES = ({"latency": 0.0}, {"latency": 1.0})
 RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS", "60"))
 PER_PART = 20
 
@@ -44,10 +48,10 @@ def graphs(program: Program) -> Iterator[Graph]:
         yield cg.function(traced, signature=signature(program)).graph(*arguments)
 
 
-def way(draw: random.Random) -> dict[str, Any]:
-    """Settings, drawn at random."""
+def way(draw: random.Random, cuda: int) -> dict[str, Any]:
+    """Settings, drawn at random; with so many devices of CUDA."""
     return {
-        "place": at_random(draw.randrange(1, 5), draw.randrange(1000)),
+        "place": at_random(draw.randrange(1, 5 - cuda), draw.randrange(1000), cuda),
         "parallel_iterations": draw.choice((1, 2, 3, 5, 32)),
         "clusters": draw.choice((None, "none", "flowing", "whole")),
         "order": draw.choice((None, draw.randrange(1000))),
@@ -55,7 +59,7 @@ def way(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def judge(program: Program, counts: Counter[str], draw: random.Random) -> None:
+def judge(program: Program, counts: Counter[str], draw: random.Random, cuda: int) -> None:
     try:
         decisions = plain_run(program)[1]
     except TooLongError:
@@ -64,7 +68,7 @@ def judge(program: Program, counts: Counter[str], draw: random.Random) -> None:
     arguments = [a.value for a in program.arguments]
     for order, graph in enumerate(graphs(program)):
         expected = run_on("reference", graph, arguments)
-        settings_now = way(draw)
+        settings_now = way(draw, cuda)
         try:
             assert_same(run(graph, arguments, **settings_now)[0], expected, 1e-10)
         except Exception as error:
@@ -83,6 +87,11 @@ def test_random_programs(part: int) -> None:
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
-    for number in range(PER_PART // 10):
-        seed(part * 1000 + number)(every(given(programs())(lambda program: judge(program, counts, draw))))()
+    cuda = 2 * (part % 2)
+    libraries = {f"cuda:{n}": StandIn(seed=part, **COPIES[n]) for n in range(cuda)}
+    with registered({name: lambda library=library: library for name, library in libraries.items()}):
+        for number in range(PER_PART // 10):
+            seed(part * 1000 + number)(every(given(programs())(lambda program: judge(program, counts, draw, cuda))))()
+    for library in libraries.values():
+        library.copier().close()
     assert counts["programs"] >= PER_PART // 2

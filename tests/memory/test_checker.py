@@ -8,10 +8,7 @@ import pytest
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checker import check
-from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.plan import (
+from ctrlgrad.memory.actions import (
     Action,
     Await,
     Close,
@@ -31,6 +28,9 @@ from ctrlgrad.memory.plan import (
     Take,
     Use,
 )
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.records import Recording
 from ctrlgrad.memory.simulated import SimulatedDevice
 

@@ -16,8 +16,10 @@ import pytest
 from fake_cupy import Card, install, module
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, UserInputError
+from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.cuda import CudaDevice
 from ctrlgrad.memory.device import Piece
+from ctrlgrad.memory.manager import Manager
 
 BYTES = np.dtype("u1")
 KIB = 1024
@@ -160,6 +162,54 @@ def test_one_slab_is_pinned_and_cut(card: Card) -> None:
     del pieces
     gc.collect()
     assert card.pinned_bytes == 0
+
+
+def test_slabs_never_pass_the_host_budget(card: Card) -> None:
+    """A second slab was taken whole once, whatever was left of the budget."""
+    device = CudaDevice(slab_bytes=64 * KIB, host_bytes=100 * KIB)
+    pieces = [device.pinned.allocate(60 * KIB)]
+    pieces.append(device.pinned.allocate(30 * KIB))
+    assert card.pinned == [64 * KIB, 36 * KIB]
+    with pytest.raises(TierRefusedError, match="no free part that is large enough") as caught:
+        device.pinned.allocate(8 * KIB)
+    assert "102400 of 102400 bytes pinned, of which 8192 are free" in str(caught.value)
+    # Both slabs are free and too small: they go, and one comes that does.
+    device.pinned.free(pieces.pop())
+    device.pinned.free(pieces.pop())
+    del caught
+    large = device.pinned.allocate(90 * KIB)
+    gc.collect()
+    assert card.pinned[2:] == [92 * KIB]
+    assert card.pinned_bytes == device.pinned.nbytes == 92 * KIB
+    device.pinned.free(large)
+    device.close()
+
+
+def test_a_loop_within_a_host_budget_that_is_no_number_of_slabs(card: Card, tmp_path: Path) -> None:
+    """What the slabs refuse goes to disk, or is an error that says so."""
+    device = CudaDevice(directory=tmp_path, slab_bytes=16 * KIB, host_bytes=40 * KIB)
+    manager = Manager(device, Budget(device=24 * KIB, host=40 * KIB))
+    loop = manager.loop("loop", swap=True)
+    blocks = []
+    for number in range(20):
+        chunk = loop.begin()
+        block = chunk.block((5000,), BYTES, "x")
+        array = block.array
+        device.compute.raw.put(lambda array=array, number=number: array.fill(number))
+        chunk.seal(1e-3)
+        blocks.append(block)
+    loop.finish()
+    found: list[set[int]] = []
+    for block in reversed(blocks):
+        array = block.open()
+        device.compute.raw.put(lambda array=array: found.append(set(array.tolist())))
+        block.close()
+        block.free()
+    device.compute.record().wait()
+    assert found == [{number} for number in reversed(range(20))]
+    assert sum(card.pinned) <= 40 * KIB
+    assert manager.stats.copies_out > 20 and not manager.stats.fallbacks
+    manager.close()
 
 
 def test_pinned_memory_is_refused(card: Card) -> None:

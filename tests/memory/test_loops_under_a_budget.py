@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("numba")
 
+from memory_cases.sessions import assert_no_chunks, checked_session
 from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
@@ -25,6 +26,7 @@ from ctrlgrad.engines.native.checked import checked
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import StackType
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.planner import Planner
 
 
 def assert_same(found: list[Any], expected: list[Any]) -> None:
@@ -136,7 +138,7 @@ def test_recomputation_without_a_budget(chunks_of_16_kib: None) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 1.0])
-def test_entry_states_give_way_to_blocks(share: float) -> None:
+def test_entry_states_give_way_to_blocks(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many chunks the link can carry: a budget that does for one way does for the others."""
 
     def flow(x: Any) -> Any:
@@ -145,9 +147,9 @@ def test_entry_states_give_way_to_blocks(share: float) -> None:
 
     slope, x = cg.function(cg.grad(flow), engine="native"), np.linspace(0.0, 1.0, 1000)
     expected = slope(x)
+    monkeypatch.setattr(Planner, "_best_share", lambda planner, times: share)
     with memory.budget(device=256 << 10) as session:
         manager = session.manager()
-        manager.planner.share = share
         np.testing.assert_array_equal(slope(x), expected)
         assert (manager.stats.recomputed_chunks > 0) == (share < 1)
         assert manager.stats.peak_bytes["device"] <= 256 << 10
@@ -229,9 +231,35 @@ def test_threads_share_a_session() -> None:
         np.testing.assert_allclose(g, gradient, rtol=1e-4, atol=1e-5)
 
 
-def test_the_reference_engine_refuses_a_budget() -> None:
-    with memory.budget(device="1 MiB"), pytest.raises(UserInputError, match="reference engine keeps every saved value"):
-        cg.function(np.sin, engine="reference")(1.0)
+def test_a_chunk_that_runs_again_with_more_room_frees_each_block_once() -> None:
+    """What the inner loop pushes does not fit the first blocks; the checker found them freed twice."""
+
+    def bursts(x: Any) -> Any:
+        def outer(c: Any) -> Any:
+            i, y = c
+            inner = lambda d: (d[0] + 1, np.sin(d[1]) * x)
+            return i + 1, cg.while_loop(lambda d: d[0] < 40 * (i % 5), inner, (0, y))[1]
+
+        return cg.while_loop(lambda c: c[0] < 20, outer, (0, x))[1]
+
+    slope = cg.function(cg.grad(bursts), engine="native")
+    expected = slope(0.7)
+    for limit in (None, 32 << 10):
+        with checked_session(limit):
+            np.testing.assert_allclose(slope(0.7), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [0, 3, 256, 257])
+def test_chunks_that_push_nothing_are_forgotten(steps: int) -> None:
+    """Each call left the records of its empty chunks, and what they captured, to the end of the session."""
+    slope = cg.function(
+        cg.grad(lambda x, n: cg.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, np.sin(c[1]) * x), (0, x))[1]),
+        engine="native",
+    )
+    with checked_session(64 << 10) as session:
+        for _ in range(3):
+            slope(0.7, steps)
+            assert_no_chunks(session.manager())
 
 
 def test_a_loop_that_cannot_be_run_again_refuses_checkpoint() -> None:
@@ -264,15 +292,25 @@ def test_a_loop_around_a_scan_is_run_again() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("option", [{"swap_memory": True}, {"checkpoint": True}], ids=str)
-def test_an_interpreted_loop_refuses_what_it_cannot_do(option: dict[str, Any]) -> None:
-    def growing(x: Any) -> Any:
-        body = lambda c: (c[0] + 1, c[1] * cnp.sum(x[: c[0] + 1]))
-        return cg.while_loop(lambda c: c[0] < 5, body, (0, 1.0), **option)[1]
+def growing(x: Any, **option: Any) -> Any:
+    """A loop that the native engine interprets, since a size depends on data."""
+    body = lambda c: (c[0] + 1, c[1] * cnp.sum(x[: c[0] + 1]))
+    return cg.while_loop(lambda c: c[0] < 5, body, (0, 1.0), **option)[1]
 
+
+def test_an_interpreted_loop_cannot_run_chunks_again() -> None:
     with pytest.raises(UserInputError, match="cannot be kept to, since the loop has no native form") as caught:
-        cg.function(cg.grad(growing), engine="native")(np.linspace(0.5, 1.0, 8))
+        cg.function(cg.grad(lambda x: growing(x, checkpoint=True)), engine="native")(np.linspace(0.5, 1.0, 8))
     assert "depends on data" in str(caught.value)
+
+
+def test_an_interpreted_loop_swaps() -> None:
+    x = np.linspace(0.5, 1.0, 8)
+    expected = cg.function(cg.grad(growing), engine="native")(x)
+    swapping = cg.function(cg.grad(lambda x: growing(x, swap_memory=True)), engine="native")
+    with memory.budget(device="4 KiB") as session:
+        np.testing.assert_array_equal(swapping(x), expected)
+        assert session.manager().stats.copies_out
 
 
 WRONG = ({"swap_memory": "yes"}, {"checkpoint": 0}, {"checkpoint": -1}, {"checkpoint": "all"})

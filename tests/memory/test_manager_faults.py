@@ -120,8 +120,9 @@ def test_a_worker_that_dies(stream: str, nth: int, blocking: bool) -> None:
 def test_a_tier_that_is_full() -> None:
     trial = Trial(capacities={"device": 1 << 30, "host": 4 * CHUNK})
     driver = Driver(trial.manager, chunks(LENGTH))
-    with pytest.raises(TierRefusedError, match="was refused") as caught:
+    with pytest.raises(TierRefusedError, match=r"needs 80 bytes of tier 'host': tier 'host'.* is full") as caught:
         driver.run(swap=True)
+    assert "free of 640, 640 used" in str(caught.value)
     assert "a smaller budget" in str(caught.value)
     assert driver.memory is not None
     driver.memory.abandon()
@@ -133,6 +134,23 @@ def test_a_tier_that_is_full_is_no_matter_where_chunks_can_be_computed_again() -
     trial = Trial(capacities={"device": 1 << 30, "host": 2 * CHUNK})
     trial.runs()
     assert trial.manager.stats.recomputed_chunks
+
+
+def test_a_device_budget_that_cannot_be_met_since_another_tier_is_full_says_so() -> None:
+    trial = Trial(capacities={"device": 1 << 30, "host": CHUNK})
+    driver = Driver(trial.manager, chunks(LENGTH))
+    driver.start()
+    driver.forward()
+    for last in driver.blocks[-1]:
+        last.open()
+    with pytest.raises(MemoryBudgetError, match="of tier 'device', and no more can be freed") as caught:
+        trial.manager.reserve(3 * CHUNK, "scratch")
+    assert "tier 'host' of device 'simulated' is full" in str(caught.value)
+    for last in driver.blocks[-1]:
+        last.close()
+    driver.backward()
+    driver.settle()
+    trial.manager.close()
 
 
 def test_a_host_budget_that_is_full() -> None:
@@ -154,7 +172,7 @@ def test_device_memory_refused_though_the_budget_allows_it_is_asked_for_again(nt
 
 def test_device_memory_that_is_really_gone_is_a_clear_error() -> None:
     trial = Trial(capacities={"device": CHUNK - 1, "host": 1 << 30})
-    with pytest.raises(TierRefusedError, match="though the budget has room"):
+    with pytest.raises(TierRefusedError, match="of tier 'device', although its budget has room: tier 'device'"):
         Driver(trial.manager, chunks(LENGTH)).run(swap=True)
     trial.manager.close()
 
@@ -162,6 +180,19 @@ def test_device_memory_that_is_really_gone_is_a_clear_error() -> None:
 def test_a_smaller_device_than_the_budget_is_used_to_its_end() -> None:
     trial = Trial(capacities={"device": 2 * CHUNK, "host": 1 << 30})
     trial.runs(swap=True)
+
+
+def test_a_state_is_let_go_though_its_chunk_was_given_up() -> None:
+    """It was still counted after the manager had been closed: no chunk led to the loop any more."""
+    trial = Trial()
+    driver = Driver(trial.manager, chunks(1))
+    driver.start(checkpoint=True)
+    assert driver.memory is not None
+    driver.memory.begin(lambda: (driver.state, 8), 8).discard()
+    assert trial.manager.accounts[0].kinds["entry states"] == 8
+    trial.manager.close()
+    assert not any(trial.manager.stats.used_bytes.values())
+    check(trial.recording.actions_of(trial.manager.number), [account.limit for account in trial.manager.accounts])
 
 
 @pytest.mark.parametrize("when", ["forward", "backward", "again"])

@@ -1,4 +1,4 @@
-"""The planner's choices, and its forecast against runs on the simulated device's clock."""
+"""The planner's choices, and how long loops take on the simulated device's clock, against a model of the rules."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from memory_cases.driving import CHUNK, Driver, chunks
+from memory_cases.model import Setting, forecast
 
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.checker import check
-from ctrlgrad.memory.forecast import Setting, forecast
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.planning import ChunkTimes, copied_share, uncopied_bytes
 from ctrlgrad.memory.records import Recording
@@ -100,7 +100,7 @@ def test_what_fits_is_neither_copied_nor_computed_again() -> None:
 @pytest.mark.parametrize("length", [30, 90])
 @pytest.mark.parametrize("room", [3, 5, 8, 16])
 @pytest.mark.parametrize("link", [4.0, 1.1, 0.8, 0.5, 0.25])
-def test_the_forecast_is_right(length: int, room: int, link: float) -> None:
+def test_the_manager_is_as_quick_as_its_rules(length: int, room: int, link: float) -> None:
     times = ChunkTimes(1.0, 2.0, 1 / link, 1 / link)
     for ways, share in (({}, None), ({"swap": True}, 1.0), ({"checkpoint": True}, 0.0)):
         result = run(length, room, link * NEEDED, **ways)
@@ -117,9 +117,44 @@ def test_times_are_measured() -> None:
     assert times is not None
     assert times.forward == pytest.approx(1.0) and times.out == pytest.approx(2.0) and times.into == pytest.approx(2.0)
     assert times.backward == pytest.approx(2.0, rel=0.35)
-    found = result.manager.planner.forecast("loop", 30, CHUNK, STATE, 5 * CHUNK)
-    assert found is not None and found.seconds == pytest.approx(result.seconds, rel=0.15)
-    assert result.manager.planner.forecast("another loop", 30, CHUNK, STATE, 5 * CHUNK) is None
+    found = forecast(Setting(30, CHUNK, STATE, 5 * CHUNK, times))
+    assert found.seconds == pytest.approx(result.seconds, rel=0.15)
+    assert result.manager.planner.times("another loop", CHUNK) is None
+
+
+class CopiesByItself(SimulatedDevice):
+    """As the CPU: the cores that compute make the copies."""
+
+    copies_take_cores = True
+
+
+@pytest.mark.parametrize(
+    ("copying", "way"),
+    [(0.2, "copy"), (0.3, "recompute"), (1.0, "recompute"), (4.0, "recompute")],
+)
+def test_where_copies_take_cores_all_chunks_go_the_way_that_takes_less(copying: float, way: str) -> None:
+    """Out and in, and each second of copying counts twice; a chunk computes forward for one second."""
+    device = CopiesByItself(
+        {"device": 1 << 30, "disk": 1 << 30},
+        blocking=True,
+        bandwidth_out=NEEDED / copying,
+        bandwidth_in=NEEDED / copying,
+    )
+    recording = Recording()
+    manager = Manager(device, Budget(device=5 * CHUNK), recording)
+    driver = Driver(manager, chunks(40), state_bytes=STATE)
+    for _ in range(2):
+        copies, runs = manager.stats.copies_out, manager.stats.recomputed_chunks
+        driver.run()
+    copies, runs = manager.stats.copies_out - copies, manager.stats.recomputed_chunks - runs
+    manager.close()
+    assert (copies > 50, runs > 20) == (way == "copy", way == "recompute")
+    # The second time it is known beforehand.
+    assert (copies == 0) == (way == "recompute") and (runs == 0) == (way == "copy")
+    reasons = {reason for _, reason in recording.became.values()}
+    better = {"copy": "computing it again", "recompute": "copying it"}[way]
+    assert f"{better} would take more of the processor" in reasons
+    assert not any("link" in reason for reason in reasons if "measured" not in reason)
 
 
 def test_a_link_that_slows_down_is_measured_again() -> None:

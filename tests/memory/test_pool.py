@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import pytest
 
-from ctrlgrad.memory.pool import LEAST_BYTES, BufferPool
+from ctrlgrad.memory import budget
+from ctrlgrad.memory.pool import LEAST_BYTES, POOL, BufferPool
 
 DOUBLE = np.dtype(np.float64)
 ROWS = LEAST_BYTES // 8
@@ -78,3 +80,28 @@ def test_many_threads_get_arrays_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_clear_gives_back_what_is_free_and_nothing_else() -> None:
+    pool = BufferPool()
+    held = pool.empty((ROWS,), DOUBLE)
+    held[:] = 3
+    pool.empty((2 * ROWS,), DOUBLE)
+    pool.clear()
+    assert pool.nbytes == LEAST_BYTES
+    assert set(held) == {3.0}
+    del held
+    pool.clear()
+    assert pool.nbytes == 0
+
+
+@pytest.mark.parametrize("limit", ["8 MiB", None])
+def test_a_device_budget_on_the_cpu_counts_no_buffer_of_calls_before_it(limit: str | None) -> None:
+    POOL.clear()
+    before = POOL.nbytes
+    POOL.empty((ROWS,), DOUBLE)
+    assert POOL.nbytes == before + LEAST_BYTES
+    with budget(device=limit) as session:
+        session.manager("cpu")
+        assert POOL.nbytes == before + (LEAST_BYTES if limit is None else 0)
+    POOL.clear()

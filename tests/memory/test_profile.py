@@ -15,13 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrlgrad.memory import Budget, Manager
+from ctrlgrad.memory.actions import Drop, Evict, Open
 from ctrlgrad.memory.intervals import Interval, covered, on_top, union
-from ctrlgrad.memory.plan import Drop, Evict, Open
 from ctrlgrad.memory.plot import write_plot
-from ctrlgrad.memory.records import BlockNote, BytesInUse, Computed, Copied, Phase, Recording, Stalled, Taken
+from ctrlgrad.memory.profile import Profile
+from ctrlgrad.memory.records import (
+    BlockNote,
+    BytesInUse,
+    Computed,
+    Copied,
+    FellBack,
+    Phase,
+    Recording,
+    Stalled,
+    Taken,
+)
 from ctrlgrad.memory.simulated import SimulatedDevice
 from ctrlgrad.memory.streams import PassedEvent
-from ctrlgrad.memory.summary import Peak, Profile, Route, Stall, summarize
+from ctrlgrad.memory.summary import Fallback, Peak, Route, Stall, summarize
 from ctrlgrad.memory.trace import ROWS, timeline, trace, write_trace
 
 BLOCK = 8000
@@ -88,13 +99,15 @@ def recorded() -> Profile:
         Stalled("compute", "x", PassedEvent(9), PassedEvent(9), "backward", "no time at all"),
     ]
     made.copied += [copied(1, 3, 1, "out"), copied(3, 4, 1, "spill"), copied(8, 9.5, 1, "in")]
-    made.in_use += [BytesInUse(0, "device", 8000), BytesInUse(0, "host", 0), BytesInUse(0, "device", 16_000)]
-    made.in_use += [BytesInUse(1, "host", 8000), BytesInUse(4, "device", 16_000), BytesInUse(5, "device", 8000)]
+    made.in_use += [BytesInUse(time, 1, "device", n) for time, n in ((0, 8000), (0, 16_000), (4, 16_000), (5, 8000))]
+    made.in_use += [BytesInUse(0, 1, "host", 0), BytesInUse(1, 1, "host", 8000)]
     made.blocks += [
         BlockNote(1, "h (model.py:14)", LOOP, 0, BLOCK, 2, "copy", "the link can hide its copy"),
         BlockNote(2, "h (model.py:14)", LOOP, 1, BLOCK, 5, "keep", "it fits"),
     ]
     made.actions += [Taken(6, 1, Open(2, 5)), Taken(8, 1, Open(1, 6))]
+    refused = "h: no room in the next tier: the disk is full\n  expected: 1 byte"
+    made.fell_back += [FellBack(2, 1, refused), FellBack(3, 1, refused), FellBack(7, 1, "h: its copy was lost")]
     return made
 
 
@@ -112,6 +125,8 @@ def test_the_numbers_of_a_recording() -> None:
     )
     assert (found.routes[0].rate, found.routes[0].hidden) == (4000.0, 0.5)
     assert found.stalls == (Stall("forward", "no room", 1, 1.0), Stall("backward", "on its way", 1, 1.0))
+    refused = "h: no room in the next tier: the disk is full\n  expected: 1 byte"
+    assert found.fallbacks == (Fallback(refused, 2), Fallback("h: its copy was lost", 1))
     assert found.peaks == (Peak("device", 16_000, 20_000), Peak("host", 8000, None))
     assert [(v.way, v.blocks, v.nbytes, v.out_bytes, v.in_bytes) for v in found.values] == [
         ("copy", 1, BLOCK, BLOCK, BLOCK),
@@ -136,12 +151,16 @@ peak bytes
   device: 15.6 KiB of 19.5 KiB
   host: 7.8 KiB, no limit
 copies
-  device to host: 7.8 KiB in 1 copy, 0.00 MB/s, 50% of their time hidden behind computation
-  host to disk: 7.8 KiB in 1 copy, 0.01 MB/s, 100% of their time hidden behind computation
-  host to device: 7.8 KiB in 1 copy, 0.01 MB/s, 33% of their time hidden behind computation
+  device to host: 7.8 KiB in 1 copy, 4.00 kB/s, 50% of their time hidden behind computation
+  host to disk: 7.8 KiB in 1 copy, 8.00 kB/s, 100% of their time hidden behind computation
+  host to device: 7.8 KiB in 1 copy, 5.33 kB/s, 33% of their time hidden behind computation
 stalls
   forward: 1.0 s in 1 wait: no room
   backward: 1.0 s in 1 wait: on its way
+otherwise than planned
+  2 times: h: no room in the next tier: the disk is full
+    expected: 1 byte
+  1 time: h: its copy was lost
 pushed values
   h (model.py:14) in while_loop at model.py:12: 7.8 KiB in 1 block
     swapped: 7.8 KiB out, 7.8 KiB in (the link can hide its copy)
@@ -159,6 +178,9 @@ class Untimed:
         return True
 
     def wait(self) -> None:
+        pass
+
+    def join(self) -> None:
         pass
 
 
@@ -182,7 +204,7 @@ def test_an_empty_recording() -> None:
         "memory on no device: nothing was recorded",
         "  no times were taken",
         "peak bytes",
-        *("copies", "  none", "stalls", "  none", "pushed values", "  none"),
+        *("copies", "  none", "stalls", "  none", "otherwise than planned", "  nothing", "pushed values", "  none"),
     ]
 
 
@@ -377,3 +399,16 @@ def test_the_picture_of_nothing(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_plot(Profile(), tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 1000
+
+
+def test_the_picture_marks_what_was_done_otherwise_than_planned(tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib.image")
+    black = []
+    for name in ("without", "with"):
+        made = recorded()
+        # One in the middle of the backward computation, of which the mark covers a part.
+        made.fell_back = [FellBack(7, 1, "h: its copy was lost")] if name == "with" else []
+        write_plot(made, tmp_path / f"{name}.png")
+        pixels = matplotlib.imread(tmp_path / f"{name}.png")[..., :3]
+        black.append(int((pixels.max(axis=-1) < 0.05).sum()))
+    assert black[1] > black[0] + 100

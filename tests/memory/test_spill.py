@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -183,8 +184,8 @@ def test_short_writes_and_reads_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
     file.close()
 
 
-def test_a_full_disk_is_refused_and_what_is_there_stays(tmp_path: Path) -> None:
-    """The system's limit on a file's size stands for the disk's end; it is a real refusal by the system."""
+def test_a_refusal_by_the_system_and_what_is_there_stays(tmp_path: Path) -> None:
+    """The system's limit on a file's size; a disk that is full takes the same way."""
     file = SpillFile(tmp_path, step_bytes=16 * PAGE)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5 * PAGE, before[1]))
@@ -192,7 +193,7 @@ def test_a_full_disk_is_refused_and_what_is_there_stays(tmp_path: Path) -> None:
         # A step of sixteen pages is refused, the four that are needed are not.
         extent = file.allocate(4 * PAGE)
         file.write(extent, memoryview(bytes_of(1, 4 * PAGE)))
-        with pytest.raises(TierRefusedError, match="the disk is full") as caught:
+        with pytest.raises(TierRefusedError, match="the file has its largest size") as caught:
             file.allocate(2 * PAGE)
         assert file.size == 4 * PAGE == os.stat(str(file.path)).st_size
     finally:
@@ -201,6 +202,7 @@ def test_a_full_disk_is_refused_and_what_is_there_stays(tmp_path: Path) -> None:
     assert str(file.path) in text
     assert f"{2 * PAGE} bytes more than the {4 * PAGE}" in text
     assert "free bytes on the disk" in text
+    assert "ulimit -f" in text
     np.testing.assert_array_equal(back(file, extent, 4 * PAGE), bytes_of(1, 4 * PAGE))
     file.allocate(2 * PAGE)
     file.close()
@@ -218,8 +220,9 @@ def test_a_full_disk_in_the_middle_of_a_write(tmp_path: Path, monkeypatch: pytes
         return write(descriptor, part, offset)
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(TierRefusedError, match="No space left on device"):
+    with pytest.raises(TierRefusedError, match=r"the disk is full: .*No space left on device") as caught:
         file.write(extent, memoryview(bytes_of(1, 1000)))
+    assert "a folder on a larger disk" in str(caught.value)
     file.close()
 
 
@@ -248,11 +251,34 @@ def test_the_file_is_gone_when_its_owner_is_collected(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
-    with pytest.raises(UserInputError, match="cannot be used"):
-        SpillFile(tmp_path / "missing")
     (tmp_path / "plain").write_text("")
-    with pytest.raises(UserInputError, match="cannot be used"):
-        SpillFile(tmp_path / "plain")
+    for name, problem in (("missing", "No such file or directory"), ("plain", "it is no folder")):
+        with pytest.raises(UserInputError, match=f"cannot be used: {tmp_path / name}") as caught:
+            SpillFile(tmp_path / name)
+        assert f"got: {problem}" in str(caught.value)
+
+
+NOT_OURS = """
+import os, sys
+from ctrlgrad import memory
+from ctrlgrad.errors import UserInputError
+if os.geteuid() == 0:
+    os.setresuid(65534, 65534, 65534)
+try:
+    with memory.budget(device=100, disk=sys.argv[1]):
+        pass
+except UserInputError as error:
+    print(error)
+"""
+
+
+def test_a_folder_that_this_user_cannot_write() -> None:
+    """As soon as the budget is entered, not when the first block leaves."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o555)
+        done = subprocess.run([sys.executable, "-c", NOT_OURS, folder], capture_output=True, text=True, check=False)
+    assert f"cannot be used: {folder}" in done.stdout, done.stderr
+    assert "got: this user cannot write there" in done.stdout
 
 
 def test_two_files_in_one_folder(tmp_path: Path) -> None:

@@ -1,1 +1,3 @@
-"""What the tests of the memory manager share: a loop to drive, and a device whose steps a scheduler chooses."""
+"""What the tests of the memory manager share: a loop to drive, a model of how long it takes, and a device whose steps a
+scheduler chooses.
+"""

@@ -87,6 +87,9 @@ class StepEvent:
         while not self.has_passed:
             self.stream.device.step(self)
 
+    def join(self) -> None:
+        self.wait()
+
 
 @dataclass(eq=False)
 class StepStream:
@@ -139,6 +142,7 @@ class StepDevice:
     """Tiers without limits of their own, and streams that the scheduler moves."""
 
     name = "stepping"
+    copies_take_cores = False
 
     def __init__(self, scheduler: Scheduler, tiers: int = 2, order: str = "any") -> None:
         self.scheduler = scheduler

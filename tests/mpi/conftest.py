@@ -37,13 +37,21 @@ class Mpirun:
 
     folder: Path
 
-    def start(self, ranks: int, code: str, *arguments: object) -> subprocess.Popen[str]:
+    def command(self, ranks: int, code: str, *arguments: object) -> list[str]:
         program = self.folder / "program.py"
         program.write_text(code)
+        mpirun = [str(MPIRUN), "--oversubscribe", "-n", str(ranks)]
+        return [*mpirun, sys.executable, str(program), *map(str, arguments)]
+
+    @property
+    def environment(self) -> dict[str, str]:
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return {**os.environ, **root, "OPENBLAS_NUM_THREADS": "1"}
+
+    def start(self, ranks: int, code: str, *arguments: object) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [MPIRUN, "--oversubscribe", "-n", str(ranks), sys.executable, program, *map(str, arguments)],
-            env={**os.environ, **root, "OPENBLAS_NUM_THREADS": "1"},
+            self.command(ranks, code, *arguments),
+            env=self.environment,
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -51,6 +51,8 @@ main()
 """
 STEPS = 60
 TIMEOUT = 120
+# mpirun's code is that of the process that it sees end first: the killed one, or one that ends because of it.
+KILLED = (137, 1)
 
 
 @pytest.fixture
@@ -114,6 +116,71 @@ def test_a_pipeline_over_two_ranks_trains_as_one_process_does(mpirun, options, a
         np.testing.assert_allclose(found[name], tensor, rtol=1e-5, atol=1e-7, err_msg=name)
 
 
+# Each rank tells in which order sums begin, and backward loops of the layers.
+ORDER = """
+import sys
+from dataclasses import replace
+import ctrlgrad as cg
+from ctrlgrad.cli import main
+from ctrlgrad.mpi.launch import launched
+from ctrlgrad.mpi.sums import Sums
+from ctrlgrad.train.model import Model
+from ctrlgrad.train.settings import EMBEDDING
+
+seen = []
+begin, init = Sums.begin, Model.__init__
+
+def watched_begin(self, number, array):
+    seen.append(f"sum {number}")
+    begin(self, number, array)
+
+def patched(self, *options):
+    init(self, *options)
+    step = self.cell.step
+
+    def watched_step(params, state, x):
+        layer = "layer 0" if x.shape[1] == EMBEDDING else "layer above"
+        x = cg.debug.watch_cotangent(x, lambda ct, at: seen.append(layer))
+        return step(params, state, x)
+
+    self.cell = replace(self.cell, step=watched_step)
+
+Sums.begin, Model.__init__ = watched_begin, patched
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+order = [seen[0]] + [now for before, now in zip(seen, seen[1:]) if now != before]
+print(launched().rank, order, file=sys.__stdout__, flush=True)
+"""
+
+
+def test_a_gradient_is_summed_while_the_backward_pass_goes_on_below(mpirun, options):
+    """Parameters are numbered: embedding 0, layers 1 to 3 and 4 to 6, read-out 7 and 8; 9 is the loss."""
+    few = options("two", "--layers", 2, "--steps", 1, "--json")
+    ended = mpirun(2, ORDER, *few)
+    assert ended.code == 0, ended.stderr
+    orders = [line.split(" ", 1)[1] for line in ended.stdout.splitlines() if line[:3] in ("0 [", "1 [")]
+    above, lowest = ["sum 6", "sum 5", "sum 4"], ["sum 3", "sum 2", "sum 1", "sum 0"]
+    expected = ["sum 8", "sum 7", "layer above", *above, "layer 0", *lowest, "sum 9"]
+    assert orders == [str(expected)] * 2
+
+
+def test_verify_compares_the_sum_of_all_ranks(mpirun, options, tmp_path):
+    pytest.importorskip("jax")
+    ended = mpirun(2, PROGRAM, "nothing", 0, 0, *options("two", "--layers", 2, "--steps", 1, "--verify"))
+    assert ended.code == 0, ended.stderr
+    assert ended.stdout.count("agrees") == 9 and "differs" not in ended.stdout
+    assert json.loads((tmp_path / "two" / "summary.json").read_text())["verified"] is True
+
+
+def test_a_run_within_a_budget_trains_as_one_process_does(mpirun, options, alone, tmp_path):
+    way = ("--engine", "native", "--memory-budget", "256KiB")
+    ended = mpirun(2, PROGRAM, "nothing", 0, 0, *options("two", *way))
+    assert ended.code == 0, ended.stderr
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(alone("one", *way)), rtol=1e-4)
+
+
 def test_an_interrupted_run_resumes_on_another_number_of_ranks(mpirun, options, alone, tmp_path):
     """Ctrl-C at one rank stops both with exit code 130, and the checkpoint is of the last whole step."""
     ended = mpirun(2, PROGRAM, "interrupt", 1, 27, *options("two"))
@@ -125,15 +192,41 @@ def test_an_interrupted_run_resumes_on_another_number_of_ranks(mpirun, options, 
     assert_same_within_rounding(alone("one"), alone("two", "--resume"))
 
 
+# A terminal of its own around mpirun: what is written to its standard input is typed there.
+TERMINAL = """
+import pty, sys
+raise SystemExit(pty.spawn(sys.argv[1:]) >> 8)
+"""
+
+
+def test_ctrl_c_at_the_terminal_of_mpirun_is_answered_there(mpirun, options, tmp_path):
+    """mpirun drops what the ranks print then; rank 0 says it on the terminal itself."""
+    command = mpirun.command(2, PROGRAM, "nothing", 0, 0, *options("run", "--steps", 100_000))
+    with subprocess.Popen(
+        [sys.executable, "-c", TERMINAL, *command], env=mpirun.environment, stdin=-1, stdout=-1, stderr=-1, text=True
+    ) as process:
+        wait_for_a_line(tmp_path / "run" / "metrics.jsonl", process)
+        stdout, stderr = process.communicate("\x03", timeout=TIMEOUT)
+    assert process.returncode == 1, stderr
+    assert stdout.count("Stopped: after step ") == 1 and "Traceback" not in stdout
+    step = int(stdout.split("after step ")[1].split(";")[0])
+    assert step >= 10
+    load_file(tmp_path / "run" / "checkpoint.safetensors")
+
+
+def wait_for_a_line(path, process):
+    deadline = time.monotonic() + TIMEOUT
+    while not path.exists() or "\n" not in path.read_text():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_ctrl_c_at_mpirun_leaves_a_whole_checkpoint(mpirun, options, tmp_path):
     """mpirun gives the ranks half a second, and keeps what they print and their exit codes to itself."""
     out = tmp_path / "run"
     metrics = out / "metrics.jsonl"
     with mpirun.start(2, PROGRAM, "nothing", 0, 0, *options("run", "--steps", 100_000)) as process:
-        deadline = time.monotonic() + TIMEOUT
-        while not metrics.exists() or "\n" not in metrics.read_text():
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for_a_line(metrics, process)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=TIMEOUT)
     assert process.returncode != 0
@@ -149,7 +242,7 @@ def test_ctrl_c_at_mpirun_leaves_a_whole_checkpoint(mpirun, options, tmp_path):
 
 def test_a_rank_that_dies_ends_all_and_the_last_checkpoint_resumes(mpirun, options, alone, tmp_path):
     ended = mpirun(3, PROGRAM, "kill", 2, 55, *options("run"))
-    assert ended.code == 137  # mpirun's, for SIGKILL
+    assert ended.code in KILLED
     assert ended.stderr.count("rank 2 of 3 has died") == 1 and "Traceback" not in ended.stderr
     resumed = mpirun(2, PROGRAM, "nothing", 0, 0, *options("run", "--resume"))
     assert resumed.code == 0 and "from step 50" in " ".join(resumed.stdout.split())
@@ -158,7 +251,7 @@ def test_a_rank_that_dies_ends_all_and_the_last_checkpoint_resumes(mpirun, optio
 
 def test_the_death_of_rank_0_is_told_too(mpirun, options):
     ended = mpirun(3, PROGRAM, "kill", 0, 3, *options("run"))
-    assert ended.code == 137
+    assert ended.code in KILLED
     assert ended.stderr.count("rank 0 of 3 has died") == 1
 
 

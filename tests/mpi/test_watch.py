@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -9,11 +10,12 @@ import time
 
 import pytest
 
+from ctrlgrad.errors import ExecutionError
 from ctrlgrad.mpi.watch import Watch
 
 # Rank 0 leaves in a file what it broadcasts. Every rank says that it is ready, and waits to be ended.
 PROGRAM = """
-import sys, threading, time
+import os, sys, threading, time
 from pathlib import Path
 from ctrlgrad.mpi.watch import Ending, Watch
 
@@ -33,6 +35,11 @@ watch.catch_signals()
 print("ready", flush=True)
 if what == "fail" and rank == 1:
     watch.fail(Ending("Error", "out of luck", 7))
+if what == "fork" and rank == 1 and os.fork() == 0:
+    for number in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    time.sleep(10)
+    os._exit(0)
 if what == "close":
     watch.close()
 else:
@@ -72,6 +79,34 @@ def test_a_death_ends_the_others_and_is_told_once(processes, dead):
     codes, text = ended(ranks)
     assert codes == [-9 if rank == dead else 1 for rank in range(3)]
     assert text == f"Error: rank {dead} of 3 has died; all ranks stop\n  try: start the program again\n"
+
+
+def test_a_child_of_a_dead_rank_does_not_hide_its_death(processes):
+    ranks = processes(2, "fork")
+    os.kill(ranks[1].pid, signal.SIGKILL)
+    assert ranks[0].wait(timeout=5) == 1
+
+
+def test_rank_0_that_ends_before_all_are_connected_is_not_said_to_have_died():
+    """Another rank may have ended first, which made the launcher end rank 0."""
+    server = socket.create_server(("127.0.0.1", 0))
+    told = bytes(16) + f"127.0.0.1 {server.getsockname()[1]}".encode()
+    failures = []
+
+    def connect():
+        try:
+            Watch(1, 3).start(lambda data: told, is_one_host=True)
+        except ExecutionError as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    peer, _ = server.accept()
+    server.close()
+    assert len(peer.recv(20, socket.MSG_WAITALL)) == 20
+    peer.close()
+    thread.join(10)
+    assert len(failures) == 1 and "a rank ended before all ranks were connected" in failures[0]
 
 
 @pytest.mark.parametrize(("rank", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT)])

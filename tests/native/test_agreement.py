@@ -54,6 +54,8 @@ NATIVE_LOOPS = dict.fromkeys(BY_NAME, (1, 2, 4)) | {
     "zero_gradient": (1, 0, 0),
     "unknown_size": (1, 2, 3),
     "unknown_time_and_batch": (1, 1, 1),
+    "viterbi_score_of_the_best_path": (2, 4, 8),
+    "kept_rows_and_a_loop_over_them": (2, 4, 8),
 }
 
 # Why loops run on the reference engine, by program and order: each reason with the number of loops.

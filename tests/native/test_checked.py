@@ -11,7 +11,8 @@ from programs import BY_NAME
 
 from ctrlgrad import tree
 from ctrlgrad.engines import run_on
-from ctrlgrad.engines.native.checked import AccessError, Buffer, CheckedFunction, OutOfBuffer, checked, is_checked
+from ctrlgrad.engines.native.checked import CheckedFunction, checked, is_checked
+from ctrlgrad.engines.native.checked_memory import AccessError, Buffer, OutOfBuffer
 from ctrlgrad.engines.native.loop import Plan
 from ctrlgrad.engines.native.program import FIRST_ENTRY, Status
 from ctrlgrad.errors import ExecutionError

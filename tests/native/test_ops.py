@@ -18,7 +18,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native.checked import checked
-from ctrlgrad.ir import Graph
+from ctrlgrad.ir import OPS, Graph, Node
 
 # Why the loop over a case runs on the reference engine.
 NOT_NATIVE = {
@@ -264,3 +264,24 @@ def test_a_dtype_without_machine_numbers_runs_on_the_reference_engine(plans: Any
     assert found[0].dtype == np.float16
     np.testing.assert_array_equal(found, run_on("reference", graph, [x]))
     assert plans.reasons and not plans.native
+
+
+@pytest.mark.parametrize("op", ["setitem", "additem"])
+@pytest.mark.parametrize("key", [(), (Ellipsis,)])
+def test_an_update_of_a_number_in_a_graph_made_by_hand(op: str, key: tuple[Any, ...]) -> None:
+    """`x.at[()]` is traced as what it comes to; a graph may have it all the same."""
+    graph = cg.function(lambda x: cg.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] + 1.5), (0, x))[1]).graph(
+        2.0
+    )
+    (loop,) = (node for node in graph.nodes if node.regions)
+    cond, body = loop.regions
+    nodes = tuple(
+        Node(OPS[op], n.operands, n.results, {"key": key}, (), n.source) if n.result is body.outputs[1] else n
+        for n in body.nodes
+    )
+    regions = (cond, Graph(body.inputs, nodes, body.outputs, body.name))
+    updating = Node(loop.op, loop.operands, loop.results, loop.attrs, regions, loop.source)
+    made = Graph(graph.inputs, tuple(updating if n is loop else n for n in graph.nodes), graph.outputs, graph.name)
+    with checked():
+        (found,) = run_on("native", made, [np.float64(2.0)])
+    assert found == run_on("reference", made, [np.float64(2.0)])[0] == {"setitem": 1.5, "additem": 6.5}[op]

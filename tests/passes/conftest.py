@@ -1,4 +1,4 @@
-"""What the tests of passes share: small products count as heavy ones."""
+"""What the tests of passes share: small products count as heavy ones, in loops inside loops too."""
 
 from __future__ import annotations
 
@@ -8,3 +8,4 @@ import pytest
 @pytest.fixture(autouse=True)
 def _every_product_is_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)
+    monkeypatch.setattr("ctrlgrad.passes.heavy.WORTH_INSIDE", 1)

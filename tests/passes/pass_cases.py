@@ -106,6 +106,20 @@ def checkpointed_layer(xs: Any, w: Any, u: Any) -> Any:
     return cnp.sum(cg.while_loop(lambda c: c[0] < xs.shape[0], body, (0, np.zeros((2, 3))))[1])
 
 
+def layer_of_layers(xs: Any, w: Any, u: Any, v: Any) -> Any:
+    """Each step is a recurrent layer over the rows so far."""
+
+    def word(c: Any) -> Any:
+        i, h = c
+        return i + 1, np.tanh(xs[i] @ w + h @ u)
+
+    def step(c: Any) -> Any:
+        t, h = c
+        return t + 1, np.tanh(xs[t] @ v + cg.while_loop(lambda c: c[0] <= t, word, (0, h))[1] * 0.5)
+
+    return cnp.sum(cg.while_loop(lambda c: c[0] < xs.shape[0], step, (0, np.zeros((2, 3))))[1])
+
+
 @dataclass(frozen=True)
 class Case:
     """A graph for a pass: of a function, or of its gradient."""
@@ -140,6 +154,7 @@ def _split_and_distributed(graph: Graph) -> Graph:
 WITH_BIAS = (normal(0, 7, 2, 4), normal(1, 7, 3), normal(2, 3))
 OUTPUTS = (normal(0, 7, 2, 3), normal(1, 3, 3), normal(2, 3, 3), normal(3, 3))
 LAYER = (normal(0, 7, 2, 4), normal(1, 4, 3), normal(2, 3, 3))
+LAYERS = (*LAYER, normal(3, 4, 3))
 CASES = {
     "merge_common": Case(repeated_terms, (normal(3),), merge_common),
     "fold": Case(constant_terms, (normal(3),), fold),
@@ -153,6 +168,7 @@ CASES = {
     "distribute_bias_and_rows": Case(recurrent_layer_with_a_bias, WITH_BIAS, _split_and_distributed, gradient=True),
     "distribute_output_layer": Case(output_layer, OUTPUTS, partial(distribute, chunk=3)),
     "distribute_checkpoint": Case(checkpointed_layer, LAYER, partial(distribute, chunk=3), gradient=True, first=1),
+    "distribute_inside": Case(layer_of_layers, LAYERS, partial(distribute, chunk=2), gradient=True, first=1),
     "count_outside": Case(checkpointed_layer, LAYER, count_outside),
 }
 # Those whose loops are distributed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,38 @@ def test_an_output_layer_is_one_product_a_chunk() -> None:
     iterations, rows = loops(graph, "chunk")
     assert [count_ops(n.regions[1])["matmul"] for n in (iterations, rows)] == [1, 0]
     assert sum(n.op.name == "matmul" for n in chunk.regions[1].nodes) == 1
+
+
+def test_loops_inside_are_distributed_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An iteration of the gradient leaves two products of 2x4x3 and 2x3x3 multiplications, and the forward loop one."""
+    graph = CASES["distribute_inside"].graph()
+
+    def inside(worth: int) -> list[int]:
+        monkeypatch.setattr("ctrlgrad.passes.heavy.WORTH_INSIDE", worth)
+        outer = [n for n in distribute(graph, 2).nodes if "chunks_of" in n.attrs]
+        return [len(loops(n.regions[1], "chunks_of")) for n in outer]
+
+    assert inside(24) == [1, 1]
+    assert inside(25) == [0, 1]
+    assert inside(42) == [0, 1]
+    assert inside(43) == [0, 0]
+    # What a loop that stays whole would collect does not make chunks shorter.
+    sizes = {n.attrs["chunk"] for n in walk(distribute(graph, chunk_bytes=160 * 100)) if "chunk" in n.attrs}
+    assert sizes == {128}
+
+
+def test_loops_inside_keep_a_budget(tmp_path: Path) -> None:
+    """Chunks of a loop inside lie within a chunk of the loop around it, and are swapped or run again like others."""
+    case = CASES["distribute_inside"]
+    arguments = (np.concatenate([case.arguments[0]] * 6), *case.arguments[1:])
+    graph = Case(case.function, arguments, case.run, gradient=True, first=1).graph()
+    expected = run_on("reference", graph, arguments)
+    with cg.memory.budget("16 KiB", disk=tmp_path) as session:
+        found = run_on("native", graph, arguments)
+        stats = session.manager("cpu").stats
+    assert stats.bytes_out > 0 or stats.recomputed_chunks > 0
+    for a, b in zip(expected, found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", DISTRIBUTED)

@@ -1,7 +1,8 @@
 """Loop distribution on random recurrent loops: the same values, gradients and second derivatives.
 
 A loop is a list of instructions by chance: products of rows, states, slices and concatenations with weights; sums of
-outer products and of rows; rows written, added to and pushed; branches. CTRLGRAD_RANDOM_LAYERS says how many (24).
+outer products and of rows; rows written, added to and pushed; branches; loops inside with products of their own.
+CTRLGRAD_RANDOM_LAYERS says how many (24).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Layer:
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
         names = ["product", "tanh", "add", "multiply", "wide", "cut", "outer", "bias", "row", "push", "where", "back"]
+        names.append("inner")
         self.instructions = [
             (str(rng.choice(names)), [int(n) for n in rng.integers(0, 1000, 3)]) for _ in range(rng.integers(6, 14))
         ]
@@ -86,12 +88,20 @@ class Layer:
             elif name == "push":
                 arrays = [a.write(4 * t + pushed % 4, x) for a in arrays]
                 pushed += 1
+            elif name == "inner":
+                pool.append(self.inner(x, y, xs, ws[k % len(ws)], k % 4))
             elif name == "where":
                 pool.append(np.where(t % 2 == 0, x, y))
             elif k % 4 == 0:
                 pool.append(rows[t - 1] + x)
         h, g = (np.tanh(pool[n % len(pool)]) for n in self.following)
         return t + 1, h, g, outer, bias, rows, *arrays
+
+    @staticmethod
+    def inner(h: Any, row: Any, xs: Any, w: Any, steps: int) -> Any:
+        """A recurrent loop over rows: one product leaves it before an iteration, in the gradient two after it."""
+        body = lambda c: (c[0] + 1, np.tanh(xs[c[0]] @ w + c[1] @ w.T + row))
+        return cg.while_loop(lambda c: c[0] < steps, body, (0, h))[1]
 
 
 ARGUMENTS = (normal(0, STEPS, BATCH, WIDTH), normal(1, 3, WIDTH, WIDTH), normal(2, 2 * WIDTH, WIDTH), normal(3, WIDTH))

@@ -262,6 +262,27 @@ def test_without_jax_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
     assert isinstance(check_grads(program, ARGS, against=["finite_differences"]), GradientReport)
 
 
+def test_jax_judges_a_solver_whose_step_is_rejected() -> None:
+    """Compiled without any optimisation, JAX 0.10 gives NaN for the gradient of this program."""
+
+    def solve(y: Any, k: Any) -> Any:
+        slope = lambda y: np.stack([y[1], -k * np.sin(y[0]) - 0.1 * y[1]])
+
+        def step(carry: Any) -> Any:
+            t, y, h, n = carry
+            k1 = slope(y)
+            k2 = slope(y + h / 2 * k1)
+            third = y + h / 6 * (k1 + 4 * k2 + slope(y - h * k1 + 2 * h * k2))
+            error = np.max(np.abs(third - (y + h * k2))) + 1e-12
+            t, y = cg.cond(error < 1e-3, lambda: (t + h, third), lambda: (t, y))
+            factor = np.clip(0.9 * (1e-3 / error) ** 0.33, 0.3, 2.0)
+            return t, y, np.minimum(np.minimum(h * factor, 1.0), 2.0 - t + 1e-9), n + 1
+
+        return np.sum(np.sin(cg.while_loop(lambda c: (c[0] < 2.0) & (c[3] < 100), step, (0.0, y, 0.1, 0))[1]))
+
+    assert check_grads(solve, (np.random.default_rng(11).uniform(0.5, 1.0, 2), 0.7), against=["jax"]).ok
+
+
 # Independence.
 
 

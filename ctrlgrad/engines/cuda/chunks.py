@@ -18,10 +18,10 @@ from ctrlgrad.engines.chunks import ManagedChunk, ManagedLoop, Measured, chunk_b
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.program import Values
-from ctrlgrad.engines.cuda.replay import BodyReplay, EntryState, Needed, Ran
-from ctrlgrad.engines.cuda.roles import StackRoles
+from ctrlgrad.engines.cuda.replay import BodyReplay, Needed, Ran, entry_state
 from ctrlgrad.engines.cuda.saved import PushedChunk, RowSupply
 from ctrlgrad.engines.cuda.stacks import DeviceStack
+from ctrlgrad.engines.replay import StackRoles, bytes_of
 from ctrlgrad.ir import Node
 from ctrlgrad.memory.device import Event
 from ctrlgrad.memory.records import Phase
@@ -121,8 +121,8 @@ class WatchedChunks:
         if self._chunk is not None:
             return
         self.memory.settle()
-        nbytes = sum(EntryState.bytes_of(x) for x in carry)
-        chunk = self.runs.begin(lambda: EntryState.of(carry, self.roles, self.context), nbytes)
+        nbytes = sum(map(bytes_of, carry))
+        chunk = self.runs.begin(lambda: entry_state(carry, self.roles, self.context), nbytes)
         self._chunk = PushedChunk(self.memory, chunk, needs=self._needs)
         self._supplies = {}
         for i in self.owned:

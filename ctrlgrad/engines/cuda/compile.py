@@ -16,8 +16,8 @@ from ctrlgrad.engines.cuda.kernels import DEVICE, Kernel
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.kernels.indexing import is_view
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
-from ctrlgrad.engines.cuda.placement import HOST, Place, Places, place
-from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, scalar
+from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
+from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Where, scalar
 from ctrlgrad.engines.cuda.sums import ProductSum
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
 from ctrlgrad.ir import Graph, Node, Value
@@ -93,30 +93,41 @@ def _last_updates(items: Sequence[Item]) -> dict[Value, int]:
     return updated
 
 
-def _kernel(node: Node, places: Mapping[Value, Place], control: Mapping[str, Control]) -> tuple[Kernel, str]:
-    """What runs a node, and where that is."""
+def _kernel(node: Node, places: Mapping[Value, Place], control: Mapping[str, Control]) -> tuple[Kernel, Where]:
+    """What runs a node, and where that is: control is on the host, whatever the steps inside do."""
     name = node.op.name
     if name in control:
-        return control[name](node, tuple(places[v] for v in node.operands)), "control"
+        return control[name](node, tuple(places[v] for v in node.operands)), "host"
     if node.results and all(places[v] is HOST for v in node.results):
-        return on_host(node), "host"
+        return on_host(node, fetched(node, places)), "host"
     if name in DEVICE:
         return DEVICE[name](node), "device"
     return through_host(node), "through the host"
 
 
-def on_host(node: Node) -> Kernel:
-    """The reference engine's kernel of a node whose results are on the host."""
+def on_host(node: Node, from_device: Sequence[int] = ()) -> Kernel:
+    """The reference engine's kernel of a node whose results are on the host, some of its operands not.
+
+    A scalar is never an array of rank 0.
+    """
     if node.op.name in PURE:
         pure = PURE[node.op.name](node)
-        return lambda context, operands: scalar(pure(*operands))
+        return lambda context, operands: scalar(pure(*_fetch(context, operands, from_device)))
     in_place = IN_PLACE[node.op.name](node)
 
     def kernel(context: Context, operands: list[Any]) -> Any:
-        result = in_place(operands, context.run)
+        result = in_place(_fetch(context, operands, from_device), context.run)
         return tuple(map(scalar, result)) if isinstance(result, tuple) else result
 
     return kernel
+
+
+def _fetch(context: Context, operands: list[Any], places: Sequence[int]) -> list[Any]:
+    """Have some operands on the host, in the same list."""
+    if places:
+        for place, x in zip(places, context.on_host(*(operands[i] for i in places)), strict=True):
+            operands[place] = scalar(x)
+    return operands
 
 
 def through_host(node: Node) -> Kernel:

@@ -21,9 +21,9 @@ from ctrlgrad.engines.cuda.masking import Masked, masked_body
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of, results_of
 from ctrlgrad.engines.cuda.program import Program, Values, to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay
-from ctrlgrad.engines.cuda.roles import roles_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
+from ctrlgrad.engines.replay import roles_of
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
 from ctrlgrad.ir import Node, StackType
 
@@ -67,7 +67,9 @@ class Loop:
                 self.mode, self.masked = "masked", found
                 body, inputs, wanted = found.graph, (*inputs, DEVICE, DEVICE), (*wanted, DEVICE, DEVICE)
         self.body = compile_region(body, inputs, CONTROL, wanted)
-        self.roles = roles_of(node, self.places)
+        self.roles = roles_of(node)
+        # On the host a stack has no blocks, which a chunk could be run again for.
+        self.can_replay = self.roles.can_replay and any(self.places[i] is DEVICE for i in self.roles.pushed)
         self.hosted = [i for i, p in enumerate(self.places) if p is HOST and not isinstance(self.types[i], StackType)]
 
     def __call__(self, context: Context, operands: list[Any]) -> Any:
@@ -102,9 +104,9 @@ class Loop:
         return state.carry if len(state.carry) != 1 else state.carry[0]
 
     def _replay(self, state: _State, context: Context) -> BodyReplay | None:
-        if context.memory is None or not self.roles.can_replay:
+        if context.memory is None or not self.can_replay:
             return None
-        return BodyReplay(self.body, list(state.shared), self.roles, context, self.masked is not None)
+        return BodyReplay(self.body, list(state.shared), self.roles, self.places, context, self.masked is not None)
 
     def _make_room(self, state: _State) -> None:
         """A loop over the iterations of one chunk fills one block of each new stack."""

@@ -2,7 +2,8 @@
 
 All work goes on one non-blocking stream, which neither waits for the default stream nor makes it wait; in a session on
 the compute stream of the session's device. An array that the user made on another stream is waited for by an event. A
-read copies into pinned memory behind the work so far, records an event, and waits for that alone.
+read copies into pinned memory behind the work so far, records an event, and waits for that alone. What is copied
+beside the computation goes by a `CopyDevice`, whose compute stream is this one.
 
 In a session an allocator of the thread's own counts all memory that CuPy's functions ask for, scratch space of the
 libraries included, before it is taken. What the memory manager's device takes for blocks is not counted again.
@@ -12,8 +13,11 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +27,8 @@ from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Kernel, Memory
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.cuda import CudaDevice
+from ctrlgrad.memory.cuda import CudaDevice, CudaStream
+from ctrlgrad.memory.device import Piece
 from ctrlgrad.memory.session import register_device
 
 # An index that is out of range is noted; where several are, one of them is.
@@ -34,6 +39,8 @@ _ADDED_AS = {"int64": "uint64"}
 _WIDENED = frozenset({"int8", "int16", "uint8", "uint16"})
 # The most pinned memory that is taken at once, where the host budget does not ask for less.
 _SLAB_BYTES = 256 << 20
+# How much pinned memory is taken at once for copies beside the computation.
+_COPY_SLAB_BYTES = 32 << 20
 
 
 class CupyLibrary:
@@ -45,6 +52,8 @@ class CupyLibrary:
         self._allocate = cupy.cuda.get_allocator()
         self.name = f"cuda:{number}"
         self._kernels: dict[KernelText, Kernel] = {}
+        self._copier: _CopyDevice | None = None
+        self._lock = threading.Lock()
         with self._device:
             self._stream = cupy.cuda.Stream(non_blocking=True)
         self._check = cupy.ElementwiseKernel("int64 i, int64 n, int64 site", "raw int64 flag", _CHECK, "check_indices")
@@ -138,8 +147,13 @@ class CupyLibrary:
 
     def device(self, limits: Budget) -> CudaDevice:
         """The device of a session's memory manager. Its events have times: the planner compares them."""
-        slab = _SLAB_BYTES if limits.host is None else min(limits.host, _SLAB_BYTES)
-        return _UncountedDevice(self._cupy, self._allocate, self._number, limits.disk, max(slab, 1))
+        return _UncountedDevice(self._cupy, self._allocate, self._number, limits.disk, limits.host)
+
+    def copier(self) -> _CopyDevice:
+        with self._lock:
+            if self._copier is None:
+                self._copier = _CopyDevice(self._number, self._stream)
+            return self._copier
 
     def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
         self._check(indices.astype(np.int64, copy=False), size, site, flag)
@@ -165,10 +179,10 @@ class _UncountedDevice(CudaDevice):
     """A device whose own allocations do not go through a run's counting allocator."""
 
     def __init__(
-        self, cupy: Any, allocate: Callable[[int], Any], number: int, directory: str | None, slab_bytes: int
+        self, cupy: Any, allocate: Callable[[int], Any], number: int, directory: str | None, host_bytes: int | None
     ) -> None:
         self._using_allocator, self._allocate = cupy.cuda.using_allocator, allocate
-        super().__init__(number, directory=directory, slab_bytes=slab_bytes, timing=True)
+        super().__init__(number, directory=directory, slab_bytes=_SLAB_BYTES, host_bytes=host_bytes, timing=True)
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -176,13 +190,37 @@ class _UncountedDevice(CudaDevice):
             yield
 
 
-@functools.cache
-def cupy_library(number: int = 0) -> CupyLibrary:
-    """The library of a device.
+@dataclass(frozen=True)
+class _Address:
+    """Where memory is, which somebody else holds."""
 
-    Raises:
-        UserInputError: CuPy is not installed, or there is no such device.
-    """
+    ptr: int
+
+
+@dataclass(frozen=True)
+class _ArrayMemory:
+    """The memory of an array, as a piece's handle."""
+
+    pointer: _Address
+
+
+class _CopyDevice(CudaDevice):
+    """A device that computes on the library's stream."""
+
+    def __init__(self, number: int, stream: Any) -> None:
+        super().__init__(number, slab_bytes=_COPY_SLAB_BYTES)
+        self.compute = CudaStream(self, "compute", stream)
+        self.due: deque[Piece] = deque()
+
+    def piece_of(self, array: Any) -> Piece:
+        return Piece("device", int(array.nbytes), _ArrayMemory(_Address(int(array.data.ptr))))
+
+    def host_bytes(self, piece: Piece) -> np.ndarray:
+        return np.frombuffer(piece.handle.bytes(piece.nbytes), np.uint8)
+
+
+def _cupy() -> tuple[Any, int]:
+    """CuPy, and how many devices there are; one at least."""
     if importlib.util.find_spec("cupy") is None:
         raise UserInputError(
             "the CUDA engine is not installed",
@@ -192,7 +230,7 @@ def cupy_library(number: int = 0) -> CupyLibrary:
         )
     try:
         import cupy
-        from cupy import cublas
+        import cupy.cublas  # an installation without the toolkit's libraries fails here
     except ImportError as error:
         raise UserInputError(
             "the CUDA engine cannot be loaded",
@@ -209,11 +247,31 @@ def cupy_library(number: int = 0) -> CupyLibrary:
             got=str(error),
             hint="use engine='native' on this machine",
         ) from error
+    return cupy, int(count)
+
+
+def device_count() -> int:
+    """How many CUDA devices there are.
+
+    Raises:
+        UserInputError: CuPy is not installed or cannot be loaded, or there is no device at all.
+    """
+    return _cupy()[1]
+
+
+@functools.cache
+def cupy_library(number: int = 0) -> CupyLibrary:
+    """The library of a device.
+
+    Raises:
+        UserInputError: CuPy is not installed, or there is no such device.
+    """
+    cupy, count = _cupy()
     if number >= count:
         raise UserInputError(f"there is no CUDA device {number}", expected=f"a number below {count}", got=str(number))
-    library = CupyLibrary(cupy, cublas.gemm, number)
+    library = CupyLibrary(cupy, cupy.cublas.gemm, number)
     register_device(library.name, library.device)
     return library
 
 
-__all__ = ["CupyLibrary", "cupy_library"]
+__all__ = ["CupyLibrary", "cupy_library", "device_count"]

@@ -58,6 +58,20 @@ def _run(context: Context, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
         return context.finish(program(values, context))
 
 
+def read_arguments(library: ArrayLibrary, arguments: Sequence[Any]) -> list[Any]:
+    """Arguments as NumPy arrays, wherever they lie, and lists of them for stacks."""
+
+    def read(x: Any) -> Any:
+        if isinstance(x, list):
+            return [read(row) for row in x]
+        if not _is_on_device(library, x):
+            return x
+        return library.read([x if library.is_array(x) else library.upload(x)])[0]
+
+    with library.running():
+        return [read(x) for x in arguments]
+
+
 def places_of(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any]) -> Places:
     """Where a run has its arguments: scalars that come from the host stay there."""
     return tuple(_place(library, v, x) for v, x in zip(graph.inputs, arguments, strict=True))
@@ -91,4 +105,4 @@ def _given(context: Context, value: Value, x: Any, its: Place) -> Any:
     return to_device(context, list(x) if isinstance(x, list) else x, value.type)
 
 
-__all__ = ["places_of", "program_of", "run_on_device", "run_with"]
+__all__ = ["places_of", "program_of", "read_arguments", "run_on_device", "run_with"]

@@ -126,13 +126,12 @@ class GroupStep:
             try:
                 found[node.result] = np.broadcast_shapes(*(found.get(v, ()) for v in node.operands))
             except ValueError:
-                return None if len(group.members) > 1 else self._refuse(node, [found.get(v, ()) for v in node.operands])
+                if len(group.members) > 1:
+                    return None
+                given = " ".join(str(found.get(v, ())) for v in node.operands)
+                raise ValueError(f"operands could not be broadcast together with shapes {given}") from None
         written = [found[node.result] for node in group.nodes] + [found.get(p.operands[1], ()) for p in group.pushes]
         return written[0] if len(set(written)) == 1 else None
-
-    @staticmethod
-    def _refuse(node: Node, shapes: list[Shape]) -> Shape:
-        raise ValueError("operands could not be broadcast together with shapes " + " ".join(map(str, shapes)))
 
     def _run_apart(self, values: Values, context: Context) -> None:
         if self._apart is None:

@@ -13,6 +13,7 @@ A product of matrices that is only added to something is added by BLAS (`sums`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,12 +21,11 @@ from ctrlgrad.engines.cuda.expressions import has_kernel_type, is_fusible
 from ctrlgrad.engines.cuda.placement import DEVICE, Place
 from ctrlgrad.engines.cuda.sums import ProductSum, product_sums
 from ctrlgrad.engines.reference.kernels import IN_PLACE
-from ctrlgrad.ir import Graph, Node, Value
+from ctrlgrad.ir import Graph, Node, Value, uses
 from ctrlgrad.ir.types import Shape
 
 # Bounds that keep a kernel's arguments in its parameter space (4 KiB before CUDA 12.1, 32 KiB since).
-MOST_INPUTS, MOST_NODES = 24, 96
-MOST_WRITES = 24
+MOST_INPUTS, MOST_OUTPUTS, MOST_NODES = 24, 24, 96
 
 
 @dataclass(eq=False)
@@ -44,13 +44,25 @@ class Group:
     def members(self) -> list[Node]:
         return [*self.nodes, *self.pushes, *self.concats]
 
-    @property
-    def writes(self) -> int:
-        return len(self.pushes) + sum(len(c.operands) for c in self.concats)
+    def add(self, node: Node, kind: str) -> None:
+        """Make a node one of the `kind`: "nodes", "pushes" or "concats"."""
+        getattr(self, kind).append(node)
+        self.reads.update((v, None) for v in node.operands if v not in self.made)
+        if kind == "nodes":
+            self.made.add(node.result)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self.reads) >= MOST_INPUTS or len(self.nodes) >= MOST_NODES or self.writes >= MOST_WRITES
+    def takes(self, node: Node, kind: str, uses: Mapping[Value, int]) -> bool:
+        """Whether the kernel keeps its bounds with a node more. `uses`: how often the region uses each value."""
+        trial = Group(self.shape, [*self.nodes], [*self.pushes], [*self.concats], dict(self.reads), set(self.made))
+        trial.add(node, kind)
+        within = len(trial.reads) <= MOST_INPUTS and len(trial.nodes) <= MOST_NODES
+        return within and trial.outputs(uses) <= MOST_OUTPUTS
+
+    def outputs(self, uses: Mapping[Value, int]) -> int:
+        """The arrays that the kernel writes: slots, parts, and what it makes for others to read."""
+        inside = Counter(v for node in self.members for v in node.operands)
+        written = [push.operands[1] for push in self.pushes] + [v for c in self.concats for v in c.operands]
+        return len(written) + sum(uses[v] > inside[v] for v in self.made.difference(written))
 
 
 Item = Node | Group | ProductSum
@@ -72,6 +84,7 @@ class _Schedule:
         self.items: list[Item] = []
         self.open: dict[Shape, Group] = {}
         self.pending: dict[Value, Group] = {}
+        self.uses = uses(graph)
         self.sums = product_sums(graph, places)
         self.added = {found.product for found in self.sums.values()}
 
@@ -105,7 +118,7 @@ class _Schedule:
         )
 
     def _is_fused_concat(self, node: Node) -> bool:
-        if node.op.name != "concat" or len(node.operands) > MOST_WRITES:
+        if node.op.name != "concat" or len(node.operands) > MOST_OUTPUTS:
             return False
         shapes = {v.tensor.shape for v in node.operands}
         return (
@@ -123,15 +136,12 @@ class _Schedule:
             if other is not None and (other is not group or v not in other.made):
                 self._close(other)
         group = self.open.get(shape)
-        if group is not None and group.is_full:
+        if group is not None and not group.takes(node, kind, self.uses):
             self._close(group)
             group = None
         if group is None:
             group = self.open[shape] = Group(shape)
-        getattr(group, kind).append(node)
-        group.reads.update((v, None) for v in node.operands if v not in group.made)
-        if kind == "nodes":
-            group.made.add(node.result)
+        group.add(node, kind)
         self.pending[node.result] = group
 
     def _emit(self, item: Node | ProductSum, updated: Sequence[Value]) -> None:

@@ -6,11 +6,14 @@ refuses what CuPy refuses (mixing with NumPy's arrays, implicit copies to the ho
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from ctrlgrad.memory.device import Device, Piece
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.kernel import KernelText
@@ -31,6 +34,23 @@ class Memory(Protocol):
 
     def allocate(self, nbytes: int) -> Any:
         """Where the library itself has no memory left: an allocation of the memory manager, to be held likewise."""
+
+
+class CopyDevice(Device, Protocol):
+    """The same device as tiers and streams, for copies beside the computation; it computes on the library's stream."""
+
+    @property
+    def due(self) -> deque[Piece]:
+        """Pieces of the first tier whose arrays have died, to be freed. A finalizer may append at any point."""
+
+    def piece_of(self, array: Any) -> Piece:
+        """The memory of a contiguous array of the library's as a piece of the first tier.
+
+        The array is to be held as long as a copy uses the piece.
+        """
+
+    def host_bytes(self, piece: Piece) -> np.ndarray:
+        """A piece of the second tier, pinned host memory, as an array, uint8 `[bytes]`."""
 
 
 class ArrayLibrary(Protocol):
@@ -62,6 +82,9 @@ class ArrayLibrary(Protocol):
     def read(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """Copies on the host. Waits for what was put on the stream so far, and for nothing else."""
 
+    def copier(self) -> CopyDevice:
+        """The device for copies beside the computation, made once."""
+
     def kernel(self, text: KernelText) -> Kernel:
         """The compiled form of an elementwise kernel."""
 
@@ -75,4 +98,4 @@ class ArrayLibrary(Protocol):
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
 
 
-__all__ = ["ArrayLibrary", "Kernel", "Memory"]
+__all__ = ["ArrayLibrary", "CopyDevice", "Kernel", "Memory"]

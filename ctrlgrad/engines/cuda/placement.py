@@ -5,13 +5,14 @@ depend on anything on the device (counters, indices, bounds, sizes, and whole lo
 A kernel takes them as arguments, which costs nothing; an index that is on the host costs no read.
 
 A value is on the host where it is a scalar (or a stack of scalars) and all that it is made of is on the host; sizes are
-there always. What a loop carries is on the host where it starts there and the body leaves it there: a fixpoint,
-reached from below. What branches yield is on the host where all of them yield it there.
+there always. A stack of scalars that is on the host stays there if an index on the device reads or updates it: the
+host waits for the index. What a loop carries is on the host where it starts there and the body leaves it there: a
+fixpoint, reached from below. What branches yield is on the host where all of them yield it there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from ctrlgrad.ir import Graph, Node, StackType, Value
@@ -78,6 +79,16 @@ def results_of(node: Node, given: Sequence[Place]) -> Places:
     return tuple(HOST if is_scalar(v) and join(given) is HOST else DEVICE for v in node.results)
 
 
+def fetched(node: Node, places: Mapping[Value, Place]) -> tuple[int, ...]:
+    """The operands that a node with results on the host needs there, and that are on the device: it waits for them.
+
+    These are indices and lengths: all else that a value on the host is made of is there.
+    """
+    if node.op.name in _KNOWN_ON_HOST or any(places[v] is DEVICE for v in node.results):
+        return ()
+    return tuple(i for i, v in enumerate(node.operands) if places[v] is DEVICE)
+
+
 def _is_index(node: Node, value: Value) -> bool:
     return node.op.name in ("stack_write", "stack_add") and value is node.operands[1] and value is not node.operands[2]
 
@@ -94,4 +105,16 @@ def carried(node: Node, given: Sequence[Place]) -> Places:
         carry = joined
 
 
-__all__ = ["DEVICE", "HOST", "Place", "Places", "carried", "is_scalar", "join", "outputs_of", "place", "results_of"]
+__all__ = [
+    "DEVICE",
+    "HOST",
+    "Place",
+    "Places",
+    "carried",
+    "fetched",
+    "is_scalar",
+    "join",
+    "outputs_of",
+    "place",
+    "results_of",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import Node, StackType, Type, Value
 
 Values = list[Any]
+# Where a node runs, for the report.
+Where = Literal["device", "host", "through the host"]
 
 
 class Step(Protocol):
@@ -41,8 +43,7 @@ class NodeStep:
     results: tuple[int, ...]
     dead: tuple[int, ...] = ()
     unused: tuple[int, ...] = ()
-    # Where it runs, for the report: "device", "host", or "through the host".
-    where: str = "device"
+    where: Where = "device"
 
     def __call__(self, values: Values, context: Context) -> None:
         operands = [values[slot] for slot in self.operands]
@@ -134,4 +135,4 @@ def to_device(context: Context, value: Any, its: Type) -> Any:
     return context.stack_on_device(value, its.element.dtype) if isinstance(its, StackType) else context.on_device(value)
 
 
-__all__ = ["NodeStep", "Program", "Slots", "Step", "Values", "explained", "scalar", "to_device"]
+__all__ = ["NodeStep", "Program", "Slots", "Step", "Values", "Where", "explained", "scalar", "to_device"]

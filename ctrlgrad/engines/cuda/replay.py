@@ -14,42 +14,26 @@ from typing import Any
 
 from ctrlgrad.engines.chunks import Replaying
 from ctrlgrad.engines.cuda.context import Context, Speculation
-from ctrlgrad.engines.cuda.placement import DEVICE
+from ctrlgrad.engines.cuda.placement import DEVICE, Places
 from ctrlgrad.engines.cuda.program import Program, Values
-from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference import Run
+from ctrlgrad.engines.replay import EntryState, StackRoles
 from ctrlgrad.memory.chunk import Chunk
 
 
-@dataclass(frozen=True)
-class EntryState:
-    """What a chunk starts from, beside what its loop captures; None for stacks that are pushed on."""
-
-    carry: tuple[Any, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(map(self.bytes_of, self.carry))
-
-    @staticmethod
-    def bytes_of(x: Any) -> int:
-        """What holding a carried value costs."""
-        return 0 if x is None or isinstance(x, list | DeviceStack) else int(x.nbytes)
-
-    @staticmethod
-    def of(carry: Sequence[Any], roles: StackRoles, context: Context) -> tuple[EntryState, int]:
-        """The state in which a carry is, and its bytes."""
-        assert context.memory is not None
-        kept = [None if i in roles.pushed else x for i, x in enumerate(carry)]
-        with context.memory.uncounted():
-            for i, x in enumerate(kept):
-                if context.library.is_array(x):
-                    context.counts.calls += 1
-                    kept[i] = context.xp.array(x)
-        state = EntryState(tuple(kept))
-        return state, state.nbytes
+def entry_state(carry: Sequence[Any], roles: StackRoles, context: Context) -> tuple[EntryState, int]:
+    """The state in which a carry is, and its bytes."""
+    assert context.memory is not None
+    kept = [None if i in roles.pushed else x for i, x in enumerate(carry)]
+    with context.memory.uncounted():
+        for i, x in enumerate(kept):
+            if context.library.is_array(x):
+                context.counts.calls += 1
+                kept[i] = context.xp.array(x)
+    state = EntryState(tuple(kept))
+    return state, state.nbytes
 
 
 @dataclass(frozen=True)
@@ -67,6 +51,8 @@ class BodyReplay:
     body: Program
     shared: Values
     roles: StackRoles
+    # Where the carry lives.
+    places: Places
     context: Context
     is_masked: bool
     # By the chunk's index.
@@ -80,8 +66,8 @@ class BodyReplay:
         carry = list(state.carry)
         for i, role in self.roles.pushed.items():
             carry[i] = []
-            if role.place is DEVICE:
-                carry[i] = DeviceStack(memory.library, role.dtype)
+            if self.places[i] is DEVICE:
+                carry[i] = DeviceStack(memory.library, role.type.element.dtype)
                 if i in ran.expected:
                     carry[i].pushing = again.supply(role.label, ran.expected[i])
         # An iteration past the loop's end may fail again.
@@ -93,7 +79,7 @@ class BodyReplay:
                 carry = []
                 carry = self.body(arguments, context)
                 del arguments
-        after, _ = EntryState.of(carry, self.roles, context)
+        after, _ = entry_state(carry, self.roles, context)
         del carry
         again.end()
         again.seal()
@@ -119,4 +105,4 @@ class Needed:
         self._replay.shared.clear()
 
 
-__all__ = ["BodyReplay", "EntryState", "Needed", "Ran"]
+__all__ = ["BodyReplay", "Needed", "Ran", "entry_state"]

@@ -1,115 +1,74 @@
-"""What the engine does with a graph, as data and as text: kernels, products and waits, loop by loop."""
+"""What the engine does with a graph, loop by loop, as a `Report`: kernels, where other ops run, and waits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctrlgrad.engines.cuda.context import Context, Counts
-from ctrlgrad.engines.cuda.control import FIRST_CHUNK, MOST_CHUNK, Loop
+from ctrlgrad.engines.cuda.control import Loop
 from ctrlgrad.engines.cuda.engine import places_of, program_of, run_with
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 from ctrlgrad.engines.reference.control_kernels import loop_name
+from ctrlgrad.engines.report import LoopReport, Report
 from ctrlgrad.ir import Graph
 
-_MODES = {
-    "counted": "its predicate is on the host",
-    "masked": f"its predicate is read once a chunk of {FIRST_CHUNK} to {MOST_CHUNK} iterations",
-    "read": "its predicate is read before each iteration",
+_WHERE = {
+    "device": "on the device",
+    "host": "on the host",
+    "through the host": "through the host, for want of a device kernel",
 }
 
 
-@dataclass
-class RegionReport:
-    """What one run of a region does, in the order of its steps; for a loop, one iteration of its body."""
+def explain_on(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any]) -> Report:
+    """Run an optimised graph and say what was done.
 
-    name: str
-    # "counted", "masked" or "read" for a loop, with the reason why it is not masked; empty for the graph itself.
-    mode: str = ""
-    reason: str = ""
-    # The generated kernels, as text, and the names of other ops by where they run.
-    kernels: list[str] = field(default_factory=list)
-    on_device: list[str] = field(default_factory=list)
-    on_host: list[str] = field(default_factory=list)
-    through_host: list[str] = field(default_factory=list)
-    inner: list[RegionReport] = field(default_factory=list)
-
-    def lines(self, depth: int = 0) -> Iterator[str]:
-        indent = "  " * depth
-        mode = f": {_MODES[self.mode]}" if self.mode else ""
-        yield f"{indent}{self.name}{mode}{f' ({self.reason})' if self.reason else ''}"
-        for what, names in [
-            ("on the device", self.on_device),
-            ("on the host", self.on_host),
-            ("through the host, for want of a device kernel", self.through_host),
-        ]:
-            if names:
-                yield f"{indent}  {what}: {', '.join(names)}"
-        for text in self.kernels:
-            yield f"{indent}  a kernel:"
-            yield from (f"{indent}    {line}" for line in text.split("\n"))
-        for region in self.inner:
-            yield from region.lines(depth + 1)
-
-
-@dataclass
-class CudaReport:
-    """What `explain_on` found; prints as text."""
-
-    region: RegionReport
-    counts: Counts
-
-    def __str__(self) -> str:
-        counts = self.counts
-        total = (
-            f"{counts.launches} launches: {counts.kernels} kernels, {counts.products} products, "
-            f"{counts.calls} functions of the library, {counts.uploads} copies to the device; "
-            f"{counts.predicate_reads} reads of predicates, {counts.reads} other reads"
-        )
-        return "\n".join([total, *self.region.lines()])
-
-    def loops(self) -> Iterator[RegionReport]:
-        """Every loop, the outer before the inner."""
-        pending = [self.region]
-        while pending:
-            region = pending.pop(0)
-            if region.mode:
-                yield region
-            pending = region.inner + pending
-
-
-def explain_on(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any]) -> CudaReport:
-    """Run an optimised graph and say what was done."""
+    Of a region with branches the ops of all of them are told.
+    """
     context = Context(library)
     run_with(context, graph, arguments)
     program = program_of(library, graph, places_of(library, graph, arguments))
-    return CudaReport(_region(RegionReport(graph.name), program), context.counts)
+    outside = LoopReport(f"{graph.name}, outside of loops", "cuda")
+    _tell(outside, program)
+    loops, outside.inner = outside.inner, []
+    return Report(loops, outside, _by_kind(context.counts))
 
 
-def _region(report: RegionReport, *programs: Program) -> RegionReport:
+def _by_kind(counts: Counts) -> Mapping[str, int]:
+    return {
+        "launches": counts.launches,
+        "kernels": counts.kernels,
+        "products": counts.products,
+        "functions of the library": counts.calls,
+        "copies to the device": counts.uploads,
+        "reads of predicates": counts.predicate_reads,
+        "other reads": counts.reads,
+        "copies of results": counts.results,
+    }
+
+
+def _tell(report: LoopReport, *programs: Program) -> None:
+    """Add what the steps of a region do, one iteration of it for a loop."""
     for program in programs:
         for step in program.steps:
             if isinstance(step, GroupStep):
-                report.kernels.append(str(step.text))
+                report.kernels.append(f"a kernel: {step.text}")
             elif isinstance(step, NodeStep):
-                _node(report, step)
-    return report
+                _tell_node(report, step)
 
 
-def _node(report: RegionReport, step: NodeStep) -> None:
+def _tell_node(report: LoopReport, step: NodeStep) -> None:
     kernel: Any = step.kernel
     if isinstance(kernel, Loop):
-        loop = RegionReport(loop_name(step.node), kernel.mode, kernel.reason)
-        report.inner.append(_region(loop, kernel.cond, kernel.body))
+        loop = LoopReport(loop_name(step.node), "cuda", kernel.reason, kernel.mode)
+        _tell(loop, kernel.cond, kernel.body)
+        report.inner.append(loop)
     elif hasattr(kernel, "programs"):
-        for number, program in enumerate(kernel.programs):
-            report.inner.append(_region(RegionReport(f"{step.node.op.name}, region {number}"), program))
+        _tell(report, *kernel.programs)
     else:
-        names = {"device": report.on_device, "host": report.on_host, "through the host": report.through_host}
-        names.get(step.where, report.on_host).append(step.node.op.name)
+        report.ops.setdefault(_WHERE[step.where], []).append(step.node.op.name)
 
 
-__all__ = ["CudaReport", "RegionReport", "explain_on"]
+__all__ = ["explain_on"]

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.library import ArrayLibrary
+from ctrlgrad.engines.ownership import POPPED_ALONE
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.saved import RowSupply, Saved
@@ -70,11 +71,6 @@ class DeviceStack:
         for block in self.blocks:
             for i in range(block.count):
                 yield self._array(block)[i]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that its blocks hold."""
-        return sum(self.dtype.itemsize * math.prod((block.capacity, *block.shape)) for block in self.blocks)
 
     @property
     def is_managed(self) -> bool:
@@ -151,10 +147,6 @@ class DeviceStack:
         """Nothing reads the stack for now: a memory manager may move its blocks, but for rows that are still held."""
         self._opened = self._rows = None
 
-    def has_one_shape(self) -> bool:
-        """Whether all rows are of one shape."""
-        return len({block.shape for block in self.blocks}) <= 1
-
     def _array(self, block: DeviceBlock) -> Any:
         if block.array is not None:
             return block.array
@@ -178,18 +170,10 @@ class DeviceStack:
 Stack = DeviceStack | list[Any]
 
 
-def _count_of_sole_owner(operands: list[Any]) -> int:
-    value = operands.pop(0)
-    return sys.getrefcount(value)
-
-
-_SOLE_OWNER = _count_of_sole_owner([DeviceStack.__new__(DeviceStack)])
-
-
 def own_stack(operands: list[Any]) -> Stack:
     """Take the first operand off the list as a stack that may be changed: itself if nothing else holds it."""
     value: Stack = operands.pop(0)
-    if sys.getrefcount(value) == _SOLE_OWNER:
+    if sys.getrefcount(value) == POPPED_ALONE:
         return value
     return value.copy()
 
@@ -197,7 +181,7 @@ def own_stack(operands: list[Any]) -> Stack:
 def own_array(operands: list[Any], library: ArrayLibrary) -> tuple[Any, bool]:
     """As `own_stack`, for an array on the device; and whether it was copied. A view is never its own."""
     value = operands.pop(0)
-    if sys.getrefcount(value) == _SOLE_OWNER and value.base is None:
+    if sys.getrefcount(value) == POPPED_ALONE and value.base is None:
         return value, False
     return library.xp.array(value), True
 

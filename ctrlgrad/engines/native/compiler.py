@@ -106,14 +106,31 @@ def _names() -> dict[str, Any]:
 
 
 def blas_address(name: str) -> int:
-    """The address of a BLAS routine, from the library that SciPy brings."""
+    """The address of a BLAS routine: NumPy's own where NumPy's wheel brings it, else one from the library of SciPy.
+
+    With NumPy's a process has one pool of threads for products, and products are those of the reference engine.
+    Integers go to it by reference and in eight bytes; SciPy's reads the lower four.
+    """
     if name not in _BLAS:
-        capsule = _cython_blas().__pyx_capi__[name]
-        get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
-        get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-        get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-        _BLAS[name] = get_pointer(capsule, get_name(capsule))
+        _BLAS[name] = address_in_numpy(name) or address_in_scipy(name)
     return _BLAS[name]
+
+
+def address_in_numpy(name: str) -> int | None:
+    """From the library that NumPy's wheels link, by its name there; None where NumPy was built with another."""
+    # A library is searched together with those that it needs, except on Windows.
+    library = ctypes.CDLL(importlib.import_module("numpy._core._multiarray_umath").__file__)
+    routine = getattr(library, f"scipy_{name}_64_", None)
+    return None if routine is None else ctypes.cast(routine, ctypes.c_void_p).value
+
+
+def address_in_scipy(name: str) -> int:
+    capsule = _cython_blas().__pyx_capi__[name]
+    get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    address: int = get_pointer(capsule, get_name(capsule))
+    return address
 
 
 def _cython_blas() -> Any:

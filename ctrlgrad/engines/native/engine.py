@@ -44,18 +44,19 @@ class CompiledLoop:
         return self.interpreted(values, run)
 
     def _check_options(self, reason: str) -> None:
-        """An interpreted loop keeps what it pushes: what its user asked for instead would be ignored."""
+        """Rows of an interpreted loop may leave, but are not computed again: that would be ignored silently."""
         node = self.native.node
-        asked = {name: node.attrs.get(name) for name in ("swap_memory", "checkpoint") if node.attrs.get(name)}
+        if not node.attrs.get("checkpoint"):
+            return
         stacks = [i for i, v in enumerate(node.operands) if isinstance(v.type, StackType)]
-        modes = {stack_use(node, i, ()).mode for i in stacks} if asked else set()
+        modes = {stack_use(node, i, ()).mode for i in stacks}
         if "push" in modes and "pop" not in modes:
             raise UserInputError(
-                f"{loop_name(node)}: {', '.join(asked)} cannot be kept to, since the loop has no native form",
+                f"{loop_name(node)}: checkpoint cannot be kept to, since the loop has no native form",
                 source=node.source,
                 expected="a loop that compiles; Function.explain says which do",
                 got=reason,
-                hint=f"leave out {' and '.join(asked)}: the loop then keeps what it saves",
+                hint="leave out checkpoint, or use swap_memory=True",
             )
 
 

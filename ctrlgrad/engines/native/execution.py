@@ -7,7 +7,6 @@ takes the stacks back, and looks at why the function returned. Ctrl-C is honoure
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +17,8 @@ from ctrlgrad.engines.chunks import Chunk, Chunks
 from ctrlgrad.engines.native.checked import CheckedFunction, buffers_of
 from ctrlgrad.engines.native.compiler import blas_address
 from ctrlgrad.engines.native.failures import failure
-from ctrlgrad.engines.native.frames import Layout
 from ctrlgrad.engines.native.lending import LentStack
+from ctrlgrad.engines.native.operands import layout_of, own_array
 from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.program import (
     FIRST_ENTRY,
@@ -32,8 +31,10 @@ from ctrlgrad.engines.native.program import (
     StackUse,
     Status,
 )
+from ctrlgrad.engines.ownership import LENT_ALONE
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.engines.reference.run import Run
+from ctrlgrad.engines.replay import EntryState
 from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.ir import StackType
 from ctrlgrad.stacks.blocks import BlockStack, from_rows
@@ -44,30 +45,6 @@ if TYPE_CHECKING:
 
 # The first chunk is short: most loops are.
 FIRST_ITERATIONS = 256
-
-
-def layout_of(value: Any) -> Layout:
-    """How an operand lies in memory."""
-    if not isinstance(value, np.ndarray) or value.ndim == 0 or value.flags.c_contiguous:
-        return "rows"
-    if value.size > 1 and not any(value.strides):
-        return "one"
-    if value.ndim == 2 and value.flags.f_contiguous:
-        return "columns"
-    return "rows"
-
-
-@dataclass(frozen=True)
-class EntryState:
-    """What a loop starts a chunk from, beside what it captures: copies of the carried arrays and numbers, None for
-    stacks; and how many iterations came before."""
-
-    carry: tuple[Any, ...]
-    done: int
-
-    @property
-    def nbytes(self) -> int:
-        return sum(x.nbytes for x in self.carry if x is not None)
 
 
 @dataclass(frozen=True)
@@ -134,7 +111,7 @@ class Execution:
             self.table[place] = self.scalars[position].ctypes.data
         elif kind == "state":
             value, values[position] = values[position], None
-            state = value if _is_own(value) else _copied(value)
+            state = own_array(value)
             del value
             self.states[position] = [state, empty(state.shape, state.dtype, "a carried value")]
             self.table[place] = state.ctypes.data
@@ -162,7 +139,7 @@ class Execution:
 
     def _stack(self, use: StackUse, value: Any) -> LentStack:
         if isinstance(value, BlockStack):
-            given = value if sys.getrefcount(value) <= _OWN_COUNT else value.copy()
+            given = value if sys.getrefcount(value) <= LENT_ALONE else value.copy()
         else:
             shape = tuple(self.plan.size(d) for d in use.element)
             given = from_rows(use.dtype, shape, value, supply())
@@ -327,7 +304,7 @@ class Execution:
         return state, state.nbytes
 
     def state(self) -> EntryState:
-        """The state between two chunks."""
+        """Copies of what is carried between two chunks."""
         states = self.current()
         carry: list[Any] = []
         for i in range(len(self.plan.node.results)):
@@ -377,44 +354,4 @@ class Execution:
             raise too_many_iterations(self.plan.node, maximum, maximum)
 
 
-def _copied(value: np.ndarray) -> np.ndarray:
-    copy = empty(value.shape, value.dtype, "a carried value")
-    copy[...] = value
-    return copy
-
-
-def _is_own(value: Any) -> bool:
-    """Whether an array may be overwritten: nobody else holds it or its memory."""
-    return (
-        isinstance(value, np.ndarray)
-        and sys.getrefcount(value) <= _OWN_COUNT
-        and value.base is None
-        and value.flags.writeable
-        and value.flags.c_contiguous
-    )
-
-
-def _count(value: Any) -> int:
-    return sys.getrefcount(value)
-
-
-def _own_count() -> int:
-    value = np.empty(1)
-    return _count(value)
-
-
-_OWN_COUNT = _own_count()
-__all__ = ["ChunkLength", "EntryState", "Execution", "layout_of", "shapes_of"]
-
-
-def shapes_of(values: Sequence[Any]) -> tuple[Any, ...]:
-    """The shapes of operands; of a stack its elements', None where it has none yet."""
-    return tuple(map(_shape, values))
-
-
-def _shape(value: Any) -> Any:
-    if isinstance(value, BlockStack):
-        return value.shape
-    if isinstance(value, list):
-        return next((tuple(v.shape) for v in value if v is not None), None)
-    return tuple(value.shape)
+__all__ = ["ChunkLength", "Execution"]

@@ -56,13 +56,7 @@ def failure(
             hint="give the array a larger size, or none: then a write at index size() makes it grow",
         )
     else:
-        error = IndexOutOfRangeError(
-            f"{name}: index {found} is out of bounds for axis {site.axis} with size {bound}",
-            source=source,
-            expected=f"-{bound} <= index < {bound}",
-            got=f"index {found}; operands {', '.join(str(v.type) for v in site.node.operands)}",
-            hint="clip the index, or let the loop end before it leaves the array",
-        )
+        error = out_of_range(site, found, bound)
     around = list(zip(site.loops, table[ITERATIONS:][: len(site.loops)], strict=True))
     if status is Status.TOO_MANY_ITERATIONS and around:
         around.pop()  # the loop itself
@@ -74,6 +68,18 @@ def failure(
         note(error, node, iteration, run)
         run.iterations.pop()
     return error
+
+
+def out_of_range(site: Site, found: int, bound: int) -> IndexOutOfRangeError:
+    """The error of an index that is not within an axis of size `bound`."""
+    name = site.node.op.name
+    return IndexOutOfRangeError(
+        f"{name}: index {found} is out of bounds for axis {site.axis} with size {bound}",
+        source=site.node.source,
+        expected=f"-{bound} <= index < {bound}",
+        got=f"index {found}; operands {', '.join(str(v.type) for v in site.node.operands)}",
+        hint="clip the index, or let the loop end before it leaves the array",
+    )
 
 
 def _number(loop: Node, passed: int, before: int, first: int | None) -> int:

@@ -13,9 +13,10 @@ from ctrlgrad.engines.chunks import chunk_bytes, chunks_of
 from ctrlgrad.engines.native.checked import CheckedFunction, is_checked
 from ctrlgrad.engines.native.compiler import compiled, is_cached
 from ctrlgrad.engines.native.emit import Emitter
-from ctrlgrad.engines.native.execution import Execution, layout_of, shapes_of
+from ctrlgrad.engines.native.execution import Execution
 from ctrlgrad.engines.native.frames import Layout
 from ctrlgrad.engines.native.layout import NotNative, product
+from ctrlgrad.engines.native.operands import layout_of, shapes_of
 from ctrlgrad.engines.native.outside import prepared
 from ctrlgrad.engines.native.program import LoopProgram, StackUse
 from ctrlgrad.engines.native.replay import PlanReplay, can_replay

@@ -35,6 +35,10 @@ NAMES = {
 }
 
 
+# What BLAS is given for an integer: a routine that takes four bytes reads the lower half.
+_INTEGER = ir.IntType(64)
+
+
 def _pointer_maker(dtype: Any) -> Any:
     @intrinsic
     def pointer(typing_context: Any, address: Any) -> Any:
@@ -187,7 +191,7 @@ def gemm(
     )
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte, integer = ir.IntType(8), ir.IntType(32)
+        byte, integer = ir.IntType(8), _INTEGER
 
         def spilled(value: Any, kind: Any) -> Any:
             return _spilled(builder, value, kind)
@@ -228,15 +232,15 @@ def gemv(
         routine, transposed, m_, n_, alpha_, a_, lda_, x_, step_x_, beta_, y_, step_y_ = args
         slots = [
             _spilled(builder, transposed, ir.IntType(8)),
-            *(_spilled(builder, v, ir.IntType(32)) for v in (m_, n_)),
+            *(_spilled(builder, v, _INTEGER) for v in (m_, n_)),
             _spilled(builder, alpha_, alpha_.type),
             a_,
-            _spilled(builder, lda_, ir.IntType(32)),
+            _spilled(builder, lda_, _INTEGER),
             x_,
-            _spilled(builder, step_x_, ir.IntType(32)),
+            _spilled(builder, step_x_, _INTEGER),
             _spilled(builder, beta_, beta_.type),
             y_,
-            _spilled(builder, step_y_, ir.IntType(32)),
+            _spilled(builder, step_y_, _INTEGER),
         ]
         kind = ir.FunctionType(ir.VoidType(), [v.type for v in slots])
         builder.call(builder.inttoptr(routine, kind.as_pointer()), slots)

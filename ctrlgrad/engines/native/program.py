@@ -46,7 +46,8 @@ class Entry:
     "dim": the size named `name`. "operand", "constant", "temporary", "routine": an address; "outside": that of the
     callback for ops without a native form. "state": the address of a
     carry's current array, and "other": of the one that the next value is written to. "scalar": the address of a
-    scalar carry or capture. "rows", "length", "capacity", "written": of the stack at carry `position`.
+    scalar carry or capture. "result": that of what straight-line code makes for its output `position`. "rows",
+    "length", "capacity", "written": of the stack at carry `position`.
     """
 
     kind: Literal[
@@ -59,6 +60,7 @@ class Entry:
         "state",
         "other",
         "scalar",
+        "result",
         "rows",
         "length",
         "capacity",

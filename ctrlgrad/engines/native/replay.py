@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctrlgrad.engines.chunks import Replaying
-from ctrlgrad.engines.native.execution import ChunkLength, EntryState, Execution
+from ctrlgrad.engines.native.execution import ChunkLength, Execution
 from ctrlgrad.engines.native.program import LoopProgram
 from ctrlgrad.engines.reference.run import Run
+from ctrlgrad.engines.replay import EntryState
 from ctrlgrad.memory.chunk import Chunk
 from ctrlgrad.stacks.blocks import BlockStack
 

@@ -6,7 +6,7 @@ not depend on what the loop computes. Where it does, `NotNative` says so and the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,7 @@ _SLOT_SIZES = {"stack_pop": 1, "stack_read": 2}
 _INTEGER_OPS = {"add": int.__add__, "subtract": int.__sub__, "multiply": int.__mul__, "maximum": max, "minimum": min}
 
 # The dtypes that generated code knows.
-_DTYPES = frozenset(
+DTYPES = frozenset(
     f"{kind}{bits}"
     for kind, widths in (
         ("int", (8, 16, 32, 64)),
@@ -64,12 +64,12 @@ def size_captures(node: Node) -> tuple[int, ...]:
     captures = node.attrs["captures"]
     decides: set[int] = set()
     for region in node.regions:
-        wanted = _size_values(region)
+        wanted = size_values(region)
         decides.update(i for i, v in enumerate(region.inputs[:captures]) if v in wanted)
     return tuple(sorted(decides))
 
 
-def _size_values(graph: Graph) -> set[Value]:
+def size_values(graph: Graph) -> set[Value]:
     """The values of a graph that sizes in it depend on."""
     wanted: set[Value] = set()
     for node in reversed(graph.nodes):
@@ -82,7 +82,7 @@ def _size_values(graph: Graph) -> set[Value]:
             wanted.update(node.operands)
         skipped = 1 if name == "cond" else 0
         for region in node.regions:
-            inner = _size_values(region)
+            inner = size_values(region)
             wanted.update(o for o, v in zip(node.operands[skipped:], region.inputs, strict=True) if v in inner)
     return wanted
 
@@ -94,7 +94,7 @@ class Inference:
         self.shapes = Shapes()
 
     def tensor(self, value: Value, shape: Shape) -> None:
-        if value.tensor.dtype.name not in _DTYPES:
+        if value.tensor.dtype.name not in DTYPES:
             raise NotNative(f"{value.tensor.dtype.name} has no native form")
         known = self.shapes.found.setdefault(value, shape)
         if known != shape:
@@ -289,6 +289,19 @@ def infer(node: Node, operands: Sequence[Shape | None], known: dict[int, int]) -
         except NotNative:
             if last or not _may_learn(node):
                 raise
+    return inference.shapes
+
+
+def infer_graph(graph: Graph, inputs: Sequence[Shape], known: Mapping[int, int]) -> Shapes:
+    """The shapes of a graph without stacks, given those of its inputs; `known` has the inputs that decide sizes.
+
+    Raises `NotNative`.
+    """
+    inference = Inference()
+    for value, shape in zip(graph.inputs, inputs, strict=True):
+        inference.tensor(value, shape)
+    inference.shapes.known.update((graph.inputs[position], number) for position, number in known.items())
+    inference.region(graph)
     return inference.shapes
 
 

@@ -13,14 +13,19 @@ from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
 from ctrlgrad.ir import Node, StackType, TensorType
 
 
+def never_written(element: TensorType) -> ExecutionError:
+    """The error of reading a slot that was never written, where nobody knows its shape."""
+    return ExecutionError(
+        "TensorArray: a slot that was never written is read, and its shape is not known",
+        expected="a slot that was written, or an element_shape without None",
+        got=f"element type {element}",
+        hint="write every slot before it is read",
+    )
+
+
 def _zeros(element: TensorType, dims: Sequence[Any]) -> Any:
     if not element.is_static and not dims:
-        raise ExecutionError(
-            "TensorArray: a slot that was never written is read, and its shape is not known",
-            expected="a slot that was written, or an element_shape without None",
-            got=f"element type {element}",
-            hint="write every slot before it is read",
-        )
+        raise never_written(element)
     rest = iter(dims)
     return np.zeros(tuple(int(next(rest)) if d is None else d for d in element.shape), element.dtype)
 

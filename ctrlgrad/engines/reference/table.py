@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.ownership import POPPED_ALONE
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.ir import Node
 
@@ -34,23 +35,14 @@ def template_shape(node: Node, dims: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(next(rest)) if d is None else d for d in node.attrs["shape"])
 
 
-# In-place updates. A value may be overwritten only where nothing else can see it: no other reference to the
-# array object, and no other array that shares its memory. The interpreter clears its own reference to an
-# operand at its last use, so the reference count tells.
-
-
-def _count_of_sole_owner(operands: list[Any]) -> int:
-    value = operands.pop(0)
-    return sys.getrefcount(value)
-
-
-_SOLE_OWNER = _count_of_sole_owner([np.empty(1)])
+# In-place updates. A value may be overwritten only where nothing else can see it: no other reference to the array
+# object (see `ctrlgrad.engines.ownership`), and no other array that shares its memory.
 
 
 def own(operands: list[Any], run: Run) -> Any:
     """Take the first operand off the list as an array that may be overwritten: itself if unshared, else a copy."""
     value = operands.pop(0)
-    unshared = sys.getrefcount(value) == _SOLE_OWNER
+    unshared = sys.getrefcount(value) == POPPED_ALONE
     if unshared and isinstance(value, np.ndarray) and value.base is None and value.flags.writeable:
         return value
     run.counters.copied_bytes += value.nbytes
@@ -60,4 +52,4 @@ def own(operands: list[Any], run: Run) -> Any:
 def own_stack(operands: list[Any]) -> list[Any]:
     """As `own`, for a stack; a copy of a stack copies references, not rows."""
     value: list[Any] = operands.pop(0)
-    return value if sys.getrefcount(value) == _SOLE_OWNER else list(value)
+    return value if sys.getrefcount(value) == POPPED_ALONE else list(value)

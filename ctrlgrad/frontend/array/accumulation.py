@@ -30,8 +30,8 @@ from ctrlgrad.frontend.array.dims import (
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, shown, to_dtype
 from ctrlgrad.frontend.array.reduction import reduce, widened
-from ctrlgrad.frontend.control import while_loop
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.while_loops import while_loop
 from ctrlgrad.source import here
 
 

@@ -43,6 +43,13 @@ class Index:
         """Whether the key selects the whole array as it is."""
         return all(isinstance(item, slice) and item == slice(None) for item in self.key)
 
+    @property
+    def new_axes(self) -> tuple[int, ...] | None:
+        """Where the result has new axes, if the key does nothing but add them; else None."""
+        if not all(item is None or (isinstance(item, slice) and item == slice(None)) for item in self.key):
+            return None
+        return tuple(axis for axis, item in enumerate(self.key) if item is None)
+
 
 def index(x: Any, key: Any) -> Index:
     """Resolve a user's key on x, an array that `operand` made.
@@ -137,6 +144,7 @@ def _without_ellipsis(items: list[Any], rank: int, key: Any) -> list[Any]:
             source=here(),
             expected=f"at most {rank} items and one ...",
             got=f"{used} items, {len(places)} ...",
+            hint="leave items out, or make the axes first: x[None]",
         )
     place = places[0] if places else len(items)
     return [*items[:place], *[slice(None)] * (rank - used), *items[place + 1 :]]
@@ -151,7 +159,11 @@ def _sized_by_masks(x: Any, items: Sequence[Any]) -> Any:
             known, mask = shape_of(x)[axis : axis + item.ndim], shape_of(item)
             if any(None not in (d, size) and d != size for d, size in zip(known, mask, strict=True)):
                 raise ShapeError(
-                    "indexing: the mask has another shape", source=here(), expected=str(known), got=str(mask)
+                    "indexing: the mask has another shape",
+                    source=here(),
+                    expected=str(known),
+                    got=str(mask),
+                    hint="make the mask from the array that it indexes: x[x > 0]",
                 )
             told = [dim(item, a) if d is None else d for a, d in enumerate(known)]
             sizes[axis : axis + item.ndim] = told
@@ -166,7 +178,13 @@ def _sized_by_masks(x: Any, items: Sequence[Any]) -> Any:
 def _resolve_slice(item: slice, operands: list[Any]) -> slice:
     start, stop, step = (_bound(part) for part in (item.start, item.stop, item.step))
     if not isinstance(step, Tensor) and step == 0:
-        raise ShapeError("indexing: a slice's step is zero", source=here())
+        raise ShapeError(
+            "indexing: a slice's step is zero",
+            source=here(),
+            expected="a step of 1 or more, or a negative one",
+            got="0",
+            hint="leave the step out, or write x[::-1] to go backwards",
+        )
     if not isinstance(step, Tensor) and step == 1:
         step = None
     if step is None and not isinstance(start, Tensor) and start == 0:
@@ -187,14 +205,22 @@ def _bound(part: Any) -> Any:
     if isinstance(part, Tensor):
         if part.ndim or part.dtype.kind not in "iu":
             raise TypeMismatchError(
-                "indexing: a slice's bound is not a scalar integer", source=here(), expected="i64[]", got=str(part.type)
+                "indexing: a slice's bound is not a scalar integer",
+                source=here(),
+                expected="i64[]",
+                got=str(part.type),
+                hint="take one number, n[0], and cast it with .astype(int)",
             )
         return part
     try:
         return operator.index(part)
     except TypeError as error:
         raise TypeMismatchError(
-            "indexing: a slice's bound is not an integer", source=here(), expected="an int", got=repr(part)
+            "indexing: a slice's bound is not an integer",
+            source=here(),
+            expected="an int, None or a traced integer scalar",
+            got=repr(part),
+            hint="round it with int(...), or .astype(int) if it is traced",
         ) from error
 
 
@@ -246,7 +272,11 @@ def getitem(x: Any, key: Any) -> Any:
     array([3, 1])
     """
     at = index(operand("getitem", x), key)
-    return at.target if at.is_everything else apply("getitem", [at.target, *at.operands], {"key": at.key})
+    if at.is_everything:
+        return at.target
+    if at.new_axes:
+        return apply("expand_dims", [at.target], {"axes": at.new_axes})
+    return apply("getitem", [at.target, *at.operands], {"key": at.key})
 
 
 @array_function()

@@ -35,7 +35,13 @@ def from_nested(operation: str, x: Any) -> Any:
         try:
             array = np.asarray(x)
         except ValueError as error:
-            raise ShapeError(f"{operation}: the nested lists are ragged", source=here(), got=str(error)) from error
+            raise ShapeError(
+                f"{operation}: the nested lists are ragged",
+                source=here(),
+                expected="lists of one length on each level",
+                got=str(error),
+                hint="pad the shorter ones, or keep the list and its arrays as a pytree",
+            ) from error
         check_dtype(array.dtype)
         return array
     if isinstance(x, Tensor):
@@ -43,7 +49,13 @@ def from_nested(operation: str, x: Any) -> Any:
     rows = [from_nested(operation, item) for item in x]
     dtype = np.result_type(*(type_of(row).dtype for row in rows))  # type: ignore[union-attr]
     if len({type_of(row).rank for row in rows}) > 1:  # type: ignore[union-attr]
-        raise ShapeError(f"{operation}: the items' ranks differ", source=here(), got=", ".join(map(shown, rows)))
+        raise ShapeError(
+            f"{operation}: the items' ranks differ",
+            source=here(),
+            expected="items of one shape",
+            got=", ".join(map(shown, rows)),
+            hint="broadcast the smaller ones first: ctrlgrad.numpy.broadcast_to(x, shape)",
+        )
     lifted = [apply("expand_dims", [cast(row, dtype)], {"axes": (0,)}) for row in rows]
     return apply("concat", lifted, {"axis": 0})
 
@@ -76,7 +88,11 @@ def convert(operation: str, x: Any, dtype: Any) -> Any:
         return cast(x, dtype)
     except OverflowError as error:
         raise TypeMismatchError(
-            f"{operation}: the number does not fit the dtype", source=here(), expected=str(dtype), got=str(x)
+            f"{operation}: the number does not fit the dtype",
+            source=here(),
+            expected=str(dtype),
+            got=str(x),
+            hint="cast the array to a larger dtype with .astype(...)",
         ) from error
 
 
@@ -85,7 +101,11 @@ def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
     x, dtype = operand(operation, x), np.dtype(dtype)
     if type_of(x).dtype.kind == "c" and dtype.kind in "iuf":  # type: ignore[union-attr]
         raise TypeMismatchError(
-            f"{operation}: a complex array does not become {dtype}", source=here(), got=shown(x), hint="take abs(x)"
+            f"{operation}: a complex array does not become {dtype}",
+            source=here(),
+            expected="a real array",
+            got=shown(x),
+            hint="take numpy.real(x) or abs(x)",
         )
     return convert(operation, x, dtype)
 

@@ -22,6 +22,7 @@ from ctrlgrad.frontend.array.dims import (
     iota,
     rank_of,
     reshaped,
+    shape_of,
     times,
 )
 from ctrlgrad.frontend.array.indexing import Index, index
@@ -29,6 +30,7 @@ from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import convert, operand, operands, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.loops import fori_loop
+from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ops.indexing import DYNAMIC
 from ctrlgrad.source import here
 
@@ -41,6 +43,15 @@ class At:
 
     def __getitem__(self, key: Any) -> Place:
         return Place(index(self.x, key))
+
+    def __call__(self, *key: Any) -> None:
+        raise TypeMismatchError(
+            "at: called in place of indexed",
+            source=here(),
+            expected="x.at[index].set(value)",
+            got="x.at(...)",
+            hint="write square brackets: x.at[index]",
+        )
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,12 @@ class Place:
             raise TypeMismatchError(
                 f"at[...].{method}: booleans do not add up", source=here(), got=shown(at.target), hint="use .set"
             )
+        if rank_of(at.target) == 0 and rank_of(value) <= len(at.key) and all(d == 1 for d in shape_of(value)):
+            # The key adds axes at most: the part is the whole.
+            whole = reshaped(value, ())
+            if op == "additem":
+                return apply("add", [at.target, whole])
+            return whole if isinstance(whole, Tensor) else np.array(whole)
         if self._is_choice(value):
             x = at.target
             return self._chosen(value if op == "setitem" else apply("add", [x, value]))

@@ -54,7 +54,7 @@ def _check(context: Context, node: Node, index: Any, axis: int, size: int) -> No
 
 
 def is_view(node: Node) -> bool:
-    """Whether a read by this key is a view: no array and no index that is on the device takes part."""
+    """Whether a read by this key may be a view: no index array takes part. By a scalar on the device it is a copy."""
     return not any(isinstance(v.type, TensorType) and v.tensor.rank for v in node.operands[1:])
 
 

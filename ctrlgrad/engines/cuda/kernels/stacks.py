@@ -14,6 +14,7 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Kernel, filled_shape
 from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack, own_stack
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
+from ctrlgrad.engines.reference.stack_kernels import never_written
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Node, StackType, TensorType
 
@@ -28,12 +29,7 @@ def element_of(node: Node) -> TensorType:
 
 def _zeros(context: Context, element: TensorType, dims: Sequence[Any]) -> Any:
     if not element.is_static and not dims:
-        raise ExecutionError(
-            "TensorArray: a slot that was never written is read, and its shape is not known",
-            expected="a slot that was written, or an element_shape without None",
-            got=f"element type {element}",
-            hint="write every slot before it is read",
-        )
+        raise never_written(element)
     context.counts.calls += 1
     return context.xp.zeros(filled_shape(context, element.shape, dims), element.dtype)
 

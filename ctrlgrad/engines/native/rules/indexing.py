@@ -109,8 +109,9 @@ def _update(e: RegionWriter, node: Node) -> None:
     else:
         part = _basic_view(e, node, target, key, indices)
         _combine(e, node, part, given)
-    e.frame.items[node.result] = target
-    e.frame.own.add(node.result)
+    give(e, node.result, target)
+    if target.shape:
+        e.frame.own.add(node.result)
 
 
 def _updatable(e: RegionWriter, node: Node, x: Value) -> Ref:

@@ -8,7 +8,6 @@ stream, not of the host.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +164,6 @@ Action = (
     | Evict | Drop | KeepState | LetStateGo | Recompute | Free
 )  # fmt: skip
 
-# Why a chunk takes its way, before anything had to leave.
-UNDECIDED = "not decided yet"
-Way = Literal["keep", "copy", "recompute"]
-
-
 __all__ = [
     "Action",
     "Await",
@@ -190,5 +184,4 @@ __all__ = [
     "Signal",
     "Take",
     "Use",
-    "Way",
 ]

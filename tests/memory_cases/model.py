@@ -1,8 +1,10 @@
-"""How long a loop will take under a budget, and why: the manager's rules on a model of chunks, copies and two clocks.
+"""How long a loop takes under a budget: the manager's rules on a model of chunks, copies and two clocks.
 
-The model has one loop whose chunks are alike. It follows the rules of `ctrlgrad.memory.room` (the oldest chunk that can
-go leaves), `ctrlgrad.memory.prefetch` (copies and fetches ahead) and `ctrlgrad.memory.recovery` (groups that are run
-again), chunk by chunk: the same decisions with the same times give the same end.
+The manager is measured against it: where it waits longer than its rules demand, the two differ. The model has one loop
+whose chunks are alike, on a device whose copies run beside the computation. It follows the rules of
+`ctrlgrad.memory.room` (the oldest chunk that can go leaves), `ctrlgrad.memory.prefetch` (copies and fetches ahead) and
+`ctrlgrad.memory.recovery` (groups that are run again), chunk by chunk: the same decisions with the same times give the
+same end.
 """
 
 from __future__ import annotations
@@ -179,12 +181,7 @@ class _Model:
 
 
 def forecast(setting: Setting) -> Forecast:
-    """What a run of a loop will be like.
-
-    >>> times = ChunkTimes(forward=1.0, backward=2.0, out=0.5, into=0.5)
-    >>> forecast(Setting(20, 100, 1, 500, times)).seconds
-    60.0
-    """
+    """What a run of a loop will be like."""
     share = copied_share(setting.times) if setting.share is None else setting.share
     model = _Model(setting, share)
     model.forward()

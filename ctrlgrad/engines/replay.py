@@ -1,0 +1,71 @@
+"""What a chunk of a loop starts from, and whether it can be run again from there, to have its blocks again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ctrlgrad.engines.native.stack_uses import stack_use
+from ctrlgrad.engines.pushes import describe
+from ctrlgrad.ir import Node, StackType, Trait, walk
+
+
+@dataclass(frozen=True)
+class EntryState:
+    """What a chunk starts from, beside what its loop captures, and how many iterations came before where that counts.
+
+    None stands for a stack that is made anew.
+    """
+
+    carry: tuple[Any, ...]
+    done: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(bytes_of, self.carry))
+
+
+def bytes_of(x: Any) -> int:
+    """What holding a carried value costs: an array or a number; rows of a stack count with the stack."""
+    return int(x.nbytes) if hasattr(x, "ndim") else 0
+
+
+@dataclass(frozen=True)
+class PushedStack:
+    """A carried stack that a loop only pushes on. `rows` are those of an iteration, None where loops inside push."""
+
+    type: StackType
+    rows: int | None
+    label: str
+
+
+@dataclass(frozen=True)
+class StackRoles:
+    """What a loop does with the stacks that it carries, by their positions in the carry."""
+
+    pushed: dict[int, PushedStack]
+    # Whether it does nothing to its stacks but push and read, and has no effects: then a chunk that is run again from
+    # the arrays and numbers that it began with gives the same, and changes nothing else.
+    can_replay: bool
+    pops: bool
+
+
+def roles_of(node: Node) -> StackRoles:
+    """The roles of a loop's stacks."""
+    captures: int = node.attrs["captures"]
+    pushed: dict[int, PushedStack] = {}
+    can_replay, pops = not any(Trait.EFFECT in inner.op.traits for inner in walk(node.regions[1])), False
+    for i, v in enumerate(node.results):
+        if not isinstance(v.type, StackType):
+            continue
+        use = stack_use(node, captures + i, ())
+        pops |= use.mode == "pop"
+        if use.mode == "push":
+            rows = None if use.inside else use.pushes
+            pushed[i] = PushedStack(v.type, rows, describe(node, captures + i).label)
+        elif use.mode != "read":
+            can_replay = False
+    return StackRoles(pushed, can_replay and bool(pushed), pops)
+
+
+__all__ = ["EntryState", "PushedStack", "StackRoles", "bytes_of", "roles_of"]

@@ -1,0 +1,233 @@
+"""Rows that interpreted code pushes one by one in a session: in blocks of the memory manager, as those of native loops.
+
+The first push on an empty stack makes it a block stack. Each such stack is one run of a loop for the manager, and each
+of its blocks a chunk. Rows are written into the block on top. It is sealed when it is full, so that its copy out runs
+beside the computation; or before that, when somebody reads it or the budget is used up. Blocks grow from a few rows to
+what a budget has room for when all stacks that are pushed on have one.
+
+What belongs to one call is a `RowPushes`, which `rows_in_blocks` puts around it: if the call fails, its blocks go.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad import memory
+from ctrlgrad.engines.account import CPU, MAKE_ROOM, supply, with_room
+from ctrlgrad.engines.chunks import Held, chunk_bytes
+from ctrlgrad.engines.pushes import RowPush, row_push
+from ctrlgrad.errors import MemoryBudgetError
+from ctrlgrad.ir import Node
+from ctrlgrad.memory.loop import LoopMemory
+from ctrlgrad.memory.session import Session, current
+from ctrlgrad.stacks.blocks import BlockStack
+
+# A stack's first block has room for so many rows, or bytes if that is more rows.
+FIRST_ROWS, FIRST_BYTES = 4, 1 << 10
+
+
+def axes_of(row: Any) -> tuple[int, ...] | None:
+    """The axes of an array by their strides, the longest first; None where they come as in memory."""
+    if row.ndim < 2 or row.flags.c_contiguous:
+        return None
+    return tuple(sorted(range(row.ndim), key=lambda axis: -abs(row.strides[axis])))
+
+
+class RowBlock(Held):
+    """A block that takes rows one by one, and is a chunk of its own."""
+
+    __slots__ = ("__weakref__", "_array", "_axes", "_began", "_chunk", "_lock", "_pushes", "_used", "capacity", "loop")
+
+    def __init__(
+        self,
+        pushes: RowPushes,
+        loop: LoopMemory,
+        chunk: memory.Chunk,
+        block: memory.Block,
+        axes: tuple[int, ...] | None,
+    ) -> None:
+        super().__init__(block)
+        self.loop, self.capacity = loop, block.shape[0]
+        self._pushes, self._chunk, self._used, self._axes = pushes, chunk, 0, axes
+        self._array = self._seen(block.array)
+        self._began = time.perf_counter()
+        # Another thread may settle it at any time.
+        self._lock = threading.Lock()
+
+    def _seen(self, array: Any) -> Any:
+        """The block's array with the axes of rows as they were pushed."""
+        if self._axes is None:
+            return array
+        back = np.argsort(self._axes) + 1
+        return array.transpose(0, *(int(axis) for axis in back))
+
+    def put(self, row: Any) -> bool:
+        """Write the next row; False where no more are taken, or none with its order of axes."""
+        with self._lock:
+            if not self.is_writable or (self._pushes.keeps_axes and axes_of(row) != self._axes):
+                return False
+            self._array[self._used] = row
+            self._used += 1
+            if self._used == self.capacity:
+                self._seal()
+        return True
+
+    def settle(self) -> None:
+        """No more rows are taken: the block may be copied, and leave."""
+        with self._lock:
+            if self.is_writable:
+                self._seal()
+
+    def _seal(self) -> None:
+        self.is_writable = False
+        self._array = None
+        if self._used < self.capacity:
+            self.block.shrink(self._used)
+        self._chunk.seal(time.perf_counter() - self._began)
+        self._pushes.settled(self)
+
+    def open(self) -> Any:
+        self.settle()
+        return self._seen(super().open())
+
+    def share(self) -> None:
+        self.settle()
+        super().share()
+
+
+class RowTails:
+    """Gives one stack its blocks."""
+
+    def __init__(self, pushes: RowPushes, push: RowPush) -> None:
+        self.pushes, self.push = pushes, push
+        self.loop = pushes.manager.loop(push.loop, swap=push.swap)
+
+    def tail(self, row: Any, before: int) -> RowBlock:
+        """An empty block for rows like this one; `before` is how many the one below it took, 0 without one."""
+        axes = axes_of(row) if self.pushes.keeps_axes else None
+        shape = np.shape(row) if axes is None else tuple(row.shape[axis] for axis in axes)
+        chunk = self.loop.begin()
+        try:
+            block = self._block(chunk, shape, row.dtype, self.pushes.room(row.nbytes, before))
+        except BaseException:
+            chunk.discard()
+            raise
+        made = RowBlock(self.pushes, self.loop, chunk, block, axes)
+        self.pushes.began(made)
+        return made
+
+    def _block(self, chunk: memory.Chunk, shape: tuple[int, ...], dtype: np.dtype, rows: int) -> memory.Block:
+        """A block of so many rows, or of as many as there is room for."""
+        while True:
+            try:
+                return with_room(functools.partial(chunk.block, (rows, *shape), dtype, self.push.label))
+            except MemoryBudgetError:
+                if rows == 1:
+                    raise
+            rows //= 2
+
+
+class RowPushes:
+    """The stacks of one call in a session, on which interpreted code pushes."""
+
+    def __init__(self, session: Session, described: Callable[[], Mapping[Node, RowPush]], keeps_axes: bool) -> None:
+        self._session, self._described, self.keeps_axes = session, described, keeps_axes
+        self._lock = threading.Lock()
+        self._blocks: weakref.WeakSet[RowBlock] = weakref.WeakSet()
+        self._growing: weakref.WeakSet[RowBlock] = weakref.WeakSet()
+        # The most blocks that took rows at one time: so many stacks share what one chunk may push.
+        self._most = 1
+
+    @property
+    def manager(self) -> memory.Manager:
+        return self._session.manager(CPU)
+
+    def stack(self, node: Node, dtype: np.dtype, shape: tuple[int, ...]) -> BlockStack:
+        """An empty stack of such rows, for a push."""
+        return BlockStack(dtype, shape, supply=supply(), tails=self.tails(node))
+
+    def tails(self, node: Node) -> RowTails:
+        """Where a stack that a node pushes on gets its blocks: one run of a loop."""
+        return RowTails(self, self._push(node))
+
+    def _push(self, node: Node) -> RowPush:
+        return self._described().get(node) or row_push(node)
+
+    def room(self, row_bytes: int, before: int) -> int:
+        """How many rows the next block of a stack takes, whose last one took `before`."""
+        most = chunk_bytes() // self._most // max(row_bytes, 1)
+        return max(1, min(most, max(FIRST_ROWS, FIRST_BYTES // max(row_bytes, 1), 2 * before)))
+
+    def began(self, block: RowBlock) -> None:
+        """A block takes rows."""
+        with self._lock:
+            self._blocks.add(block)
+            self._growing.add(block)
+            self._most = max(self._most, len(self._growing))
+
+    def settled(self, block: RowBlock) -> None:
+        """A block takes no more rows."""
+        with self._lock:
+            self._growing.discard(block)
+
+    def settle(self) -> bool:
+        """Let all blocks that take rows leave, since room is short; answers whether there were any."""
+        with self._lock:
+            growing = list(self._growing)
+        for block in growing:
+            block.settle()
+        return bool(growing)
+
+    def stays(self, node: Node, shape: tuple[int, ...], other: tuple[int, ...]) -> None:
+        """Rows of a stack turn out to differ in shape: from now on they are counted, and stay."""
+        push, manager = self._push(node), self.manager
+        with manager.lock:
+            manager.notes.fall_back(
+                f"{push.label} in {push.loop}: its rows stay where they are, for they differ in shape: {shape}, {other}"
+            )
+
+    def abandon(self) -> None:
+        """The call has failed: nobody reads what it pushed."""
+        for loop in {block.loop for block in list(self._blocks)}:
+            loop.abandon()
+
+
+_PUSHES: ContextVar[RowPushes | None] = ContextVar("rows in blocks", default=None)
+
+
+def row_pushes() -> RowPushes | None:
+    """Those of the call that runs now; None where rows stay where they are."""
+    return _PUSHES.get()
+
+
+@contextmanager
+def rows_in_blocks(described: Callable[[], Mapping[Node, RowPush]], keeps_axes: bool) -> Iterator[None]:
+    """Around a call in a session: rows go into blocks.
+
+    `described` tells of the call's pushes, where one is asked for. With `keeps_axes` rows come back with the order of
+    axes that they had, so that sums over them have the same bits; loops in machine code take rows in the usual order.
+    """
+    session = current()
+    assert session is not None
+    pushes = RowPushes(session, described, keeps_axes)
+    token, room = _PUSHES.set(pushes), MAKE_ROOM.set(pushes.settle)
+    try:
+        yield
+    except BaseException:
+        pushes.abandon()
+        raise
+    finally:
+        MAKE_ROOM.reset(room)
+        _PUSHES.reset(token)
+
+
+__all__ = ["RowBlock", "RowPushes", "RowTails", "row_pushes", "rows_in_blocks"]

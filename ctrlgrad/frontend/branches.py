@@ -1,0 +1,132 @@
+"""`cond`, and what every choice of a branch shares: Python functions traced into the regions of the `cond` op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad import tree
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import is_weak, result_dtype, type_of, value_in
+from ctrlgrad.frontend.regions import (
+    Traced,
+    at_once,
+    check_callable,
+    check_predicate,
+    same_structure,
+    trace_region,
+    type_name,
+)
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import TensorType, Type, close, join
+from ctrlgrad.source import Source, here
+
+
+def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
+    """`true_fun(*operands)` if `pred` else `false_fun(*operands)`; as `jax.lax.cond`. Only the taken branch runs.
+
+    Args:
+        pred: a bool scalar.
+        true_fun, false_fun: return the same pytree, dtypes and shapes. They may also use outer tensors.
+        operands: pytrees, passed to both.
+
+    Raises:
+        TypeMismatchError: `pred` is no bool scalar, or the branches' results differ.
+
+    >>> import ctrlgrad as cg
+    >>> f = lambda x: cg.cond(x > 0, lambda x: x * x, lambda x: -x, x)
+    >>> float(cg.grad(f)(3.0)), float(cg.grad(f)(-3.0))
+    (6.0, -1.0)
+    """
+    source = here()
+    check_predicate("cond: the predicate", [pred], source)
+    names = ("false_fun", "true_fun")
+    return branch("cond", pred, (false_fun, true_fun), names, operands, source)
+
+
+def branch(
+    operation: str,
+    selector: Any,
+    functions: Sequence[Callable[..., Any]],
+    names: Sequence[str],
+    operands: Sequence[Any],
+    source: Source | None,
+) -> Any:
+    """Record a `cond` node over any number of branches."""
+    if trace.current() is None:
+        return at_once(lambda: _branch(operation, selector, functions, names, operands, source))
+    return _branch(operation, selector, functions, names, operands, source)
+
+
+def _branch(
+    operation: str,
+    selector: Any,
+    functions: Sequence[Callable[..., Any]],
+    names: Sequence[str],
+    operands: Sequence[Any],
+    source: Source | None,
+) -> Any:
+    builder = trace.current()
+    assert builder is not None
+    for name, fn in zip(names, functions, strict=True):
+        check_callable(operation, name, fn, [f"operand {i}" for i in range(len(operands))], source)
+    _, empty = tree.flatten(())
+    regions = [
+        trace_region(name, lambda _, fn=fn: fn(*operands), empty, (), (), result=f"{operation}: the result of {name}")
+        for name, fn in zip(names, functions, strict=True)
+    ]
+    first = regions[0]
+    for name, region in zip(names, regions, strict=True):
+        labels = (f"the result of {names[0]}", f"the result of {name}")
+        same_structure(operation, source, labels, (first.leaves, first.treedef), (region.leaves, region.treedef))
+    dtypes = _join_branches(operation, names, regions, source)
+    closed = close([region.finish(dtypes=dtypes) for region in regions])
+    hints = tree.names(first.treedef, "r")
+    values = builder.emit_all(
+        "cond", [value_in(builder, selector), *closed.captures], regions=closed.regions, source=source, hints=hints
+    )
+    weak = [all(map(is_weak, leaves)) for leaves in zip(*(region.leaves for region in regions), strict=True)]
+    return tree.unflatten(first.treedef, [Tensor(builder, v, w) for v, w in zip(values, weak, strict=True)])
+
+
+def _join_branches(
+    operation: str, names: Sequence[str], regions: Sequence[Traced], source: Source | None
+) -> list[np.dtype | None]:
+    """The dtype of each result; an error that lists, path by path, what each branch returns where they differ."""
+    dtypes: list[np.dtype | None] = []
+    wrong = []
+    for path, *leaves in zip(tree.paths(regions[0].treedef), *(r.leaves for r in regions), strict=True):
+        types = [type_of(x) for x in leaves]
+        dtype = None
+        if all(isinstance(t, TensorType) for t in types):
+            strong = {
+                t.dtype for x, t in zip(leaves, types, strict=True) if not is_weak(x) and isinstance(t, TensorType)
+            }
+            dtype = result_dtype(*leaves)
+            if len(strong) <= 1 and (not strong or dtype in strong):
+                types = [TensorType(dtype, t.shape) for t in types if isinstance(t, TensorType)]
+        dtypes.append(dtype)
+        joined: Type | None = types[0]
+        for t in types[1:]:
+            joined = None if joined is None or not _same_known_dims(joined, t) else join(joined, t)
+        if joined is None:
+            described = ", ".join(f"{name} returns {type_name(x)}" for name, x in zip(names, leaves, strict=True))
+            wrong.append(f"result{path}: {described}")
+    if wrong:
+        raise TypeMismatchError(
+            f"{operation}: the branches' results differ",
+            source=source,
+            expected="the same dtypes and shapes from every branch, path by path",
+            got="\n".join(wrong),
+            hint="cast with .astype, or reshape so that all branches agree",
+        )
+    return dtypes
+
+
+def _same_known_dims(a: Type, b: Type) -> bool:
+    if isinstance(a, TensorType) and isinstance(b, TensorType):
+        return a.rank == b.rank and all(m is None or n is None or m == n for m, n in zip(a.shape, b.shape, strict=True))
+    return True

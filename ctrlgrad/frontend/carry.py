@@ -1,0 +1,126 @@
+"""The carry of a loop while its body is traced, and what is learned of it from the body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ctrlgrad import tree
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.frontend.apply import cast, is_weak, result_dtype, type_of
+from ctrlgrad.frontend.regions import Traced, check_leaves, same_structure, type_name
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tensor_array import TensorArray
+from ctrlgrad.ir import Builder, StackType, TensorType, Type
+from ctrlgrad.source import Source
+
+
+@dataclass
+class Carry:
+    """The carry of a loop while its body is traced: initial leaves, and the types they have settled on.
+
+    Two things may be learned from the body, after which it is traced once more: the dtype of a leaf that
+    was given as a Python number, and the element of a `TensorArray` that was made without one.
+    """
+
+    operation: str
+    init: Any
+    source: Source | None
+    leaves: list[Any]
+    treedef: tree.TreeDef
+    dtypes: list[Any]
+
+    @staticmethod
+    def of(operation: str, init: Any, source: Source | None) -> Carry:
+        leaves, treedef = tree.flatten(init)
+        check_leaves(f"{operation}: the initial carry", leaves)
+        dtypes = [None if isinstance(type_of(x), StackType) else type_of(x).dtype for x in leaves]  # type: ignore[union-attr]
+        return Carry(operation, init, source, leaves, treedef, dtypes)
+
+    @property
+    def types(self) -> list[Type]:
+        return [
+            t if isinstance(t, StackType) else TensorType(d, t.shape)
+            for t, d in zip(map(type_of, self.leaves), self.dtypes, strict=True)
+        ]
+
+    @property
+    def hints(self) -> list[str]:
+        return tree.names(self.treedef, "c")
+
+    @property
+    def weak(self) -> list[bool]:
+        """Which leaves stand for Python numbers whose dtype the body has not settled."""
+        return [
+            is_weak(x) and isinstance(t := type_of(x), TensorType) and t.dtype == d
+            for x, d in zip(self.leaves, self.dtypes, strict=True)
+        ]
+
+    def inputs(self, builder: Builder, hints: Sequence[str]) -> Any:
+        """The pytree of tensors that stands for the carry in a region: an input per leaf."""
+        tensors = [
+            Tensor(builder, builder.input(t, h), weak) for t, h, weak in zip(self.types, hints, self.weak, strict=True)
+        ]
+        return tree.unflatten(self.treedef, tensors)
+
+    def rest_weak(self, results: Sequence[Tensor], following: Sequence[Any]) -> list[Tensor]:
+        """The loop's results; one stays a Python number where the carry starts as one and is followed by one."""
+        return [
+            Tensor(x.builder, x.value, weak and is_weak(y))
+            for x, weak, y in zip(results, self.weak, following, strict=True)
+        ]
+
+    def values(self) -> list[Any]:
+        """The initial leaves in the settled dtypes."""
+        return [x if d is None else cast(x, d) for x, d in zip(self.leaves, self.dtypes, strict=True)]
+
+    def settle(self, body: Traced) -> Carry | None:
+        """A carry to trace the body with again, or None when the result fits; an error when it cannot."""
+        learned = _learn_elements(self.init, tree.unflatten(body.treedef, body.leaves))
+        if learned is not None:
+            return Carry.of(self.operation, learned, self.source)
+        labels = ("the carry", "the body's result")
+        same_structure(self.operation, self.source, labels, (self.leaves, self.treedef), (body.leaves, body.treedef))
+        dtypes = list(self.dtypes)
+        wrong = []
+        for position, (x, y, path) in enumerate(zip(self.leaves, body.leaves, tree.paths(self.treedef), strict=True)):
+            declared, given = self.types[position], type_of(y)
+            if isinstance(declared, TensorType) and isinstance(given, TensorType) and declared.dtype != given.dtype:
+                if is_weak(x) and result_dtype(x, y) == given.dtype:
+                    dtypes[position] = given.dtype
+                    continue
+                if is_weak(y) and result_dtype(x, y) == declared.dtype:
+                    given = TensorType(declared.dtype, given.shape)
+            if not declared.accepts(given):
+                wrong.append(f"carry{path}: starts as {declared}, the body returns {type_name(y)}")
+        if wrong:
+            raise TypeMismatchError(
+                f"{self.operation}: the body's result differs from the carry",
+                source=self.source,
+                expected="the carry's dtypes and shapes, path by path",
+                got="\n".join(wrong),
+                hint="cast with .astype, or give the initial value the dtype and shape that the body returns;\n"
+                "where a size changes from iteration to iteration, start from ctrlgrad.unknown_dims(x, axis)",
+            )
+        if dtypes == self.dtypes:
+            return None
+        return Carry(self.operation, self.init, self.source, self.leaves, self.treedef, dtypes)
+
+
+def _learn_elements(init: Any, result: Any) -> Any:
+    """`init` with every open TensorArray given the element it has in `result`; None if none is learned."""
+
+    def is_array(x: Any) -> bool:
+        return isinstance(x, TensorArray)
+
+    before, treedef = tree.flatten(init, is_leaf=is_array)
+    after, result_treedef = tree.flatten(result, is_leaf=is_array)
+    if treedef != result_treedef:
+        return None
+    learned = False
+    for position, (x, y) in enumerate(zip(before, after, strict=True)):
+        if is_array(x) and is_array(y) and x.element is None and y.element is not None:
+            before[position] = x.with_element(y.element)
+            learned = True
+    return tree.unflatten(treedef, before) if learned else None

@@ -1,0 +1,30 @@
+"""Effects: what a node does besides computing its results, itself or inside its regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ctrlgrad.ir.graph import Graph, Node
+from ctrlgrad.ir.op import Op, Trait
+from ctrlgrad.ir.walk import walk
+
+
+def has_effect(op: Op, regions: Iterable[Graph]) -> bool:
+    """Whether something besides computing happens where an op is applied, with these regions."""
+    return Trait.EFFECT in op.traits or any(
+        Trait.EFFECT in node.op.traits for region in regions for node in walk(region)
+    )
+
+
+def nodes_with_effects(graph: Graph) -> set[Node]:
+    """All nodes of a graph and of its regions where that is so; each is looked at once."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        inside = [nodes_with_effects(region) for region in node.regions]
+        if Trait.EFFECT in node.op.traits or any(inside):
+            found.add(node)
+        found.update(*inside)
+    return found
+
+
+__all__ = ["has_effect", "nodes_with_effects"]

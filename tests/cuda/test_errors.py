@@ -1,0 +1,40 @@
+"""A distributed loop fails on the device as the loop that the user wrote does: the same error and iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from passes.test_errors import CASES, graph_of, normal
+from stand_in import StandIn, StandInArray
+
+from ctrlgrad.engines import optimised_graph, run_on
+from ctrlgrad.engines.cuda import cupy_library
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.ir import walk
+
+
+@pytest.mark.parametrize("kinds", ["", "f", "if"], ids=["on the host", "floats", "on the device"])
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize(("function", "kind"), CASES, ids=lambda x: getattr(x, "__name__", None))
+def test_the_error_of_the_plain_loop(
+    function: Callable[..., Any], kind: type[ExecutionError], order: int, kinds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)
+    monkeypatch.setattr("ctrlgrad.passes.heavy.WORTH_INSIDE", 1)
+    library = StandIn()
+    monkeypatch.setattr(cupy_library, "cupy_library", lambda number=0: library)
+    arguments = (normal(0, 7, 2, 4), normal(1, 4, 3), np.int64(9))
+    graph = graph_of(function, order, arguments)
+    assert any("chunks_of" in node.attrs for node in walk(optimised_graph(graph)))
+    with pytest.raises(kind) as plain:
+        run_on("reference", graph, arguments)
+    given = [StandInArray(np.array(x)) if x.dtype.kind in kinds else x for x in arguments]
+    with pytest.raises(kind) as found:
+        run_on("cuda", graph, given)
+    assert str(found.value) == str(plain.value)
+    assert type(found.value) is type(plain.value)
+    assert found.value.source == plain.value.source
+    assert found.value.__cause__ is not None

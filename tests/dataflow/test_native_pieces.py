@@ -1,0 +1,87 @@
+"""Clusters in machine code, where a setting asks for them: the reference engine's values, within rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from agreement import assert_same, at_random, leaves_of, run
+from programs import PROGRAMS, Program
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad import dataflow, memory
+from ctrlgrad.engines import run_on
+from ctrlgrad.engines.native import pieces
+from ctrlgrad.engines.native.piece_run import Plan
+from ctrlgrad.errors import UserInputError
+
+SIZE = 64
+
+
+def layers(x: Any, w: Any) -> Any:
+    """Two layers, each on a device; large enough for machine code."""
+
+    def body(carry: Any) -> Any:
+        i, low, high = carry
+        with cg.device("cpu:0"):
+            low = cnp.tanh(low @ w + x) * (1 - 0.25 * low * low) + 0.5 * x
+        with cg.device("cpu:1"):
+            high = cnp.tanh(high @ w + low) * (1 - 0.25 * high * high) + 0.5 * low
+        return i + 1, low, high
+
+    return cg.while_loop(lambda c: c[0] < 5, body, (0, x, x))[2].sum()
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The parts that run in machine code, one entry per call."""
+    found: list[Plan] = []
+    original = Plan.run
+    monkeypatch.setattr(Plan, "run", lambda plan, operands: (found.append(plan), original(plan, operands))[1])
+    return found
+
+
+@pytest.mark.parametrize("window", [1, 32])
+def test_two_layers_on_two_devices(runs: list[Plan], window: int) -> None:
+    rng = np.random.default_rng(0)
+    arguments = [rng.normal(size=(SIZE, SIZE)), 0.1 * rng.normal(size=(SIZE, SIZE))]
+    graph = cg.function(cg.value_and_grad(layers, argnums=(0, 1))).graph(*arguments)
+    expected = run_on("reference", graph, arguments)
+    for _ in range(2):
+        found, _ = run(graph, arguments, pieces="native", parallel_iterations=window)
+        assert_same(found, expected, 1e-11)
+    assert len(runs) >= 2 * 2 * 2 * 5, "both layers, forward and backward, in every iteration of both calls"
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+def test_corpus(program: Program) -> None:
+    graph, leaves = program.graph(1), leaves_of(program)
+    place = at_random(2, PROGRAMS.index(program))
+    found, _ = run(graph, leaves, pieces="native", place=place, order=1)
+    assert_same(found, run_on("reference", graph, leaves), 1e-9)
+
+
+def test_plans_differ_by_what_runs_their_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    original = pieces.compile_piece
+    monkeypatch.setattr(
+        pieces, "compile_piece", lambda *given, **named: (asked.append(True), original(*given, **named))[1]
+    )
+    graph = cg.function(lambda x: x * x + 1.0).graph(np.ones(5))
+    run(graph, [np.ones(5)])
+    assert not asked
+    run(graph, [np.ones(5)], pieces="native")
+    assert asked
+
+
+def test_they_are_refused_in_a_session() -> None:
+    f = cg.function(layers, engine="dataflow")
+    x = np.ones((SIZE, SIZE))
+    refused = pytest.raises(UserInputError, match="not counted")
+    with dataflow.settings(pieces="native"), memory.budget(device="64 MiB"), refused:
+        f(x, x)

@@ -1,0 +1,153 @@
+"""What may be chosen, and what is refused: before a run, with what would be right."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from agreement import at_random, run
+
+import ctrlgrad as cg
+from ctrlgrad import dataflow
+from ctrlgrad.dataflow import Recorder, Settings
+from ctrlgrad.dataflow.blas_threads import single_threaded_products
+from ctrlgrad.dataflow.engine import placed, prepare
+from ctrlgrad.engines import run_on
+from ctrlgrad.errors import UserInputError
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("parallel_iterations", 0, "an int of 1 or more, or None"),
+        ("parallel_iterations", True, "an int of 1 or more, or None"),
+        ("parallel_iterations", 2.0, "an int of 1 or more, or None"),
+        ("clusters", "small", "None or 'whole' or 'flowing' or 'none'"),
+        ("loops", None, "'lowered' or 'whole'"),
+        ("place", "cpu:1", "a function that takes a FlatNode and returns a device's name or None, or None"),
+        ("order", "random", "an int, or None"),
+        ("order", 1.5, "an int, or None"),
+        ("latency", -1.0, "seconds, 0 or more"),
+        ("latency", math.nan, "seconds, 0 or more"),
+        ("latency", "1 ms", "seconds, 0 or more"),
+        ("delay", 0.1, "a function that takes a random.Random and returns seconds, or None"),
+        ("recorder", Recorder, "a ctrlgrad.dataflow.Recorder, or None"),
+    ],
+)
+def test_what_cannot_be_kept_to_is_refused(name: str, value: Any, expected: str) -> None:
+    with (
+        pytest.raises(UserInputError, match=f"the setting {name} is not usable") as caught,
+        dataflow.settings(**{name: value}),
+    ):
+        pass
+    assert (caught.value.expected, caught.value.got) == (expected, repr(value))
+    assert caught.value.source.file == __file__
+    with pytest.raises(UserInputError, match=f"the setting {name} is not usable"):
+        Settings(**{name: value})
+
+
+def test_a_setting_that_there_is_not() -> None:
+    with pytest.raises(UserInputError, match="has no setting 'window'") as caught, dataflow.settings(window=3):
+        pass
+    assert "parallel_iterations" in str(caught.value.expected)
+
+
+@pytest.mark.parametrize("seconds", [-0.5, math.nan, None, "1 ms"])
+def test_a_delay_that_is_no_time(seconds: Any) -> None:
+    def f(x: Any) -> Any:
+        with cg.device("cpu:1"):
+            y = np.sin(x)
+        return y + 1.0
+
+    with pytest.raises(UserInputError, match="the setting delay is not usable") as caught:
+        run(cg.function(f).graph(1.0), [np.float64(1.0)], delay=lambda draw: seconds)
+    assert repr(seconds) in str(caught.value.got)
+
+
+def test_a_place_that_is_no_device() -> None:
+    def f(x: Any) -> Any:
+        return x + 1.0
+
+    with (
+        dataflow.settings(place=lambda node: "gpu:0"),
+        pytest.raises(UserInputError, match="there is no device 'gpu:0'") as caught,
+    ):
+        cg.function(f, engine="dataflow")(1.0)
+    assert caught.value.source.file == __file__
+
+
+# Loops that stay whole.
+
+
+def two_loops(x: Any, n: Any) -> Any:
+    y = cg.fori_loop(0, n, lambda i, y: np.sin(y) + i, x)
+    return cg.fori_loop(0, n, lambda i, z: np.cos(z) * y, x)
+
+
+def by_op(*names: str) -> Any:
+    """A placement: these ops on cpu:1, others on cpu:0."""
+    return lambda node: "cpu:1" if node.op in names else "cpu:0"
+
+
+def frames(graph: Any, **changes: Any) -> tuple[set[str], int]:
+    """The devices of the flat graph, and how many loops of it were lowered."""
+    flat = placed(graph, Settings(loops="whole", **changes))
+    return {str(n.device) for n in flat.nodes}, sum(n.op == "LoopCond" for n in flat.nodes)
+
+
+def test_loops_stay_whole_where_the_setting_puts_them() -> None:
+    arguments = [np.float64(0.5), np.int64(6)]
+    graph = cg.function(two_loops).graph(*arguments)
+    assert frames(graph) == ({"cpu:0"}, 0)
+    assert frames(graph, place=lambda node: "cpu:3") == ({"cpu:3"}, 0)
+    # An op of the first loop goes elsewhere: that loop is lowered, the other one stays.
+    elsewhere = by_op("sin")
+    assert frames(graph, place=elsewhere) == ({"cpu:0", "cpu:1"}, 1)
+    for place in (None, elsewhere, by_op("cos", "multiply"), at_random(2, 3)):
+        found, _ = run(graph, arguments, loops="whole", place=place)
+        np.testing.assert_allclose(found[0], run_on("reference", graph, arguments)[0], rtol=1e-12)
+
+
+def test_a_loop_with_a_branch_stays_whole_with_what_is_in_it() -> None:
+    def f(x: Any) -> Any:
+        with cg.device("cpu:2"):
+            return cg.fori_loop(0, 5, lambda i, y: cg.cond(y > 2.0, lambda: y * 0.5, lambda: y + 1.0), x)
+
+    devices, lowered = frames(cg.function(f).graph(1.0))
+    assert lowered == 0 and "cpu:2" in devices
+
+
+# Plans.
+
+
+def test_plans_are_kept_by_what_they_depend_on() -> None:
+    graph = cg.function(two_loops).graph(0.5, 3)
+
+    def place(node: Any) -> str:
+        return "cpu:1"
+
+    first = prepare(graph, Settings(place=place))
+    assert prepare(graph, Settings(place=place, order=3, latency=0.1)) is first
+    assert prepare(graph, Settings(place=place), True) is not first
+    assert prepare(graph, Settings(place=lambda node: "cpu:1")) is not first
+    assert prepare(graph, Settings(place=place, loops="whole")) is not first
+
+
+# Products of one thread.
+
+
+def test_a_label_that_would_be_untrue_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    missing = "threadpoolctl"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == missing else find(name, *rest))
+    with pytest.raises(UserInputError, match="cannot be made single-threaded") as caught:
+        single_threaded_products()
+    assert "pip install 'ctrlgrad[dataflow]'" in str(caught.value.hint)
+    # A run on several devices goes on.
+    graph = cg.function(two_loops).graph(0.5, 3)
+    arguments = [np.float64(0.5), np.int64(3)]
+    found, _ = run(graph, arguments, place=at_random(2, 1))
+    np.testing.assert_allclose(found[0], run_on("reference", graph, arguments)[0], rtol=1e-12)

@@ -1,0 +1,391 @@
+"""Rows that interpreted code pushes in a session: same bits, in blocks that leave and come back, and nothing left."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Any
+
+import numpy as np
+import pytest
+from memory_cases.sessions import assert_no_chunks, assert_same_bits, checked_session
+from programs import BY_NAME, PROGRAMS, Program
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad import engines, memory, tree
+from ctrlgrad.engines import run_on
+from ctrlgrad.engines.pushes import RowPush
+from ctrlgrad.engines.row_blocks import RowPushes, RowTails, row_pushes, rows_in_blocks
+from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
+from ctrlgrad.ir import walk
+from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.stacks.storage import Resident
+
+DOUBLE = np.dtype(np.float64)
+
+
+def pushes(graph: Any) -> bool:
+    return any(node.op.name == "stack_push" for node in walk(graph))
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
+    """Down to a budget that does not do: until then every bit is that of the run without one."""
+    graph, leaves = program.graph(order), [np.asarray(x) for x in tree.leaves(program.args)]
+    if not pushes(graph):
+        return
+    expected = run_on("reference", graph, leaves)
+    with checked_session() as session:
+        assert_same_bits(run_on("reference", graph, leaves), expected)
+        limit = session.manager().stats.peak_bytes["device"]
+    while limit := limit // 3:
+        try:
+            with checked_session(limit):
+                assert_same_bits(run_on("reference", graph, leaves), expected)
+        except MemoryBudgetError as error:
+            assert "device" in str(error) and "limit" in str(error)
+            return
+
+
+def chain(x: Any, steps: Any, **options: Any) -> Any:
+    """A loop of scalars whose every value is saved."""
+    return cg.while_loop(lambda c: c[0] < steps, lambda c: (c[0] + 1, np.sin(c[1]) * x), (0, x), **options)[1]
+
+
+SLOPE = cg.function(cg.grad(chain), engine="reference")
+LONG, SHORT = 20000, 400
+
+
+def test_a_long_loop_of_scalars_leaves_and_comes_back() -> None:
+    expected = SLOPE(0.7, LONG)
+    with checked_session(16 << 10) as session:
+        assert SLOPE(0.7, LONG) == expected
+        stats = session.manager().stats
+    assert stats.copies_out > 30 and stats.bytes_out > 8 * LONG * 3 // 4
+    # What leaves comes back once, and what is still there at the turn does not.
+    assert stats.evictions == stats.copies_in
+    # A copy is of a block of many rows.
+    assert stats.copies_out < LONG // 100
+
+
+class Clockwork:
+    """A simulated device whose clock goes on by a second with each row that is pushed or popped."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows_per_second: float) -> None:
+        self.device = SimulatedDevice(
+            {"device": 1 << 20, "host": 1 << 20},
+            bandwidth_out=8 * rows_per_second,
+            bandwidth_in=8 * rows_per_second,
+            blocking=True,
+        )
+        push, pop = BlockStack.push, BlockStack.pop
+
+        def timed_push(stack: BlockStack, row: Any) -> None:
+            self.device.advance(1.0)
+            push(stack, row)
+
+        def timed_pop(stack: BlockStack) -> Any:
+            self.device.advance(1.0)
+            return pop(stack)
+
+        monkeypatch.setattr(BlockStack, "push", timed_push)
+        monkeypatch.setattr(BlockStack, "pop", timed_pop)
+
+
+def test_copies_run_beside_the_pushes_and_pops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link of two rows per second hides all copies of a loop that pushes one; the oldest leave first."""
+    expected = SLOPE(0.7, SHORT)
+    clockwork = Clockwork(monkeypatch, rows_per_second=2.0)
+    with checked_session(1024, {"cpu": clockwork.device}) as session:
+        assert SLOPE(0.7, SHORT) == expected
+        stats, recording = session.manager().stats, session.recording
+    assert recording is not None
+    out = [c.block for c in recording.copied if c.target == "host"]
+    back = [c.block for c in recording.copied if c.source == "host"]
+    assert out == sorted(out) and back == sorted(back, reverse=True) and len(back) > 8
+    assert stats.stalls == 0
+
+
+def test_a_link_that_is_too_slow_makes_it_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the count of waits above means something."""
+    clockwork = Clockwork(monkeypatch, rows_per_second=0.25)
+    with checked_session(1024, {"cpu": clockwork.device}) as session:
+        SLOPE(0.7, SHORT)
+        assert session.manager().stats.stalls > 8
+
+
+def test_the_profile_names_the_loop_and_the_line() -> None:
+    def named(x: Any) -> Any:
+        body = lambda c: (c[0] + 1, np.sin(c[1]) * x)
+        return cg.while_loop(lambda c: c[0] < 300, body, (0, x), name="pendulum")[1]
+
+    with memory.profile() as recording, memory.budget(device=1024):
+        cg.function(cg.grad(named), engine="reference")(0.7)
+    summary = recording.summary()
+    (value,) = summary.values
+    assert value.loop.startswith("pendulum at ") and "test_interpreted_rows.py" in value.label
+    assert value.nbytes == 300 * 8 and value.out_bytes >= 1200 and value.in_bytes
+    assert summary.forward_seconds > 0 and summary.backward_seconds > 0
+    assert any(computed.label.startswith("pendulum") for computed in recording.computed)
+
+
+def test_what_is_not_to_leave_stays() -> None:
+    def stays(x: Any) -> Any:
+        return chain(x, SHORT, swap_memory=False)
+
+    slope = cg.function(cg.grad(stays), engine="reference")
+    expected = slope(0.7)
+    with checked_session(16 << 10) as session:
+        assert slope(0.7) == expected
+        assert not session.manager().stats.copies_out
+    with pytest.raises(MemoryBudgetError, match="no more can be freed") as caught, memory.budget(device=1024):
+        slope(0.7)
+    assert "limit 1.0 KiB" in str(caught.value)
+
+
+def test_swap_memory_opens_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    swapped = cg.function(cg.grad(lambda x: chain(x, SHORT, swap_memory=True)), engine="reference")
+    opened: list[Any] = []
+    budget = memory.budget
+    monkeypatch.setattr(memory, "budget", lambda: opened.append(1) or budget())
+    assert swapped(0.7) == SLOPE(0.7, SHORT)
+    assert opened == [1]
+
+
+def test_checkpoint_is_refused() -> None:
+    again = cg.function(cg.grad(lambda x: chain(x, SHORT, checkpoint=True)), engine="reference")
+    with pytest.raises(UserInputError, match="only loops in machine code are run again") as caught:
+        again(0.7)
+    assert caught.value.source.file == __file__ and "swap_memory=True" in str(caught.value)
+
+
+def test_an_installation_without_numba_keeps_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "has_native", lambda: False)
+    slope = cg.function(cg.grad(chain), engine="auto")
+    with checked_session(1024) as session:
+        assert slope(0.7, SHORT) == SLOPE(0.7, SHORT)
+        assert session.manager().stats.copies_out
+
+
+def test_a_loop_without_native_form_pushes_into_blocks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the native engine that it runs interpreted, between loops in machine code."""
+    pytest.importorskip("numba")
+
+    def growing(x: Any) -> Any:
+        body = lambda c: (c[0] + 1, np.sin(c[1]) * cnp.sum(x[: c[0] % 7 + 1]))
+        inner = cg.while_loop(lambda c: c[0] < 300, body, (0, 1.0), name="interpreted")[1]
+        return chain(inner, 200, name="compiled")
+
+    slope, x = cg.function(cg.grad(growing), engine="native"), np.linspace(0.01, 0.05, 8)
+    expected = slope(x)
+    made: set[str] = set()
+    began = RowPushes.began
+    monkeypatch.setattr(RowPushes, "began", lambda self, block: made.add(block.loop.label) or began(self, block))
+    with checked_session(2048) as session:
+        np.testing.assert_allclose(slope(x), expected, rtol=1e-12)
+        assert session.recording is not None
+        pushed = {note.loop.split(" ")[0] for note in session.recording.blocks}
+        copied = {copied.label for copied in session.recording.copied}
+    assert pushed == {"interpreted", "compiled"} and len(copied) > 1
+    assert {label.split(" ")[0] for label in made} == {"interpreted"}
+
+
+def test_an_error_in_the_loop_leaves_nothing_behind() -> None:
+    """Even while the caller holds the error, with all frames that it came through."""
+
+    def beyond(x: Any) -> Any:
+        return cg.while_loop(lambda c: c[0] < 500, lambda c: (c[0] + 1, np.tanh(c[1]) * x[c[0]]), (0, x[0]))[1]
+
+    step = cg.function(cg.grad(beyond), engine="reference")
+    with checked_session(1024) as session:
+        for _ in range(2):
+            with pytest.raises(IndexOutOfRangeError, match="400") as caught:
+                step(np.linspace(0.5, 1.0, 400))
+            assert caught.value.__traceback__ is not None
+            assert_no_chunks(session.manager())
+        assert np.isfinite(step(np.linspace(0.5, 1.0, 500))).all()
+
+
+def test_rows_of_several_shapes_stay_and_the_profile_says_so() -> None:
+    def growing(x: Any) -> Any:
+        body = lambda c: (c[0] + 1, cnp.concat([c[1], c[1][:1] * x]), c[2] + cnp.sum(np.sin(c[1]) ** 2))
+        return cg.while_loop(lambda c: c[0] < 20, body, (0, cg.unknown_dims(x * np.ones(1), 0), 0.0))[2]
+
+    graph = cg.function(cg.grad(growing)).graph(0.5)
+    expected = run_on("reference", graph, [np.asarray(0.5)])
+    with checked_session() as session:
+        assert_same_bits(run_on("reference", graph, [np.asarray(0.5)]), expected)
+        recording = session.recording
+    assert recording is not None
+    assert any("differ in shape: (1,), (2,)" in found.text for found in recording.fell_back)
+    with pytest.raises(MemoryBudgetError, match="a row that stays where it is"), memory.budget(device=256):
+        run_on("reference", graph, [np.asarray(0.5)])
+
+
+def test_rows_keep_their_order_of_axes() -> None:
+    """Else sums over them would differ in the last bit; found by a gradient of attention."""
+    program = BY_NAME["attention_over_a_growing_memory"]
+    graph, leaves = program.graph(2), [np.asarray(x) for x in tree.leaves(program.args)]
+    with checked_session(4096):
+        assert_same_bits(run_on("reference", graph, leaves), run_on("reference", program.graph(2), leaves))
+    with rows(1 << 12, keeps_axes=True) as source:
+        for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+            stack = new_stack(source, (2, 3, 4))
+            pushed = [np.arange(24.0).reshape(np.array([2, 3, 4])[list(order)]) + i for i in range(40)]
+            pushed = [row.transpose(np.argsort(order)) for row in pushed]
+            for row in pushed:
+                stack.push(row)
+            for row in reversed(pushed):
+                popped = stack.pop()
+                np.testing.assert_array_equal(popped, row)
+                assert popped.strides == row.strides
+
+
+def test_a_history_that_is_pushed_on_and_read() -> None:
+    """Each read ends the block on top; blocks stay as few bytes as rows."""
+
+    def history(x: Any) -> Any:
+        def body(c: Any) -> Any:
+            i, rows, total = c
+            rows = rows.push(x * i)
+            return i + 1, rows, total + rows.read(i // 2) * 0.1
+
+        return cg.while_loop(lambda c: c[0] < 200, body, (0, cg.TensorArray(np.float64), 0.0))[2]
+
+    for function in (history, cg.grad(history)):
+        traced = cg.function(function, engine="reference")
+        expected = traced(0.7)
+        with checked_session(1500):
+            assert traced(0.7) == expected
+
+
+def test_threads_share_a_budget() -> None:
+    expected = SLOPE(0.7, 2000)
+    found: list[Any] = []
+    with checked_session(4096) as session:
+        contexts = [copy_context() for _ in range(4)]
+        work = lambda context: context.run(lambda: found.append(SLOPE(0.7, 2000)))
+        threads = [threading.Thread(target=work, args=(context,)) for context in contexts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert session.manager().stats.copies_out
+    assert found == [expected] * 4
+
+
+# Stacks by themselves.
+
+
+@contextmanager
+def rows(limit: int | None = None, keeps_axes: bool = False) -> Iterator[RowPushes]:
+    """Inside a call in a session."""
+    with checked_session(limit), rows_in_blocks(dict, keeps_axes):
+        source = row_pushes()
+        assert source is not None
+        yield source
+
+
+def new_stack(source: RowPushes, shape: tuple[int, ...]) -> BlockStack:
+    return BlockStack(DOUBLE, shape, tails=RowTails(source, RowPush("a loop", "a row", None)))
+
+
+@pytest.mark.parametrize("limit", [None, 4096, 1000, 400])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stack_is_a_list(seed: int, limit: int | None) -> None:
+    """Pushes, pops, copies and reads in any order: what holds for lists holds for stacks."""
+    draw = random.Random(seed)
+    with rows(limit) as source:
+        models: list[list[Any]] = [[], []]
+        stacks = [new_stack(source, (2,)), new_stack(source, (2,))]
+        for number in range(1500):
+            which = draw.randrange(len(stacks))
+            model, stack = models[which], stacks[which]
+            what = draw.choices(("push", "pop", "many", "copy", "read", "all", "die"), (30, 25, 3, 2, 3, 1, 1))[0]
+            if what == "push":
+                model.append(np.array([number, -number], float))
+                stack.push(model[-1])
+            elif what == "pop" and model:
+                np.testing.assert_array_equal(stack.pop(), model.pop())
+            elif what == "many":
+                for _ in range(min(draw.randrange(40), len(model))):
+                    np.testing.assert_array_equal(stack.pop(), model.pop())
+            elif what == "copy" and len(stacks) < 5:
+                stacks.append(stack.copy())
+                models.append(list(model))
+            elif what == "read" and model:
+                index = draw.randrange(len(model))
+                np.testing.assert_array_equal(stack.row(index), model[index])
+            elif what == "all":
+                np.testing.assert_array_equal(stack.tensor(), np.array(model).reshape(-1, 2))
+            elif what == "die" and len(stacks) > 2:
+                del stacks[which], models[which]
+            assert [len(s) for s in stacks] == [len(m) for m in models]
+            del stack
+        del stacks
+
+
+def test_a_stack_that_dies_frees_its_blocks() -> None:
+    with rows(4096) as source:
+        stack = new_stack(source, (8,))
+        for number in range(200):
+            stack.push(np.full(8, float(number)))
+        assert source.manager.stats.copies_out
+        stack.pop()
+        other = stack.copy()
+        other.pop()
+        del stack, other
+        assert_no_chunks(source.manager)
+
+
+def test_what_is_left_of_a_block_goes_with_the_rows_above() -> None:
+    """Else each turn would leave one row behind that holds a whole block."""
+    with rows() as source:
+        stack, model = new_stack(source, (4,)), []
+        for turn in range(30):
+            for number in range(64):
+                model.append(np.full(4, 100.0 * turn + number))
+                stack.push(model[-1])
+            for _ in range(63):
+                np.testing.assert_array_equal(stack.pop(), model.pop())
+        assert source.manager.accounts[0].used <= 16 * 64 * 8
+        np.testing.assert_array_equal(stack.tensor(), np.array(model))
+        del stack
+
+
+def test_blocks_of_a_manager_are_not_written_to_again() -> None:
+    """There may be copies of them elsewhere, which would not know."""
+    with rows() as source:
+        stack = new_stack(source, ())
+        for number in range(5):
+            stack.push(np.float64(number))
+        whole = stack.whole(3)
+        assert isinstance(whole, Resident) and list(whole.array[:5]) == [0, 1, 2, 3, 4]
+        assert stack.whole(3) is whole
+
+
+def test_two_threads_may_read_and_copy_a_stack_at_once() -> None:
+    with rows(2048) as source:
+        for _ in range(20):
+            stack = new_stack(source, ())
+            for number in range(300):
+                stack.push(np.float64(number))
+            found: list[list[float]] = []
+
+            def read(shared: BlockStack = stack, found: list[list[float]] = found) -> None:
+                mine = shared.copy()
+                found.append([float(mine.pop()) for _ in range(300)] + [float(shared.row(7))])
+
+            threads = [threading.Thread(target=copy_context().run, args=(read,)) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert found == [[*map(float, reversed(range(300))), 7.0]] * 3
+            del stack, read, threads

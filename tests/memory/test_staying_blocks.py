@@ -1,0 +1,47 @@
+"""Blocks that come, stay and go beside those that leave: no byte is fetched twice because of them."""
+
+from __future__ import annotations
+
+import pytest
+from memory_cases.driving import CHUNK, DOUBLE, WIDTH, Driver, chunks
+
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.statistics import Statistics
+
+ROWS = CHUNK // (8 * WIDTH)
+
+
+def run(length: int, room: int, staying: int) -> Statistics:
+    """A loop whose way back has a loop of its own, which pushes so many chunks' bytes and reads them at once."""
+    device = SimulatedDevice({"device": 1 << 30, "host": 1 << 30}, blocking=True)
+    recording = Recording()
+    manager = Manager(device, Budget(device=room * CHUNK), recording)
+    driver = Driver(manager, chunks(length))
+    driver.start(swap=True)
+    driver.forward()
+    inner = manager.loop("inner", swap=False)
+    for _ in range(length):
+        chunk = inner.begin()
+        block = chunk.block((staying * ROWS, WIDTH), DOUBLE, "y")
+        block.array[:] = 1.0
+        chunk.seal(1.0)
+        driver.backward(1)
+        block.free()
+    inner.finish()
+    driver.settle()
+    manager.close()
+    check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+    return manager.stats
+
+
+@pytest.mark.parametrize("room", [5, 6, 9])
+@pytest.mark.parametrize("staying", [1, 2, 3])
+def test_what_was_fetched_ahead_does_not_make_way_for_blocks_that_stay(room: int, staying: int) -> None:
+    """Each such block drove a fetched one out, which was fetched again when it was gone: up to four times the bytes."""
+    stats = run(24, room, staying)
+    assert stats.copies_out > 20
+    assert stats.copies_in <= stats.copies_out

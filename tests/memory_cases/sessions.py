@@ -1,0 +1,47 @@
+"""Sessions that are looked at: what happened in them was sound, and nothing is left at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad import memory
+from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.device import Device
+from ctrlgrad.memory.manager import Manager
+
+
+@contextmanager
+def checked_session(limit: int | None = None, devices: Mapping[str, Device] | None = None) -> Iterator[memory.Session]:
+    """A session on the CPU whose recording the checker accepts, in which no chunk outlives what the caller did."""
+    with memory.profile() as recording, memory.budget(device=limit, devices=devices) as session:
+        yield session
+        managers = list(session.managers.values())
+        for manager in managers:
+            assert_no_chunks(manager)
+            assert limit is None or manager.stats.peak_bytes["device"] <= limit
+        session.close()
+        for manager in managers:
+            assert not any(account.used for account in manager.accounts)
+            check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
+
+
+def assert_no_chunks(manager: Manager) -> None:
+    """No block is held. What died is only queued until somebody asks for bytes."""
+    manager.reserve(0, "a look").release()
+    assert not manager.room.chunks
+
+
+def assert_same_bits(found: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Arrays, or lists of them for stacks."""
+    for a, b in zip(found, expected, strict=True):
+        if isinstance(b, list):
+            assert_same_bits(a, b)
+        elif b is None:
+            assert a is None
+        else:
+            assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
+            np.testing.assert_array_equal(a, b)
