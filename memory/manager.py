@@ -185,7 +185,7 @@ class Manager:
         with self.lock:
             record = ChunkRecord(next(self._chunks), index, loop, loop.way, loop.reason)
             loop.chunks.append(record)
-            self.room.chunks[record.number] = record
+            self.room.chunks.add(record)
             return Chunk(self, record)
 
     def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str) -> Block:
@@ -197,8 +197,8 @@ class Manager:
             stored = Stored(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
             kind = BLOCKS if chunk.loop.may_leave else STAYING
             slot = self.room.take(0, stored.nbytes, kind, label, chunk)
-            self.mover.place(stored, slot)
             chunk.blocks.append(stored)
+            self.mover.place(stored, slot)
             return Block(self, stored, self.device.array(slot.piece, shape, dtype))
 
     def block_again(self, stored: Stored, keep: bool) -> tuple[Slot, Any]:
@@ -236,7 +236,7 @@ class Manager:
             self.keeper.thin(chunk.loop)
             self._leave_early(chunk)
             if not chunk.is_alive:
-                self.room.chunks.pop(chunk.number, None)  # nothing was pushed
+                self.room.chunks.remove(chunk)  # nothing was pushed
 
     def written(self, chunk: ChunkRecord) -> Mark:
         """A mark after the computation that fills a chunk's blocks."""
@@ -252,7 +252,8 @@ class Manager:
         loop = sealed.loop
         if loop.drops_eagerly:
             held = 1 if loop.states.limit is not None else loop.states.distance
-            here = [c for c in loop.chunks if c.is_sealed and not c.is_dropped and c.is_alive]
+            own = (chunk for chunk in self.room.chunks.in_level(0) if chunk.loop is loop)
+            here = [c for c in own if c.is_sealed and not c.is_dropped and c.is_alive]
             for chunk in here[:-held]:
                 if self.room.recoverable(chunk):
                     self.mover.drop(chunk)
@@ -269,7 +270,7 @@ class Manager:
             self._leave_out(chunk)
 
     def _leave_out(self, chunk: ChunkRecord) -> None:
-        self.room.chunks.pop(chunk.number, None)
+        self.room.chunks.remove(chunk)
         chunk.loop.chunks[:] = [other for other in chunk.loop.chunks if other is not chunk]
 
     def finish(self, loop: LoopRecord) -> None:
@@ -290,7 +291,7 @@ class Manager:
                     if stored.holders:
                         stored.holders = 0
                         self.mover.free(stored)
-                self.room.chunks.pop(chunk.number, None)
+                self.room.chunks.remove(chunk)
             self.keeper.let_all_go(loop)
             self.planner.forget(loop)
 
@@ -382,7 +383,7 @@ class Manager:
         if chunk.is_alive or not chunk.is_sealed:
             return
         self.notes.ended(chunk)
-        self.room.chunks.pop(chunk.number, None)
+        self.room.chunks.remove(chunk)
         self.keeper.let_unneeded_go(chunk.loop)
         self._end(chunk.loop)
 
@@ -418,7 +419,7 @@ class Manager:
 
     def _drop_all(self) -> None:
         self._enter()
-        for chunk in list(self.room.chunks.values()):
+        for chunk in self.room.chunks.all():
             self.abandon(chunk.loop)
         self.keeper.close()
         for level in range(len(self.accounts)):

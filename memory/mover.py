@@ -17,6 +17,7 @@ from ctrlgrad.memory.notes import Notes
 from ctrlgrad.memory.order import Mark, Order
 from ctrlgrad.memory.slots import Slot, Slots
 from ctrlgrad.memory.statistics import Statistics
+from ctrlgrad.memory.whereabouts import Whereabouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Mover:
         self.device, self.slots, self.order = device, slots, order
         self._notes, self._note, self._statistics = notes, notes.note, statistics
         self._tier_names = [tier.name for tier in device.tiers]
+        self.chunks = Whereabouts(len(device.tiers))
         # Copies whose speed nobody has looked at yet.
         self.transfers: list[Transfer] = []
 
@@ -83,6 +85,7 @@ class Mover:
         """A block is going to lie in a slot."""
         self._note(Place(stored.number, slot.number))
         stored.slots[slot.level] = slot
+        self.chunks.changed(stored.chunk)
 
     def is_whole(self, stored: Stored, level: int) -> bool:
         """Whether a level has all of a block's bytes, as far as the host can see. A failed copy is forgotten."""
@@ -99,6 +102,7 @@ class Mover:
         failure = slot.written.failure
         self._note(Lose(stored.number, slot.number))
         stored.slots[level] = None
+        self.chunks.changed(stored.chunk)
         stored.failures.append(failure)
         self._statistics.failed_copies += 1
         self._notes.fall_back(f"{stored.label}: a copy failed: {failure}")
@@ -115,6 +119,7 @@ class Mover:
         assert slot is not None
         self._note(Evict(stored.number, level))
         stored.slots[level] = None
+        self.chunks.changed(stored.chunk)
         self.slots.retire(slot)
         self._statistics.evictions += 1
 
@@ -138,6 +143,7 @@ class Mover:
             if slot is not None:
                 stored.slots[level] = None
                 self.slots.retire(slot)
+        self.chunks.changed(stored.chunk)
 
 
 __all__ = ["Mover", "Transfer"]

@@ -35,7 +35,8 @@ class Prefetcher:
             return
         self._spill(sealed.nbytes)
         most = uncopied_bytes(limit, sealed.nbytes)
-        waiting = [c for c in self._room.chunks.values() if c.is_sealed and not c.is_leaving and c.way == "copy"]
+        here = self._room.chunks.in_level(0)
+        waiting = [c for c in here if c.is_sealed and not c.is_leaving and c.way == "copy"]
         bytes_by_chunk = {chunk.number: self._uncopied(chunk) for chunk in waiting}
         total = sum(bytes_by_chunk.values())
         for chunk in waiting:
@@ -117,10 +118,11 @@ class Prefetcher:
         # What all else had at its peak and has no more, it may need again; a block that had to make way for it would be
         # fetched twice.
         free = account.limit - account.used - account.below_peaks(BLOCKS, STATES)
-        older = [chunk for chunk in self._room.chunks.values() if chunk.number <= current.number and chunk.is_sealed]
         # Chunks that are run again on the way need room one after the other.
         spare = 0
-        for chunk in reversed(older):
+        for chunk in self._room.chunks.away(current):
+            if not chunk.is_sealed:
+                continue
             if chunk.is_dropped:
                 again = chunk.nbytes + 2 * chunk.loop.states.largest
                 free -= max(0, again - spare)

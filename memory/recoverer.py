@@ -71,7 +71,7 @@ class Recoverer:
         other = account.used - account.kinds[BLOCKS] + account.below_peaks(BLOCKS, STATES, RUNNING)
         pinned = sum(
             stored.slots[0].nbytes
-            for chunk in manager.room.chunks.values()
+            for chunk in manager.room.chunks.in_level(0)
             for stored in chunk.blocks
             if stored.slots[0] is not None and stored.slots[0].kind == BLOCKS and (stored.pins or not chunk.is_sealed)
         )

@@ -41,8 +41,7 @@ class Room:
         self._notes = notes
         # By level: why the tier itself had no bytes when it was last asked.
         self._refusals: dict[int, TierRefusedError] = {}
-        # Chunks that hold bytes somewhere, by number: the oldest first.
-        self.chunks: dict[int, ChunkRecord] = {}
+        self.chunks = mover.chunks
         # The last resort: an entry state less, and more to compute. Set by what keeps the states.
         self.spare_state: Callable[[], bool] = lambda: False
 
@@ -99,7 +98,7 @@ class Room:
 
     def movable(self, level: int, keep: ChunkRecord | None = None) -> Iterator[Stored]:
         """Blocks that lie in a level and may leave it, the oldest first."""
-        for chunk in self.chunks.values():
+        for chunk in self.chunks.in_level(level):
             if chunk is keep or not chunk.is_sealed:
                 continue
             for stored in chunk.blocks:

@@ -200,7 +200,7 @@ def test_an_error_in_the_loop_leaves_nothing_behind() -> None:
             with pytest.raises(IndexOutOfRangeError, match="4000"):
                 step(x)
             manager = session.manager()
-            assert not any(chunk.is_alive for chunk in manager.room.chunks.values())
+            assert not any(chunk.is_alive for chunk in manager.room.chunks.all())
         assert np.isfinite(step(np.linspace(0.5, 1.0, 5000))).all()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -359,3 +360,34 @@ def test_two_managers_do_not_know_each_other() -> None:
         for driver in drivers:
             driver.backward()
             driver.settle()
+
+
+def test_many_chunks_cost_no_more_each() -> None:
+    """Whoever looked for a block to copy or evict went through all chunks that were ever pushed."""
+    looked: list[int] = []
+
+    class Counting(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            looked.append(1)
+            return super().__iter__()
+
+    def looks(count: int) -> int:
+        device = SimulatedDevice({"device": 1 << 20, "host": 1 << 20}, blocking=True)
+        manager = Manager(device, Budget(device=1000))
+        loop = manager.loop("loop", swap=True)
+        blocks = []
+        looked.clear()
+        for _ in range(count):
+            chunk = loop.begin()
+            manager.room.chunks.all()[-1].blocks = Counting()
+            blocks.append(chunk.block((5,), np.dtype(np.float64), "x"))
+            chunk.seal(seconds=1e-3)
+        loop.finish()
+        for block in reversed(blocks):
+            block.open()
+            block.close()
+            block.free()
+        manager.close()
+        return len(looked)
+
+    assert looks(400) < 3 * looks(200)

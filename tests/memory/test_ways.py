@@ -36,7 +36,7 @@ def test_the_way_and_its_reason(ways: dict[str, Any], tiers: int, limit: int | N
     driver = Driver(manager, chunks(1))
     driver.start(**ways)
     driver.forward()
-    (chunk,) = manager.room.chunks.values()
+    (chunk,) = manager.room.chunks.all()
     assert (chunk.way, chunk.reason) == (way, reason)
     driver.backward()
     manager.close()
