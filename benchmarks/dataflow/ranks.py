@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Seconds between two looks at whether there is a run to take part in.
-LOOK = 1e-3
+# Seconds between two looks at whether there is a run to take part in. The ranks of other entries look too while one is
+# timed: each look takes some of its cores.
+LOOK = 5e-3
 
 
 # Seconds for the ranks to start.
