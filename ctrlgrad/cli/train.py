@@ -54,12 +54,12 @@ def train_and_report(
             settings = _settings(options)
             folder = _folder(out, resume)
             trainer.check_folder(folder, resume)
-            text_corpus = _corpus(text, settings, profile)
+            text_corpus = corpus.load(text, settings.batch)
         ranks.from_first(lambda: b"go on")
         if ranks.rank > 0:
             settings = _settings(options)
             folder = Path()  # of which only rank 0 makes use
-            text_corpus = _corpus(text, settings, profile)
+            text_corpus = corpus.load(text, settings.batch)
         ranks.check_same("options and text", repr((settings, text_corpus.fingerprint)).encode())
         job = trainer.prepare(settings, text_corpus, folder, resume, profile, ranks)
         console.print(_headline(job), highlight=False)
@@ -95,16 +95,6 @@ def _processes(pipeline: bool) -> Iterator[Ranks]:
         yield (Pipelined if pipeline else Together)(joined.world, watch)
     except BaseException as error:  # whatever it is, the other ranks wait for this one
         watch.fail(ending_of(error))
-
-
-def _corpus(text: Path | None, settings: Settings, profile: bool) -> corpus.Corpus:
-    if profile and settings.engine != "native":
-        raise UserInputError(
-            "--profile: only the native engine records where bytes are",
-            expected="--engine native, with numba and scipy installed",
-            got=f"--engine {settings.engine}",
-        )
-    return corpus.load(text, settings.batch)
 
 
 def _verified(job: Job, grads: Any, console: Console, as_json: bool) -> bytes:

@@ -150,7 +150,7 @@ def _pieces_of(device: str, settings: Settings, check_nans: bool) -> PieceOf:
     kernels_of("native")  # says what is missing where it is not installed
     from ctrlgrad.engines.native.pieces import compile_piece  # as above
 
-    return lambda region: compile_piece(region, kernels, worth=0.0) or interpreted(kernels)(region)
+    return lambda region: compile_piece(region, kernels) or interpreted(kernels)(region)
 
 
 def _refuse_native_pieces(settings: Settings) -> None:

@@ -36,14 +36,3 @@ def recording(builder: Builder) -> Iterator[Builder]:
     finally:
         _STATE.builder = outer
         builder.is_open = False
-
-
-@contextmanager
-def paused() -> Iterator[None]:
-    """Compute at once, as outside any trace, until the block ends."""
-    outer = _STATE.builder
-    _STATE.builder = None
-    try:
-        yield
-    finally:
-        _STATE.builder = outer

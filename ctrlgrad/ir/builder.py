@@ -17,7 +17,7 @@ import numpy as np
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.ir.graph import NO_ATTRS, Graph, Node, Value
 from ctrlgrad.ir.op import OPS, Op
-from ctrlgrad.ir.types import TensorType, Type
+from ctrlgrad.ir.types import Type
 from ctrlgrad.source import Source
 
 
@@ -160,7 +160,3 @@ def _replace_operands(node: Node, went: Mapping[Value, Value]) -> Node:
         return node
     operands = tuple(went.get(v, v) for v in node.operands)
     return Node(node.op, operands, node.results, node.attrs, node.regions, node.source)
-
-
-def scalar_type(dtype: Any) -> TensorType:
-    return TensorType(np.dtype(dtype), ())

@@ -49,13 +49,6 @@ class Settings:
                 got=f"--engine {self.engine}",
                 hint="leave out --engine, or --pipeline",
             )
-        if self.memory_budget is not None and self.engine != "native":
-            raise UserInputError(
-                "--memory-budget: the engine keeps every saved value, whatever the budget",
-                expected="--engine native, with numba and scipy installed",
-                got=f"--engine {self.engine}",
-                hint="pip install 'ctrlgrad[native]', or leave out --memory-budget",
-            )
 
     def as_dict(self) -> dict[str, str | int | None]:
         return asdict(self)

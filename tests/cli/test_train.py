@@ -218,8 +218,14 @@ def test_a_budget_and_a_profile(train):
     )
 
 
-def test_a_budget_needs_the_native_engine(train):
-    result = train("reference", "--engine", "reference", "--memory-budget", "1MiB", steps=2)
-    assert result.exit_code == 2 and "--memory-budget" in result.output
+def test_a_budget_holds_for_the_reference_engine(train):
+    plain = train("plain", "--engine", "reference", steps=2)
+    bounded = train("bounded", "--engine", "reference", "--memory-budget", "1MiB", "--profile", steps=2)
+    assert plain.exit_code == bounded.exit_code == 0, bounded.output
+    assert bounded.summary["validation_bits_per_char"] == plain.summary["validation_bits_per_char"]
+    assert "device" in (bounded.out / "memory.txt").read_text()
+
+
+def test_a_budget_that_is_no_size_is_refused(train):
     result = train("wrong", "--memory-budget", "lots", steps=2)
     assert result.exit_code == 2 and "not a size" in result.output

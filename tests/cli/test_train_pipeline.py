@@ -32,8 +32,13 @@ def test_what_cannot_be_split_is_refused(train):
     assert one.exit_code == 2 and "--layers 2 or more" in one.stderr
     native = train("native", "--pipeline", "--layers", 2, "--engine", "native")
     assert native.exit_code == 2 and "no --engine" in native.stderr
-    bounded = train("bounded", "--pipeline", "--layers", 2, "--memory-budget", "1MiB")
-    assert bounded.exit_code == 2 and "--memory-budget" in bounded.stderr
+
+
+def test_a_pipelined_run_within_a_budget(train):
+    plain = train("plain", "--pipeline", "--layers", 2, steps=2)
+    bounded = train("bounded", "--pipeline", "--layers", 2, "--memory-budget", "1MiB", steps=2)
+    assert plain.exit_code == bounded.exit_code == 0, bounded.stderr
+    assert bounded.summary["validation_bits_per_char"] == plain.summary["validation_bits_per_char"]
 
 
 def test_a_checkpoint_from_before_there_were_pipelines_resumes(train):

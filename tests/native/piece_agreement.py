@@ -24,7 +24,7 @@ def graph_of(fn: Callable[..., Any], *args: Any) -> Graph:
 
 def piece_of(graph: Graph) -> Piece:
     """A piece whose parts are compiled when they first run."""
-    piece = compile_piece(graph, worth=0.0)
+    piece = compile_piece(graph)
     assert piece is not None
     return piece
 

@@ -240,10 +240,10 @@ def test_plans_are_let_go(monkeypatch: pytest.MonkeyPatch, part_plans: list[Plan
 # When it is compiled, and when not.
 
 
-def parts_in(graph: Graph, worth: float = 0.0) -> list[Part]:
+def parts_in(graph: Graph) -> list[Part]:
     split = parted(graph)
     assert split is not None
-    return [Part(node, worth) for node in split.nodes if node.op is PART]
+    return [Part(node) for node in split.nodes if node.op is PART]
 
 
 def test_nothing_is_gained_by_little() -> None:
@@ -263,16 +263,11 @@ def test_something_is_gained_by_much() -> None:
     assert compile_piece(graph_of(lambda t, x: t + x.T @ x, big, big)) is not None
 
 
-def test_a_part_is_compiled_when_it_has_run_long_enough(part_plans: list[Plan], compilations: list[str]) -> None:
-    (part,) = parts_in(graph_of(lambda x: (x + 1) * x, X), worth=0.5)
-    part([X], Run())
-    assert not part_plans and part.spent > 0
-    part.spent = 0.1  # long enough to ask whether it is on disk
-    part([X], Run())
-    assert part_plans and not compilations and not part.plans
-    part.spent = 0.6
-    assert_same([part([X], Run())], [(X + 1) * X])
-    assert len(part.plans) == len(compilations) == 1
+def test_a_part_is_compiled_at_its_first_call(part_plans: list[Plan], compilations: list[str]) -> None:
+    (part,) = parts_in(graph_of(lambda x: (x + 1) * x, X))
+    for _ in range(2):
+        assert_same([part([X], Run())], [(X + 1) * X])
+        assert len(part.plans) == len(part_plans) == len(compilations) == 1
 
 
 def test_arrays_that_lie_otherwise_need_no_other_function(part_plans: list[Plan], compilations: list[str]) -> None:

@@ -53,7 +53,7 @@ def everywhere(graph: Graph) -> Graph:
 
 
 def run_everywhere(graph: Graph, leaves: Sequence[Any]) -> list[Any]:
-    return interpret(everywhere(graph), leaves, Run(), with_parts(REFERENCE, 0.0))
+    return interpret(everywhere(graph), leaves, Run(), with_parts(REFERENCE))
 
 
 def leaves_of(program: Program) -> list[np.ndarray]:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 import sys
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.auto import LOOK
 from ctrlgrad.engines.native.checked import CheckedFunction, is_checked
 from ctrlgrad.engines.native.checked_memory import Buffer
 from ctrlgrad.engines.native.compiler import blas_address, compiled, is_cached
@@ -46,38 +43,32 @@ _LOG = logging.getLogger("ctrlgrad")
 
 
 class Part:
-    """The kernel of a `PART` node, compiled once its reference kernels have taken `worth` seconds."""
+    """The kernel of a `PART` node, compiled at the first call."""
 
-    def __init__(self, node: Node, worth: float) -> None:
+    def __init__(self, node: Node) -> None:
         self.node = node
         (self.graph,) = node.regions
         self.reference = compile_graph(self.graph, REFERENCE)
-        self.worth = worth
-        # Seconds spent by the reference kernels, and when there is something to decide.
-        self.spent, self.until = 0.0, min(LOOK, worth)
         wanted = size_values(self.graph)
         self.arrays = tuple(i for i, v in enumerate(self.graph.inputs) if v.tensor.rank)
         self.sizes = tuple(i for i, v in enumerate(self.graph.inputs) if not v.tensor.rank and v in wanted)
         # By shapes and strides; None where there is no native way.
         self.plans: dict[Any, Plan | None] = {}
         self.calls = self.planned = 0
+        # Sizes change too often for plans to pay.
+        self.has_given_up = False
         self._lock = threading.Lock()
 
     def __call__(self, operands: list[Any], run: Run) -> Any:
         """The outputs for a list of operands, which is taken over; one output as itself."""
         plan = None
-        if self.spent >= self.until:
+        if not self.has_given_up:
             self.calls += 1
             key = self._key(operands)
             plan = self.plans.get(key)
             if plan is None and key not in self.plans:
                 plan = self._plan(key, operands)
-        if plan is None:
-            began = time.perf_counter()
-            found = self.reference(operands, run)
-            self.spent += time.perf_counter() - began
-        else:
-            found = plan.run(operands)
+        found = self.reference(operands, run) if plan is None else plan.run(operands)
         return found if len(found) != 1 else found[0]
 
     def _key(self, operands: Sequence[Any]) -> Any:
@@ -93,13 +84,10 @@ class Part:
             if key in self.plans:
                 return self.plans[key]
             if self.planned >= TRIED and self.calls < RUNS_EACH * self.planned:
-                self.until = math.inf
+                self.has_given_up = True
                 return None
             plan = self.make_plan(operands)
             if plan is not None and not plan.is_ready:
-                if self.spent < self.worth:
-                    self.until = self.worth
-                    return None
                 _LOG.info("compiling a piece at %s", self.node.source)
             self.planned += 1
             while len(self.plans) >= MOST_PLANS:

@@ -5,7 +5,7 @@ part (`piece_parts`). Results are those of the reference engine within the nativ
 same line, and an operand is overwritten only where nobody else holds it. What looks in at every op (`check_nans`, the
 debugger) sees them all: then the reference kernels run.
 
-A part is compiled once it has taken `worth` seconds, and kept on disk like a loop.
+A part is compiled at its first call, and kept on disk like a loop.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ctrlgrad.engines.auto import WORTH
 from ctrlgrad.engines.native.piece_code import elements_are_found
 from ctrlgrad.engines.native.piece_parts import PART, parted
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
@@ -24,13 +23,12 @@ Piece = Callable[[list[Any], Run], list[Any]]
 Kernel = Callable[[list[Any], Run], Any]
 
 
-def compile_piece(region: Graph, kernels: Kernels = REFERENCE, worth: float = WORTH) -> Piece | None:
+def compile_piece(region: Graph, kernels: Kernels = REFERENCE) -> Piece | None:
     """A function that runs a graph on a list of operands, which it takes over; None where nothing would be gained.
 
     Args:
         region: any graph; loops and branches in it run by `kernels`.
         kernels: what runs the nodes that stay outside of machine code.
-        worth: seconds that a part runs by the reference kernels before it is compiled; 0 compiles at the first call.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> from ctrlgrad.engines.native.pieces import compile_piece
@@ -44,7 +42,7 @@ def compile_piece(region: Graph, kernels: Kernels = REFERENCE, worth: float = WO
     graph = parted(region)
     if graph is None or not elements_are_found():
         return None
-    program = compile_graph(graph, with_parts(kernels, worth))
+    program = compile_graph(graph, with_parts(kernels))
 
     def piece(values: list[Any], run: Run) -> list[Any]:
         return (compile_graph(region, kernels) if run.is_watched else program)(values, run)
@@ -52,13 +50,13 @@ def compile_piece(region: Graph, kernels: Kernels = REFERENCE, worth: float = WO
     return piece
 
 
-def with_parts(kernels: Kernels, worth: float) -> Kernels:
-    """Kernels that can run parts too, each compiled when it has taken so many seconds."""
+def with_parts(kernels: Kernels) -> Kernels:
+    """Kernels that can run parts too."""
 
     def part(node: Node, kernels: Kernels) -> Kernel:
         from ctrlgrad.engines.native.piece_run import Part  # loads LLVM, which a program without parts does without
 
-        return Part(node, worth)
+        return Part(node)
 
     control: dict[str, Callable[[Node, Kernels], Kernel]] = {**kernels.control, PART.name: part}
     return Kernels(f"{kernels.name} in parts", kernels.pure, kernels.in_place, control)
