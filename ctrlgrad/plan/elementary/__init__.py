@@ -1,0 +1,1 @@
+"""Elementary functions as expressions of primitives."""
