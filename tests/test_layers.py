@@ -28,6 +28,7 @@ LAYERS = {
     "batching": 3,
     "autograph": 3,
     "passes": 4,
+    "plan": 4,
     "engines": 5,
     "dataflow": 5,
     "options": 6,
@@ -53,7 +54,8 @@ CEILING = {0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 2, 6: 6, 7: 6}
 FURTHER = {
     "stacks": {"ops"},
     "dataflow": {"engines"},
-    "engines": {"passes"},
+    "engines": {"passes", "plan"},
+    "plan": {"passes"},
     "autograph": {"frontend"},
     "train": {"nn", "optim", "verify"},
     "cli": {"nn", "optim", "train", "verify", "interop"},
@@ -63,6 +65,7 @@ FURTHER = {
 ADAPTED = {
     "jax": {"verify", "interop"},
     "malt": {"autograph"},
+    "llvmlite": {"engines"},
     "numba": {"engines"},
     "cupy": {"memory", "engines"},
     "mpi4py": {"mpi"},

@@ -1,0 +1,158 @@
+"""LLVM's text: its types and constants for NumPy's dtypes, and the lines of one function as they are written.
+
+Values are numbered in the order of the lines (`%12`), which costs LLVM least to read; what is put into the entry block
+while later blocks are written has a name (`%e3`). A bool is one bit in registers and a byte in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import Any
+
+import numpy as np
+
+_TYPES = {
+    "bool": "i1",
+    "int8": "i8",
+    "int16": "i16",
+    "int32": "i32",
+    "int64": "i64",
+    "uint8": "i8",
+    "uint16": "i16",
+    "uint32": "i32",
+    "uint64": "i64",
+    "float16": "half",
+    "float32": "float",
+    "float64": "double",
+}
+
+
+@functools.cache
+def type_of(dtype: np.dtype, width: int = 1) -> str:
+    """The type of a value in registers: of one element, or of a vector of `width`."""
+    kind = _TYPES[dtype.name]
+    return kind if width == 1 else f"<{width} x {kind}>"
+
+
+@functools.cache
+def memory_type_of(dtype: np.dtype, width: int = 1) -> str:
+    """The type of what lies in memory: as in registers, but a bool is a byte."""
+    return type_of(np.dtype(np.uint8) if dtype.kind == "b" else dtype, width)
+
+
+def constant(value: Any, dtype: np.dtype) -> str:
+    """A number of a dtype, exactly."""
+    if dtype.kind == "b":
+        return "true" if value else "false"
+    if dtype.kind in "iu":
+        number, bits = int(value), 8 * dtype.itemsize
+        return str(number - (1 << bits) if number >= 1 << (bits - 1) else number)
+    if dtype.itemsize == 2:
+        return f"0xH{int(dtype.type(value).view(np.uint16)):04X}"
+    # A float is written as the double of its value; Python's is one.
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def splat(text: str, dtype: np.dtype, width: int) -> str:
+    """A vector of one constant."""
+    return f"splat ({type_of(dtype)} {text})"
+
+
+class Phi:
+    """A phi whose incoming values become known while later blocks are written."""
+
+    __slots__ = ("_incoming", "kind", "name")
+
+    def __init__(self, name: str, kind: str) -> None:
+        self.name = name
+        self.kind = kind
+        self._incoming: list[str] = []
+
+    def add(self, value: str, label: str) -> None:
+        """The value that it has when control comes from the block of a label."""
+        self._incoming.append(f"[ {value}, %{label} ]")
+
+    def __str__(self) -> str:
+        return f"  {self.name} = phi {self.kind} {', '.join(self._incoming)}"
+
+
+class Writer:
+    """The lines of one function, and what its module has to declare for it.
+
+    Functions of one module share `declarations`. Lines are written in order, into the block that `label` began last;
+    the first block is `entry`.
+    """
+
+    def __init__(self, declarations: dict[str, None] | None = None) -> None:
+        self.declarations: dict[str, None] = {} if declarations is None else declarations
+        self.block = "entry"
+        """The label of the block that is being written: what a phi names."""
+        self._entry: list[str] = []
+        self._lines: list[str | Phi] = []
+        self._values = 0
+        self._names = 0
+
+    def fresh(self) -> str:
+        """A name for the value of the next line; names must be used in the order in which they were taken."""
+        name = f"%{self._values}"
+        self._values += 1
+        return name
+
+    def line(self, text: str) -> None:
+        """Write an instruction that gives no value."""
+        self._lines.append(f"  {text}")
+
+    def op(self, text: str) -> str:
+        """Write an instruction; the name of its value."""
+        name = f"%{self._values}"
+        self._values += 1
+        self._lines.append(f"  {name} = {text}")
+        return name
+
+    def at_entry(self, text: str) -> str:
+        """Write an instruction at the end of what stands at the function's start; the name of its value."""
+        name = f"%e{self._names}"
+        self._names += 1
+        self._entry.append(f"  {name} = {text}")
+        return name
+
+    def alloca(self, kind: str, align: int | None = None) -> str:
+        """Memory for the time of the call; its address. LLVM makes registers of it where it can."""
+        return self.at_entry(f"alloca {kind}" + (f", align {align}" if align else ""))
+
+    def declare(self, signature: str) -> None:
+        """Declare a function outside of the module, once: `float @sinf(float)`, with attributes behind it."""
+        self.declarations[signature] = None
+
+    def new_label(self, hint: str) -> str:
+        """A label that no block has."""
+        self._names += 1
+        return f"{hint}.{self._names}"
+
+    def label(self, name: str) -> None:
+        """Begin a block."""
+        self._lines.append(f"{name}:")
+        self.block = name
+
+    def branch(self, label: str) -> None:
+        """End the block: go on at a label."""
+        self._lines.append(f"  br label %{label}")
+
+    def branch_if(self, condition: str, yes: str, no: str) -> None:
+        """End the block: go on at one label or another."""
+        self._lines.append(f"  br i1 {condition}, label %{yes}, label %{no}")
+
+    def phi(self, kind: str) -> Phi:
+        """Write a phi, at the start of a block."""
+        phi = Phi(self.fresh(), kind)
+        self._lines.append(phi)
+        return phi
+
+    def function(self, signature: str) -> str:
+        """The function: `void @f(ptr %table)` with what has been written."""
+        return "\n".join([f"define {signature} {{", "entry:", *self._entry, *map(str, self._lines), "}", ""])
+
+    def module(self, *functions: str) -> str:
+        """A module of functions with the declarations of this writer."""
+        return "\n".join([*(f"declare {text}" for text in self.declarations), *functions])
