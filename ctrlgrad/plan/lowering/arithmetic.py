@@ -1,0 +1,151 @@
+"""Elementwise ops, reductions, and matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from ctrlgrad.ir import Node
+from ctrlgrad.plan.elementwise import elementwise_expression
+from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number
+from ctrlgrad.plan.lowering.state import (
+    INDEX,
+    Splat,
+    State,
+    Tensor,
+    broadcast,
+    expression_of,
+    joined_shape,
+    parts_of,
+)
+from ctrlgrad.plan.model import Compute, Guard, Kernel, Product, View, Write
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
+
+How = Literal["sum", "product", "max", "min"]
+
+
+def elementwise(state: State, node: Node) -> None:
+    """One expression at every position; on numbers, or on arrays of which all elements are one number, just once."""
+    result = node.result.tensor
+    tensors = [state.tensor(v) for v in node.operands]
+    shape = joined_shape(state, [t.shape for t in tensors], result.shape)
+    dtypes = [v.tensor.dtype for v in node.operands]
+
+    def make(builder: ExpressionBuilder, *leaves: tuple[Number, ...]) -> Sequence[Number]:
+        return elementwise_expression(node.op.name, node.attrs, dtypes, result.dtype, builder, leaves)
+
+    if all(isinstance(t, Splat) for t in tensors):
+        expression, _, numbers = expression_of(state, tensors, make)
+        registers = state.registers(result.dtype)
+        state.emit(Compute(expression, numbers, registers))
+        state.items[node.result] = Splat(registers, shape, result.dtype) if result.rank else registers
+        if result.rank == 0:
+            _note_size(state, node)
+        return
+    expression, operands, numbers = expression_of(state, [broadcast(t, shape) for t in tensors], make)
+    array = state.array(result.dtype, shape)
+    write = Write(array.view, expression_outputs(result.dtype))
+    state.emit(Kernel(shape, operands, numbers, expression, (write,), nodes=(node,)))
+    state.items[node.result] = array.view
+
+
+def expression_outputs(dtype: np.dtype) -> tuple[int, ...]:
+    """Which outputs of an expression are the parts of an element."""
+    return tuple(range(len(parts_of(dtype))))
+
+
+def _note_size(state: State, node: Node) -> None:
+    """Remember integers that are products of sizes, so that shapes computed from them are known to be equal."""
+    if node.result.tensor.dtype != INDEX:
+        return
+    name = node.op.name
+    registers = [state.numbers(v) for v in node.operands]
+    (result,) = state.numbers(node.result)
+    sizes = [state.size_of(r[0]) for r in registers if r[0].dtype == INDEX]
+    if len(sizes) != len(registers):
+        return
+    if name == "multiply":
+        state.sizes[result.name] = sizes[0] * sizes[1]
+    elif all(s.is_known for s in sizes) and name in ("add", "subtract"):
+        a, b = (s.factor for s in sizes)
+        state.sizes[result.name] = Size(a + b if name == "add" else a - b)
+    elif name == "cast":
+        state.sizes[result.name] = sizes[0]
+
+
+_HOW: dict[str, How] = {"sum": "sum", "prod": "product", "max": "max", "min": "min", "any": "max", "all": "min"}
+
+
+def reduction(state: State, node: Node) -> None:
+    """`sum` and its kin over some axes."""
+    tensor = state.tensor(node.operands[0])
+    over = node.attrs["axes"]
+    if not over:
+        state.items[node.result] = state.items[node.operands[0]]
+        return
+    how = _HOW[node.op.name]
+    if how in ("max", "min") and node.op.name in ("max", "min"):
+        _needs_elements(state, [tensor.shape[axis] for axis in over])
+    kept = tuple(ONE if axis in over else size for axis, size in enumerate(tensor.shape))
+    shape = kept if node.attrs["keepdims"] else tuple(s for axis, s in enumerate(tensor.shape) if axis not in over)
+    reduce(state, node, tensor, kept, shape, how)
+
+
+def _needs_elements(state: State, sizes: Sequence[Size]) -> None:
+    for size in sizes:
+        if size.is_known and size.factor > 0:
+            continue
+        register = state.size_register(size)
+        holds = state.compute([register], BOOL, lambda n: n > 0)
+        state.emit(Guard(holds, "size", state.site(), register, size))
+
+
+def reduce(state: State, node: Node, tensor: Tensor, kept: Sizes, shape: Sizes, how: How) -> None:
+    """Reduce a tensor to `kept`, in which reduced axes are 1, and give the result another shape of as many elements."""
+    dtype = tensor.dtype
+    array = state.array(dtype, shape)
+    lead = len(tensor.shape) - len(kept)
+    strides = (ZERO,) * lead + tuple(
+        ZERO if size == ONE else stride for size, stride in zip(kept, row_major(kept), strict=True)
+    )
+    target = View(array, (), tensor.shape, strides)
+    expression, operands, numbers = expression_of(state, [tensor], lambda builder, leaf: leaf)
+    write = Write(target, expression_outputs(dtype), how)
+    state.emit(Kernel(tensor.shape, operands, numbers, expression, (write,), nodes=(node,)))
+    state.items[node.result] = array.view if shape else state.load(array.view)
+
+
+def sum_to(state: State, node: Node) -> None:
+    """The sum over the axes in which a shape was broadcast."""
+    tensor = state.tensor(node.operands[0])
+    dims = iter(node.operands[1:])
+    shape = tuple(
+        state.size_of(state.index(next(dims))) if d is None else Size(d) for d in node.attrs["shape"]
+    )
+    lead = len(tensor.shape) - len(shape)
+    kept = []
+    for size, target in zip(tensor.shape[lead:], shape, strict=True):
+        if target != ONE and target != size:
+            # One of both may be 1 when it runs; then this plan does not hold.
+            state.guard_equal(size, target)
+        kept.append(target)
+    if lead == 0 and all(k == s for k, s in zip(kept, tensor.shape, strict=True)):
+        state.items[node.result] = tensor if shape else state.numbers(node.operands[0])
+        return
+    reduce(state, node, tensor, tuple(kept), shape, "sum")
+
+
+def matmul(state: State, node: Node) -> None:
+    """A product; what is broadcast over the batch has stride 0 there."""
+    a, b = (state.tensor(v) for v in node.operands)
+    declared = node.result.tensor.shape
+    batch = joined_shape(state, [a.shape[:-2], b.shape[:-2]], declared[:-2])
+    state.guard_equal(a.shape[-1], b.shape[-2])
+    inner = a.shape[-1] if a.shape[-1].is_known else b.shape[-2]
+    a = state.in_memory(broadcast(a, (*batch, a.shape[-2], inner)))
+    b = state.in_memory(broadcast(b, (*batch, inner, b.shape[-1])))
+    result = state.array(node.result.tensor.dtype, (*batch, a.shape[-2], b.shape[-1]))
+    state.emit(Product(result, a, b, node=node))
+    state.items[node.result] = result.view

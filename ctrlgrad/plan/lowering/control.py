@@ -1,0 +1,275 @@
+"""Loops and branches.
+
+What a loop carries has one shape for the whole loop where each iteration leaves it as it is. A dimension that changes is
+carried itself, as a number beside its array: which dimensions do is found by lowering the body with the sizes that the
+carry starts with, and once more for those that came out different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ctrlgrad.ir import Graph, Node, StackType, Value
+from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State, Unsupported, parts_of
+from ctrlgrad.plan.model import Array, Block, Branch, Carry, Loop, Register, Stack, View
+from ctrlgrad.plan.model import Value as PlanValue
+from ctrlgrad.plan.sizes import Size
+
+Visit = Callable[[Node], None]
+
+
+@dataclass(frozen=True)
+class _Changing:
+    """A dimension of a carry that differs from iteration to iteration."""
+
+    position: int
+    axis: int
+
+
+def loop(state: State, node: Node, visit: Visit) -> None:
+    captures = node.attrs["captures"]
+    cond, body = node.regions
+    outer = [state.items[v] for v in node.operands]
+    changing: frozenset[_Changing] = frozenset()
+    while True:
+        count = len(state.sites)
+        attempt = _Attempt(state, node, outer, changing)
+        found = attempt.run(cond, body, captures, visit)
+        if not found:
+            break
+        # The steps of the attempt are dropped; so are the places it named.
+        del state.sites[count:]
+        changing |= found
+    attempt.finish(captures)
+
+
+class _Attempt:
+    """A loop lowered on the assumption that no dimensions but these change."""
+
+    def __init__(self, state: State, node: Node, outer: Sequence[Item], changing: frozenset[_Changing]) -> None:
+        self.state, self.node, self.outer, self.changing = state, node, list(outer), changing
+        self.carries: list[Carry] = []
+        self.inside: list[Item] = []
+        # The registers of changing dimensions: inside an iteration, and after the loop.
+        self.dims: dict[_Changing, tuple[Register, Register]] = {}
+
+    def run(self, cond: Graph, body: Graph, captures: int, visit: Visit) -> frozenset[_Changing]:
+        state = self.state
+        # Arrays at the start, in memory; made outside of the loop.
+        starts = [self._start(item, v) for item, v in zip(self.outer[captures:], body.inputs[captures:], strict=True)]
+        with state.block() as around:
+            self.counter = state.register(INDEX, "i")
+            for change in sorted(self.changing, key=lambda c: (c.position, c.axis)):
+                self.dims[change] = (state.register(INDEX, "n"), state.register(INDEX, "n"))
+            self.inside = [self._inside(k, start) for k, start in enumerate(starts)]
+            with state.block() as condition:
+                items = [*self.outer[:captures], *self.inside]
+                (test,) = state.run(cond, dict(zip(cond.inputs, items, strict=True)), visit)
+            with state.block() as block:
+                items = [*self.outer[:captures], *self.inside]
+                outputs = state.run(body, dict(zip(body.inputs, items, strict=True)), visit)
+                found = self._compare(outputs)
+                if found:
+                    return found
+                following = [self._next(k, item) for k, item in enumerate(outputs)]
+        del around
+        assert isinstance(test, tuple)
+        self.test, self.condition, self.block = test[0], condition, block
+        self.starts, self.following = starts, following
+        return frozenset()
+
+    def _start(self, item: Item, inside: Value) -> Item:
+        if isinstance(item, tuple | Stack):
+            return item
+        return self.state.dense(item).view
+
+    def _inside(self, position: int, start: Item) -> Item:
+        state = self.state
+        if isinstance(start, tuple):
+            return tuple(state.register(r.dtype, "c") for r in start)
+        if isinstance(start, Stack):
+            return state.stack(state.facts[start])
+        assert isinstance(start, View)
+        shape = tuple(
+            Size(1, (self.dims[_Changing(position, axis)][0].name,)) if _Changing(position, axis) in self.dims else size
+            for axis, size in enumerate(start.shape)
+        )
+        return state.array(start.dtype, shape).view
+
+    def _compare(self, outputs: Sequence[Item]) -> frozenset[_Changing]:
+        found = set()
+        for position, (inside, output) in enumerate(zip(self.inside, outputs, strict=True)):
+            if isinstance(inside, View):
+                assert not isinstance(output, tuple | Stack)
+                for axis, (before, after) in enumerate(zip(inside.shape, output.shape, strict=True)):
+                    if before != after and _Changing(position, axis) not in self.changing:
+                        found.add(_Changing(position, axis))
+        return frozenset(found)
+
+    def _next(self, position: int, item: Item) -> Item:
+        if isinstance(item, tuple | Stack):
+            return item
+        return self.state.dense(item).view
+
+    def finish(self, captures: int) -> None:
+        state = self.state
+        results: list[Item] = []
+        carries: list[Carry] = []
+        for position, (start, inside, following) in enumerate(
+            zip(self.starts, self.inside, self.following, strict=True)
+        ):
+            if isinstance(inside, tuple):
+                assert isinstance(start, tuple) and isinstance(following, tuple)
+                last = tuple(state.register(r.dtype) for r in inside)
+                carries += map(Carry, start, inside, following, last)
+                results.append(last)
+            elif isinstance(inside, Stack):
+                assert isinstance(start, Stack) and isinstance(following, Stack)
+                stack = state.stack(state.facts[start])
+                carries.append(Carry(start, inside, following, stack))
+                results.append(stack)
+            else:
+                assert isinstance(start, View) and isinstance(inside, View) and isinstance(following, View)
+                shape = self._last_shape(position, start)
+                array = state.array(inside.dtype, shape)
+                carries.append(Carry(start.array, inside.array, following.array, array))
+                results.append(array.view)
+        for change, (here, _) in self.dims.items():
+            before, after = self.starts[change.position], self.following[change.position]
+            assert isinstance(before, View) and isinstance(after, View)
+            first = state.size_register(before.shape[change.axis])
+            with _into(state, self.block):
+                following = state.size_register(after.shape[change.axis])
+            carries.append(Carry(first, here, following, self._last_register(change)))
+        number = state.loops
+        state.loops += 1
+        state.emit(
+            Loop(
+                tuple(carries),
+                Block(tuple(self.condition.steps)),
+                self.test,
+                Block(tuple(self.block.steps)),
+                self.counter,
+                self.node.attrs.get("maximum_iterations"),
+                self.node,
+                number,
+            )
+        )
+        state.items.update(zip(self.node.results, results, strict=True))
+
+    def _last_register(self, change: _Changing) -> Register:
+        register = self.dims[change][1]
+        self.state.scopes[-1].names.add(register.name)
+        return register
+
+    def _last_shape(self, position: int, start: View) -> tuple[Size, ...]:
+        return tuple(
+            Size(1, (self._last_register(_Changing(position, axis)).name,))
+            if _Changing(position, axis) in self.dims
+            else size
+            for axis, size in enumerate(start.shape)
+        )
+
+
+class _into:
+    """Steps go into a block that was left already."""
+
+    def __init__(self, state: State, scope: Scope) -> None:
+        self.state, self.scope = state, scope
+
+    def __enter__(self) -> None:
+        self.state.scopes.append(self.scope)
+        self.state._registers.append({})
+
+    def __exit__(self, *error: object) -> None:
+        self.state.scopes.pop()
+        self.state._registers.pop()
+
+
+def branch(state: State, node: Node, visit: Visit) -> None:
+    (selector,) = state.numbers(node.operands[0])
+    outer = [state.items[v] for v in node.operands[1:]]
+    blocks: list[Scope] = []
+    yielded: list[list[Item]] = []
+    for region in node.regions:
+        with state.block() as block:
+            yielded.append(state.run(region, dict(zip(region.inputs, outer, strict=True)), visit))
+        blocks.append(block)
+    outputs: list[list[PlanValue]] = [[] for _ in blocks]
+    results: list[PlanValue] = []
+    for position, value in enumerate(node.results):
+        items = [each[position] for each in yielded]
+        if isinstance(value.type, StackType):
+            stacks = [item for item in items if isinstance(item, Stack)]
+            result = state.stack(_common_facts(state, stacks))
+            results.append(result)
+            for k, stack in enumerate(stacks):
+                outputs[k].append(stack)
+            state.items[value] = result
+        elif value.type.rank == 0:
+            registers = state.registers(value.type.dtype)
+            results += registers
+            for k, item in enumerate(items):
+                assert isinstance(item, tuple)
+                outputs[k] += item
+            state.items[value] = registers
+        else:
+            state.items[value] = _joined(state, value, items, blocks, outputs, results)
+    state.emit(
+        Branch(
+            selector,
+            tuple(Block(tuple(b.steps)) for b in blocks),
+            tuple(map(tuple, outputs)),
+            tuple(results),
+            node,
+        )
+    )
+
+
+def _common_facts(state: State, stacks: Sequence[Stack]) -> object:
+    facts = [state.facts[s] for s in stacks]
+    known = next((f for f in facts if f.shape is not None), facts[0])
+    for f in facts:
+        if f is not known and (f.shape != known.shape or f.is_ragged != known.is_ragged):
+            if f.shape is None and not f.is_ragged:
+                f.shape = known.shape
+            else:
+                raise Unsupported("branches yield stacks of different rows")
+    return known
+
+
+def _joined(
+    state: State,
+    value: Value,
+    items: Sequence[Item],
+    blocks: Sequence[Scope],
+    outputs: list[list[PlanValue]],
+    results: list[PlanValue],
+) -> Item:
+    """An array that each branch yields; sizes that differ are numbers that the branches yield beside it."""
+    arrays: list[Array] = []
+    for item, block in zip(items, blocks, strict=True):
+        assert not isinstance(item, tuple | Stack)
+        with _into(state, block):
+            arrays.append(state.dense(item))
+    shape: list[Size] = []
+    for axis in range(value.tensor.rank):
+        sizes = [a.shape[axis] for a in arrays]
+        if all(s == sizes[0] for s in sizes) and state.scope_of(sizes[0]) < len(state.scopes):
+            shape.append(sizes[0])
+            continue
+        register = state.register(INDEX, "n")
+        results.append(register)
+        for size, block, each in zip(sizes, blocks, outputs, strict=True):
+            with _into(state, block):
+                each.append(state.size_register(size))
+        shape.append(Size(1, (register.name,)))
+    result = state.array(value.tensor.dtype, tuple(shape))
+    results.append(result)
+    for each, array in zip(outputs, arrays, strict=True):
+        each.append(array)
+    return result.view
+
+
+__all__ = ["branch", "loop", "parts_of"]

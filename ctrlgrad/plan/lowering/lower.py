@@ -1,0 +1,137 @@
+"""The lowering of a whole graph, by a table of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
+from ctrlgrad.plan.elementwise import NoExpression
+from ctrlgrad.plan.lowering import arithmetic, control, indexing, moving, stacks
+from ctrlgrad.plan.lowering.outside import outside
+from ctrlgrad.plan.lowering.state import INDEX, Splat, StackFacts, State, Unsupported
+from ctrlgrad.plan.model import Array, Block, Numbers, Plan, Register, Stack
+from ctrlgrad.plan.sizes import Size
+
+Rule = Callable[[State, Node], None]
+
+RULES: dict[str, Rule] = {
+    "constant": moving.constant,
+    "dim": moving.dim,
+    "iota": moving.iota,
+    "reshape": moving.reshape,
+    "broadcast_to": moving.broadcast_to,
+    "transpose": moving.transpose,
+    "expand_dims": moving.expand_dims,
+    "squeeze": moving.squeeze,
+    "flip": moving.flip,
+    "concat": moving.concat,
+    "barrier": moving.identity,
+    "stop_gradient": moving.identity,
+    "forget_sizes": moving.identity,
+    "watch": moving.identity,
+    "getitem": indexing.getitem,
+    "setitem": indexing.setitem,
+    "additem": indexing.additem,
+    "sum": arithmetic.reduction,
+    "prod": arithmetic.reduction,
+    "max": arithmetic.reduction,
+    "min": arithmetic.reduction,
+    "any": arithmetic.reduction,
+    "all": arithmetic.reduction,
+    "sum_to": arithmetic.sum_to,
+    "matmul": arithmetic.matmul,
+    "stack_new": stacks.stack_new,
+    "stack_push": stacks.stack_push,
+    "stack_pop": stacks.stack_pop,
+    "stack_read": stacks.stack_read,
+    "stack_write": stacks.stack_write,
+    "stack_add": stacks.stack_add,
+    "stack_length": stacks.stack_length,
+    "stack_from_tensor": stacks.stack_from_tensor,
+    "stack_resize": lambda state, node: outside(state, node, taken=(0,)),
+    "stack_clear": lambda state, node: outside(state, node, taken=(0,)),
+}
+
+
+@dataclass(frozen=True)
+class ArgumentShape:
+    """What is known of one argument: of an array, each dimension as a number or as a name that equal ones share."""
+
+    dims: tuple[int | str, ...]
+    # Of a stack: whether its rows differ in shape.
+    is_ragged: bool = False
+
+
+def lower(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
+    """The plan of a graph for arguments of such shapes. Raises `Unsupported`."""
+    state = State()
+    sizes: list[tuple[Register, int, int]] = []
+    arguments: list[Numbers | Array | Stack] = []
+    known: dict[str, Size] = {}
+    for position, (value, shape) in enumerate(zip(graph.inputs, shapes, strict=True)):
+        dims = []
+        for axis, d in enumerate(shape.dims):
+            if isinstance(d, int):
+                dims.append(Size(d))
+                continue
+            if d not in known:
+                register = Register(d, INDEX)
+                state.scopes[0].names.add(d)
+                sizes.append((register, position, axis))
+                known[d] = Size(1, (d,))
+            dims.append(known[d])
+        arguments.append(_argument(state, value, tuple(dims), shape))
+
+    def visit(node: Node) -> None:
+        _visit(state, node, visit)
+
+    outputs = state.run(graph, {}, visit)
+    results: list[Numbers | Array | Stack] = []
+    for item in outputs:
+        results.append(item if isinstance(item, tuple | Stack) else state.dense(item))
+    return Plan(
+        graph.name,
+        tuple(arguments),
+        tuple(sizes),
+        Block(tuple(state.scopes[0].steps)),
+        tuple(results),
+        tuple(state.constants),
+        tuple(state.sites),
+    )
+
+
+def _argument(state: State, value: Value, dims: tuple[Size, ...], shape: ArgumentShape) -> Numbers | Array | Stack:
+    if isinstance(value.type, StackType):
+        facts = StackFacts(value.type.element.dtype, None if shape.is_ragged else dims, 0, shape.is_ragged)
+        stack = state.stack(facts)
+        state.items[value] = stack
+        return stack
+    assert isinstance(value.type, TensorType)
+    if value.type.rank == 0:
+        registers = state.registers(value.type.dtype)
+        state.items[value] = registers
+        return registers
+    array = state.array(value.type.dtype, dims)
+    state.items[value] = array.view
+    return array
+
+
+def _visit(state: State, node: Node, visit: Callable[[Node], None]) -> None:
+    name = node.op.name
+    if name == "while":
+        control.loop(state, node, visit)
+    elif name == "cond":
+        control.branch(state, node, visit)
+    elif Trait.ELEMENTWISE in node.op.traits:
+        try:
+            arithmetic.elementwise(state, node)
+        except NoExpression:
+            outside(state, node)
+    elif name in RULES:
+        RULES[name](state, node)
+    else:
+        outside(state, node)
+
+
+__all__ = ["ArgumentShape", "Splat", "Unsupported", "lower"]

@@ -1,0 +1,58 @@
+"""Ops that the reference engine's kernels compute, called back from compiled code.
+
+Numbers, arrays and stacks go as they are. A dimension of a result that only the kernel knows comes back as a number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ctrlgrad.ir import Node, StackType
+from ctrlgrad.plan.lowering.state import INDEX, Splat, StackFacts, State
+from ctrlgrad.plan.model import Array, Numbers, Outside, Register, Stack, View
+from ctrlgrad.plan.sizes import Size
+
+
+def outside(state: State, node: Node, taken: tuple[int, ...] = (), facts: StackFacts | None = None) -> None:
+    """Call the reference kernel of a node."""
+    operands: list[Numbers | View | Stack] = []
+    for v in node.operands:
+        item = state.items[v]
+        operands.append(state.in_memory(item) if isinstance(item, Splat) else item)
+    results: list[Numbers | Array | Stack] = []
+    sizes: list[tuple[Register, int, int]] = []
+    for position, v in enumerate(node.results):
+        item: Any
+        if isinstance(v.type, StackType):
+            found = facts or _facts(state, node, v.type)
+            made = state.stack(found)
+            item = made
+            results.append(made)
+        elif v.type.rank == 0:
+            item = state.registers(v.type.dtype)
+            results.append(item)
+        else:
+            shape = []
+            for axis, d in enumerate(v.type.shape):
+                if d is not None:
+                    shape.append(Size(d))
+                    continue
+                register = state.register(INDEX, "n")
+                sizes.append((register, position, axis))
+                shape.append(Size(1, (register.name,)))
+            array = state.array(v.type.dtype, tuple(shape))
+            results.append(array)
+            item = array.view
+        state.items[v] = item
+    state.emit(Outside(node, tuple(operands), tuple(results), tuple(sizes), taken))
+
+
+def _facts(state: State, node: Node, type: StackType) -> StackFacts:
+    """What is known of a stack that a kernel makes: as that of the same element type among the operands, if any."""
+    for v in node.operands:
+        item = state.items[v]
+        if isinstance(item, Stack) and isinstance(v.type, StackType) and v.type.element == type.element:
+            return state.facts[item]
+    shape = tuple(Size(d) for d in type.element.shape if d is not None)
+    is_ragged = not type.element.is_static
+    return StackFacts(type.element.dtype, None if is_ragged else shape, len(state.scopes) - 1, is_ragged)

@@ -1,0 +1,151 @@
+"""Stacks: rows of one known shape are native; a stack of rows of different shapes is kept by reference kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ctrlgrad.ir import Node, Value
+from ctrlgrad.plan.lowering.outside import outside
+from ctrlgrad.plan.lowering.state import Splat, StackFacts, State, Tensor, broadcast, parts_of, stack_type
+from ctrlgrad.plan.model import Length, NewStack, Numbers, Pop, Push, ReadRow, Stack, View, WriteRow
+from ctrlgrad.plan.sizes import Size, Sizes
+
+
+def stack_new(state: State, node: Node) -> None:
+    element = node.attrs["element"]
+    shape = tuple(Size(d) for d in element.shape) if element.is_static else None
+    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1)
+    result = state.stack(facts)
+    size = state.index(node.operands[0]) if node.operands else None
+    state.emit(NewStack(result, size, node))
+    state.items[node.result] = result
+
+
+def _stack(state: State, value: Value) -> Stack:
+    item = state.items[value]
+    assert isinstance(item, Stack)
+    return item
+
+
+def _row(state: State, value: Value) -> View | Numbers:
+    item = state.items[value]
+    if isinstance(item, tuple):
+        return item
+    assert isinstance(item, View | Splat)
+    return state.dense_view(item)
+
+
+def _fits(state: State, stack: Stack, shape: Sizes) -> bool:
+    """Whether rows of a shape are what the stack's other rows are; the first row says what they are."""
+    facts = state.facts[stack]
+    if facts.is_ragged:
+        return False
+    if facts.shape is None:
+        if all(state.scope_of(size) <= facts.scope for size in shape):
+            facts.shape = shape
+        else:
+            facts.is_ragged = True
+    elif facts.shape != shape:
+        if any(a.is_known and b.is_known for a, b in zip(facts.shape, shape, strict=True) if a != b):
+            facts.is_ragged = True
+        for a, b in zip(facts.shape, shape, strict=True):
+            state.guard_equal(b, a)
+    return not facts.is_ragged
+
+
+def stack_push(state: State, node: Node) -> None:
+    stack, row = _stack(state, node.operands[0]), _row(state, node.operands[1])
+    if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
+        outside(state, node, taken=(0,))
+        return
+    result = state.stack(state.facts[stack])
+    state.emit(Push(stack, row, result, node))
+    state.items[node.result] = result
+
+
+def _new_row(state: State, stack: Stack) -> tuple[Any, Any]:
+    """What takes a row of a stack, and what stands for it."""
+    shape = state.facts[stack].shape
+    assert shape is not None
+    if shape == ():
+        registers = state.registers(stack.dtype)
+        return registers, registers
+    array = state.array(stack.dtype, shape)
+    return array, array.view
+
+
+def _is_native(state: State, stack: Stack) -> bool:
+    facts = state.facts[stack]
+    return not facts.is_ragged and facts.shape is not None
+
+
+def stack_pop(state: State, node: Node) -> None:
+    stack = _stack(state, node.operands[0])
+    if not _is_native(state, stack):
+        outside(state, node, taken=(0,))
+        return
+    result = state.stack(state.facts[stack])
+    row, item = _new_row(state, stack)
+    state.emit(Pop(stack, result, row, node))
+    state.items.update({node.results[0]: result, node.results[1]: item})
+
+
+def stack_read(state: State, node: Node) -> None:
+    stack = _stack(state, node.operands[0])
+    if not _is_native(state, stack):
+        outside(state, node)
+        return
+    row, item = _new_row(state, stack)
+    state.emit(ReadRow(stack, state.index(node.operands[1]), row, state.site()))
+    state.items[node.result] = item
+
+
+def stack_write(state: State, node: Node) -> None:
+    _write(state, node, "store", bool(node.attrs["grow"]), bool(node.attrs.get("once", False)))
+
+
+def stack_add(state: State, node: Node) -> None:
+    _write(state, node, "add", False, False)
+
+
+def _write(state: State, node: Node, how: Any, grow: bool, once: bool) -> None:
+    stack, row = _stack(state, node.operands[0]), _row(state, node.operands[2])
+    if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
+        outside(state, node, taken=(0,))
+        return
+    result = state.stack(state.facts[stack])
+    index = state.index(node.operands[1])
+    state.emit(WriteRow(stack, index, row, result, how, grow, once, state.site()))
+    state.items[node.result] = result
+
+
+def stack_length(state: State, node: Node) -> None:
+    register = state.register("int64")
+    state.emit(Length(_stack(state, node.operands[0]), register))
+    state.items[node.result] = (register,)
+
+
+def _element_facts(state: State, node: Node) -> None:
+    """The result is a stack whose rows are as the first operand's."""
+    outside(state, node, taken=(0,))
+
+
+def stack_from_tensor(state: State, node: Node) -> None:
+    tensor: Tensor = state.tensor(node.operands[0])
+    facts = StackFacts(tensor.dtype, tensor.shape[1:], len(state.scopes) - 1)
+    outside(state, node, facts=facts)
+
+
+__all__ = [
+    "broadcast",
+    "parts_of",
+    "stack_add",
+    "stack_from_tensor",
+    "stack_length",
+    "stack_new",
+    "stack_pop",
+    "stack_push",
+    "stack_read",
+    "stack_type",
+    "stack_write",
+]

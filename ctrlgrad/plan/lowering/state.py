@@ -1,0 +1,391 @@
+"""What lowering knows while it goes through a graph: what stands for each value, sizes, scopes, and the steps so far.
+
+A graph value of rank 0 is registers; an array is a `View` or, where all elements are one number, a `Splat`; a stack is a
+`Stack`. Nothing is computed for a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.ir import Graph, Node, StackType, Value
+from ctrlgrad.plan.expression import BOOL, Expression, ExpressionBuilder, Number, select
+from ctrlgrad.plan.model import (
+    Array,
+    Block,
+    Compute,
+    Guard,
+    Kernel,
+    Load,
+    Numbers,
+    Operand,
+    Register,
+    Site,
+    Stack,
+    Step,
+    View,
+    Write,
+)
+from ctrlgrad.plan.sizes import ONE, Size, Sizes
+
+INDEX = np.dtype(np.int64)
+PARTS = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.float64)}
+
+
+class Unsupported(Exception):
+    """This graph has no plan for these arguments; the text says why."""
+
+
+@dataclass(frozen=True)
+class Splat:
+    """An array all of whose elements are one number."""
+
+    numbers: Numbers
+    shape: Sizes
+    dtype: np.dtype
+
+
+Tensor = View | Splat
+Item = Numbers | View | Splat | Stack
+
+
+@dataclass
+class StackFacts:
+    """What is known of all versions of one stack."""
+
+    dtype: np.dtype
+    # The rows' shape; None as long as it is not known.
+    shape: Sizes | None
+    # Sizes in it must be visible where the stack was made.
+    scope: int
+    is_ragged: bool = False
+
+
+@dataclass
+class Scope:
+    """A block that is being filled, and the registers defined in it."""
+
+    steps: list[Step] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+
+def parts_of(dtype: np.dtype) -> tuple[np.dtype, ...]:
+    """The dtypes of the registers that hold one element."""
+    return (PARTS[dtype], PARTS[dtype]) if dtype in PARTS else (dtype,)
+
+
+class State:
+    """The lowering of one graph."""
+
+    def __init__(self) -> None:
+        self.items: dict[Value, Item] = {}
+        self.scopes: list[Scope] = [Scope()]
+        self.sizes: dict[str, Size] = {}
+        self.sites: list[Site] = []
+        self.loops = 0
+        self.constants: list[tuple[Array, np.ndarray]] = []
+        self.facts: dict[Stack, StackFacts] = {}
+        self.node: Node | None = None
+        self._count = 0
+        self._constants: dict[int, Array] = {}
+        self._registers: list[dict[Size, Register]] = [{}]
+
+    # Names and steps.
+
+    def fresh(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def register(self, dtype: Any, prefix: str = "r") -> Register:
+        register = Register(self.fresh(prefix), np.dtype(dtype))
+        self.scopes[-1].names.add(register.name)
+        return register
+
+    def registers(self, dtype: np.dtype) -> Numbers:
+        """For one element of an array of a dtype."""
+        return tuple(self.register(part) for part in parts_of(dtype))
+
+    def array(self, dtype: np.dtype, shape: Sizes) -> Array:
+        return Array(self.fresh("a"), np.dtype(dtype), tuple(shape))
+
+    def stack(self, like: StackFacts) -> Stack:
+        """Another version of a stack."""
+        stack = Stack(self.fresh("s"), like.dtype, None if like.is_ragged else like.shape)
+        self.facts[stack] = like
+        return stack
+
+    def emit(self, step: Step) -> None:
+        self.scopes[-1].steps.append(step)
+
+    @contextmanager
+    def block(self) -> Iterator[Scope]:
+        """Steps go into a block of their own."""
+        scope = Scope()
+        self.scopes.append(scope)
+        self._registers.append({})
+        try:
+            yield scope
+        finally:
+            self.scopes.pop()
+            self._registers.pop()
+
+    def scope_of(self, size: Size) -> int:
+        """The innermost scope that a size needs."""
+        return max((self._scope_of_name(name) for name in size.names), default=0)
+
+    def _scope_of_name(self, name: str) -> int:
+        for depth in range(len(self.scopes) - 1, -1, -1):
+            if name in self.scopes[depth].names:
+                return depth
+        return len(self.scopes)
+
+    def site(self, axis: int = 0) -> int:
+        assert self.node is not None
+        self.sites.append(Site(self.node, axis))
+        return len(self.sites) - 1
+
+    # Numbers.
+
+    def compute(self, operands: Sequence[Register], dtype: Any, make: Callable[..., Number]) -> Register:
+        """A register computed from registers."""
+        builder = ExpressionBuilder()
+        leaves = [builder.emit("scalar", (), r.dtype, i) for i, r in enumerate(operands)]
+        result = make(*leaves) if operands else make(builder)
+        register = self.register(dtype)
+        self.emit(Compute(builder.finish(result), tuple(operands), (register,)))
+        return register
+
+    def number(self, value: Any, dtype: Any = INDEX) -> Register:
+        """A constant in a register."""
+        register = self.compute((), dtype, lambda builder: builder.constant(value, dtype))
+        if np.dtype(dtype) == INDEX:
+            self.sizes[register.name] = Size(int(value))
+        return register
+
+    def size_of(self, register: Register) -> Size:
+        """A register as a size; what it is computed from, where that is a product of sizes."""
+        return self.sizes.get(register.name, Size(1, (register.name,)))
+
+    def size_register(self, size: Size) -> Register:
+        """A register that holds a size."""
+        for known in self._registers:
+            if size in known:
+                return known[size]
+        if size.factor == 1 and len(size.names) == 1:
+            return Register(size.names[0], INDEX)
+        if not size.names:
+            register = self.number(size.factor)
+        else:
+            operands = [Register(name, INDEX) for name in size.names]
+
+            def multiplied(*numbers: Number) -> Number:
+                total = numbers[0]
+                for n in numbers[1:]:
+                    total = total * n
+                return total * size.factor if size.factor != 1 else total
+
+            register = self.compute(operands, INDEX, multiplied)
+        self.sizes[register.name] = size
+        self._registers[-1][size] = register
+        return register
+
+    def guard_equal(self, a: Size, b: Size) -> None:
+        """Two sizes have to be equal here."""
+        if a == b:
+            return
+        if a.is_known and b.is_known:
+            raise Unsupported(f"sizes {a} and {b} do not fit")
+        found = self.size_register(a)
+        holds = self.compute([found, self.size_register(b)], BOOL, lambda x, y: x.equals(y))
+        self.emit(Guard(holds, "size", self.site(), found, b))
+
+    # Items.
+
+    def item(self, value: Value) -> Item:
+        return self.items[value]
+
+    def numbers(self, value: Value) -> Numbers:
+        """The registers of a value of rank 0."""
+        item = self.items[value]
+        assert isinstance(item, tuple)
+        return item
+
+    def scalar(self, value: Value) -> Register:
+        """The register of a real value of rank 0."""
+        (register,) = self.numbers(value)
+        return register
+
+    def index(self, value: Value) -> Register:
+        """A scalar integer as int64."""
+        register = self.scalar(value)
+        if register.dtype == INDEX:
+            return register
+        return self.compute([register], INDEX, lambda x: x.convert(INDEX))
+
+    def tensor(self, value: Value) -> Tensor:
+        """A value as an array, of rank 0 too."""
+        item = self.items[value]
+        if isinstance(item, tuple):
+            return Splat(item, (), value.tensor.dtype)
+        assert isinstance(item, View | Splat)
+        return item
+
+    def view(self, value: Value) -> View:
+        """A value in memory."""
+        return self.in_memory(self.tensor(value))
+
+    def in_memory(self, tensor: Tensor) -> View:
+        return tensor if isinstance(tensor, View) else self.copied(tensor).view
+
+    def dense(self, tensor: Tensor) -> Array:
+        """A value as an array of its own shape and nothing else."""
+        if isinstance(tensor, View) and tensor.is_whole and tensor.array.shape == tensor.shape:
+            return tensor.array
+        return self.copied(tensor)
+
+    def dense_view(self, tensor: Tensor) -> View:
+        """A value whose elements lie side by side."""
+        return tensor if isinstance(tensor, View) and tensor.is_dense else self.copied(tensor).view
+
+    def copied(self, tensor: Tensor) -> Array:
+        array = self.array(tensor.dtype, tensor.shape)
+        self.write(array.view, tensor)
+        return array
+
+    def write(self, target: View, tensor: Tensor, base: Array | None = None, how: Any = "store") -> None:
+        """A kernel that writes a tensor, broadcast, to a view of a new array."""
+        builder, operands, numbers = ExpressionBuilder(), [], ()
+        outputs: list[Number] = []
+        tensor = broadcast(tensor, target.shape)
+        for part, dtype in enumerate(parts_of(tensor.dtype)):
+            if isinstance(tensor, Splat):
+                numbers = tensor.numbers
+                outputs.append(builder.emit("scalar", (), dtype, part))
+            else:
+                operands = [Operand(tensor)]
+                outputs.append(builder.emit("load", (), dtype, (0, part)))
+        written = Write(target, tuple(range(len(outputs))), how, base)
+        self.emit(Kernel(target.shape, tuple(operands), numbers, builder.finish(*outputs), (written,)))
+
+    def load(self, view: View) -> Numbers:
+        """The one element of a view."""
+        registers = self.registers(view.dtype)
+        self.emit(Load(view, registers))
+        return registers
+
+    def constant(self, value: np.ndarray) -> Item:
+        if value.ndim == 0:
+            parts = (value.real, value.imag) if value.dtype.kind == "c" else (value,)
+            return tuple(self.number(part, dtype) for part, dtype in zip(parts, parts_of(value.dtype), strict=True))
+        first = value.reshape(-1)[:1]
+        if value.size and (value.reshape(-1).view(np.uint8).reshape(value.size, -1) == first.view(np.uint8)).all():
+            numbers = self.constant(first[0])
+            assert isinstance(numbers, tuple)
+            return Splat(numbers, tuple(Size(d) for d in value.shape), value.dtype)
+        known = self._constants.get(id(value))
+        if known is None:
+            known = self._constants[id(value)] = self.array(value.dtype, tuple(Size(d) for d in value.shape))
+            self.constants.append((known, value))
+        return known.view
+
+    # Regions.
+
+    def run(self, graph: Graph, items: Mapping[Value, Item], visit: Callable[[Node], None]) -> list[Item]:
+        """Lower the nodes of a region; what stands for its outputs."""
+        self.items.update(items)
+        around = self.node
+        for node in graph.nodes:
+            self.node = node
+            visit(node)
+        self.node = around
+        return [self.items[v] for v in graph.outputs]
+
+    def shape(self, value: Value) -> Sizes:
+        """The sizes of an array."""
+        return self.tensor(value).shape
+
+
+def broadcast(tensor: Tensor, shape: Sizes) -> Tensor:
+    """A tensor over a larger shape."""
+    if tensor.shape == shape:
+        return tensor
+    if isinstance(tensor, Splat):
+        return Splat(tensor.numbers, shape, tensor.dtype)
+    lead = len(shape) - len(tensor.shape)
+    strides = [Size(0)] * lead
+    for size, stride, target in zip(tensor.shape, tensor.strides, shape[lead:], strict=True):
+        strides.append(Size(0) if size == ONE and target != ONE else stride)
+    return View(tensor.array, tensor.offset, shape, tuple(strides))
+
+
+def joined_shape(state: State, shapes: Sequence[Sizes], declared: Sequence[int | None]) -> Sizes:
+    """The shape that operands broadcast to; sizes that are not known to be equal are checked when it runs."""
+    rank = len(declared)
+    result: list[Size] = []
+    for axis in range(rank):
+        found = [s[axis - rank + len(s)] for s in shapes if axis - rank + len(s) >= 0]
+        others = list(dict.fromkeys(size for size in found if size != ONE))
+        if declared[axis] is not None:
+            size = Size(int(declared[axis] or 0))
+        else:
+            size = next((s for s in others if s.is_known), others[0] if others else ONE)
+        for other in others:
+            state.guard_equal(other, size)
+        result.append(size)
+    return tuple(result)
+
+
+def expression_of(
+    state: State, tensors: Sequence[Tensor], make: Callable[..., Sequence[Number]]
+) -> tuple[Expression, tuple[Operand, ...], Numbers]:
+    """An expression on the elements of tensors of one shape; `make` takes the builder and a tuple of parts for each."""
+    builder = ExpressionBuilder()
+    operands: list[Operand] = []
+    numbers: list[Register] = []
+    leaves: list[tuple[Number, ...]] = []
+    for tensor in tensors:
+        parts = parts_of(tensor.dtype)
+        if isinstance(tensor, Splat):
+            leaf = []
+            for register in tensor.numbers:
+                if register not in numbers:
+                    numbers.append(register)
+                leaf.append(builder.emit("scalar", (), register.dtype, numbers.index(register)))
+        else:
+            operand = Operand(tensor)
+            if operand not in operands:
+                operands.append(operand)
+            place = operands.index(operand)
+            leaf = [builder.emit("load", (), dtype, (place, part)) for part, dtype in enumerate(parts)]
+        leaves.append(tuple(leaf))
+    outputs = make(builder, *leaves)
+    return builder.finish(*outputs), tuple(operands), tuple(numbers)
+
+
+def stack_type(value: Value) -> StackType:
+    assert isinstance(value.type, StackType)
+    return value.type
+
+
+__all__ = [
+    "INDEX",
+    "Block",
+    "Item",
+    "Scope",
+    "Splat",
+    "StackFacts",
+    "State",
+    "Tensor",
+    "Unsupported",
+    "broadcast",
+    "expression_of",
+    "joined_shape",
+    "parts_of",
+    "select",
+    "stack_type",
+]

@@ -1,0 +1,398 @@
+"""The plan: what a compiling engine does for a whole graph, as data.
+
+A plan is a tree of blocks of steps over *values*: registers (numbers), arrays (dense, in C order) and stacks. Every value
+is defined by exactly one step and never changes: an update makes a new array of an old one. Where values lie in memory,
+and so who overwrites whom, is said apart from the steps, by `Plan.places`: two arrays may share a buffer if one is dead
+before the other is written. So a step states which *value* it reads, the placement where that is to be found, and
+`ctrlgrad.plan.checker` proves that what lies there is what the step wants.
+
+Views (slices, transposes, broadcasts, reversals) are not computed: a step reads an array through a `View`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from ctrlgrad.ir import Node
+from ctrlgrad.plan.expression import Expression
+from ctrlgrad.plan.sizes import Size, Sizes, product, row_major
+
+
+# Values.
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A real number, or a bool. A complex number is two of them."""
+
+    name: str
+    dtype: np.dtype
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A dense array in C order."""
+
+    name: str
+    dtype: np.dtype
+    shape: Sizes
+
+    @property
+    def count(self) -> Size:
+        return product(self.shape)
+
+    @property
+    def view(self) -> View:
+        """All of it."""
+        return View(self, (), self.shape, row_major(self.shape))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Elements of an array: those at the sum of `offset` and of position times stride along each axis, in elements.
+
+    A stride of 0 repeats, a negative one goes backwards.
+    """
+
+    array: Array
+    offset: tuple[Size, ...]
+    shape: Sizes
+    strides: Sizes
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements lie side by side in C order."""
+        expected = row_major(self.shape)
+        return all(
+            s == e or size == Size(1) for s, e, size in zip(self.strides, expected, self.shape, strict=True)
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the array, in its order."""
+        return not self.offset and self.is_dense and product(self.shape) == self.array.count
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A version of a run-time list of rows of one dtype. `shape` is None where rows may differ in shape."""
+
+    name: str
+    dtype: np.dtype
+    shape: Sizes | None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Value = Register | Array | Stack
+Numbers = tuple[Register, ...]
+
+
+# Steps.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compute:
+    """Numbers from numbers. `scalar` leaves of the expression are positions in `operands`."""
+
+    expression: Expression
+    operands: tuple[Register, ...]
+    results: tuple[Register, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """The one element of a view (two registers for a complex one)."""
+
+    view: View
+    results: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """What a kernel reads: a view over the kernel's space, further moved by index instructions.
+
+    A `load` instruction with arguments reads at the view's position plus each argument times its stride in `gathered`.
+    `value` of a load of a complex array is (operand, 0 for the real and 1 for the imaginary part).
+    """
+
+    view: View
+    gathered: Sizes = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What a kernel writes at each point of its space: outputs of its expression (two for a complex array).
+
+    `how` is "store", or the reduction over the axes along which the view's stride is 0: "sum", "product", "max", "min".
+    Other elements of the array are those of `base`; without one they mean nothing. A sum without base starts at 0.
+    With `scattered` strides, the view is moved by the outputs called `indices`; "sum" then adds up at equal places.
+    """
+
+    view: View
+    outputs: tuple[int, ...]
+    how: Literal["store", "sum", "product", "max", "min"] = "store"
+    base: Array | None = None
+    indices: tuple[int, ...] = ()
+    scattered: Sizes = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """A nest of loops over `space` that evaluates one expression at each point."""
+
+    space: Sizes
+    operands: tuple[Operand, ...]
+    numbers: tuple[Register, ...]
+    expression: Expression
+    writes: tuple[Write, ...]
+    # Outputs of the expression that must be true everywhere, and what failed otherwise.
+    checks: tuple[Check, ...] = ()
+    # Where it comes from, for reports.
+    nodes: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place in the user's code that may fail."""
+
+    node: Node
+    axis: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An output of an expression that must be true; `found` and `bound` are outputs or registers for the message."""
+
+    output: int
+    site: int
+    found: int
+    bound: Size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard:
+    """Registers that must hold for the run to go on: `condition` true, else the failure of `site`."""
+
+    condition: Register
+    status: Literal["index", "size", "iterations", "twice", "empty"]
+    site: int
+    found: Register | None = None
+    bound: Size = Size(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """`result = a @ b` (+ `base`): matrices along the last two axes, the axes before them equal batches."""
+
+    result: Array
+    a: View
+    b: View
+    base: Array | None = None
+    # How many loops around the step leave an operand as it is: it may be packed before them.
+    constant: tuple[int, int] = (0, 0)
+    node: Node | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outside:
+    """An op that the reference engine's kernel computes; sizes that only it knows come back as registers."""
+
+    node: Node
+    operands: tuple[tuple[Register, ...] | View | Stack, ...]
+    results: tuple[tuple[Register, ...] | Array | Stack, ...]
+    # Registers of sizes of the results: (result, axis) each.
+    sizes: tuple[tuple[Register, int, int], ...] = ()
+    # Stack operands that it may change in place become these results.
+    taken: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Push:
+    """A row on top of a stack."""
+
+    stack: Stack
+    row: View | Numbers
+    result: Stack
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pop:
+    """The last row of a stack, read in place: the row lies there until the stack is popped again."""
+
+    stack: Stack
+    result: Stack
+    row: Array | Numbers
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadRow:
+    """The row at an index, copied."""
+
+    stack: Stack
+    index: Register
+    row: Array | Numbers
+    site: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteRow:
+    """A stack with another row at an index; "add" adds to the row; `grow` appends at the length."""
+
+    stack: Stack
+    index: Register
+    row: View | Numbers
+    result: Stack
+    how: Literal["store", "add"]
+    grow: bool
+    once: bool
+    site: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Length:
+    """How many rows a stack has."""
+
+    stack: Stack
+    result: Register
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewStack:
+    """A stack of `size` rows that were never written."""
+
+    result: Stack
+    size: Register | None
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyStack:
+    """Another stack of the same rows: the old one is needed after an update of the new one."""
+
+    stack: Stack
+    result: Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """One carried value: its start, its value inside an iteration, the next one, and the last."""
+
+    init: Value
+    inside: Value
+    next: Value
+    result: Value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Steps in order."""
+
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """Runs `body` as long as `test` holds after `condition`."""
+
+    carries: tuple[Carry, ...]
+    condition: Block
+    test: Register
+    body: Block
+    # How many iterations have run; inside, the number of this one.
+    counter: Register
+    maximum: int | None
+    node: Node
+    number: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Branch:
+    """Runs block number `selector` (clamped); its `outputs` become the results."""
+
+    selector: Register
+    blocks: tuple[Block, ...]
+    outputs: tuple[tuple[Value, ...], ...]
+    results: tuple[Value, ...]
+    node: Node
+
+
+Step = (
+    Compute
+    | Load
+    | Kernel
+    | Guard
+    | Product
+    | Outside
+    | Push
+    | Pop
+    | ReadRow
+    | WriteRow
+    | Length
+    | NewStack
+    | CopyStack
+    | Loop
+    | Branch
+)
+
+
+# Places.
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of the plan's own, of `count` elements; `is_known_at_entry` if its size follows from the arguments'."""
+
+    number: int
+    dtype: np.dtype
+    count: Size
+    is_known_at_entry: bool
+
+    def __str__(self) -> str:
+        return f"b{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an array lies.
+
+    "buffer": in a buffer; "argument", "result", "constant": in that one of the call; "slot": in the row of a stack that
+    it is pushed to; "row": in the row of a stack that was popped.
+    """
+
+    kind: Literal["buffer", "argument", "result", "constant", "slot", "row"]
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A whole graph. `arguments` and `results` are in the graph's order (a complex number is two registers)."""
+
+    name: str
+    arguments: tuple[Numbers | Array | Stack, ...]
+    # Registers of the sizes of array arguments: (register, argument, axis), each size once.
+    sizes: tuple[tuple[Register, int, int], ...]
+    body: Block
+    results: tuple[Numbers | Array | Stack, ...]
+    constants: tuple[tuple[Array, np.ndarray], ...]
+    sites: tuple[Site, ...]
+    buffers: tuple[Buffer, ...] = ()
+    places: dict[Array, Place] = field(default_factory=dict)
+    # The handle of each stack version; versions of one handle share memory.
+    handles: dict[Stack, int] = field(default_factory=dict)
