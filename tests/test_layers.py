@@ -64,6 +64,7 @@ ADAPTED = {
     "jax": {"verify", "interop"},
     "malt": {"autograph"},
     "numba": {"engines"},
+    "llvmlite": {"engines"},
     "cupy": {"memory", "engines"},
     "mpi4py": {"mpi"},
     "torch": {"interop"},
