@@ -133,12 +133,13 @@ def log(z: Pair) -> Pair:
 
 
 def log1p(z: Pair) -> Pair:
-    """log(1 + z), but for a small z by abs(1 + z)**2 - 1 = x (2 + x) + y**2."""
+    """log(1 + z), but for a small z by abs(1 + z)**2 - 1 = 2 x + y**2 + x**2, of sums that are exact where they cancel."""
     x, y = z
     shifted = log((1.0 + x, y))
-    near = 0.5 * _call("log1p", fma(x, 2.0 + x, y * y))
-    is_small = (absolute(x) < 0.25) & (absolute(y) < 0.25)
-    return select(is_small, near, shifted[0]), shifted[1]
+    p, q = x * x, y * y
+    excess = ((x + x) + q) + p + (fma(x, x, -p) + fma(y, y, -q))
+    is_small = (absolute(x) < 0.25) & (absolute(y) < 0.75)
+    return select(is_small, 0.5 * _call("log1p", excess), shifted[0]), shifted[1]
 
 
 def log_to(base: float) -> Callable[[Pair], Pair]:
@@ -239,9 +240,11 @@ sin, tan = _swapped(sinh), _swapped(tanh)
 
 
 def sigmoid(z: Pair) -> Pair:
-    """By the hyperbolic tangent, as the reference engine has it."""
-    re, im = tanh((z[0] * 0.5, z[1] * 0.5))
-    return re * 0.5 + 0.5, im * 0.5
+    """1 / (1 + exp(-z)), or exp(z) / (1 + exp(z)): of the two the one whose exponential does not overflow."""
+    is_left = z[0] < 0.0
+    power = exp(_pick(is_left, z, (-z[0], -z[1])))
+    one, zero = power[0].builder.constant(1.0, z[0].dtype), power[0].builder.constant(0.0, z[0].dtype)
+    return divide(_pick(is_left, power, (one, zero)), (1.0 + power[0], power[1]))
 
 
 # Their inverses.

@@ -20,7 +20,7 @@ from ctrlgrad.plan.expression import Number, fma, select
 
 
 def sign(x: Number) -> Number:
-    return select(x > 0.0, 1.0, select(x < 0.0, -1.0, x))
+    return select(x > 0.0, 1.0, select(x < 0.0, -1.0, select(x.equals(0.0), 0.0, x)))
 
 
 def signbit(x: Number) -> Number:
@@ -41,7 +41,9 @@ def nextafter(x: Number, y: Number) -> Number:
     number = bits(x)
     moved = bits(select((y > x) ^ (x > 0.0), number - 1, number + 1))
     moved = select(x.equals(0.0), copysign(smallest, y), moved)
-    return select(x.equals(y), y, select(is_nan(x) | is_nan(y), x + y, moved))
+    # Of two zeros NumPy gives the second, but the first of half floats.
+    same = x if x.dtype.itemsize == 2 else y
+    return select(x.equals(y), same, select(is_nan(x) | is_nan(y), x + y, moved))
 
 
 def lengths(f: Format) -> Functions:
