@@ -67,7 +67,6 @@ ADAPTED = {
     "malt": {"autograph"},
     "llvmlite": {"engines"},
     "numba": {"engines"},
-    "llvmlite": {"engines"},
     "cupy": {"memory", "engines"},
     "mpi4py": {"mpi"},
     "torch": {"interop"},

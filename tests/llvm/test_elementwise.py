@@ -5,28 +5,15 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
+from elementwise_signatures import NAMES, expression_of, part_of, signatures
 from evaluating import Program, compiled, vector_width
 
-import ctrlgrad.ops  # noqa: F401  (declares the ops)
-from ctrlgrad.errors import CtrlgradError
-from ctrlgrad.ir import OPS, TensorType
-from ctrlgrad.ir.op import Trait
-from ctrlgrad.plan.elementwise import DTYPES, elementwise_expression
-from ctrlgrad.plan.expression import ExpressionBuilder
-
-NAMES = sorted(name for name, op in OPS.items() if Trait.ELEMENTWISE in op.traits)
-SORTED_DTYPES = sorted(DTYPES, key=lambda dtype: (dtype.kind, dtype.itemsize))
 # Results that are rounded, as a function of several steps rounds.
 _NAMES = """exp expm1 log log1p log2 log10 sigmoid exp2 sin cos tan tanh sinh cosh arcsin arccos arctan arcsinh arccosh
 arctanh power arctan2 logaddexp hypot"""
 ROUNDED = frozenset(_NAMES.split())
 ROUNDED_OF_COMPLEX = ROUNDED | {"sqrt", "abs", "multiply", "square", "divide", "reciprocal"}
 TOLERANCE = {"float16": 2e-3, "float32": 2e-6, "float64": 4e-15, "complex64": 4e-6, "complex128": 8e-15}
-
-
-def part_of(dtype):
-    """The dtype of a complex number's parts."""
-    return np.dtype(f"f{dtype.itemsize // 2}")
 
 
 def in_numpy(name, dtype, operands):
@@ -50,38 +37,9 @@ def wide(x):
     return x.astype(np.clongdouble)
 
 
-def signatures(name):
-    """The operands' dtypes and the result's, for each dtype that the type rule accepts."""
-    op = OPS[name]
-    for dtype in SORTED_DTYPES:
-        for to in SORTED_DTYPES if name == "cast" else [None]:
-            dtypes = [dtype] * op.arity
-            if name == "where":
-                dtypes[0] = np.dtype(bool)
-            try:
-                (result,) = op.infer([TensorType(d, (2,)) for d in dtypes], {"dtype": to}, ())
-            except CtrlgradError:
-                continue
-            yield dtypes, result.dtype
-
-
-def build(name, dtypes, result):
-    """The expression on loads: a complex operand's parts are two of them; and how many loads."""
-    builder, loads = ExpressionBuilder(), 0
-    operands = []
-    for dtype in dtypes:
-        parts = 2 if dtype.kind == "c" else 1
-        real = part_of(dtype) if parts == 2 else dtype
-        numbers = [builder.emit("load", (), real, loads + k) for k in range(parts)]
-        operands.append(numbers[0] if parts == 1 else tuple(numbers))
-        loads += parts
-    found = elementwise_expression(name, {"dtype": result}, dtypes, result, builder, operands)
-    return builder.finish(*(found if isinstance(found, tuple) else (found,)))
-
-
 def run(name, dtypes, result, operands):
     """By numbers and by vectors, which must agree to the bit but for the kind of NaN."""
-    expression = build(name, dtypes, result)
+    expression = expression_of(name, dtypes, result)
     parts = []
     for x in operands:
         parts += [x.real.copy(), x.imag.copy()] if x.dtype.kind == "c" else [x]
@@ -90,7 +48,7 @@ def run(name, dtypes, result, operands):
     for a, b in zip(single, vector, strict=True):
         assert a.dtype == b.dtype
         different = np.flatnonzero(~_same(a, b))
-        assert not different.size, (name, dtypes, [(x[different[0]] for x in parts)])
+        assert not different.size, (name, dtypes, [x[different[0]] for x in parts])
     if result.kind != "c":
         return vector[0]
     joined = np.empty(vector[0].shape, result)

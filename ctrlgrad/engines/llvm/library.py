@@ -7,6 +7,7 @@ an expression holds for (angles above 1e5) are given one by one to what does hol
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections.abc import Iterable
@@ -61,6 +62,7 @@ def _parsed(name: str) -> tuple[Elementary, int]:
     return elementary(found[1], np.dtype(found[2])), int(found[3] or 1)
 
 
+@functools.cache
 def _modules() -> list[str]:
     """The modules that make a function's text."""
     (folder,) = elementary_functions.__path__

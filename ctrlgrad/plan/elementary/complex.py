@@ -133,7 +133,7 @@ def log(z: Pair) -> Pair:
 
 
 def log1p(z: Pair) -> Pair:
-    """log(1 + z), but for a small z by abs(1 + z)**2 - 1 = 2 x + y**2 + x**2, of sums that are exact where they cancel."""
+    """log(1 + z); for a small z by abs(1 + z)**2 - 1 = 2 x + y**2 + x**2, a sum that is exact where it cancels."""
     x, y = z
     shifted = log((1.0 + x, y))
     p, q = x * x, y * y
@@ -188,7 +188,7 @@ def power(a: Pair, b: Pair) -> Pair:
     whole = _pick(b[0] < 0.0, divide((one, zero), result), result)
     result = _pick(is_whole, whole, general)
     base_is_zero = a[0].equals(0.0) & a[1].equals(0.0)
-    at_zero = select((b[0] > 0.0) & b[1].equals(0.0), zero, math.nan)
+    at_zero = select(b[0] > 0.0, zero, math.nan)
     result = _pick(base_is_zero, (at_zero, at_zero), result)
     return _pick(b[0].equals(0.0) & b[1].equals(0.0), (one, zero), result)
 
@@ -257,7 +257,7 @@ def _roots(z: Pair) -> tuple[Pair, Pair]:
 
 def arcsin(z: Pair) -> Pair:
     minus, plus = _roots(z)
-    re = _call("arctan2", z[0], minus[0] * plus[0] - minus[1] * plus[1])
+    re = _call("arctan2", z[0], _product(minus[0], plus[0]) - _product(minus[1], plus[1]))
     return re, _call("arcsinh", minus[0] * plus[1] - minus[1] * plus[0])
 
 
@@ -274,16 +274,17 @@ def arccosh(z: Pair) -> Pair:
 
 
 def arctanh(z: Pair) -> Pair:
-    """Beyond `limit` as 1 / z; `least` keeps the pole at 1 finite in between."""
+    """Beyond `limit` as 1 / z; `least` keeps the results finite beside the pole at 1."""
     x, y = absolute(z[0]), absolute(z[1])
     limit = math.sqrt(_largest(x)) / 4
     least = 1 / limit
     is_large = (x > limit) | (y > limit)
     half_pi = x.builder.constant(math.pi / 2, x.dtype)
-    far = reciprocal((x, y))[0], half_pi
+    far = select(isinf(z), 0.0, reciprocal((x, y))[0]), half_pi
     b = y + least
     pole_re = _call("log", square_root(square_root(4.0 + y * y)) / square_root(b))
     pole = pole_re, (half_pi + _call("arctan", b * 0.5)) * 0.5
+    pole = _pick(y.equals(0.0), (y.builder.constant(math.inf, y.dtype), y), pole)
     back = 1.0 - x
     near = (
         _call("log1p", 4.0 * x / (back * back + b * b)) * 0.25,

@@ -1,10 +1,8 @@
 """The constants of the elementary functions, for each floating-point format.
 
 The coefficients are minimax ones, by Remez's exchange in 50-digit arithmetic, then rounded to the format; what each
-approximates, where, and how closely before that rounding stands beside it. Those of `TANH_*` come from least
-squares with Lawson's weights (C. L. Lawson, 1961), which tend to the minimax rational function, and from a random
-search among neighbouring floats for the smallest error of the result. `r`, `f`, `s` are the reduced arguments of
-`exponential`, `z` is the square of an argument.
+approximates, where, and how closely before that rounding stands beside it. `r`, `f`, `s` are the reduced arguments of
+`exponential` and `logarithm`, `z` is the square of an argument.
 """
 
 from __future__ import annotations
@@ -171,10 +169,3 @@ LOG_TAIL_EXTENDED = _of(
     + [0.15386770177352646, 0.13256508967164612, 0.13199278092682454],
 )
 TWO_THIRDS = _of(np.float64, [0.6666666666666666, 3.700743415417188e-17])
-# tanh(x) / x = (1 + z numerator(z)) / denominator(z) for abs(x) <= 9.02; 2**-27.1. Beyond, tanh rounds to 1.
-(TANH_LIMIT,) = _of(np.float32, [9.01])
-TANH_NUMERATOR = _of(
-    np.float32,
-    [0.13083147, 0.0031029927, 1.1144157e-05, -2.0183538e-08, 5.2576114e-11, -8.435475e-14],
-)
-TANH_DENOMINATOR = _of(np.float32, [1.0, 0.46416473, 0.024491342, 0.00025447385])

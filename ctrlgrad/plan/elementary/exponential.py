@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.plan.elementary.constants import TANH_DENOMINATOR, TANH_LIMIT, TANH_NUMERATOR, Format
+from ctrlgrad.plan.elementary.constants import Format
 from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, horner
 from ctrlgrad.plan.expression import Number, fma, select
 
@@ -121,13 +121,3 @@ def exponentials(f: Format) -> Functions:
         return select(z < 1.0, fma(x * z, horner(z, f.sinh_tail), x), copysign(power - 0.25 / power, x))
 
     return {"exp": exp, "exp2": exp2, "expm1": expm1, "tanh": tanh, "sigmoid": sigmoid, "cosh": cosh, "sinh": sinh}
-
-
-def tanh_single(x: Number) -> Number:
-    """tanh of float32: a rational function, odd, clamped where tanh rounds to 1."""
-    x = select(x > TANH_LIMIT, TANH_LIMIT, x)
-    x = select(x < -TANH_LIMIT, -TANH_LIMIT, x)
-    z = x * x
-    y = fma(x * z, horner(z, TANH_NUMERATOR), x) / horner(z, TANH_DENOMINATOR)
-    y = select(y > 1.0, 1.0, y)
-    return select(y < -1.0, -1.0, y)
