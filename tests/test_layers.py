@@ -67,6 +67,7 @@ ADAPTED = {
     "malt": {"autograph"},
     "llvmlite": {"engines"},
     "numba": {"engines"},
+    "llvmlite": {"engines"},
     "cupy": {"memory", "engines"},
     "mpi4py": {"mpi"},
     "torch": {"interop"},

@@ -1,0 +1,49 @@
+"""Short names for operations on numbers, so that elementary functions read as their formulas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ctrlgrad.plan.expression import Number, fma
+
+_AS_WIDE = {"float16": "int16", "float32": "int32", "float64": "int64"}
+_AS_WIDE |= {integer: float_ for float_, integer in _AS_WIDE.items()}
+
+
+def bits(x: Number) -> Number:
+    """The same bits as the other type of its width: a float as a signed integer, an integer as a float."""
+    return x.bits(np.dtype(_AS_WIDE[x.dtype.name]))
+
+
+def absolute(x: Number) -> Number:
+    return x.unary("abs")
+
+
+def floor(x: Number) -> Number:
+    return x.unary("floor")
+
+
+def square_root(x: Number) -> Number:
+    return x.unary("sqrt")
+
+
+def copysign(x: Number | float, sign: Number) -> Number:
+    """x with the sign of the other."""
+    if not isinstance(x, Number):
+        x = sign.builder.constant(x, sign.dtype)
+    return x.binary("copysign", sign)
+
+
+def is_nan(x: Number) -> Number:
+    return x.differs(x)
+
+
+def horner(x: Number, coefficients: Sequence[float]) -> Number:
+    """The polynomial in `x` with these coefficients, lowest power first: a chain of fused multiply-adds."""
+    *rest, last = coefficients
+    value = x.builder.constant(last, x.dtype)
+    for coefficient in reversed(rest):
+        value = fma(value, x, coefficient)
+    return value

@@ -1,0 +1,188 @@
+"""The arithmetic of every elementwise op of the graph, as an expression of numbers.
+
+A complex operand or result is a pair of real numbers. Functions of half floats are those of float32, rounded; each
+other operation on half floats rounds to half, as in NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.plan.elementary import complex as of_complex
+from ctrlgrad.plan.elementary import exact
+from ctrlgrad.plan.elementary.complex import Pair
+from ctrlgrad.plan.elementary.notation import absolute, is_nan
+from ctrlgrad.plan.expression import ExpressionBuilder, Number, call, select
+
+Operand = Number | Pair
+
+_REAL_AND_COMPLEX = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+)
+DTYPES = frozenset(map(np.dtype, _REAL_AND_COMPLEX.split()))
+"""The dtypes that expressions have numbers of, or pairs."""
+
+_HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
+
+
+class NoExpression(Exception):
+    """An elementwise op has no form as an expression on these dtypes; its text says why."""
+
+
+def elementwise_expression(
+    name: str,
+    attrs: Mapping[str, Any],
+    operand_dtypes: Sequence[np.dtype],
+    result_dtype: np.dtype,
+    builder: ExpressionBuilder,
+    operands: Sequence[Operand],
+) -> Operand:
+    """The result of an elementwise op at one position, from the operands' elements. Raises `NoExpression`.
+
+    `operands` holds numbers of `builder` of the operands' dtypes, or pairs where these are complex.
+    """
+    for dtype in (*operand_dtypes, result_dtype):
+        if dtype not in DTYPES:
+            raise NoExpression(f"compiled code has no numbers of dtype {dtype.name}")
+    if name == "cast":
+        return _cast(operands[0], result_dtype)
+    function = TABLES[operand_dtypes[-1].kind].get(name)
+    if function is None:
+        raise NoExpression(f"{name} of {operand_dtypes[-1].name} has no form as an expression")
+    result: Operand = function(*operands)
+    return result
+
+
+def failure(name: str, operands: Sequence[Operand]) -> Number | None:
+    """Whether an elementwise op is an error for these elements; None where it never is."""
+    if name != "integer_power":
+        return None
+    exponent = operands[1]
+    assert isinstance(exponent, Number)
+    return exponent < 0 if exponent.dtype.kind == "i" else None
+
+
+def _cast(x: Operand, dtype: np.dtype) -> Operand:
+    """To a real dtype the imaginary part is dropped, but a bool tells whether either part is not 0."""
+    if isinstance(x, Number):
+        if dtype.kind != "c":
+            return x.convert(dtype)
+        re = x.convert(_part(dtype))
+        return re, re.builder.constant(0, re.dtype)
+    if dtype.kind == "c":
+        return x[0].convert(_part(dtype)), x[1].convert(_part(dtype))
+    return x[0].convert(dtype) | x[1].convert(dtype) if dtype.kind == "b" else x[0].convert(dtype)
+
+
+def _part(dtype: np.dtype) -> np.dtype:
+    """The dtype of a complex number's parts."""
+    return np.dtype(f"f{dtype.itemsize // 2}")
+
+
+# A function per op, for the kinds of its last operand's dtype.
+
+_Table = dict[str, Callable[..., Any]]
+
+
+def _primitives(names: str) -> _Table:
+    return {name: (lambda *args, _op=name: args[0].builder.emit(_op, args, args[0].dtype)) for name in names.split()}
+
+
+def _through_single(function: Callable[..., Number]) -> Callable[..., Number]:
+    """A function of half floats by way of float32; of others as it is."""
+
+    def wide(*args: Number) -> Number:
+        dtype = args[0].dtype
+        if dtype != _HALF:
+            return function(*args)
+        return function(*(x.convert(_SINGLE) for x in args)).convert(dtype)
+
+    return wide
+
+
+def _calls(names: str) -> _Table:
+    """Elementary functions, by their names."""
+    return {
+        name: _through_single(lambda *args, _name=name: call(_name, args[0].dtype, *args)) for name in names.split()
+    }
+
+
+def _fmod(x: Number, y: Number) -> Number:
+    return call("fmod", x.dtype, x, y)
+
+
+_ARITHMETIC = _primitives("add subtract multiply") | {"square": lambda x: x * x}
+_COMPARISONS: _Table = {
+    "less": lambda x, y: x < y,
+    "less_equal": lambda x, y: x <= y,
+    "greater": lambda x, y: x > y,
+    "greater_equal": lambda x, y: x >= y,
+    "equal": lambda x, y: x.equals(y),
+    "not_equal": lambda x, y: x.differs(y),
+}
+_WHERE: _Table = {"where": select}
+
+_BOOLEAN = _COMPARISONS | _WHERE
+_BOOLEAN |= {
+    "abs": lambda x: x,
+    "logical_not": lambda x: ~x,
+    "logical_and": lambda x, y: x & y,
+    "logical_or": lambda x, y: x | y,
+    "logical_xor": lambda x, y: x ^ y,
+}
+
+_INTEGER = _ARITHMETIC | _COMPARISONS | _WHERE | _calls("integer_power")
+_INTEGER |= {
+    "negative": lambda x: 0 - x,
+    "abs": lambda x: x if x.dtype.kind == "u" else absolute(x),
+    "sign": exact.integer_sign,
+    "maximum": lambda x, y: select(x >= y, x, y),
+    "minimum": lambda x, y: select(x <= y, x, y),
+    "floor_divide": exact.integer_floor_divide,
+    "remainder": exact.integer_remainder,
+    "bitwise_invert": lambda x: ~x,
+    "bitwise_and": lambda x, y: x & y,
+    "bitwise_or": lambda x, y: x | y,
+    "bitwise_xor": lambda x, y: x ^ y,
+    "bitwise_left_shift": exact.shifted_left,
+    "bitwise_right_shift": exact.shifted_right,
+}
+
+_FLOAT = _ARITHMETIC | _COMPARISONS | _WHERE | _primitives("negative divide abs sqrt floor ceil trunc rint copysign")
+_FLOAT |= _calls("exp exp2 expm1 log log2 log10 log1p sigmoid power logaddexp hypot arctan2")
+_FLOAT |= _calls("sin cos tan tanh sinh cosh arcsin arccos arctan arcsinh arccosh arctanh")
+_FLOAT |= {
+    "reciprocal": lambda x: 1.0 / x,
+    "sign": exact.sign,
+    "signbit": exact.signbit,
+    "maximum": exact.maximum,
+    "minimum": exact.minimum,
+    "nextafter": exact.nextafter,
+    "remainder": _through_single(lambda x, y: exact.remainder(x, y, _fmod(x, y))),
+    "floor_divide": _through_single(lambda x, y: exact.floor_divide(x, y, _fmod(x, y))),
+    "isnan": is_nan,
+    "isinf": lambda x: absolute(x).equals(math.inf),
+    "isfinite": lambda x: absolute(x) < math.inf,
+    "complex": lambda re, im: (re, im),
+}
+
+_COMPLEX: _Table = {
+    "real": lambda z: z[0],
+    "imag": lambda z: z[1],
+    "conj": lambda z: (z[0], -z[1]),
+    "negative": lambda z: (-z[0], -z[1]),
+    "abs": of_complex.modulus,
+    "where": lambda c, a, b: (select(c, a[0], b[0]), select(c, a[1], b[1])),
+    "log2": of_complex.log_to(2),
+    "log10": of_complex.log_to(10),
+}
+_OF_COMPLEX = """add subtract multiply divide square reciprocal power equal not_equal isnan isinf isfinite exp expm1
+log log1p sqrt sigmoid sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh arccosh arctanh"""
+_COMPLEX |= {name: getattr(of_complex, name) for name in _OF_COMPLEX.split()}
+
+TABLES: dict[str, _Table] = {"b": _BOOLEAN, "i": _INTEGER, "u": _INTEGER, "f": _FLOAT, "c": _COMPLEX}
+"""What each op is on the dtypes of a kind; `cast`, which has two dtypes, stands apart."""
