@@ -78,7 +78,7 @@ class PlanWriter:
         self.block(self.plan.body)
         self.epilogue()
         self.w.line("ret void")
-        return self.w.module(self.w.function(f"void @{name}(ptr noalias %frame)"))
+        return self.w.module(self.w.function(f"void @{name}(ptr %frame)"))
 
     # Words of the frame.
 
