@@ -11,6 +11,7 @@ from ctrlgrad.engines.llvm import frame
 from ctrlgrad.engines.llvm.expressions import emit_expression
 from ctrlgrad.engines.llvm.frame import Layout, Request, Status
 from ctrlgrad.engines.llvm.nests import KernelWriter, element_parts
+from ctrlgrad.engines.llvm.small_products import ProductWriter
 from ctrlgrad.engines.llvm.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.expression import Instruction
@@ -353,7 +354,7 @@ class PlanWriter:
         KernelWriter(self.w, step, self.place_of, self.number, self.size, fail, self.vector_bytes).write()
 
     def product(self, step: Product) -> None:
-        raise NotImplementedError
+        ProductWriter(self, step).write()
 
     # Control.
 
