@@ -88,11 +88,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A version of a run-time list of rows of one dtype. `shape` is None where rows may differ in shape."""
+    """A version of a run-time list of rows of one dtype."""
 
     name: str
     dtype: np.dtype
-    shape: Sizes | None
 
     def __str__(self) -> str:
         return self.name
@@ -412,6 +411,8 @@ class Plan:
     results: tuple[Numbers | Array | Stack, ...]
     constants: tuple[tuple[Array, np.ndarray], ...]
     sites: tuple[Site, ...]
+    # The shape of each stack's rows; None where they may differ.
+    rows: dict[Stack, Sizes | None]
     buffers: tuple[Buffer, ...] = ()
     places: dict[Array, Place] = field(default_factory=dict)
     # The handle of each stack version; versions of one handle share memory.

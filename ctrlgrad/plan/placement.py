@@ -173,7 +173,7 @@ class _Placement:
             if not isinstance(step, Push) or isinstance(step.row, tuple):
                 continue
             array = step.row.array
-            if not step.row.is_whole or array not in made or array in self.slots or array.shape != step.stack.shape:
+            if not step.row.is_whole or array not in made or array in self.slots or array.shape != self.plan.rows[step.stack]:
                 continue
             handle = self.plan.handles[step.stack]
             between = block.steps[made[array] : position]

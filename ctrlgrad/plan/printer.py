@@ -67,7 +67,8 @@ class _Printer:
             shape = ",".join(map(str, item.shape))
             return f"{item}: {item.dtype.name}[{shape}]{self.at(item)}"
         if isinstance(item, Stack):
-            shape = "ragged" if item.shape is None else ",".join(map(str, item.shape))
+            rows = self.plan.rows[item]
+            shape = "?" if rows is None else ",".join(map(str, rows))
             handle = f" @stack {self.plan.handles[item]}" if item in self.plan.handles else ""
             return f"{item}: stack {item.dtype.name}[{shape}]{handle}"
         if isinstance(item, tuple):

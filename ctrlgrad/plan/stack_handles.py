@@ -63,7 +63,8 @@ class _Handles:
         self.count += 1
 
     def copy(self, stack: Stack) -> CopyStack:
-        other = Stack(f"{stack.name}c{self.count}", stack.dtype, stack.shape)
+        other = Stack(f"{stack.name}c{self.count}", stack.dtype)
+        self.plan.rows[other] = self.plan.rows[stack]
         self.new(other)
         return CopyStack(stack, other)
 

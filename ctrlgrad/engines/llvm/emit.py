@@ -310,7 +310,8 @@ class PlanWriter:
             self.registers[step.result.name] = self.w.op(f"add i64 {count}, {below}")
         elif isinstance(step, NewStack):
             size = "0" if step.size is None else self.number(step.size)
-            self.row_shape(step.result)
+            if step.size is not None:
+                self.row_shape(step.result)
             self.ask(Request.NEW_STACK, str(self.plan.handles[step.result]), size)
         else:
             assert isinstance(step, CopyStack)
@@ -460,7 +461,7 @@ class PlanWriter:
         known = all(not step.sizes or not names_of(r.shape) & {s.name for s, _, _ in step.sizes} for r in step.results if isinstance(r, Array))
         if known:
             self.tell_results(step, index)
-        self.ask(Request.COMPUTE, number)
+        self.ask(Request.COMPUTE, number, self.told_rows(step))
         for register, result, axis in step.sizes:
             at = index + sum(frame.operand_words(r) for r in step.results[:result]) + 1 + axis
             self.registers[register.name] = self.load_word(at)
@@ -474,6 +475,17 @@ class PlanWriter:
                 for k, register in enumerate(result):
                     self.registers[register.name] = self.load_number(at + k, register.dtype)
             at += frame.operand_words(result)
+
+    def told_rows(self, step: Outside) -> str:
+        """Tell the shape of the rows of a stack among the results, if it is known yet; whether it is."""
+        for result in step.results:
+            shape = self.plan.rows[result] if isinstance(result, Stack) else None
+            if isinstance(result, Stack) and shape is not None:
+                known = self.registers.keys() | self.variables.keys()
+                if names_of(shape) <= known:
+                    self.row_shape(result)
+                    return "1"
+        return "0"
 
     def tell_results(self, step: Outside, index: int) -> None:
         for result in step.results:
@@ -508,12 +520,13 @@ class PlanWriter:
 
     def row_shape(self, stack: Stack) -> None:
         """Tell the shape of a stack's rows."""
-        for k, size in enumerate(stack.shape or ()):
+        for k, size in enumerate(self.plan.rows[stack] or ()):
             self.store_word(self.layout.shape + k, self.size(size))
 
     def row_bytes(self, stack: Stack) -> Size:
-        assert stack.shape is not None
-        return product(stack.shape) * Size(stack.dtype.itemsize)
+        shape = self.plan.rows[stack]
+        assert shape is not None
+        return product(shape) * Size(stack.dtype.itemsize)
 
     def reserve(self, number: int) -> None:
         """Room for the row of a push, and its address."""
@@ -656,8 +669,9 @@ class PlanWriter:
                 self.w.line(f"store {kind} {total}, ptr {at}")
             return
         source = self.view_address(step.row)
-        assert step.stack.shape is not None
-        with counted_loop(self.w, "0", self.size(product(step.stack.shape) * Size(parts))) as i:
+        shape = self.plan.rows[step.stack]
+        assert shape is not None
+        with counted_loop(self.w, "0", self.size(product(shape) * Size(parts))) as i:
             at = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {i}")
             other = self.w.op(f"getelementptr {kind}, ptr {source}, i64 {i}")
             total = self.w.op(

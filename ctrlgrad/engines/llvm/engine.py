@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.llvm import emit, expressions, frame, nests, objects, target, text
+from ctrlgrad.engines.llvm import library, objects, target
 from ctrlgrad.engines.llvm.emit import PlanWriter
 from ctrlgrad.engines.llvm.runtime import Program
 from ctrlgrad.ir import Graph, StackType
@@ -54,23 +54,14 @@ def _stack_shape(type: StackType, given: Any, named: Any) -> ArgumentShape:
     return ArgumentShape(tuple(named(n) if d is None else d for d, n in zip(type.element.shape, shape, strict=True)))
 
 
-def program_text(plan: Plan, name: str = "plan") -> str:
-    """The LLVM text of a plan."""
-    return PlanWriter(plan, target.host().vector_bytes).function(name)
-
-
 def compiled(plan: Plan) -> Program:
     """Machine code for a plan."""
-    written = program_text(plan)
-    key = objects.key_of([written], [emit.__file__, nests.__file__, expressions.__file__, text.__file__, frame.__file__])
-    found = objects.library(
-        key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses=_uses(written)
-    )
+    writer = PlanWriter(plan, target.host().vector_bytes)
+    written = writer.function("plan")
+    uses = library.addresses(library.called(writer.w.declarations))
+    key = objects.key_of([written], [])
+    found = objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)
     return Program(plan, found["plan"])
-
-
-def _uses(written: str) -> dict[str, int]:
-    return {}
 
 
 def run(graph: Graph, arguments: Sequence[Any]) -> list[Any]:

@@ -93,7 +93,7 @@ class Layout:
             self.results.append(self.take(len(result) if isinstance(result, tuple) else shape_words(result)))
         self.stack_count = 1 + max(plan.handles.values(), default=-1)
         self.stacks = self.take(STACK_WORDS * self.stack_count)
-        self.shape = self.take(max((len(s.shape) for s in plan.handles if s.shape is not None), default=0))
+        self.shape = self.take(max((len(shape) for shape in plan.rows.values() if shape is not None), default=0))
         for step in walk(plan.body):
             if isinstance(step, Loop):
                 self.loops[step.number] = step

@@ -44,7 +44,7 @@ class Outside:
         self.run = Run()
         self.pending: list[Any] = []
 
-    def compute(self, number: int) -> None:
+    def compute(self, number: int, knows_rows: bool) -> None:
         frame, step = self.frame, self.frame.layout.calls[number]
         node = step.node
         index = frame.layout.outside[step]
@@ -69,7 +69,8 @@ class Outside:
                 frame.stacks[frame.plan.handles[item]].show()
         for item, value in zip(step.results, results, strict=True):
             if isinstance(item, Stack):
-                frame.stacks[frame.plan.handles[item]].hold(value)
+                handle = frame.plan.handles[item]
+                frame.stacks[handle].hold(value, frame.row_shape(handle) if knows_rows else None)
             elif isinstance(item, Array):
                 rank = len(item.shape)
                 frame.words[index + 1 : index + 1 + rank] = np.shape(value)

@@ -61,10 +61,14 @@ class Frame:
         self.workspace: np.ndarray | None = None
         self.buffers: dict[int, np.ndarray] = {}
         dtypes = {handle: stack.dtype for stack, handle in self.plan.handles.items()}
-        shapes = {h: s.shape for s, h in self.plan.handles.items()}
-        self.ranks = {h: None if shape is None else len(shape) for h, shape in shapes.items()}
+        # Before the first row of a stack is met, its shape may not be known.
+        self.ranks: dict[int, int] = {}
+        for stack, handle in self.plan.handles.items():
+            shape = self.plan.rows[stack]
+            if shape is not None:
+                self.ranks[handle] = len(shape)
         self.stacks = [
-            RunningStack(self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS], dtypes[h])
+            RunningStack(self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS], dtypes[h], h not in self.ranks)
             for h in range(self.layout.stack_count)
         ]
         self.outside = Outside(self)
@@ -187,8 +191,8 @@ class Frame:
         elif request == Request.OWN:
             self.stacks[a].own()
         elif request == Request.NEW_STACK:
-            rank = self.ranks[a]
-            self.stacks[a].new(b, None if rank is None else self.row_shape(a))
+            # An empty stack takes the shape of its first row.
+            self.stacks[a].new(b, self.row_shape(a) if b else ())
         elif request == Request.COPY_STACK:
             stack = self.stacks[b].settle()
             other = copied(stack)
@@ -197,13 +201,13 @@ class Frame:
         elif request == Request.MOVE_STACKS:
             self.move(a, b)
         elif request == Request.COMPUTE:
-            self.outside.compute(a)
+            self.outside.compute(a, bool(b))
         else:
             assert request == Request.FETCH
             self.outside.fetch(a)
 
     def row_shape(self, handle: int) -> tuple[int, ...]:
-        rank = self.ranks[handle] or 0
+        rank = self.ranks.get(handle, 0)
         return tuple(self.words[self.layout.shape : self.layout.shape + rank].tolist())
 
     def grow(self, number: int, nbytes: int) -> None:

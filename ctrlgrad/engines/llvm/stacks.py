@@ -22,8 +22,8 @@ FIRST_ROWS = 256
 class RunningStack:
     """One handle: a stack and its words. While compiled code runs, the words say how many rows the last block has."""
 
-    def __init__(self, words: np.ndarray, dtype: np.dtype) -> None:
-        self.words, self.dtype = words, dtype
+    def __init__(self, words: np.ndarray, dtype: np.dtype, is_ragged: bool) -> None:
+        self.words, self.dtype, self.is_ragged = words, dtype, is_ragged
         self.stack: Any = None
         self.array: np.ndarray | None = None
         self.clear()
@@ -34,8 +34,12 @@ class RunningStack:
 
     # Between compiled code and the rest.
 
-    def hold(self, stack: Any) -> None:
+    def hold(self, stack: Any, shape: tuple[int, ...] | None = None) -> None:
         """Take a stack over: a block stack, or a list of rows."""
+        if isinstance(stack, list) and not self.is_ragged:
+            if shape is None:
+                shape = next((np.shape(row) for row in stack if row is not None), ())
+            stack = from_rows(self.dtype, shape, stack, supply())
         self.stack = stack
         self.show()
 
@@ -76,9 +80,9 @@ class RunningStack:
 
     # What compiled code asks for.
 
-    def new(self, size: int, shape: Sequence[int] | None) -> None:
+    def new(self, size: int, shape: Sequence[int]) -> None:
         """An empty stack, or one of rows that were never written."""
-        if shape is None:
+        if self.is_ragged:
             self.hold([None] * size)
         elif size:
             self.hold(from_rows(self.dtype, tuple(shape), [None] * size, supply()))
@@ -88,9 +92,7 @@ class RunningStack:
     def grow(self, shape: Sequence[int]) -> None:
         """Room for another row."""
         stack = self.settle()
-        if isinstance(stack, list):
-            stack = BlockStack(self.dtype, tuple(shape), supply=supply())
-        elif not stack.blocks and stack.shape != tuple(shape):
+        if not stack.blocks and stack.shape != tuple(shape):
             stack = BlockStack(self.dtype, tuple(shape), supply=supply())
         self.stack = stack
         row = max(math.prod(shape) * self.dtype.itemsize, 1)
@@ -130,7 +132,7 @@ class RunningStack:
     def back(self) -> None:
         """The rows below an emptied block."""
         stack = self.settle()
-        if not stack or isinstance(stack, list):
+        if not stack:
             raise ExecutionError("stack: popped more values than were pushed")
         self.show()
 
