@@ -88,11 +88,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A version of a run-time list of rows of one dtype. `shape` is None where rows may differ in shape."""
+    """A version of a run-time list of rows of one dtype."""
 
     name: str
     dtype: np.dtype
-    shape: Sizes | None
 
     def __str__(self) -> str:
         return self.name
@@ -300,11 +299,23 @@ class Carry:
     result: Value
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A copy between places when a block ends: `array`, which lies in `source`, also lies in `target` from now on."""
+
+    array: Array
+    source: Place
+    target: Place
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Steps in order."""
+    """Steps in order, then moves in order: what the block gives comes to where it is wanted."""
 
     steps: tuple[Step, ...]
+    moves: tuple[Move, ...] = ()
+    # Stacks likewise: (version, its handle, the handle that is wanted).
+    stack_moves: tuple[tuple[Stack, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,6 +331,8 @@ class Loop:
     maximum: int | None
     node: Node
     number: int
+    # What the carries start with, brought to their places before the first iteration.
+    entry: Block = Block(())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,12 +370,15 @@ Step = (
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory of the plan's own, of `count` elements; `is_known_at_entry` if its size follows from the arguments'."""
+    """Memory for `count` elements. A result's is the caller's; of the others, `is_known_at_entry` says whether the size
+    follows from the arguments' sizes."""
 
     number: int
     dtype: np.dtype
     count: Size
     is_known_at_entry: bool
+    # Which result of the plan it is.
+    result: int | None = None
 
     def __str__(self) -> str:
         return f"b{self.number}"
@@ -372,12 +388,15 @@ class Buffer:
 class Place:
     """Where an array lies.
 
-    "buffer": in a buffer; "argument", "result", "constant": in that one of the call; "slot": in the row of a stack that
-    it is pushed to; "row": in the row of a stack that was popped.
+    "buffer": in a buffer; "argument", "constant": in that one of the call; "slot": in the row that it is pushed to, by
+    push number so much; "row": in the row of a stack that was popped.
     """
 
-    kind: Literal["buffer", "argument", "result", "constant", "slot", "row"]
+    kind: Literal["buffer", "argument", "constant", "slot", "row"]
     number: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,6 +411,8 @@ class Plan:
     results: tuple[Numbers | Array | Stack, ...]
     constants: tuple[tuple[Array, np.ndarray], ...]
     sites: tuple[Site, ...]
+    # The shape of each stack's rows; None where they may differ.
+    rows: dict[Stack, Sizes | None]
     buffers: tuple[Buffer, ...] = ()
     places: dict[Array, Place] = field(default_factory=dict)
     # The handle of each stack version; versions of one handle share memory.

@@ -14,8 +14,8 @@ import numpy as np
 from ctrlgrad.engines.llvm.text import Writer, constant, splat, type_of
 from ctrlgrad.plan.expression import Expression, Instruction
 
-Leaf = Callable[[Instruction, int], tuple[str, bool]]
-"""The value of a leaf, by its instruction and number: its name, and whether it is a vector."""
+Leaf = Callable[[Instruction, list[str]], tuple[str, bool]]
+"""The value of a leaf, by its instruction and its arguments as scalars: its name, and whether it is a vector."""
 
 PURE = "nounwind willreturn memory(none)"
 """The attributes of functions without effects."""
@@ -82,8 +82,8 @@ class _Printer:
         self.leaf = leaf
         self.values: list[_Value] = []
         self.spread: dict[int, str] = {}
-        for number, instruction in enumerate(expression.instructions):
-            self.values.append(self.value(instruction, number))
+        for instruction in expression.instructions:
+            self.values.append(self.value(instruction))
 
     def outputs(self) -> list[str]:
         return [self.operand(number, self.width) for number in self.expression.outputs]
@@ -107,12 +107,12 @@ class _Printer:
                 self.spread[number] = self.writer.op(f"shufflevector {kind} {first}, {kind} poison, {zeros}")
         return self.spread[number]
 
-    def value(self, instruction: Instruction, number: int) -> _Value:
+    def value(self, instruction: Instruction) -> _Value:
         op = instruction.op
         if op == "constant":
             return _Value(constant(instruction.value, instruction.dtype), False, True)
         if op in ("load", "scalar", "index", "argument"):
-            return _Value(*self.leaf(instruction, number))
+            return _Value(*self.leaf(instruction, [self.operand(a, 1) for a in instruction.args]))
         is_vector = any(self.values[a].is_vector for a in instruction.args)
         width = self.width if is_vector else 1
         if op == "select":

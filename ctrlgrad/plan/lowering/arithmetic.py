@@ -34,7 +34,9 @@ def elementwise(state: State, node: Node) -> None:
     dtypes = [v.tensor.dtype for v in node.operands]
 
     def make(builder: ExpressionBuilder, *leaves: tuple[Number, ...]) -> Sequence[Number]:
-        return elementwise_expression(node.op.name, node.attrs, dtypes, result.dtype, builder, leaves)
+        operands = [leaf if len(leaf) == 2 else leaf[0] for leaf in leaves]
+        found = elementwise_expression(node.op.name, node.attrs, dtypes, result.dtype, builder, operands)
+        return found if isinstance(found, tuple) else (found,)
 
     if all(isinstance(t, Splat) for t in tensors):
         expression, _, numbers = expression_of(state, tensors, make)

@@ -98,6 +98,7 @@ def lower(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
         tuple(results),
         tuple(state.constants),
         tuple(state.sites),
+        {stack: None if facts.is_ragged else facts.shape for stack, facts in state.facts.items()},
     )
 
 

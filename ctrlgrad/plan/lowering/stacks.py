@@ -14,7 +14,9 @@ from ctrlgrad.plan.sizes import Size, Sizes
 def stack_new(state: State, node: Node) -> None:
     element = node.attrs["element"]
     shape = tuple(Size(d) for d in element.shape) if element.is_static else None
-    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1)
+    # Rows that were never written have a shape from the start.
+    is_ragged = shape is None and bool(node.operands)
+    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, is_ragged)
     result = state.stack(facts)
     size = state.index(node.operands[0]) if node.operands else None
     state.emit(NewStack(result, size, node))
@@ -123,11 +125,6 @@ def stack_length(state: State, node: Node) -> None:
     register = state.register("int64")
     state.emit(Length(_stack(state, node.operands[0]), register))
     state.items[node.result] = (register,)
-
-
-def _element_facts(state: State, node: Node) -> None:
-    """The result is a stack whose rows are as the first operand's."""
-    outside(state, node, taken=(0,))
 
 
 def stack_from_tensor(state: State, node: Node) -> None:

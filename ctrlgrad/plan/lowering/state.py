@@ -115,7 +115,7 @@ class State:
 
     def stack(self, like: StackFacts) -> Stack:
         """Another version of a stack."""
-        stack = Stack(self.fresh("s"), like.dtype, None if like.is_ragged else like.shape)
+        stack = Stack(self.fresh("s"), like.dtype)
         self.facts[stack] = like
         return stack
 

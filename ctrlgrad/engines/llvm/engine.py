@@ -1,0 +1,74 @@
+"""Whole graphs in machine code: a plan for each pattern of sizes that a graph meets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.llvm import library, objects, target
+from ctrlgrad.engines.llvm.emit import PlanWriter
+from ctrlgrad.engines.llvm.runtime import Program
+from ctrlgrad.ir import Graph, StackType
+from ctrlgrad.plan.fusion import fuse
+from ctrlgrad.plan.lowering import ArgumentShape, lower
+from ctrlgrad.plan.model import Plan
+from ctrlgrad.plan.placement import place
+from ctrlgrad.stacks.blocks import BlockStack
+
+
+def plan_of(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
+    """The plan of a graph."""
+    return place(fuse(lower(graph, shapes)))
+
+
+def shapes_of(graph: Graph, arguments: Sequence[Any]) -> tuple[ArgumentShape, ...]:
+    """What a plan may know of the arguments: known sizes, which of the others are equal, and which are 0 or 1."""
+    names: dict[int, str] = {}
+
+    def named(size: int) -> int | str:
+        return size if size < 2 else names.setdefault(size, f"n{len(names)}")
+
+    found = []
+    for value, given in zip(graph.inputs, arguments, strict=True):
+        if isinstance(value.type, StackType):
+            found.append(_stack_shape(value.type, given, named))
+        else:
+            found.append(
+                ArgumentShape(
+                    tuple(named(n) if d is None else d for d, n in zip(value.type.shape, np.shape(given), strict=True))
+                )
+            )
+    return tuple(found)
+
+
+def _stack_shape(type: StackType, given: Any, named: Any) -> ArgumentShape:
+    if isinstance(given, BlockStack):
+        shape = given.shape
+    else:
+        shapes = {np.shape(row) for row in given if row is not None}
+        if len(shapes) > 1 or (not shapes and not type.element.is_static):
+            return ArgumentShape((), True)
+        shape = shapes.pop() if shapes else tuple(d or 0 for d in type.element.shape)
+    return ArgumentShape(tuple(named(n) if d is None else d for d, n in zip(type.element.shape, shape, strict=True)))
+
+
+def compiled(plan: Plan) -> Program:
+    """Machine code for a plan."""
+    writer = PlanWriter(plan, target.host().vector_bytes)
+    written = writer.function("plan")
+    uses = library.addresses(library.called(writer.w.declarations))
+    key = objects.key_of([written], [])
+    found = objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)
+    return Program(plan, found["plan"])
+
+
+def run(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+    """The outputs of a graph."""
+    shapes = shapes_of(graph, arguments)
+    key = f"llvm plan for {shapes}"
+    if key not in graph.compiled:
+        graph.compiled[key] = compiled(plan_of(graph, shapes))
+    program: Program = graph.compiled[key]
+    return program(arguments)

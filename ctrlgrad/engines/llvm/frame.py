@@ -1,0 +1,128 @@
+"""The frame: the table of 64-bit words through which a compiled plan and its driver speak.
+
+A plan's function takes the frame's address and nothing else. The driver fills in addresses and numbers before the call;
+the function asks for what it lacks by calling back (`Request`), and leaves a status.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.model import Array, Loop, Outside, Plan, ReadRow, Stack, View
+
+# The first words.
+CALLBACK, STATUS, SITE, FOUND, BOUND, TICKS, WORKSPACE, WORKSPACE_BYTES = range(8)
+FIRST = 8
+
+
+class Request(IntEnum):
+    """What compiled code asks the driver for; a number other than 0 as the answer ends the run."""
+
+    # Memory: the workspace has to have so many bytes; buffer `a` so many.
+    GROW_WORKSPACE = 1
+    GROW_BUFFER = 2
+    # A turn for Python.
+    POLL = 3
+    # Stack `a`: room for another row; the rows below the current block; all rows in one block; a block to write to.
+    FULL = 4
+    EMPTY = 5
+    GATHER = 6
+    OWN = 7
+    # Stack `a` starts with `b` rows; is a copy of stack `b`.
+    NEW_STACK = 8
+    COPY_STACK = 9
+    MOVE_STACKS = 10
+    # Outside call `a`: compute; write the results to where they belong.
+    COMPUTE = 11
+    FETCH = 12
+    # The number of rows of stack `a` changes the size of a result: see `Length`.
+    RESULT = 13
+
+
+class Status(IntEnum):
+    """How a run ended."""
+
+    FINISHED = 0
+    INDEX = 1
+    SIZE = 2
+    ITERATIONS = 3
+    TWICE = 4
+    EMPTY = 5
+    # A callback raised an exception.
+    RAISED = 6
+
+
+# The words of one stack.
+BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS = range(6)
+STACK_WORDS = 6
+
+
+@dataclass
+class Layout:
+    """Where everything of a plan stands in its frame."""
+
+    plan: Plan
+    arguments: list[int] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)
+    sizes: int = 0
+    constants: int = 0
+    # Two words each: address and bytes.
+    buffers: int = 0
+    stacks: int = 0
+    stack_count: int = 0
+    # The iteration of each loop.
+    counters: int = 0
+    loops: dict[int, Loop] = field(default_factory=dict)
+    # For each outside call, where its words start.
+    outside: dict[Outside, int] = field(default_factory=dict)
+    calls: list[Outside] = field(default_factory=list)
+    # Where the shape of a row is left when a stack has no room for it.
+    shape: int = 0
+    words: int = FIRST
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        for argument in plan.arguments:
+            self.arguments.append(self.take(len(argument) if isinstance(argument, tuple) else 1))
+        self.sizes = self.take(len(plan.sizes))
+        self.constants = self.take(len(plan.constants))
+        self.buffers = self.take(2 * len(plan.buffers))
+        for result in plan.results:
+            self.results.append(self.take(len(result) if isinstance(result, tuple) else shape_words(result)))
+        self.stack_count = 1 + max(plan.handles.values(), default=-1)
+        self.stacks = self.take(STACK_WORDS * self.stack_count)
+        self.shape = self.take(max((len(shape) for shape in plan.rows.values() if shape is not None), default=0))
+        for step in walk(plan.body):
+            if isinstance(step, Loop):
+                self.loops[step.number] = step
+            elif isinstance(step, Outside):
+                self.outside[step] = self.take(sum(map(operand_words, (*step.operands, *step.results))))
+                self.calls.append(step)
+        self.counters = self.take(1 + max(self.loops, default=-1))
+
+    def take(self, words: int) -> int:
+        start = self.words
+        self.words += words
+        return start
+
+    def stack(self, handle: int) -> int:
+        return self.stacks + STACK_WORDS * handle
+
+
+def shape_words(value: Array | Stack) -> int:
+    """The sizes of a result; where it lies is said by its buffer."""
+    return len(value.shape) if isinstance(value, Array) else 0
+
+
+def operand_words(item: object) -> int:
+    """Of numbers one each; of an array its address, sizes and strides; of a stack none."""
+    if isinstance(item, tuple):
+        return len(item)
+    if isinstance(item, View | Array):
+        return 1 + 2 * len(item.shape)
+    return 0
+
+
+__all__ = ["Layout", "ReadRow", "Request", "Status"]

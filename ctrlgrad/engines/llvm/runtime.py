@@ -1,0 +1,253 @@
+"""One call of a compiled plan: arguments into the frame, one native call, what it asks for meanwhile, results out."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.account import empty
+from ctrlgrad.engines.llvm import frame
+from ctrlgrad.engines.llvm.failures import failure
+from ctrlgrad.engines.llvm.frame import Layout, Request, Status
+from ctrlgrad.engines.llvm.outside import Outside
+from ctrlgrad.engines.llvm.stacks import RunningStack, copied
+from ctrlgrad.plan.model import Array, Plan, Stack
+from ctrlgrad.stacks.blocks import BlockStack
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+# Iterations before Python has its first turn, and how long it then waits for the next, in seconds.
+FIRST_TICKS, BETWEEN_TURNS = 1024, 0.05
+
+
+class Program:
+    """A plan with its machine code, and frames for calls of it."""
+
+    def __init__(self, plan: Plan, address: int, release: Sequence[Any] = ()) -> None:
+        self.plan = plan
+        self.layout = Layout(plan)
+        self.function: Callable[[int], None] = _FUNCTION(address)
+        self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
+        self._idle: list[Frame] = []
+        self._kept = release
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """The results for arrays, numbers and stacks."""
+        try:
+            found = self._idle.pop()
+        except IndexError:
+            found = Frame(self)
+        results = found.run(arguments)
+        self._idle.append(found)
+        return results
+
+
+class Frame:
+    """The words and the memory of one call at a time."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.layout, self.plan = program, program.layout, program.plan
+        self.words = np.zeros(self.layout.words, np.int64)
+        self.address = self.words.ctypes.data
+        self.callback = _CALLBACK(self.answer)
+        self.words[frame.CALLBACK] = ctypes.cast(self.callback, ctypes.c_void_p).value
+        for number, value in enumerate(program.constants):
+            self.words[self.layout.constants + number] = value.ctypes.data
+        self.workspace: np.ndarray | None = None
+        self.buffers: dict[int, np.ndarray] = {}
+        dtypes = {handle: stack.dtype for stack, handle in self.plan.handles.items()}
+        # Before the first row of a stack is met, its shape may not be known.
+        self.ranks: dict[int, int] = {}
+        for stack, handle in self.plan.handles.items():
+            shape = self.plan.rows[stack]
+            if shape is not None:
+                self.ranks[handle] = len(shape)
+        self.stacks = [
+            RunningStack(self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS], dtypes[h], h not in self.ranks)
+            for h in range(self.layout.stack_count)
+        ]
+        self.outside = Outside(self)
+        self.error: BaseException | None = None
+        self.moved: list[tuple[int, int]] = []
+        # A view of the words for each dtype of a number.
+        self.views = {np.dtype(d): self.words.view(d) for d in _NUMBERS}
+        self.result_buffers = {b.number: b.result for b in self.plan.buffers if b.result is not None}
+
+    # A call.
+
+    def run(self, arguments: Sequence[Any]) -> list[Any]:
+        kept = self.fill(arguments)
+        self.error = None
+        self.words[frame.STATUS] = Status.FINISHED
+        self.words[frame.TICKS] = self.ticks = FIRST_TICKS
+        self.since = time.monotonic()
+        self.program.function(self.address)
+        del kept
+        try:
+            if self.error is not None:
+                raise self.error
+            status = Status(int(self.words[frame.STATUS]))
+            if status is not Status.FINISHED:
+                raise failure(self, status)
+            return self.results()
+        finally:
+            self.error = None
+            for stack in self.stacks:
+                stack.clear()
+            for number in self.result_buffers:
+                self.release(number)
+
+    def release(self, number: int) -> None:
+        """A result's memory is the caller's."""
+        self.buffers.pop(number, None)
+        index = self.layout.buffers + 2 * number
+        self.words[index] = self.words[index + 1] = 0
+
+    def fill(self, arguments: Sequence[Any]) -> list[Any]:
+        """Put the arguments into the frame; what has to stay alive meanwhile."""
+        plan, layout, words = self.plan, self.layout, self.words
+        kept: list[Any] = []
+        for argument, index, given in zip(plan.arguments, layout.arguments, arguments, strict=True):
+            if isinstance(argument, tuple):
+                self.put(index, argument[0].dtype, given.real if len(argument) == 2 else given)
+                if len(argument) == 2:
+                    self.put(index + 1, argument[1].dtype, given.imag)
+            elif isinstance(argument, Array):
+                array = given if given.flags.c_contiguous else np.ascontiguousarray(given)
+                kept.append(array)
+                words[index] = array.ctypes.data
+            else:
+                assert isinstance(argument, Stack)
+                self.stacks[plan.handles[argument]].hold(copied(given))
+        for k, (_, number, axis) in enumerate(plan.sizes):
+            given = arguments[number]
+            words[layout.sizes + k] = given.shape[axis] if isinstance(given, np.ndarray) else _row_size(given, axis)
+        return kept
+
+    def put(self, index: int, dtype: np.dtype, value: Any) -> None:
+        self.views[dtype][index * (8 // dtype.itemsize)] = value
+
+    def number(self, index: int, dtype: np.dtype) -> Any:
+        return self.views[dtype][index * (8 // dtype.itemsize)]
+
+    def results(self) -> list[Any]:
+        found: list[Any] = []
+        for k, (result, index) in enumerate(zip(self.plan.results, self.layout.results, strict=True)):
+            if isinstance(result, tuple):
+                real = self.number(index, result[0].dtype)
+                if len(result) == 2:
+                    dtype = np.result_type(result[0].dtype, np.complex64)
+                    found.append(dtype.type(complex(real, self.number(index + 1, result[1].dtype))))
+                else:
+                    found.append(real)
+            elif isinstance(result, Array):
+                shape = tuple(self.words[index : index + len(result.shape)].tolist())
+                buffer = next(b for b, number in self.result_buffers.items() if number == k)
+                found.append(self.taken(buffer, result.dtype, shape))
+            else:
+                assert isinstance(result, Stack)
+                found.append(self.stacks[self.plan.handles[result]].settle())
+        return found
+
+    def taken(self, buffer: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """A result's memory as an array of its own."""
+        memory = self.buffers.get(buffer)
+        count = int(np.prod(shape, dtype=np.int64))
+        if memory is None or not count:
+            return np.empty(shape, dtype)
+        return memory[: count * dtype.itemsize].view(dtype).reshape(shape)
+
+    # What compiled code asks for.
+
+    def answer(self, request: int, a: int, b: int) -> int:
+        try:
+            self.serve(request, a, b)
+        except BaseException as error:
+            self.error = error
+            return 1
+        return 0
+
+    def serve(self, request: int, a: int, b: int) -> None:
+        if request == Request.GROW_WORKSPACE:
+            self.workspace = None
+            self.workspace = empty((a + 64,), np.dtype(np.uint8), "temporary arrays")
+            self.words[frame.WORKSPACE] = (self.workspace.ctypes.data + 63) // 64 * 64
+            self.words[frame.WORKSPACE_BYTES] = a
+        elif request == Request.GROW_BUFFER:
+            self.grow(a, b)
+        elif request == Request.POLL:
+            self.poll()
+        elif request == Request.FULL:
+            self.stacks[a].grow(self.row_shape(a))
+        elif request == Request.EMPTY:
+            self.stacks[a].back()
+        elif request == Request.GATHER:
+            self.stacks[a].gather()
+        elif request == Request.OWN:
+            self.stacks[a].own()
+        elif request == Request.NEW_STACK:
+            # An empty stack takes the shape of its first row.
+            self.stacks[a].new(b, self.row_shape(a) if b else ())
+        elif request == Request.COPY_STACK:
+            stack = self.stacks[b].settle()
+            other = copied(stack)
+            self.stacks[b].show()
+            self.stacks[a].hold(other)
+        elif request == Request.MOVE_STACKS:
+            self.move(a, b)
+        elif request == Request.COMPUTE:
+            self.outside.compute(a, bool(b))
+        else:
+            assert request == Request.FETCH
+            self.outside.fetch(a)
+
+    def row_shape(self, handle: int) -> tuple[int, ...]:
+        rank = self.ranks.get(handle, 0)
+        return tuple(self.words[self.layout.shape : self.layout.shape + rank].tolist())
+
+    def grow(self, number: int, nbytes: int) -> None:
+        index = self.layout.buffers + 2 * number
+        if number in self.result_buffers:
+            memory = np.empty(nbytes, np.uint8)
+        else:
+            self.buffers.pop(number, None)
+            memory = empty((max(nbytes, 2 * int(self.words[index + 1])),), np.dtype(np.uint8), "a temporary")
+        self.buffers[number] = memory
+        self.words[index], self.words[index + 1] = memory.ctypes.data, memory.nbytes
+
+    def move(self, source: int, target: int) -> None:
+        """Stacks change places, all of one block's end at once: the last one has a negative target."""
+        is_last = target < 0
+        self.moved.append((source, -1 - target if is_last else target))
+        if is_last:
+            found = {s: self.stacks[s].settle() for s, _ in self.moved}
+            replaced = {t: self.stacks[t].settle() for _, t in self.moved if t not in found}
+            for s, t in self.moved:
+                self.stacks[t].hold(found[s])
+            free = [s for s in found if s not in {t for _, t in self.moved}]
+            for s, stack in zip(free, replaced.values(), strict=False):
+                self.stacks[s].hold(stack)
+            self.moved.clear()
+
+    def poll(self) -> None:
+        now = time.monotonic()
+        seconds = max(now - self.since, 1e-6)
+        # As many iterations as take the time between two turns, but no sudden jump.
+        self.ticks = int(min(max(self.ticks * min(BETWEEN_TURNS / seconds, 16.0), 1), 1 << 40))
+        self.words[frame.TICKS] = self.ticks
+        self.since = now
+
+
+_NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_NUMBERS += ("float16", "float32", "float64")
+
+
+def _row_size(stack: Any, axis: int) -> int:
+    if isinstance(stack, BlockStack):
+        return stack.shape[axis]
+    return next((np.shape(row)[axis] for row in stack if row is not None), 0)

@@ -1,0 +1,150 @@
+"""What each step of a plan reads and defines: the one place that knows, for fusion, placement, checker and printer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ctrlgrad.plan.model import (
+    Array,
+    Block,
+    Branch,
+    Compute,
+    CopyStack,
+    Guard,
+    Kernel,
+    Length,
+    Load,
+    Loop,
+    NewStack,
+    Outside,
+    Plan,
+    Pop,
+    Product,
+    Push,
+    ReadRow,
+    Stack,
+    Step,
+    Value,
+    View,
+    WriteRow,
+)
+from ctrlgrad.plan.sizes import Size
+
+
+def blocks_of(step: Step) -> tuple[Block, ...]:
+    """The blocks inside a step."""
+    if isinstance(step, Loop):
+        return (step.condition, step.body)
+    return step.blocks if isinstance(step, Branch) else ()
+
+
+def _of(item: object) -> Iterator[Array | Stack]:
+    if isinstance(item, View):
+        yield item.array
+    elif isinstance(item, Array | Stack):
+        yield item
+    elif isinstance(item, tuple):
+        for each in item:
+            yield from _of(each)
+
+
+def reads(step: Step) -> Iterator[Array | Stack]:
+    """The arrays and stacks that a step reads itself; not what the blocks inside it do."""
+    if isinstance(step, Kernel):
+        for operand in step.operands:
+            yield operand.view.array
+        for write in step.writes:
+            if write.base is not None:
+                yield write.base
+    elif isinstance(step, Load):
+        yield step.view.array
+    elif isinstance(step, Product):
+        yield from (step.a.array, step.b.array)
+        if step.base is not None:
+            yield step.base
+    elif isinstance(step, Outside):
+        yield from _of(step.operands)
+    elif isinstance(step, Push | WriteRow):
+        yield step.stack
+        yield from _of(step.row)
+    elif isinstance(step, Pop | ReadRow | Length | CopyStack):
+        yield step.stack
+    elif isinstance(step, Loop):
+        yield from _of(tuple(c.init for c in step.carries))
+    else:
+        assert isinstance(step, Compute | Guard | NewStack | Branch)
+
+
+def defines(step: Step) -> Iterator[Value]:
+    """What a step defines for the steps after it."""
+    if isinstance(step, Compute | Load):
+        yield from step.results
+    elif isinstance(step, Kernel):
+        yield from (write.view.array for write in step.writes)
+    elif isinstance(step, Product | Push | WriteRow | Length | NewStack | CopyStack):
+        yield step.result
+    elif isinstance(step, Outside):
+        for result in step.results:
+            yield from result if isinstance(result, tuple) else (result,)
+        yield from (register for register, _, _ in step.sizes)
+    elif isinstance(step, Pop):
+        yield step.result
+        yield from step.row if isinstance(step.row, tuple) else (step.row,)
+    elif isinstance(step, ReadRow):
+        yield from step.row if isinstance(step.row, tuple) else (step.row,)
+    elif isinstance(step, Loop):
+        yield from (c.result for c in step.carries)
+    elif isinstance(step, Branch):
+        yield from step.results
+    else:
+        assert isinstance(step, Guard)
+
+
+def yields(step: Step) -> Iterator[tuple[Block, tuple[Value, ...]]]:
+    """What each block inside a step gives at its end."""
+    if isinstance(step, Loop):
+        yield step.body, tuple(c.next for c in step.carries)
+    elif isinstance(step, Branch):
+        yield from zip(step.blocks, step.outputs, strict=True)
+
+
+def deep_reads(step: Step) -> set[Array | Stack]:
+    """All arrays and stacks that a step needs from before it, by the blocks inside it too."""
+    found = set(reads(step))
+    for block in blocks_of(step):
+        inner: set[Array | Stack] = set()
+        for each in block.steps:
+            inner |= deep_reads(each)
+        for whose, values in yields(step):
+            if whose is block:
+                inner.update(v for v in values if isinstance(v, Array | Stack))
+        for each in block.steps:
+            inner.difference_update(v for v in defines(each) if isinstance(v, Array | Stack))
+        if isinstance(step, Loop):
+            inner.difference_update(c.inside for c in step.carries if isinstance(c.inside, Array | Stack))
+        found |= inner
+    return found
+
+
+def walk(block: Block) -> Iterator[Step]:
+    """Every step, those inside a step right after it."""
+    for step in block.steps:
+        yield step
+        for inner in blocks_of(step):
+            yield from walk(inner)
+
+
+def count_reads(plan: Plan) -> Counter[Array]:
+    """How often each array is read, by steps, at ends of blocks and as a result."""
+    counts: Counter[Array] = Counter(v for v in plan.results if isinstance(v, Array))
+    for step in walk(plan.body):
+        counts.update(v for v in reads(step) if isinstance(v, Array))
+        for _, values in yields(step):
+            counts.update(v for v in values if isinstance(v, Array))
+    return counts
+
+
+def names_of(sizes: Iterator[Size] | tuple[Size, ...]) -> set[str]:
+    """The registers that sizes are made of."""
+    return {name for size in sizes for name in size.names}

@@ -1,0 +1,188 @@
+"""Fusion: kernels over one space become one, so that what only they pass among themselves stays in registers.
+
+A kernel waits until one of its arrays is read by something that is no kernel over the same space, or reads it at other
+positions than those where it is written; until then kernels of its space join it. Waiting changes nothing else: values
+do not change, and what a kernel reads stays as it is. What nobody reads afterwards is not written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from ctrlgrad.plan.effects import count_reads, deep_reads
+from ctrlgrad.plan.expression import ExpressionBuilder, Number
+from ctrlgrad.plan.model import Array, Block, Branch, Check, Kernel, Loop, Operand, Plan, Register, Step, Write
+from ctrlgrad.plan.sizes import Sizes
+
+
+def fuse(plan: Plan) -> Plan:
+    """The plan with its kernels fused."""
+    return replace(plan, body=_Fusion(count_reads(plan)).block(plan.body))
+
+
+@dataclass
+class _Group:
+    """Kernels of one space that have not been written yet."""
+
+    space: Sizes
+    builder: ExpressionBuilder = field(default_factory=ExpressionBuilder)
+    operands: list[Operand] = field(default_factory=list)
+    numbers: list[Register] = field(default_factory=list)
+    outputs: list[Number] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    nodes: list[object] = field(default_factory=list)
+    # Arrays that kernels of the group write position by position: the parts of an element.
+    elements: dict[Array, tuple[Number, ...]] = field(default_factory=dict)
+    # How often arrays are read inside the group, in place of memory.
+    absorbed: Counter[Array] = field(default_factory=Counter)
+
+    @property
+    def arrays(self) -> set[Array]:
+        return {write.view.array for write in self.writes}
+
+    def takes(self, kernel: Kernel) -> bool:
+        """Whether the kernel reads what the group writes at the same positions only."""
+        mine = self.arrays
+        if any(write.base in mine for write in kernel.writes):
+            return False
+        return all(
+            operand.view.array not in mine
+            or (operand.view.array in self.elements and operand.view == operand.view.array.view and not operand.gathered)
+            for operand in kernel.operands
+        )
+
+    def add(self, kernel: Kernel) -> None:
+        places: list[int | tuple[Number, ...]] = []
+        for operand in kernel.operands:
+            elements = self.elements.get(operand.view.array)
+            if elements is not None:
+                self.absorbed[operand.view.array] += 1
+                places.append(elements)
+                continue
+            if operand not in self.operands:
+                self.operands.append(operand)
+            places.append(self.operands.index(operand))
+        for register in kernel.numbers:
+            if register not in self.numbers:
+                self.numbers.append(register)
+        made: list[Number] = []
+        for instruction in kernel.expression.instructions:
+            args = [made[a] for a in instruction.args]
+            value = instruction.value
+            if instruction.op == "load":
+                place = places[value[0]]
+                if isinstance(place, tuple):
+                    made.append(place[value[1]])
+                    continue
+                value = (place, value[1])
+            elif instruction.op == "scalar":
+                value = self.numbers.index(kernel.numbers[value])
+            made.append(self.builder.emit(instruction.op, args, instruction.dtype, value))
+        start = len(self.outputs)
+        self.outputs += [made[o] for o in kernel.expression.outputs]
+        for write in kernel.writes:
+            self.writes.append(
+                replace(
+                    write,
+                    outputs=tuple(start + o for o in write.outputs),
+                    indices=tuple(start + o for o in write.indices),
+                )
+            )
+            array = write.view.array
+            if write.how == "store" and write.view == array.view and write.view.shape == self.space:
+                self.elements[array] = tuple(self.outputs[start + o] for o in write.outputs)
+        self.checks += [replace(c, output=start + c.output, found=start + c.found) for c in kernel.checks]
+        self.nodes += kernel.nodes
+
+    def kernel(self, reads: Counter[Array]) -> Kernel | None:
+        """The one kernel, without what nobody reads."""
+        writes = [w for w in self.writes if reads[w.view.array] > self.absorbed[w.view.array]]
+        if not writes and not self.checks:
+            return None
+        kept: dict[int, int] = {}
+
+        def keep(output: int) -> int:
+            return kept.setdefault(self.outputs[output].number, len(kept))
+
+        writes = [
+            replace(w, outputs=tuple(map(keep, w.outputs)), indices=tuple(map(keep, w.indices))) for w in writes
+        ]
+        checks = [replace(c, output=keep(c.output), found=keep(c.found)) for c in self.checks]
+        return _trimmed(self, list(kept), writes, checks)
+
+
+def _trimmed(group: _Group, outputs: list[int], writes: list[Write], checks: list[Check]) -> Kernel:
+    """The kernel with the instructions and operands that its outputs need."""
+    instructions = group.builder.instructions
+    needed = set(outputs)
+    for number in range(len(instructions) - 1, -1, -1):
+        if number in needed:
+            needed.update(instructions[number].args)
+    builder = ExpressionBuilder()
+    operands: list[Operand] = []
+    numbers: list[Register] = []
+    made: dict[int, Number] = {}
+    for number in sorted(needed):
+        instruction = instructions[number]
+        value = instruction.value
+        if instruction.op == "load":
+            operand = group.operands[value[0]]
+            if operand not in operands:
+                operands.append(operand)
+            value = (operands.index(operand), value[1])
+        elif instruction.op == "scalar":
+            register = group.numbers[value]
+            if register not in numbers:
+                numbers.append(register)
+            value = numbers.index(register)
+        made[number] = builder.emit(instruction.op, [made[a] for a in instruction.args], instruction.dtype, value)
+    expression = builder.finish(*(made[o] for o in outputs))
+    nodes = tuple(dict.fromkeys(group.nodes))
+    return Kernel(group.space, tuple(operands), tuple(numbers), expression, tuple(writes), tuple(checks), nodes)  # type: ignore[arg-type]
+
+
+class _Fusion:
+    def __init__(self, reads: Counter[Array]) -> None:
+        self.reads = reads
+
+    def block(self, block: Block) -> Block:
+        groups: list[_Group] = []
+        steps: list[Step] = []
+
+        def close(group: _Group) -> None:
+            groups.remove(group)
+            kernel = group.kernel(self.reads)
+            if kernel is not None:
+                steps.append(kernel)
+
+        for step in block.steps:
+            if isinstance(step, Kernel):
+                read = deep_reads(step)
+                mine = next((g for g in groups if g.space == step.space and g.takes(step)), None)
+                for group in list(groups):
+                    if group is not mine and group.arrays & read:
+                        close(group)
+                if mine is None or mine not in groups:
+                    mine = _Group(step.space)
+                    groups.append(mine)
+                mine.add(step)
+                continue
+            read = deep_reads(step)
+            for group in list(groups):
+                if group.arrays & read:
+                    close(group)
+            steps.append(self.inside(step))
+        for group in list(groups):
+            close(group)
+        return Block(tuple(steps))
+
+    def inside(self, step: Step) -> Step:
+        """The step with the blocks inside it fused."""
+        if isinstance(step, Loop):
+            return replace(step, condition=self.block(step.condition), body=self.block(step.body))
+        if isinstance(step, Branch):
+            return replace(step, blocks=tuple(map(self.block, step.blocks)))
+        return step
+

@@ -1,0 +1,423 @@
+"""Placement: which arrays share memory, where pushes land, and which copies are needed at the ends of blocks.
+
+One walk in the order of execution gives each array a place when it is defined: where it is wanted, if that is free (the
+slot of its push, the carry that it becomes, the result that it is), else over an operand that nobody needs any more,
+else in a buffer of its size that is free, else in a new one. A buffer is free for an array if nothing that lies in it is
+needed after the step, and what the step itself reads of it, it reads just before it writes the same element.
+
+What carries and branches give has a buffer that is reserved as long as the loop or branch runs: only the value that it
+is for may lie there. What lies elsewhere at the end is brought there by moves, in an order that overwrites nothing that is
+still to be moved. Arrays in arguments, constants, slots and popped rows are never overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ctrlgrad.plan.effects import names_of, walk
+from ctrlgrad.plan.liveness import Liveness
+from ctrlgrad.plan.model import (
+    Array,
+    Block,
+    Branch,
+    Buffer,
+    Carry,
+    Kernel,
+    Loop,
+    Move,
+    Outside,
+    Place,
+    Plan,
+    Pop,
+    Product,
+    Push,
+    ReadRow,
+    Step,
+    Value,
+    View,
+)
+from ctrlgrad.plan.stack_handles import assign_handles
+
+
+def place(plan: Plan) -> Plan:
+    """The plan with a place for each array and a handle for each stack."""
+    return _Placement(assign_handles(plan)).run()
+
+
+@dataclass
+class _Wanted:
+    """A buffer that an array should lie in, once nothing of `blocked` is needed any more."""
+
+    buffer: int
+    blocked: frozenset[Array] = field(default_factory=frozenset)
+
+
+class _Placement:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.live = Liveness(plan)
+        self.places: dict[Array, Place] = {}
+        self.buffers: list[Buffer] = []
+        self.holds: dict[int, set[Array]] = {}
+        self.reserved: set[int] = set()
+        self.wanted: dict[Array, _Wanted] = {}
+        self.slots: dict[Array, int] = {}
+        self.entry_names = {register.name for register, _, _ in plan.sizes}
+        self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
+        self.pops = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Pop))}
+
+    def run(self) -> Plan:
+        plan = self.plan
+        for number, argument in enumerate(plan.arguments):
+            if isinstance(argument, Array):
+                self.places[argument] = Place("argument", number)
+        for number, (array, _) in enumerate(plan.constants):
+            self.places[array] = Place("constant", number)
+        targets: list[tuple[Array, Place]] = []
+        for number, result in enumerate(plan.results):
+            if isinstance(result, Array):
+                buffer = self.new_buffer(result, result=number)
+                self.reserved.add(buffer)
+                if result not in self.places:
+                    self.wanted.setdefault(result, _Wanted(buffer))
+                targets.append((result, Place("buffer", buffer)))
+        body = self.block(plan.body)
+        moves = [(array, self.places[array], target) for array, target in targets]
+        body = replace(body, moves=self.ordered(moves))
+        return replace(plan, body=body, buffers=tuple(self.buffers), places=self.places)
+
+    # Buffers.
+
+    def new_buffer(self, array: Array, result: int | None = None) -> int:
+        known = names_of((array.count,)) <= self.entry_names
+        self.buffers.append(Buffer(len(self.buffers), array.dtype, array.count, known, result))
+        self.holds[len(self.buffers) - 1] = set()
+        return len(self.buffers) - 1
+
+    def put(self, array: Array, buffer: int) -> None:
+        self.places[array] = Place("buffer", buffer)
+        self.holds[buffer].add(array)
+
+    def fits(self, array: Array, buffer: int) -> bool:
+        found = self.buffers[buffer]
+        return found.dtype.itemsize == array.dtype.itemsize and found.count == array.count
+
+    def is_free(self, buffer: int, array: Array, step: Step) -> bool:
+        """Whether the step may write the array to a buffer."""
+        after, read = self.live.after[step], self.live.reads[step]
+        for other in self.holds[buffer]:
+            if other in after:
+                return False
+            if other in read and not may_overwrite(step, array, other):
+                return False
+        # Two results of one step are not one.
+        return not any(self.places.get(a) == Place("buffer", buffer) for a in _results(step) if a is not array)
+
+    def choose(self, array: Array, step: Step) -> None:
+        """Give an array that the step defines a place."""
+        if array in self.slots:
+            self.places[array] = Place("slot", self.slots[array])
+            return
+        wanted = self.wanted.get(array)
+        if wanted is not None and self.is_wanted_free(wanted, array, step):
+            self.put(array, wanted.buffer)
+            return
+        self.put(array, self.find(array, step))
+
+    def is_wanted_free(self, wanted: _Wanted, array: Array, step: Step) -> bool:
+        if not self.fits(array, wanted.buffer) or not self.is_free(wanted.buffer, array, step):
+            return False
+        after, read = self.live.after[step], self.live.reads[step]
+        return not any(
+            other in after or (other in read and not may_overwrite(step, array, other)) for other in wanted.blocked
+        )
+
+    def find(self, array: Array, step: Step) -> int:
+        """A buffer for an array: one that the step's own operands leave, else another free one, else a new one."""
+        mine = [self.places[a].number for a in _operands(step) if self._lies_in_buffer(a)]
+        for buffer in [*mine, *range(len(self.buffers))]:
+            if buffer not in self.reserved and self.fits(array, buffer) and self.is_free(buffer, array, step):
+                return buffer
+        return self.new_buffer(array)
+
+    def _lies_in_buffer(self, array: Array) -> bool:
+        return array in self.places and self.places[array].kind == "buffer"
+
+    # Blocks.
+
+    def block(self, block: Block) -> Block:
+        self.plan_slots(block)
+        steps: list[Step] = []
+        for step in block.steps:
+            if isinstance(step, Loop):
+                steps.append(self.loop(step))
+            elif isinstance(step, Branch):
+                steps.append(self.branch(step))
+            elif isinstance(step, Pop) and isinstance(step.row, Array):
+                self.places[step.row] = Place("row", self.pops[step])
+                steps.append(step)
+            else:
+                for array in _results(step):
+                    self.choose(array, step)
+                steps.append(step)
+        return replace(block, steps=tuple(steps))
+
+    def plan_slots(self, block: Block) -> None:
+        """Arrays that are made and pushed in one block are made in their slot, if nothing else uses that stack between."""
+        made: dict[Array, int] = {}
+        for position, step in enumerate(block.steps):
+            if isinstance(step, Kernel | Product | ReadRow):
+                made.update((a, position) for a in _results(step))
+        for position, step in enumerate(block.steps):
+            if not isinstance(step, Push) or isinstance(step.row, tuple):
+                continue
+            array = step.row.array
+            if not step.row.is_whole or array not in made or array in self.slots or array.shape != self.plan.rows[step.stack]:
+                continue
+            handle = self.plan.handles[step.stack]
+            between = block.steps[made[array] : position]
+            if not any(self._touches(each, handle) for each in between):
+                self.slots[array] = self.pushes[step]
+
+    def _touches(self, step: Step, handle: int) -> bool:
+        handles = self.plan.handles
+        used = {handles[v] for v in self.live.reads[step] if v in handles}
+        return handle in used
+
+    def loop(self, step: Loop) -> Loop:
+        arrays = [c for c in step.carries if isinstance(c.inside, Array)]
+        buffers: list[int] = []
+        for carry in arrays:
+            buffers.append(self.carry_buffer(step, carry, buffers))
+        entry = []
+        for carry, buffer in zip(arrays, buffers, strict=True):
+            init, inside, following, result = _four(carry)
+            target = Place("buffer", buffer)
+            entry.append((init, self.places[init], target))
+            # While the loop runs it belongs to this carry; a result's buffer is reserved already.
+            self.holds[buffer].update({inside, result})
+            self.places[inside] = self.places[result] = target
+            self.wanted[following] = _Wanted(buffer, frozenset({inside}))
+        added = set(buffers) - self.reserved
+        self.reserved |= added
+        moves = self.ordered(entry)
+        condition = self.block(step.condition)
+        body = self.block(step.body)
+        ends = []
+        for carry, buffer in zip(arrays, buffers, strict=True):
+            _, inside, following, _ = _four(carry)
+            if following is not inside:
+                ends.append((following, self.places[following], Place("buffer", buffer)))
+        body = replace(body, moves=self.ordered(ends))
+        self.reserved -= added
+        found = replace(step, condition=condition, body=body, entry=replace(step.entry, moves=moves))
+        self.rename(step, found)
+        return found
+
+    def carry_buffer(self, step: Loop, carry: Carry, others: Sequence[int]) -> int:
+        """Where a carry lies: over what it starts with, if only the loop needs that; where the result is wanted; else
+        where there is room."""
+        init, inside, _, result = _four(carry)
+        after = self.live.after[step]
+        place = self.places[init]
+        mine = sum(c.init is init for c in step.carries) == 1
+        if place.kind == "buffer" and place.number not in others and mine and self.fits(inside, place.number):
+            inner = self.captured(step)
+            if not any(other in after or other in inner for other in self.holds[place.number]) and self._is_mine(
+                place.number, result
+            ):
+                return place.number
+        wanted = self.wanted.get(result)
+        if wanted is not None and wanted.buffer not in others and self.fits(inside, wanted.buffer):
+            read = self.live.reads[step]
+            blocked = self.holds[wanted.buffer] | wanted.blocked
+            if not any(other in after or other in read for other in blocked):
+                return wanted.buffer
+        for buffer in range(len(self.buffers)):
+            if buffer in self.reserved or buffer in others or not self.fits(inside, buffer):
+                continue
+            if not any(other in after or other in self.live.reads[step] for other in self.holds[buffer]):
+                return buffer
+        return self.new_buffer(inside)
+
+    def _is_mine(self, buffer: int, result: Array) -> bool:
+        """Whether a reserved buffer is reserved for this value."""
+        wanted = self.wanted.get(result)
+        return buffer not in self.reserved or (wanted is not None and wanted.buffer == buffer)
+
+    def captured(self, step: Loop) -> frozenset[object]:
+        """What the blocks of a loop read from outside."""
+        found: set[object] = set()
+        for block in (step.condition, step.body):
+            for inner in block.steps:
+                found |= self.live.reads[inner]
+        found.update(c.next for c in step.carries)
+        return frozenset(found)
+
+    def branch(self, step: Branch) -> Branch:
+        results = [(k, r) for k, r in enumerate(step.results) if isinstance(r, Array)]
+        buffers: list[int] = []
+        for position, result in results:
+            buffers.append(self.branch_buffer(step, position, result, buffers))
+        added = set(buffers) - self.reserved
+        self.reserved |= added
+        blocks = []
+        for block, outputs in zip(step.blocks, step.outputs, strict=True):
+            for (position, _), buffer in zip(results, buffers, strict=True):
+                output = outputs[position]
+                assert isinstance(output, Array)
+                if output not in self.places:
+                    self.wanted[output] = _Wanted(buffer)
+            held = {buffer: set(self.holds[buffer]) for buffer in buffers}
+            found = self.block(block)
+            ends = []
+            for (position, _), buffer in zip(results, buffers, strict=True):
+                output = outputs[position]
+                assert isinstance(output, Array)
+                ends.append((output, self.places[output], Place("buffer", buffer)))
+            blocks.append(replace(found, moves=self.ordered(ends)))
+            # The other branches do not run as well.
+            for buffer, arrays in held.items():
+                self.holds[buffer] = arrays
+        self.reserved -= added
+        for (_, result), buffer in zip(results, buffers, strict=True):
+            self.put(result, buffer)
+        found = replace(step, blocks=tuple(blocks))
+        self.rename(step, found)
+        return found
+
+    def branch_buffer(self, step: Branch, position: int, result: Array, others: Sequence[int]) -> int:
+        """Where a result of a branch lies: over an array that a branch updates or passes on, where it is wanted, or
+        where there is room."""
+        after, read = self.live.after[step], self.live.reads[step]
+        elsewhere = {v for values in step.outputs for k, v in enumerate(values) if k != position}
+        for block, outputs in zip(step.blocks, step.outputs, strict=True):
+            root = _root(block, outputs[position])
+            if root is None or not self._lies_in_buffer(root):
+                continue
+            buffer = self.places[root].number
+            if buffer in others or not self.fits(result, buffer) or not self._is_mine(buffer, result):
+                continue
+            holds = self.holds[buffer]
+            if any(other in after or other in elsewhere for other in holds):
+                continue
+            # Others that lie there must not be needed in the branches at all.
+            if all(other is root or other not in read for other in holds):
+                return buffer
+        wanted = self.wanted.get(result)
+        if wanted is not None and wanted.buffer not in others and self.fits(result, wanted.buffer):
+            blocked = self.holds[wanted.buffer] | wanted.blocked
+            if not any(other in after or other in read for other in blocked):
+                return wanted.buffer
+        for buffer in range(len(self.buffers)):
+            if buffer in self.reserved or buffer in others or not self.fits(result, buffer):
+                continue
+            if not any(other in after or other in read for other in self.holds[buffer]):
+                return buffer
+        return self.new_buffer(result)
+
+    def rename(self, old: Step, new: Step) -> None:
+        """A step was rebuilt: what is known of it holds for the new one."""
+        self.live.after[new], self.live.reads[new] = self.live.after[old], self.live.reads[old]
+
+    # Moves.
+
+    def ordered(self, moves: Iterable[tuple[Array, Place, Place]]) -> tuple[Move, ...]:
+        """Copies in an order in which nothing is overwritten before it was copied; a circle goes by way of a buffer."""
+        pending = [Move(array, source, target) for array, source, target in moves if source != target]
+        done: list[Move] = []
+        while pending:
+            ready = next((m for m in pending if not any(o.source == m.target for o in pending if o is not m)), None)
+            if ready is None:
+                first = pending[0]
+                spare = Place("buffer", self.new_buffer(first.array))
+                done.append(Move(first.array, first.source, spare))
+                pending = [replace(m, source=spare) if m.source == first.source else m for m in pending]
+                continue
+            pending.remove(ready)
+            done.append(ready)
+        return tuple(done)
+
+
+def _four(carry: Carry) -> tuple[Array, Array, Array, Array]:
+    values = (carry.init, carry.inside, carry.next, carry.result)
+    assert all(isinstance(v, Array) for v in values)
+    return values  # type: ignore[return-value]
+
+
+def _results(step: Step) -> list[Array]:
+    """The arrays that a step without blocks makes."""
+    if isinstance(step, Kernel):
+        return [w.view.array for w in step.writes]
+    if isinstance(step, Product):
+        return [step.result]
+    if isinstance(step, Outside):
+        return [r for r in step.results if isinstance(r, Array)]
+    if isinstance(step, ReadRow) and isinstance(step.row, Array):
+        return [step.row]
+    return []
+
+
+def _operands(step: Step) -> list[Array]:
+    """The arrays over which a step may write, those that it updates first."""
+    if isinstance(step, Kernel):
+        bases = [w.base for w in step.writes if w.base is not None]
+        return [*bases, *(o.view.array for o in step.operands)]
+    return [step.base] if isinstance(step, Product) and step.base is not None else []
+
+
+def may_overwrite(step: Step, array: Array, other: Array) -> bool:
+    """Whether a step that reads `other` may write `array` to the same memory.
+
+    A kernel may, if each element is read for the last time just before it is written: both at the position of the point
+    itself. What is updated may lie where it lay, if nothing else of it is read but what goes there.
+    """
+    if isinstance(step, Kernel):
+        write = next(w for w in step.writes if w.view.array is array)
+        if any(w.base is other and w is not write for w in step.writes):
+            return False
+        reading = [o for o in step.operands if o.view.array is other]
+        if write.base is not None:
+            if write.base is not other:
+                return False
+            # An update that does not read what it updates, or reads just the element that it writes.
+            return all(not o.gathered and o.view == _at(write.view, other) and not write.scattered for o in reading)
+        if write.how != "store" or write.scattered or write.view != array.view:
+            return False
+        return all(o.view == other.view and not o.gathered and o.view.shape == write.view.shape for o in reading)
+    if isinstance(step, Product):
+        return step.base is other and step.a.array is not other and step.b.array is not other
+    return False
+
+
+def _at(view: View, array: Array) -> View:
+    """The same elements of another array."""
+    return View(array, view.offset, view.shape, view.strides)
+
+
+def _root(block: Block, value: Value) -> Array | None:
+    """The array from outside of a block that a value of it is an update of, or is itself."""
+    made: dict[Value, Step] = {}
+    for step in block.steps:
+        for array in _results(step):
+            made[array] = step
+        if isinstance(step, Loop):
+            made.update((c.result, step) for c in step.carries)
+        elif isinstance(step, Branch):
+            made.update((r, step) for r in step.results)
+    while value in made:
+        step = made[value]
+        if isinstance(step, Kernel):
+            base = next(w for w in step.writes if w.view.array is value).base
+        elif isinstance(step, Product):
+            base = step.base
+        elif isinstance(step, Loop):
+            init = next(c.init for c in step.carries if c.result is value)
+            base = init if isinstance(init, Array) else None
+        else:
+            return None
+        if base is None:
+            return None
+        value = base
+    return value if isinstance(value, Array) else None

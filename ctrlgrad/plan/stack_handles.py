@@ -1,0 +1,170 @@
+"""Which versions of stacks are one run-time object, a handle, and where a stack has to be copied.
+
+An update changes the object in place if nothing needs the old version afterwards; else it changes a copy. A loop carries
+one object: what its body yields in another one changes places with it at the end of the iteration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ctrlgrad.plan.liveness import Liveness, kept
+from ctrlgrad.plan.model import (
+    Block,
+    Branch,
+    Carry,
+    CopyStack,
+    Loop,
+    NewStack,
+    Outside,
+    Plan,
+    Pop,
+    Push,
+    Stack,
+    Step,
+    Value,
+    WriteRow,
+)
+
+
+def assign_handles(plan: Plan) -> Plan:
+    """The plan with a handle for each stack."""
+    return _Handles(plan).run()
+
+
+class _Handles:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.live = Liveness(plan)
+        self.handles: dict[Stack, int] = {}
+        self.count = 0
+
+    def run(self) -> Plan:
+        for argument in self.plan.arguments:
+            if isinstance(argument, Stack):
+                self.new(argument)
+        body = self.block(self.plan.body)
+        copies: list[Step] = []
+        results: list[Value | tuple[object, ...]] = []
+        seen: set[int] = set()
+        for result in self.plan.results:
+            if isinstance(result, Stack):
+                if self.handles[result] in seen:
+                    copies.append(self.copy(result))
+                    result = copies[-1].result  # type: ignore[union-attr]
+                assert isinstance(result, Stack)
+                seen.add(self.handles[result])
+            results.append(result)
+        body = replace(body, steps=(*body.steps, *copies))
+        return replace(self.plan, body=body, results=tuple(results), handles=self.handles)  # type: ignore[arg-type]
+
+    def new(self, stack: Stack) -> None:
+        self.handles[stack] = self.count
+        self.count += 1
+
+    def copy(self, stack: Stack) -> CopyStack:
+        other = Stack(f"{stack.name}c{self.count}", stack.dtype)
+        self.plan.rows[other] = self.plan.rows[stack]
+        self.new(other)
+        return CopyStack(stack, other)
+
+    def block(self, block: Block) -> Block:
+        steps: list[Step] = []
+        for step in block.steps:
+            self.step(step, steps)
+        return replace(block, steps=tuple(steps))
+
+    def step(self, step: Step, steps: list[Step]) -> None:
+        if isinstance(step, Push | Pop | WriteRow):
+            step = self.update(step, steps)
+        elif isinstance(step, Outside):
+            step = self.outside(step, steps)
+        elif isinstance(step, NewStack | CopyStack):
+            self.new(step.result)
+        elif isinstance(step, Loop):
+            step = self.loop(step, steps)
+        elif isinstance(step, Branch):
+            step = self.branch(step, steps)
+        steps.append(step)
+
+    def owned(self, stack: Stack, step: Step, steps: list[Step]) -> Stack:
+        """A version that may be changed in place."""
+        if stack not in self.live.after[step]:
+            return stack
+        copied = self.copy(stack)
+        steps.append(copied)
+        return copied.result
+
+    def update(self, step: Push | Pop | WriteRow, steps: list[Step]) -> Step:
+        stack = self.owned(step.stack, step, steps)
+        self.handles[step.result] = self.handles[stack]
+        return replace(step, stack=stack)
+
+    def outside(self, step: Outside, steps: list[Step]) -> Step:
+        operands = list(step.operands)
+        for position in step.taken:
+            stack = operands[position]
+            assert isinstance(stack, Stack)
+            operands[position] = self.owned(stack, step, steps)
+        taken = iter(step.taken)
+        for result in step.results:
+            if isinstance(result, Stack):
+                position = next(taken, None)
+                source = None if position is None else operands[position]
+                if isinstance(source, Stack):
+                    self.handles[result] = self.handles[source]
+                else:
+                    self.new(result)
+        return replace(step, operands=tuple(operands))
+
+    def loop(self, step: Loop, steps: list[Step]) -> Step:
+        captured = self.live.reads[step] - kept(c.init for c in step.carries)
+        for block in (step.condition, step.body):
+            for inner in block.steps:
+                captured |= self.live.reads[inner]
+        carries: list[Carry] = []
+        used: set[int] = set()
+        for carry in step.carries:
+            init, inside, result = carry.init, carry.inside, carry.result
+            if isinstance(init, Stack):
+                assert isinstance(inside, Stack) and isinstance(result, Stack)
+                needed = init in self.live.after[step] or init in captured or self.handles[init] in used
+                if needed:
+                    copied = self.copy(init)
+                    steps.append(copied)
+                    init = copied.result
+                self.handles[inside] = self.handles[result] = self.handles[init]
+                used.add(self.handles[init])
+                carry = replace(carry, init=init)
+            carries.append(carry)
+        condition, body = self.block(step.condition), self.block(step.body)
+        wanted = [(c.next, c.inside) for c in carries]
+        body = self.moved(body, wanted)
+        found = replace(step, carries=tuple(carries), condition=condition, body=body)
+        return found
+
+    def branch(self, step: Branch, steps: list[Step]) -> Step:
+        """A result has a handle of its own, unless all branches leave it in one."""
+        blocks = [self.block(block) for block in step.blocks]
+        stacks = [(k, r) for k, r in enumerate(step.results) if isinstance(r, Stack)]
+        taken: set[int] = set()
+        for position, result in stacks:
+            found = {self.handles[values[position]] for values in step.outputs if isinstance(values[position], Stack)}
+            only = found.pop() if len(found) == 1 else None
+            lives = any(self.handles.get(v) == only for v in self.live.after[step] if isinstance(v, Stack))
+            if only is None or lives or only in taken:
+                self.new(result)
+            else:
+                self.handles[result] = only
+            taken.add(self.handles[result])
+        for k, (block, values) in enumerate(zip(blocks, step.outputs, strict=True)):
+            blocks[k] = self.moved(block, [(values[position], result) for position, result in stacks])
+        return replace(step, blocks=tuple(blocks))
+
+    def moved(self, block: Block, wanted: list[tuple[Value, Value]]) -> Block:
+        """The block with its stacks brought to the handles that are wanted, all at once."""
+        moves = []
+        for value, target in wanted:
+            if isinstance(value, Stack) and isinstance(target, Stack) and self.handles[value] != self.handles[target]:
+                moves.append((value, self.handles[value], self.handles[target]))
+        return replace(block, stack_moves=tuple(moves))
