@@ -64,6 +64,9 @@ class _Placement:
         self.wanted: dict[Array, _Wanted] = {}
         self.slots: dict[Array, int] = {}
         self.entry_names = {register.name for register, _, _ in plan.sizes}
+        for argument in plan.arguments:
+            if isinstance(argument, tuple):
+                self.entry_names.update(register.name for register in argument)
         self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
         self.pops = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Pop))}
 
