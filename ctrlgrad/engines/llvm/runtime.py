@@ -130,6 +130,12 @@ class Frame:
             for number in self.result_buffers:
                 self.release(number)
 
+    def dispose(self) -> None:
+        """Give all memory back now: the callback and the frame hold each other."""
+        self.workspace, self.session = None, None
+        self.buffers.clear()
+        del self.callback, self.outside
+
     def release(self, number: int) -> None:
         """A result's memory is the caller's."""
         self.buffers.pop(number, None)

@@ -57,7 +57,7 @@ class Session:
                 loop.abandon()
             raise
         finally:
-            frame.session = None
+            frame.dispose()
 
     def begin(self, number: int) -> None:
         self.loops[number] = LoopInChunks(self.frame, self.frame.layout.chunked[number])
@@ -81,7 +81,10 @@ class Repetition:
         frame = self.frame
         frame.session = self
         frame.words[words.IS_MANAGED] = 1
-        return frame.run(arguments)
+        try:
+            return frame.run(arguments)
+        finally:
+            frame.dispose()
 
     def begin(self, number: int) -> None:
         self.loop = LoopInChunks(self.frame, self.frame.layout.chunked[number], (self.chunk, self.room))
