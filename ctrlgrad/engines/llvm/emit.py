@@ -399,6 +399,7 @@ class PlanWriter:
         w.label(exit)
         if left is not None:
             with self.when(self.is_managed()):
+                self.tell_position()
                 self.ask(Request.END_LOOP, str(step.number))
         self.loops.pop()
         for carry in pairs:
