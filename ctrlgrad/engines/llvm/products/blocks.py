@@ -1,0 +1,196 @@
+"""Products made of tiles: the rows of one panel, a block of panels, and the routine that takes any operands.
+
+The loops are those of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication"): the depth is cut so
+that a panel of B stays in the first cache while the rows of A pass, the rows so that their part of A stays in the second.
+A small product reads B where it lies; a large one, or one whose B does not lie in rows, packs parts of B first.
+"""
+
+from __future__ import annotations
+
+from ctrlgrad.engines.llvm.products.real import Real
+from ctrlgrad.engines.llvm.products.text import Function, Number
+from ctrlgrad.engines.llvm.products.tiles import PARAMETERS as TILE
+from ctrlgrad.engines.llvm.products.tiles import tile_name
+from ctrlgrad.engines.llvm.products.vector import times_name
+
+DEPTH_BYTES = 1024
+"""A panel of B is cut to so many bytes per column: with its columns that is half of a first cache of 32 KiB."""
+BLOCK_BYTES = 192 << 10
+"""What a block of A's rows takes of the second cache."""
+PACKED_COLUMNS = 1024
+"""How many columns of B are packed at a time."""
+READ_WHERE_IT_LIES = 1 << 15
+"""Bytes of B up to which packing does not pay, whatever the number of rows."""
+FEW_ROWS = 16
+"""Rows up to which packing B (that lies in rows) does not pay."""
+
+STRIP = [("ptr", "a"), ("i64", "ra"), ("i64", "ca"), *TILE[3:], ("i64", "m")]
+BLOCK = [
+    ("ptr", "a"),
+    ("i64", "ra"),
+    ("i64", "ca"),
+    ("ptr", "b"),
+    ("i64", "panel"),
+    ("i64", "rb"),
+    ("i64", "m"),
+    ("i64", "n"),
+    ("i64", "k"),
+    ("ptr", "c"),
+    ("i64", "rc"),
+    ("i1", "more"),
+]
+GEMM = [
+    ("ptr", "c"),
+    ("i64", "rc"),
+    ("ptr", "a"),
+    ("i64", "ra"),
+    ("i64", "ca"),
+    ("ptr", "b"),
+    ("i64", "rb"),
+    ("i64", "cb"),
+    ("i64", "m"),
+    ("i64", "n"),
+    ("i64", "k"),
+    ("i64", "accumulate"),
+    ("ptr", "scratch"),
+]
+
+
+def depth_of_panel(real: Real) -> int:
+    return DEPTH_BYTES // real.bytes
+
+
+def given(parameters: list[tuple[str, str]], **changed: Number) -> str:
+    """The arguments of a call that passes on one's own parameters, but for some."""
+    return ", ".join(f"{kind} {changed.get(name, f'%{name}')}" for kind, name in parameters)
+
+
+def strip_name(real: Real, vectors: int, tail: bool) -> str:
+    return f"strip_{real.name}_{vectors}{'t' if tail else ''}"
+
+
+def strip(real: Real, vectors: int, tail: bool) -> str:
+    """All rows of one panel: tiles of the full height, and one of what is left."""
+    f = Function(strip_name(real, vectors, tail), STRIP, prefix="internal")
+    left = f.rest("%m", real.rows)
+    whole = f.sub("%m", left)
+
+    def call(rows: int, i: str) -> None:
+        arguments = given(TILE, a=real.at(f, "%a", f.mul(i, "%ra")), c=real.at(f, "%c", f.mul(i, "%rc")))
+        f.line(f"call void @{tile_name(real, rows, vectors, tail)}({arguments})")
+
+    with f.loop(0, whole, real.rows) as i:
+        call(real.rows, i)
+    labels = {rows: f.name(f"rows{rows}x") for rows in range(1, real.rows)}
+    done = f.name("done")
+    f.choose(left, labels, done)
+    for rows, label in labels.items():
+        f.label(label)
+        call(rows, whole)
+        f.jump(done)
+    f.label(done)
+    f.leave()
+    return f.text()
+
+
+def block(real: Real) -> str:
+    """Panels of B by rows of A: `panel` is from one panel of B to the next, `rb` from one of its rows to the next."""
+    f = Function(f"block_{real.name}", BLOCK, prefix="internal")
+    depth = depth_of_panel(real)
+    with f.loop(0, "%k", depth) as p:
+        k = f.smaller(f.sub("%k", p), depth)
+        more = f.let(f"or i1 %more, {f.test('ne', p, 0)}")
+        a, b = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%b", f.mul(p, "%rb"))
+        height = f.larger(f.mul(f.div(BLOCK_BYTES // real.bytes // real.rows, k), real.rows), real.rows)
+        with f.loop(0, "%m", height) as i:
+            m = f.smaller(f.sub("%m", i), height)
+            rows, results = real.at(f, a, f.mul(i, "%ra")), real.at(f, "%c", f.mul(i, "%rc"))
+            _panels(f, real, rows, b, results, m, k, more)
+    f.leave()
+    return f.text()
+
+
+def _panels(f: Function, real: Real, a: str, b: str, c: str, m: str, k: str, more: str) -> None:
+    whole = f.sub("%n", f.rest("%n", real.columns))
+    number = f.variable("ptr", b)
+
+    def call(vectors: int, tail: bool, j: str, columns: Number) -> None:
+        arguments = given(STRIP, a=a, b=f.get(number), k=k, c=real.at(f, c, j), more=more, columns=columns, m=m)
+        f.line(f"call void @{strip_name(real, vectors, tail)}({arguments})")
+
+    with f.loop(0, whole, real.columns) as j:
+        call(real.vectors, False, j, real.columns)
+        f.set(number, real.at(f, f.get(number), "%panel"))
+    left = f.sub("%n", whole)
+    done = f.name("done")
+    for vectors in range(1, real.vectors + 1):
+        exact, partial, after = f.name("exact"), f.name("partial"), f.name("after")
+        lanes = f.sub(left, (vectors - 1) * real.lanes)
+        for tail, label in ((False, exact), (True, partial)):
+            other = f.name("other")
+            relation = "eq" if not tail else "slt"
+            fits = f.both(f.test(relation, lanes, real.lanes), f.test("sgt", lanes, 0))
+            f.branch(fits, label, other)
+            f.label(label)
+            call(vectors, tail, whole, lanes)
+            f.jump(done)
+            f.label(other)
+        f.jump(after)
+        f.label(after)
+    f.jump(done)
+    f.label(done)
+
+
+def gemm(real: Real) -> str:
+    """C = A B, or C += A B, by one thread; see `scratch` for the memory that it wants."""
+    f = Function(f"gemm_{real.name}", GEMM, prefix="internal")
+    more = f.test("ne", "%accumulate", 0)
+    with f.leaving_when(f.test("eq", "%k", 0)):
+        with f.leaving_when(more):
+            f.leave()
+        with f.loop(0, "%m") as i, f.loop(0, "%n") as j:
+            real.put(f, "0.0", real.at(f, "%c", f.add(f.mul(i, "%rc"), j)))
+        f.leave()
+    times = f"call void @{times_name(real)}"
+    with f.leaving_when(f.test("eq", "%n", 1)):
+        f.line(
+            f"{times}(ptr %c, i64 %rc, ptr %a, i64 %ra, i64 %ca, ptr %b, i64 %rb, i64 %m, i64 %k, i1 {more})"
+        )
+        f.leave()
+    lies_in_columns = f.both(f.test("eq", "%rb", 1), f.test("ne", "%cb", 1))
+    few = f.test("sle", "%m", 3)
+    with f.leaving_when(f.let(f"or i1 {f.test('eq', '%m', 1)}, {f.both(few, lies_in_columns)}")):
+        with f.loop(0, "%m") as i:
+            a, c = real.at(f, "%a", f.mul(i, "%ra")), real.at(f, "%c", f.mul(i, "%rc"))
+            f.line(f"{times}(ptr {c}, i64 1, ptr %b, i64 %cb, i64 %rb, ptr {a}, i64 %ca, i64 %n, i64 %k, i1 {more})")
+        f.leave()
+    small = f.test("sle", f.mul("%k", "%n"), READ_WHERE_IT_LIES // real.bytes)
+    small = f.let(f"or i1 {small}, {f.test('sle', '%m', FEW_ROWS)}")
+    with f.leaving_when(f.both(small, f.test("eq", "%cb", 1))):
+        f.line(f"call void @block_{real.name}({given(BLOCK, panel=real.columns, more=more)})")
+        f.leave()
+    depth = depth_of_panel(real)
+    with f.loop(0, "%n", PACKED_COLUMNS) as j, f.loop(0, "%k", depth) as p:
+        n, k = f.smaller(f.sub("%n", j), PACKED_COLUMNS), f.smaller(f.sub("%k", p), depth)
+        b = real.at(f, "%b", f.add(f.mul(p, "%rb"), f.mul(j, "%cb")))
+        f.line(f"call void @cg_pack_b_{real.name}(ptr %scratch, ptr {b}, i64 %rb, i64 %cb, i64 {k}, i64 {n})")
+        a, c = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%c", j)
+        again = f.let(f"or i1 {more}, {f.test('ne', p, 0)}")
+        panel = f.mul(k, real.columns)
+        arguments = given(BLOCK, a=a, b="%scratch", panel=panel, rb=real.columns, n=n, k=k, c=c, more=again)
+        f.line(f"call void @block_{real.name}({arguments})")
+    f.leave()
+    return f.text()
+
+
+def scratch(real: Real) -> str:
+    """The bytes of scratch that a product of some size wants, whatever the strides."""
+    f = Function(f"cg_gemm_scratch_{real.name}", [("i64", "m"), ("i64", "n"), ("i64", "k")], "i64")
+    n = f.rounded_up(f.smaller("%n", PACKED_COLUMNS), real.columns)
+    f.leave(f"i64 {f.mul(f.mul(n, f.smaller('%k', depth_of_panel(real))), real.bytes)}")
+    return f.text()
+
+
+def blocks(real: Real) -> list[str]:
+    strips = [strip(real, v, tail) for v in range(1, real.vectors + 1) for tail in (False, True)]
+    return [*strips, block(real), gemm(real), scratch(real)]
