@@ -7,6 +7,7 @@ A small product reads B where it lies; a large one, or one whose B does not lie 
 
 from __future__ import annotations
 
+from ctrlgrad.engines.llvm.products.pack import SLACK, pack_name
 from ctrlgrad.engines.llvm.products.real import Real
 from ctrlgrad.engines.llvm.products.text import Function, Number
 from ctrlgrad.engines.llvm.products.tiles import PARAMETERS as TILE
@@ -19,14 +20,17 @@ BLOCK_BYTES = 192 << 10
 """What a block of A's rows takes of the second cache."""
 PACKED_COLUMNS = 1024
 """How many columns of B are packed at a time."""
+PACK_A_COLUMNS = 128
+"""Columns of B from which packing A pays."""
 READ_WHERE_IT_LIES = 1 << 15
 """Bytes of B up to which packing does not pay, whatever the number of rows."""
 FEW_ROWS = 16
 """Rows up to which packing B (that lies in rows) does not pay."""
 
-STRIP = [("ptr", "a"), ("i64", "ra"), ("i64", "ca"), *TILE[3:], ("i64", "m")]
+STRIP = [("ptr", "a"), ("i64", "sa"), ("i64", "ra"), ("i64", "ca"), *TILE[3:], ("i64", "m")]
 BLOCK = [
     ("ptr", "a"),
+    ("i64", "sa"),
     ("i64", "ra"),
     ("i64", "ca"),
     ("ptr", "b"),
@@ -76,7 +80,7 @@ def strip(real: Real, vectors: int, tail: bool) -> str:
     whole = f.sub("%m", left)
 
     def call(rows: int, i: str) -> None:
-        arguments = given(TILE, a=real.at(f, "%a", f.mul(i, "%ra")), c=real.at(f, "%c", f.mul(i, "%rc")))
+        arguments = given(TILE, a=real.at(f, "%a", f.mul(i, "%sa")), c=real.at(f, "%c", f.mul(i, "%rc")))
         f.line(f"call void @{tile_name(real, rows, vectors, tail)}({arguments})")
 
     with f.loop(0, whole, real.rows) as i:
@@ -93,52 +97,51 @@ def strip(real: Real, vectors: int, tail: bool) -> str:
     return f.text()
 
 
-def block(real: Real) -> str:
-    """Panels of B by rows of A: `panel` is from one panel of B to the next, `rb` from one of its rows to the next."""
-    f = Function(f"block_{real.name}", BLOCK, prefix="internal")
-    depth = depth_of_panel(real)
-    with f.loop(0, "%k", depth) as p:
-        k = f.smaller(f.sub("%k", p), depth)
-        more = f.let(f"or i1 %more, {f.test('ne', p, 0)}")
-        a, b = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%b", f.mul(p, "%rb"))
-        height = f.larger(f.mul(f.div(BLOCK_BYTES // real.bytes // real.rows, k), real.rows), real.rows)
-        with f.loop(0, "%m", height) as i:
-            m = f.smaller(f.sub("%m", i), height)
-            rows, results = real.at(f, a, f.mul(i, "%ra")), real.at(f, "%c", f.mul(i, "%rc"))
-            _panels(f, real, rows, b, results, m, k, more)
-    f.leave()
-    return f.text()
-
-
-def _panels(f: Function, real: Real, a: str, b: str, c: str, m: str, k: str, more: str) -> None:
+def panels(real: Real) -> str:
+    """Panels of B by rows of A, at the whole depth: `panel` is from one panel to the next, `rb` from row to row."""
+    f = Function(f"panels_{real.name}", BLOCK, prefix="internal")
     whole = f.sub("%n", f.rest("%n", real.columns))
-    number = f.variable("ptr", b)
+    start = f.variable("ptr", "%b")
 
     def call(vectors: int, tail: bool, j: str, columns: Number) -> None:
-        arguments = given(STRIP, a=a, b=f.get(number), k=k, c=real.at(f, c, j), more=more, columns=columns, m=m)
+        arguments = given(STRIP, b=f.get(start), c=real.at(f, "%c", j), columns=columns)
         f.line(f"call void @{strip_name(real, vectors, tail)}({arguments})")
 
     with f.loop(0, whole, real.columns) as j:
         call(real.vectors, False, j, real.columns)
-        f.set(number, real.at(f, f.get(number), "%panel"))
+        f.set(start, real.at(f, f.get(start), "%panel"))
     left = f.sub("%n", whole)
-    done = f.name("done")
+    with f.leaving_when(f.test("eq", left, 0)):
+        f.leave()
     for vectors in range(1, real.vectors + 1):
-        exact, partial, after = f.name("exact"), f.name("partial"), f.name("after")
         lanes = f.sub(left, (vectors - 1) * real.lanes)
-        for tail, label in ((False, exact), (True, partial)):
-            other = f.name("other")
-            relation = "eq" if not tail else "slt"
-            fits = f.both(f.test(relation, lanes, real.lanes), f.test("sgt", lanes, 0))
-            f.branch(fits, label, other)
-            f.label(label)
-            call(vectors, tail, whole, lanes)
-            f.jump(done)
-            f.label(other)
-        f.jump(after)
-        f.label(after)
-    f.jump(done)
-    f.label(done)
+        for tail, relation in ((False, "eq"), (True, "slt")):
+            with f.leaving_when(f.test(relation, lanes, real.lanes)):
+                call(vectors, tail, whole, lanes)
+                f.leave()
+    f.line("unreachable")
+    return f.text()
+
+
+def block(real: Real) -> str:
+    """Panels of B, packed or as they lie, by rows of A as they lie, cut to what the caches hold."""
+    f = Function(f"block_{real.name}", BLOCK, prefix="internal")
+    depth, most = depth_of_panel(real), BLOCK_BYTES // real.bytes
+    fits = f.both(f.test("sle", "%k", depth), f.test("sle", f.mul("%m", "%k"), most))
+    with f.leaving_when(fits):
+        f.line(f"call void @panels_{real.name}({given(BLOCK)})")
+        f.leave()
+    with f.loop(0, "%k", depth) as p:
+        k = f.smaller(f.sub("%k", p), depth)
+        more = f.let(f"or i1 %more, {f.test('ne', p, 0)}")
+        a, b = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%b", f.mul(p, "%rb"))
+        height = f.larger(f.mul(f.div(most // real.rows, k), real.rows), real.rows)
+        with f.loop(0, "%m", height) as i:
+            m = f.smaller(f.sub("%m", i), height)
+            rows, results = real.at(f, a, f.mul(i, "%ra")), real.at(f, "%c", f.mul(i, "%rc"))
+            f.line(f"call void @panels_{real.name}({given(BLOCK, a=rows, b=b, m=m, k=k, c=results, more=more)})")
+    f.leave()
+    return f.text()
 
 
 def gemm(real: Real) -> str:
@@ -153,9 +156,7 @@ def gemm(real: Real) -> str:
         f.leave()
     times = f"call void @{times_name(real)}"
     with f.leaving_when(f.test("eq", "%n", 1)):
-        f.line(
-            f"{times}(ptr %c, i64 %rc, ptr %a, i64 %ra, i64 %ca, ptr %b, i64 %rb, i64 %m, i64 %k, i1 {more})"
-        )
+        f.line(f"{times}(ptr %c, i64 %rc, ptr %a, i64 %ra, i64 %ca, ptr %b, i64 %rb, i64 %m, i64 %k, i1 {more})")
         f.leave()
     lies_in_columns = f.both(f.test("eq", "%rb", 1), f.test("ne", "%cb", 1))
     few = f.test("sle", "%m", 3)
@@ -167,9 +168,24 @@ def gemm(real: Real) -> str:
     small = f.test("sle", f.mul("%k", "%n"), READ_WHERE_IT_LIES // real.bytes)
     small = f.let(f"or i1 {small}, {f.test('sle', '%m', FEW_ROWS)}")
     with f.leaving_when(f.both(small, f.test("eq", "%cb", 1))):
-        f.line(f"call void @block_{real.name}({given(BLOCK, panel=real.columns, more=more)})")
+        f.line(f"call void @block_{real.name}({given(BLOCK, sa='%ra', panel=real.columns, more=more)})")
         f.leave()
-    depth = depth_of_panel(real)
+    _packing_both(f, real, more)
+    return f.text()
+
+
+def _packing_both(f: Function, real: Real, more: str) -> None:
+    """Parts of B are packed, and, where they serve many columns or lie badly, parts of A."""
+    depth, most = depth_of_panel(real), BLOCK_BYTES // real.bytes
+    packs_a = f.test("sge", "%n", PACK_A_COLUMNS)
+    a_scratch = real.at(
+        f,
+        "%scratch",
+        f.add(
+            f.mul(f.rounded_up(f.smaller("%n", PACKED_COLUMNS), real.columns), f.smaller("%k", depth)),
+            SLACK // real.bytes,
+        ),
+    )
     with f.loop(0, "%n", PACKED_COLUMNS) as j, f.loop(0, "%k", depth) as p:
         n, k = f.smaller(f.sub("%n", j), PACKED_COLUMNS), f.smaller(f.sub("%k", p), depth)
         b = real.at(f, "%b", f.add(f.mul(p, "%rb"), f.mul(j, "%cb")))
@@ -177,20 +193,38 @@ def gemm(real: Real) -> str:
         a, c = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%c", j)
         again = f.let(f"or i1 {more}, {f.test('ne', p, 0)}")
         panel = f.mul(k, real.columns)
-        arguments = given(BLOCK, a=a, b="%scratch", panel=panel, rb=real.columns, n=n, k=k, c=c, more=again)
-        f.line(f"call void @block_{real.name}({arguments})")
+        right = {"b": "%scratch", "panel": panel, "rb": real.columns, "n": n, "k": k, "more": again}
+        height = f.larger(f.mul(f.div(most // real.rows, k), real.rows), real.rows)
+        with f.loop(0, "%m", height) as i:
+            m = f.smaller(f.sub("%m", i), height)
+            rows, results = real.at(f, a, f.mul(i, "%ra")), real.at(f, c, f.mul(i, "%rc"))
+            with f.when(packs_a):
+                f.line(
+                    f"call void @cg_pack_a_{real.name}(ptr {a_scratch}, ptr {rows}, i64 %ca, i64 %ra, i64 {k}, i64 {m})"
+                )
+            choices = {
+                "a": ("ptr", a_scratch, rows),
+                "sa": ("i64", k, "%ra"),
+                "ra": ("i64", 1, "%ra"),
+                "ca": ("i64", real.rows, "%ca"),
+            }
+            left = {name: f.select(packs_a, *choice) for name, choice in choices.items()}
+            f.line(f"call void @panels_{real.name}({given(BLOCK, **left, **right, m=m, c=results)})")
     f.leave()
-    return f.text()
 
 
 def scratch(real: Real) -> str:
     """The bytes of scratch that a product of some size wants, whatever the strides."""
     f = Function(f"cg_gemm_scratch_{real.name}", [("i64", "m"), ("i64", "n"), ("i64", "k")], "i64")
-    n = f.rounded_up(f.smaller("%n", PACKED_COLUMNS), real.columns)
-    f.leave(f"i64 {f.mul(f.mul(n, f.smaller('%k', depth_of_panel(real))), real.bytes)}")
+    depth = f.smaller("%k", depth_of_panel(real))
+    b = f.mul(f.rounded_up(f.smaller("%n", PACKED_COLUMNS), real.columns), depth)
+    a = f.smaller(
+        f.mul(f.rounded_up("%m", real.rows), depth), BLOCK_BYTES // real.bytes + real.rows * depth_of_panel(real)
+    )
+    f.leave(f"i64 {f.add(f.mul(f.add(a, b), real.bytes), 2 * SLACK)}")
     return f.text()
 
 
 def blocks(real: Real) -> list[str]:
     strips = [strip(real, v, tail) for v in range(1, real.vectors + 1) for tail in (False, True)]
-    return [*strips, block(real), gemm(real), scratch(real)]
+    return [*strips, panels(real), block(real), gemm(real), scratch(real)]

@@ -1,90 +1,121 @@
-"""The right operand copied into panels: `columns` columns each, row after row, the last one filled up with zeros.
+"""Operands copied into panels, which tiles read in the order in which they lie.
 
-    pack(to, B, row stride, column stride, depth, width)
+    cg_pack_b_TYPE(to, B, row stride, column stride, depth, width)        panels of a tile's columns
+    cg_pack_a_TYPE(to, A, column stride, row stride, depth, height)       panels of a tile's rows
 
-A panel is what a tile reads, in the order in which it reads it: one stream, aligned in pages and cache lines however
-long the rows of the matrix are. Rows in memory are copied by vectors, columns in memory are transposed in registers.
+A panel of B holds so many columns, row after row; one of A so many rows, column after column. So both are one routine,
+for A is packed as its transpose. The last panel is filled up with zeros. A panel is one stream, aligned in pages and
+cache lines however long the rows of the matrix are. Rows in memory are copied by vectors, columns in memory are
+transposed in registers. Whole vectors are written, so that `to` needs `slack` bytes behind the last panel.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ctrlgrad.engines.llvm.products.real import Real
-from ctrlgrad.engines.llvm.products.text import Function
+from ctrlgrad.engines.llvm.products.text import Function, Number
 
 PARAMETERS = [("ptr", "to"), ("ptr", "b"), ("i64", "rb"), ("i64", "cb"), ("i64", "k"), ("i64", "n")]
+SLACK = 64
 
 
-def pack(real: Real) -> str:
-    f = Function(f"cg_pack_b_{real.name}", PARAMETERS)
-    width = real.columns
+@dataclass(frozen=True)
+class Packing:
+    """How wide a panel is, in elements, and of how many vectors a row of it is written."""
+
+    real: Real
+    width: int
+
+    @property
+    def vectors(self) -> int:
+        return -(-self.width // self.real.lanes)
+
+
+def pack_name(real: Real, operand: str) -> str:
+    return f"cg_pack_{operand}_{real.name}"
+
+
+def packs(real: Real) -> list[str]:
+    return [
+        _pack(pack_name(real, "b"), Packing(real, real.columns)),
+        _pack(pack_name(real, "a"), Packing(real, real.rows)),
+    ]
+
+
+def _pack(name: str, packing: Packing) -> str:
+    f, real, width = Function(name, PARAMETERS), packing.real, packing.width
     with f.loop(0, "%n", width) as j:
         to = real.at(f, "%to", f.mul(j, "%k"))
         b = real.at(f, "%b", f.mul(j, "%cb"))
         count = f.smaller(f.sub("%n", j), width)
-        names = {way: f.name(way) for way in ("rows", "columns", "any", "done")}
-        full = f.test("eq", count, width)
-        f.branch(f.test("eq", "%cb", 1), names["rows"], names["columns"])
-        f.label(names["rows"])
-        _rows(f, real, to, b, count)
-        f.jump(names["done"])
-        f.label(names["columns"])
-        transposes = f.name("transposes")
-        f.branch(f.both(full, f.test("eq", "%rb", 1)), transposes, names["any"])
+        rows, columns, transposes, one_by_one, done = map(f.name, ("rows", "columns", "transposes", "single", "done"))
+        f.branch(f.test("eq", "%cb", 1), rows, columns)
+        f.label(rows)
+        _rows(f, packing, to, b, count)
+        f.jump(done)
+        f.label(columns)
+        f.branch(f.both(f.test("eq", count, width), f.test("eq", "%rb", 1)), transposes, one_by_one)
         f.label(transposes)
         whole = f.sub("%k", f.rest("%k", real.lanes))
-        _transposed(f, real, to, b, whole)
-        _any(f, real, to, b, count, whole)
-        f.jump(names["done"])
-        f.label(names["any"])
-        _any(f, real, to, b, count, 0)
-        f.jump(names["done"])
-        f.label(names["done"])
+        _columns(f, packing, to, b, whole)
+        _single(f, packing, to, b, count, whole)
+        f.jump(done)
+        f.label(one_by_one)
+        _single(f, packing, to, b, count, 0)
+        f.jump(done)
+        f.label(done)
     f.leave()
     return f.text()
 
 
-def _rows(f: Function, real: Real, to: str, b: str, count: str) -> None:
+def _rows(f: Function, packing: Packing, to: str, b: str, count: str) -> None:
     """Every row's elements lie side by side."""
-    masks = [real.mask(f, f.sub(count, v * real.lanes)) for v in range(real.vectors)]
+    real = packing.real
+    masks = [real.mask(f, f.sub(count, v * real.lanes)) for v in range(packing.vectors)]
     with f.loop(0, "%k") as p:
-        source, target = real.at(f, b, f.mul(p, "%rb")), real.at(f, to, f.mul(p, real.columns))
+        source, target = real.at(f, b, f.mul(p, "%rb")), real.at(f, to, f.mul(p, packing.width))
         for v, mask in enumerate(masks):
             value = real.read(f, real.at(f, source, v * real.lanes), mask)
             real.write(f, value, real.at(f, target, v * real.lanes))
 
 
-def _transposed(f: Function, real: Real, to: str, b: str, end: str) -> None:
+def _columns(f: Function, packing: Packing, to: str, b: str, end: str) -> None:
     """Every column's elements lie side by side: squares of vectors are transposed in registers."""
-    lanes = real.lanes
+    real, lanes = packing.real, packing.real.lanes
     with f.loop(0, end, lanes) as p:
-        for v in range(real.vectors):
-            columns = [
-                real.read(f, real.at(f, b, f.add(f.mul("%cb", v * lanes + c), p))) for c in range(lanes)
-            ]
-            for row, value in enumerate(transposed(f, real, columns)):
-                target = real.at(f, to, f.mul(f.add(p, row), real.columns))
-                real.write(f, value, real.at(f, target, v * lanes))
+        squares = []
+        for v in range(packing.vectors):
+            columns = range(v * lanes, min((v + 1) * lanes, packing.width))
+            read = [real.read(f, real.at(f, b, f.add(f.mul("%cb", c), p) if c else p)) for c in columns]
+            squares.append(transposed(f, real, read + ["zeroinitializer"] * (lanes - len(read))))
+        # In this order: what a vector holds beyond the panel's width is overwritten by the next row.
+        for row in range(lanes):
+            target = real.at(f, to, f.mul(f.add(p, row), packing.width))
+            for v, square in enumerate(squares):
+                real.write(f, square[row], real.at(f, target, v * lanes))
 
 
 def transposed(f: Function, real: Real, columns: list[str]) -> list[str]:
     """A square of vectors, transposed: in step s, halves of pairs that lie s apart change places."""
     lanes, apart, now = real.lanes, 1, list(columns)
     while apart < lanes:
+        low = [c if not c & apart else lanes + c - apart for c in range(lanes)]
+        high = [c + apart if not c & apart else lanes + c for c in range(lanes)]
         for k in range(lanes):
             if not k & apart:
-                one, two = now[k], now[k + apart]
-                low = [c if not c & apart else lanes + c - apart for c in range(lanes)]
-                high = [c + apart if not c & apart else lanes + c for c in range(lanes)]
-                now[k], now[k + apart] = (real.shuffled(f, one, two, order) for order in (low, high))
+                pair = now[k], now[k + apart]
+                now[k], now[k + apart] = (real.shuffled(f, *pair, order) for order in (low, high))
         apart *= 2
     return now
 
 
-def _any(f: Function, real: Real, to: str, b: str, count: str, first: str | int) -> None:
+def _single(f: Function, packing: Packing, to: str, b: str, count: str, first: Number) -> None:
     """Element by element, from a row on."""
+    real = packing.real
     with f.loop(first, "%k") as p:
-        source, target = real.at(f, b, f.mul(p, "%rb")), real.at(f, to, f.mul(p, real.columns))
+        source, target = real.at(f, b, f.mul(p, "%rb")), real.at(f, to, f.mul(p, packing.width))
         with f.loop(0, count) as c:
             real.put(f, real.element(f, real.at(f, source, f.mul(c, "%cb"))), real.at(f, target, c))
-        with f.loop(count, real.columns) as c:
+        with f.loop(count, packing.width) as c:
             real.put(f, "0.0", real.at(f, target, c))

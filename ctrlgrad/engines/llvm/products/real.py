@@ -101,7 +101,12 @@ class Real:
             given = f"{self.vector} {value}, ptr align {self.bytes} {address}, {self.bits} {mask}"
             f.line(f"call void @llvm.masked.store.{self.suffix}.p0({given})")
             return
-        left, place, lanes, kind = f.variable(self.vector, value), f.variable("ptr", address), self.lanes // 2, self.vector
+        left, place, lanes, kind = (
+            f.variable(self.vector, value),
+            f.variable("ptr", address),
+            self.lanes // 2,
+            self.vector,
+        )
         while lanes:
             half = f"<{lanes} x {self.scalar}>" if lanes > 1 else self.scalar
             bit = f.let(f"and i64 {count}, {lanes}")

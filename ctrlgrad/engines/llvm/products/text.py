@@ -27,7 +27,9 @@ class Function:
     Lines are added in order; `text()` is the whole. The body starts in block `entry`, where all variables are allocated.
     """
 
-    def __init__(self, name: str, parameters: Sequence[tuple[str, str]], result: str = "void", prefix: str = "") -> None:
+    def __init__(
+        self, name: str, parameters: Sequence[tuple[str, str]], result: str = "void", prefix: str = ""
+    ) -> None:
         shown = ", ".join(f"{kind} %{name}" for kind, name in parameters)
         self._head = f"define {prefix + ' ' if prefix else ''}{result} @{name}({shown}) nounwind {{"
         self._slots: list[str] = []
