@@ -124,22 +124,31 @@ def panels(real: Real) -> str:
 
 
 def block(real: Real) -> str:
-    """Panels of B, packed or as they lie, by rows of A as they lie, cut to what the caches hold."""
-    f = Function(f"block_{real.name}", BLOCK, prefix="internal")
+    """Panels of B, packed or as they lie, by rows of A, cut to what the caches hold.
+
+    Where more than a block of A serves many columns, its blocks are packed into `scratch`.
+    """
+    f = Function(f"block_{real.name}", [*BLOCK, ("ptr", "scratch")], prefix="internal")
     depth, most = depth_of_panel(real), BLOCK_BYTES // real.bytes
     fits = f.both(f.test("sle", "%k", depth), f.test("sle", f.mul("%m", "%k"), most))
     with f.leaving_when(fits):
         f.line(f"call void @panels_{real.name}({given(BLOCK)})")
         f.leave()
-    with f.loop(0, "%k", depth) as p:
-        k = f.smaller(f.sub("%k", p), depth)
+    deepest = f.smaller("%k", depth)
+    height = f.larger(f.mul(f.div(most // real.rows, deepest), real.rows), real.rows)
+    packs = f.both(f.test("sge", "%n", PACK_A_COLUMNS), f.test("sgt", f.mul("%m", deepest), most))
+    with f.loop(0, "%k", depth) as p, f.loop(0, "%m", height) as i:
+        k, m = f.smaller(f.sub("%k", p), depth), f.smaller(f.sub("%m", i), height)
         more = f.let(f"or i1 %more, {f.test('ne', p, 0)}")
-        a, b = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%b", f.mul(p, "%rb"))
-        height = f.larger(f.mul(f.div(most // real.rows, k), real.rows), real.rows)
-        with f.loop(0, "%m", height) as i:
-            m = f.smaller(f.sub("%m", i), height)
-            rows, results = real.at(f, a, f.mul(i, "%ra")), real.at(f, "%c", f.mul(i, "%rc"))
-            f.line(f"call void @panels_{real.name}({given(BLOCK, a=rows, b=b, m=m, k=k, c=results, more=more)})")
+        a = real.at(f, "%a", f.add(f.mul(p, "%ca"), f.mul(i, "%ra")))
+        with f.when(packs):
+            f.line(f"call void @{pack_name(real, 'a')}(ptr %scratch, ptr {a}, i64 %ca, i64 %ra, i64 {k}, i64 {m})")
+        packed = {"a": "%scratch", "sa": k, "ra": 1, "ca": real.rows}
+        lying = {"a": a, "sa": "%sa", "ra": "%ra", "ca": "%ca"}
+        kinds = dict((name, kind) for kind, name in BLOCK)
+        left = {name: f.select(packs, kinds[name], packed[name], lying[name]) for name in packed}
+        b, c = real.at(f, "%b", f.mul(p, "%rb")), real.at(f, "%c", f.mul(i, "%rc"))
+        f.line(f"call void @panels_{real.name}({given(BLOCK, **left, b=b, m=m, k=k, c=c, more=more)})")
     f.leave()
     return f.text()
 
@@ -148,12 +157,7 @@ def gemm(real: Real) -> str:
     """C = A B, or C += A B, by one thread; see `scratch` for the memory that it wants."""
     f = Function(f"gemm_{real.name}", GEMM, prefix="internal")
     more = f.test("ne", "%accumulate", 0)
-    with f.leaving_when(f.test("eq", "%k", 0)):
-        with f.leaving_when(more):
-            f.leave()
-        with f.loop(0, "%m") as i, f.loop(0, "%n") as j:
-            real.put(f, "0.0", real.at(f, "%c", f.add(f.mul(i, "%rc"), j)))
-        f.leave()
+    _without_depth(f, real, more)
     times = f"call void @{times_name(real)}"
     with f.leaving_when(f.test("eq", "%n", 1)):
         f.line(f"{times}(ptr %c, i64 %rc, ptr %a, i64 %ra, i64 %ca, ptr %b, i64 %rb, i64 %m, i64 %k, i1 {more})")
@@ -168,49 +172,50 @@ def gemm(real: Real) -> str:
     small = f.test("sle", f.mul("%k", "%n"), READ_WHERE_IT_LIES // real.bytes)
     small = f.let(f"or i1 {small}, {f.test('sle', '%m', FEW_ROWS)}")
     with f.leaving_when(f.both(small, f.test("eq", "%cb", 1))):
-        f.line(f"call void @block_{real.name}({given(BLOCK, sa='%ra', panel=real.columns, more=more)})")
+        arguments = given(BLOCK, sa="%ra", panel=real.columns, more=more)
+        f.line(f"call void @block_{real.name}({arguments}, ptr %scratch)")
         f.leave()
-    _packing_both(f, real, more)
-    return f.text()
-
-
-def _packing_both(f: Function, real: Real, more: str) -> None:
-    """Parts of B are packed, and, where they serve many columns or lie badly, parts of A."""
-    depth, most = depth_of_panel(real), BLOCK_BYTES // real.bytes
-    packs_a = f.test("sge", "%n", PACK_A_COLUMNS)
-    a_scratch = real.at(
-        f,
-        "%scratch",
-        f.add(
-            f.mul(f.rounded_up(f.smaller("%n", PACKED_COLUMNS), real.columns), f.smaller("%k", depth)),
-            SLACK // real.bytes,
-        ),
-    )
+    depth = depth_of_panel(real)
     with f.loop(0, "%n", PACKED_COLUMNS) as j, f.loop(0, "%k", depth) as p:
         n, k = f.smaller(f.sub("%n", j), PACKED_COLUMNS), f.smaller(f.sub("%k", p), depth)
         b = real.at(f, "%b", f.add(f.mul(p, "%rb"), f.mul(j, "%cb")))
-        f.line(f"call void @cg_pack_b_{real.name}(ptr %scratch, ptr {b}, i64 %rb, i64 %cb, i64 {k}, i64 {n})")
+        f.line(f"call void @{pack_name(real, 'b')}(ptr %scratch, ptr {b}, i64 %rb, i64 %cb, i64 {k}, i64 {n})")
+        rest = real.at(f, "%scratch", f.add(f.mul(f.rounded_up(n, real.columns), k), SLACK // real.bytes))
         a, c = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%c", j)
         again = f.let(f"or i1 {more}, {f.test('ne', p, 0)}")
-        panel = f.mul(k, real.columns)
-        right = {"b": "%scratch", "panel": panel, "rb": real.columns, "n": n, "k": k, "more": again}
-        height = f.larger(f.mul(f.div(most // real.rows, k), real.rows), real.rows)
-        with f.loop(0, "%m", height) as i:
-            m = f.smaller(f.sub("%m", i), height)
-            rows, results = real.at(f, a, f.mul(i, "%ra")), real.at(f, c, f.mul(i, "%rc"))
-            with f.when(packs_a):
-                f.line(
-                    f"call void @cg_pack_a_{real.name}(ptr {a_scratch}, ptr {rows}, i64 %ca, i64 %ra, i64 {k}, i64 {m})"
-                )
-            choices = {
-                "a": ("ptr", a_scratch, rows),
-                "sa": ("i64", k, "%ra"),
-                "ra": ("i64", 1, "%ra"),
-                "ca": ("i64", real.rows, "%ca"),
-            }
-            left = {name: f.select(packs_a, *choice) for name, choice in choices.items()}
-            f.line(f"call void @panels_{real.name}({given(BLOCK, **left, **right, m=m, c=results)})")
+        right = {"b": "%scratch", "panel": f.mul(k, real.columns), "rb": real.columns}
+        arguments = given(BLOCK, a=a, sa="%ra", **right, n=n, k=k, c=c, more=again)
+        f.line(f"call void @block_{real.name}({arguments}, ptr {rest})")
     f.leave()
+    return f.text()
+
+
+def packed(real: Real) -> str:
+    """C = A B, or C += A B, for a B packed before: `b` is its first panel; `rb` and `cb` say nothing."""
+    f = Function(f"packed_{real.name}", GEMM, prefix="internal")
+    more = f.test("ne", "%accumulate", 0)
+    _without_depth(f, real, more)
+    arguments = given(BLOCK, sa="%ra", panel=f.mul("%k", real.columns), rb=real.columns, more=more)
+    f.line(f"call void @block_{real.name}({arguments}, ptr %scratch)")
+    f.leave()
+    return f.text()
+
+
+def _without_depth(f: Function, real: Real, more: str) -> None:
+    """A sum of nothing is 0."""
+    with f.leaving_when(f.test("eq", "%k", 0)):
+        with f.leaving_when(more):
+            f.leave()
+        with f.loop(0, "%m") as i, f.loop(0, "%n") as j:
+            real.put(f, "0.0", real.at(f, "%c", f.add(f.mul(i, "%rc"), j)))
+        f.leave()
+
+
+def most_scratch(real: Real) -> int:
+    """The bytes that are enough for every product."""
+    depth = depth_of_panel(real)
+    elements = depth * (PACKED_COLUMNS + real.columns) + BLOCK_BYTES // real.bytes + real.rows * depth
+    return elements * real.bytes + 2 * SLACK
 
 
 def scratch(real: Real) -> str:
@@ -227,4 +232,4 @@ def scratch(real: Real) -> str:
 
 def blocks(real: Real) -> list[str]:
     strips = [strip(real, v, tail) for v in range(1, real.vectors + 1) for tail in (False, True)]
-    return [*strips, panels(real), block(real), gemm(real), scratch(real)]
+    return [*strips, panels(real), block(real), gemm(real), packed(real), scratch(real)]

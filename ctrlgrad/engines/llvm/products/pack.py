@@ -18,6 +18,7 @@ from ctrlgrad.engines.llvm.products.text import Function, Number
 
 PARAMETERS = [("ptr", "to"), ("ptr", "b"), ("i64", "rb"), ("i64", "cb"), ("i64", "k"), ("i64", "n")]
 SLACK = 64
+ROWS_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -45,39 +46,54 @@ def packs(real: Real) -> list[str]:
 
 def _pack(name: str, packing: Packing) -> str:
     f, real, width = Function(name, PARAMETERS), packing.real, packing.width
+    with f.leaving_when(f.test("eq", "%cb", 1)):
+        _rows(f, packing)
+        f.leave()
     with f.loop(0, "%n", width) as j:
-        to = real.at(f, "%to", f.mul(j, "%k"))
-        b = real.at(f, "%b", f.mul(j, "%cb"))
+        to, b = real.at(f, "%to", f.mul(j, "%k")), real.at(f, "%b", f.mul(j, "%cb"))
         count = f.smaller(f.sub("%n", j), width)
-        rows, columns, transposes, one_by_one, done = map(f.name, ("rows", "columns", "transposes", "single", "done"))
-        f.branch(f.test("eq", "%cb", 1), rows, columns)
-        f.label(rows)
-        _rows(f, packing, to, b, count)
-        f.jump(done)
-        f.label(columns)
-        f.branch(f.both(f.test("eq", count, width), f.test("eq", "%rb", 1)), transposes, one_by_one)
-        f.label(transposes)
-        whole = f.sub("%k", f.rest("%k", real.lanes))
-        _columns(f, packing, to, b, whole)
-        _single(f, packing, to, b, count, whole)
-        f.jump(done)
-        f.label(one_by_one)
-        _single(f, packing, to, b, count, 0)
-        f.jump(done)
-        f.label(done)
+        whole = f.variable("i64", 0)
+        with f.when(f.both(f.test("eq", count, width), f.test("eq", "%rb", 1))):
+            f.set(whole, f.sub("%k", f.rest("%k", real.lanes)))
+            _columns(f, packing, to, b, f.get(whole))
+        _single(f, packing, to, b, count, f.get(whole))
     f.leave()
     return f.text()
 
 
-def _rows(f: Function, packing: Packing, to: str, b: str, count: str) -> None:
-    """Every row's elements lie side by side."""
-    real = packing.real
-    masks = [real.mask(f, f.sub(count, v * real.lanes)) for v in range(packing.vectors)]
-    with f.loop(0, "%k") as p:
-        source, target = real.at(f, b, f.mul(p, "%rb")), real.at(f, to, f.mul(p, packing.width))
+def _rows(f: Function, packing: Packing) -> None:
+    """Every row's elements lie side by side: some rows at a time are read from end to end, as memory likes it best."""
+    real, width = packing.real, packing.width
+    whole = f.sub("%n", f.rest("%n", width))
+    exact = width % real.lanes == 0
+
+    def copy(p: str, j: str, masks: list[str | None]) -> None:
+        source = real.at(f, "%b", f.add(f.mul(p, "%rb"), j))
+        target = real.at(f, "%to", f.add(f.mul(j, "%k"), f.mul(p, width)))
         for v, mask in enumerate(masks):
-            value = real.read(f, real.at(f, source, v * real.lanes), mask)
-            real.write(f, value, real.at(f, target, v * real.lanes))
+            value, place = real.read(f, real.at(f, source, v * real.lanes), mask), real.at(f, target, v * real.lanes)
+            if exact or v < packing.vectors - 1:
+                real.write(f, value, place)
+            else:
+                real.write_first(f, value, place, str(width % real.lanes), inner)
+
+    inner = real.mask(f, str(width % real.lanes))
+
+    def panels(p: str, rows: int) -> None:
+        with f.loop(0, whole, width) as j:
+            for row in range(rows):
+                copy(f.add(p, row), j, [None] * (packing.vectors - 1) + [None if exact else inner])
+        left = f.sub("%n", whole)
+        with f.when(f.test("sgt", left, 0)):
+            masks: list[str | None] = [real.mask(f, f.sub(left, v * real.lanes)) for v in range(packing.vectors)]
+            for row in range(rows):
+                copy(f.add(p, row), whole, masks)
+
+    many = f.sub("%k", f.rest("%k", ROWS_AT_ONCE))
+    with f.loop(0, many, ROWS_AT_ONCE) as p:
+        panels(p, ROWS_AT_ONCE)
+    with f.loop(many, "%k") as p:
+        panels(p, 1)
 
 
 def _columns(f: Function, packing: Packing, to: str, b: str, end: str) -> None:

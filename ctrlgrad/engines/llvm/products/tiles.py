@@ -41,6 +41,12 @@ def tile(real: Real, rows: int, vectors: int, tail: bool) -> str:
         [[f.variable(real.vector, "zeroinitializer") for _ in range(vectors)] for _ in range(rows)]
         for _ in range(at_once)
     ]
+    if rows == real.rows:
+        # C comes from far while the depth is worked through.
+        for row in range(rows):
+            f.line(
+                f"call void @llvm.prefetch.p0(ptr {real.at(f, '%c', f.mul('%rc', row)) if row else '%c'}, i32 1, i32 3, i32 1)"
+            )
     place, b_place = f.variable("i64", 0), f.variable("ptr", "%b")
 
     def step(chain: int) -> None:
