@@ -1,7 +1,8 @@
 """Products made of tiles: the rows of one panel, a block of panels, and the routine that takes any operands.
 
 The loops are those of Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication"): the depth is cut so
-that a panel of B stays in the first cache while the rows of A pass, the rows so that their part of A stays in the second.
+that a panel of B stays in the first cache while the rows of A pass, the rows so that their part of A stays in the
+second.
 A small product reads B where it lies; a large one, or one whose B does not lie in rows, packs parts of B first.
 """
 
@@ -145,7 +146,7 @@ def block(real: Real) -> str:
             f.line(f"call void @{pack_name(real, 'a')}(ptr %scratch, ptr {a}, i64 %ca, i64 %ra, i64 {k}, i64 {m})")
         packed = {"a": "%scratch", "sa": k, "ra": 1, "ca": real.rows}
         lying = {"a": a, "sa": "%sa", "ra": "%ra", "ca": "%ca"}
-        kinds = dict((name, kind) for kind, name in BLOCK)
+        kinds = {name: kind for kind, name in BLOCK}
         left = {name: f.select(packs, kinds[name], packed[name], lying[name]) for name in packed}
         b, c = real.at(f, "%b", f.mul(p, "%rb")), real.at(f, "%c", f.mul(i, "%rc"))
         f.line(f"call void @panels_{real.name}({given(BLOCK, **left, b=b, m=m, k=k, c=c, more=more)})")

@@ -1,4 +1,4 @@
-"""The routines of this folder as one object, compiled once per machine, and the addresses by which compiled code calls them.
+"""The routines of this folder as one object, compiled once per machine, and the addresses by which code calls them.
 
 A module declares the routine (`declare void @cg_gemm_f32(...)`) and is linked with `products().symbols`.
 """
@@ -165,9 +165,7 @@ def products() -> Products:
 @functools.cache
 def _products() -> Products:
     kinds = real.reals(target.host())
-    key = objects.key_of(["products"], [module.__file__ or "" for module in (*_MODULES, objects)] + [__file__])
-    symbols = objects.library(key, lambda: ObjectCode(tuple(_symbols(kinds)), _compiled(target.host())))
-    made = Products(symbols, {"f": kinds[0], "d": kinds[1]})
+    made = Products(_linked(target.host()), {"f": kinds[0], "d": kinds[1]})
     made._forget()
     made._resize(default_threads())
     # At the end no thread may be in code that is about to go.
@@ -175,6 +173,22 @@ def _products() -> Products:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=made._forget)
     return made
+
+
+def _renew_lock() -> None:
+    """In a forked child: another thread of the parent may have held the lock."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _linked(machine: Target) -> Mapping[str, int]:
+    """The addresses of the routines, from disk or compiled now."""
+    key = objects.key_of(["products"], [__file__, *(str(module.__file__) for module in _MODULES)])
+    return objects.library(key, lambda: ObjectCode(tuple(_symbols(real.reals(machine))), _compiled(machine)))
 
 
 def default_threads() -> int:
@@ -213,7 +227,7 @@ def source(machine: Target) -> str:
 
 
 def _compiled(machine: Target) -> bytes:
-    """Variables become registers, loops are turned; the rest is as written, so LLVM's long pipeline would find nothing."""
+    """Variables become registers, loops are turned; the rest is as written: LLVM's long pipeline finds nothing more."""
     passes: Any = binding.create_new_module_pass_manager()
     for name in ("sroa", "simplify_cfg", "instruction_combine", "loop_rotate", "simplify_cfg"):
         getattr(passes, f"add_{name}_pass")()

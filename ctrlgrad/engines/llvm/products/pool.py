@@ -9,12 +9,12 @@ The caller writes the job and works on it; whoever is awake claims panels one by
 comes late finds nothing and costs nothing. The caller is worker 0; it returns when every panel is done. While a call is
 under way another caller (of another thread, or a panel's own) does all its panels itself.
 
-The ticket is the job's number in the upper half and the next panel in the lower. A claim reads the ticket, then the job,
-then raises the ticket by compare-and-exchange. The job is only rewritten while the ticket names no panel, under a new
-number; so a claim that succeeds has read the job that it claims of, however long ago it read the ticket.
+The ticket is the job's number in the upper half and the next panel in the lower. A claim reads the ticket, then the
+job, then raises the ticket by compare-and-exchange. The job is only rewritten while the ticket names no panel, under a
+new number; so a claim that succeeds has read the job that it claims of, however long ago it read the ticket.
 
-A thread without work looks at the ticket for `SPIN` nanoseconds and then sleeps on a condition until there is a job; the
-caller, when all panels are claimed and some not done, likewise. Nothing yields in a loop: on a machine that is busy
+A thread without work looks at the ticket for `SPIN` nanoseconds and then sleeps on a condition until there is a job;
+the caller, when all panels are claimed and some not done, likewise. Nothing yields in a loop: on a machine that is busy
 elsewhere such a loop keeps the processor from those for whom it waits.
 """
 

@@ -24,7 +24,7 @@ class Variable:
 class Function:
     """One function: `parameters` are pairs of type and name; `result` is LLVM's type.
 
-    Lines are added in order; `text()` is the whole. The body starts in block `entry`, where all variables are allocated.
+    Lines are added in order; `text()` is the whole. The body starts in `entry`, where all variables are allocated.
     """
 
     def __init__(

@@ -44,9 +44,8 @@ def tile(real: Real, rows: int, vectors: int, tail: bool) -> str:
     if rows == real.rows:
         # C comes from far while the depth is worked through.
         for row in range(rows):
-            f.line(
-                f"call void @llvm.prefetch.p0(ptr {real.at(f, '%c', f.mul('%rc', row)) if row else '%c'}, i32 1, i32 3, i32 1)"
-            )
+            address = real.at(f, "%c", f.mul("%rc", row)) if row else "%c"
+            f.line(f"call void @llvm.prefetch.p0(ptr {address}, i32 1, i32 3, i32 1)")
     place, b_place = f.variable("i64", 0), f.variable("ptr", "%b")
 
     def step(chain: int) -> None:

@@ -2,9 +2,9 @@
 
     times(out, step of out, M, row stride, column stride, x, step of x, rows, depth, accumulate)
 
-out[i] = sum over p of M[i, p] x[p]. Where rows lie in memory, as many rows as a vector has lanes are multiplied with x at
-once, each in an accumulator, which are then added up across: one vector of results. Where columns lie in memory, eight
-vectors of results are held while the columns go by. Strides that are neither, and an x or out with gaps, are scalar.
+out[i] = sum over p of M[i, p] x[p]. Where rows lie in memory, as many rows as a vector has lanes are multiplied with x
+at once, each in an accumulator, which are then added up across: one vector of results. Where columns lie in memory,
+eight vectors of results are held while the columns go by. Other strides, and an x or out with gaps, are scalar.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ PARAMETERS = [
     ("i1", "more"),
 ]
 
+LONGEST = 8
+"""Vectors of results that are held at once."""
+
 
 def times_name(real: Real) -> str:
     return f"times_{real.name}"
@@ -44,7 +47,7 @@ def times(real: Real) -> str:
         f.leave()
     with f.leaving_when(f.both(f.test("eq", "%rm", 1), f.test("eq", "%so", 1))):
         start = f.variable("i64", 0)
-        for vectors in (8, 4, 1):
+        for vectors in (LONGEST, LONGEST // 2, 1):
             width = vectors * real.lanes
             first = f.get(start)
             end = f.sub("%rows", f.rest(f.sub("%rows", first), width))
@@ -173,7 +176,7 @@ def _columns(f: Function, real: Real, i: str, vectors: int, count: str | None) -
     """Results i to i + vectors * lanes, or the first `count` of one vector."""
     mask = None if count is None else real.mask(f, count)
     sums: list[list[Variable]] = [
-        [f.variable(real.vector, "zeroinitializer") for _ in range(vectors)] for _ in range(8 // vectors)
+        [f.variable(real.vector, "zeroinitializer") for _ in range(vectors)] for _ in range(LONGEST // vectors)
     ]
     start, column, x = real.at(f, "%m", i), f.variable("i64", 0), f.variable("ptr", "%x")
 
