@@ -4,7 +4,8 @@
 
 out[i] = sum over p of M[i, p] x[p]. Where rows lie in memory, as many rows as a vector has lanes are multiplied with x
 at once, each in an accumulator, which are then added up across: one vector of results. Where columns lie in memory,
-eight vectors of results are held while the columns go by. Other strides, and an x or out with gaps, are scalar.
+eight vectors of results are held while the columns go by, or, where M is larger than a cache, eight columns are read
+from end to end and added to the results in memory. Other strides, and an x or out with gaps, are scalar.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ PARAMETERS = [
 ]
 
 LONGEST = 8
-"""Vectors of results that are held at once."""
+"""Vectors of results that are held at once, and columns that are read at once."""
+HELD_BYTES = 32 << 10
+"""Bytes of M from which its columns are read from end to end."""
+STREAM_BYTES = 8 << 10
+"""Bytes of results that stay in the first cache meanwhile."""
 
 
 def times_name(real: Real) -> str:
@@ -46,6 +51,9 @@ def times(real: Real) -> str:
             _one_row(f, real, i)
         f.leave()
     with f.leaving_when(f.both(f.test("eq", "%rm", 1), f.test("eq", "%so", 1))):
+        with f.leaving_when(f.test("sgt", f.mul("%rows", "%k"), HELD_BYTES // real.bytes)):
+            _streams(f, real)
+            f.leave()
         start = f.variable("i64", 0)
         for vectors in (LONGEST, LONGEST // 2, 1):
             width = vectors * real.lanes
@@ -209,3 +217,40 @@ def _columns(f: Function, real: Real, i: str, vectors: int, count: str | None) -
             real.write(f, whole_value, address)
         else:
             real.write_first(f, whole_value, address, count, mask)
+
+
+def _streams(f: Function, real: Real) -> None:
+    """Some columns at once, from end to end."""
+    chunk = STREAM_BYTES // real.bytes
+    with f.loop(0, "%rows", chunk) as start:
+        end = f.smaller(f.add(start, chunk), "%rows")
+        many = f.sub("%k", f.rest("%k", LONGEST))
+        with f.loop(0, many, LONGEST) as p:
+            _stream(f, real, p, LONGEST, start, end)
+        with f.loop(many, "%k") as p:
+            _stream(f, real, p, 1, start, end)
+
+
+def _stream(f: Function, real: Real, p: str, columns: int, start: str, end: str) -> None:
+    """Columns p to p + columns, times their x, added to the results from start to end (the first set them)."""
+    numbers = [f.add(p, c) for c in range(columns)]
+    factors = [real.spread(f, real.element(f, real.at(f, "%x", f.mul(c, "%sx")))) for c in numbers]
+    places = [real.at(f, "%m", f.mul(c, "%cm")) for c in numbers]
+    adds = f.let(f"or i1 %more, {f.test('ne', p, 0)}")
+    whole = f.sub(end, f.rest(f.sub(end, start), real.lanes))
+
+    def vector(i: str, mask: str | None) -> str:
+        old = f.variable(real.vector, "zeroinitializer")
+        with f.when(adds):
+            f.set(old, real.read(f, real.at(f, "%out", i), mask))
+        sums = [f.get(old), "zeroinitializer"]
+        for c, (factor, place) in enumerate(zip(factors, places, strict=True)):
+            sums[c % 2] = real.fma(f, factor, real.read(f, real.at(f, place, i), mask), sums[c % 2])
+        return real.plus(f, *sums)
+
+    with f.loop(start, whole, real.lanes) as i:
+        real.write(f, vector(i, None), real.at(f, "%out", i))
+    count = f.sub(end, whole)
+    with f.when(f.test("sgt", count, 0)):
+        mask = real.mask(f, count)
+        real.write_first(f, vector(whole, mask), real.at(f, "%out", whole), count, mask)
