@@ -144,8 +144,8 @@ def block(real: Real) -> str:
         a = real.at(f, "%a", f.add(f.mul(p, "%ca"), f.mul(i, "%ra")))
         with f.when(packs):
             f.line(f"call void @{pack_name(real, 'a')}(ptr %scratch, ptr {a}, i64 %ca, i64 %ra, i64 {k}, i64 {m})")
-        packed = {"a": "%scratch", "sa": k, "ra": 1, "ca": real.rows}
-        lying = {"a": a, "sa": "%sa", "ra": "%ra", "ca": "%ca"}
+        packed: dict[str, Number] = {"a": "%scratch", "sa": k, "ra": 1, "ca": real.rows}
+        lying: dict[str, Number] = {"a": a, "sa": "%sa", "ra": "%ra", "ca": "%ca"}
         kinds = {name: kind for kind, name in BLOCK}
         left = {name: f.select(packs, kinds[name], packed[name], lying[name]) for name in packed}
         b, c = real.at(f, "%b", f.mul(p, "%rb")), real.at(f, "%c", f.mul(i, "%rc"))
@@ -184,7 +184,7 @@ def gemm(real: Real) -> str:
         rest = real.at(f, "%scratch", f.add(f.mul(f.rounded_up(n, real.columns), k), SLACK // real.bytes))
         a, c = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%c", j)
         again = f.let(f"or i1 {more}, {f.test('ne', p, 0)}")
-        right = {"b": "%scratch", "panel": f.mul(k, real.columns), "rb": real.columns}
+        right: dict[str, Number] = {"b": "%scratch", "panel": f.mul(k, real.columns), "rb": real.columns}
         arguments = given(BLOCK, a=a, sa="%ra", **right, n=n, k=k, c=c, more=again)
         f.line(f"call void @block_{real.name}({arguments}, ptr {rest})")
     f.leave()

@@ -43,8 +43,8 @@ class Products:
 
     def packed_elements(self, dtype: Any, k: int, n: int) -> int:
         """How many elements a packed right operand of `k` rows and `n` columns takes."""
-        columns = self.reals[np.dtype(dtype).char].columns
-        return k * -(-n // columns) * columns + pack.SLACK // np.dtype(dtype).itemsize
+        kind = self.reals[np.dtype(dtype).char]
+        return k * -(-n // kind.columns) * kind.columns + pack.SLACK // kind.bytes
 
     def pack(self, b: np.ndarray) -> np.ndarray:
         """The right operand (float32 or float64, any strides) as `matmul_packed` reads it."""

@@ -11,6 +11,7 @@ transposed in registers. Whole vectors are written, so that `to` needs `slack` b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ctrlgrad.engines.llvm.products.real import Real
@@ -67,7 +68,7 @@ def _rows(f: Function, packing: Packing) -> None:
     whole = f.sub("%n", f.rest("%n", width))
     exact = width % real.lanes == 0
 
-    def copy(p: str, j: str, masks: list[str | None]) -> None:
+    def copy(p: str, j: str, masks: Sequence[str | None]) -> None:
         source = real.at(f, "%b", f.add(f.mul(p, "%rb"), j))
         target = real.at(f, "%to", f.add(f.mul(j, "%k"), f.mul(p, width)))
         for v, mask in enumerate(masks):
@@ -78,11 +79,12 @@ def _rows(f: Function, packing: Packing) -> None:
                 real.write_first(f, value, place, str(width % real.lanes), inner)
 
     inner = real.mask(f, str(width % real.lanes))
+    most = [None if exact or v < packing.vectors - 1 else inner for v in range(packing.vectors)]
 
     def panels(p: str, rows: int) -> None:
         with f.loop(0, whole, width) as j:
             for row in range(rows):
-                copy(f.add(p, row), j, [None] * (packing.vectors - 1) + [None if exact else inner])
+                copy(f.add(p, row), j, most)
         left = f.sub("%n", whole)
         with f.when(f.test("sgt", left, 0)):
             masks: list[str | None] = [real.mask(f, f.sub(left, v * real.lanes)) for v in range(packing.vectors)]

@@ -16,10 +16,13 @@ new number; so a claim that succeeds has read the job that it claims of, however
 A thread without work looks at the ticket for `SPIN` nanoseconds and then sleeps on a condition until there is a job;
 the caller, when all panels are claimed and some not done, likewise. Nothing yields in a loop: on a machine that is busy
 elsewhere such a loop keeps the processor from those for whom it waits.
+
+All this is made of POSIX threads. Where there are none, the caller does everything.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 
@@ -65,8 +68,10 @@ declare ptr @malloc(i64)
 """
 
 
-def pool(target: Target, scratch_bytes: int) -> str:
+def pool(target: Target, scratch_bytes: int, *, threads: bool = os.name == "posix") -> str:
     """The text of the pool; each of its threads has `scratch_bytes` of its own at `@pool_scratch[worker]`."""
+    if not threads:
+        return _alone()
     pause = "call void @llvm.x86.sse2.pause()" if target.triple.startswith(("x86", "i686")) else None
     if target.triple.startswith(("aarch64", "arm64")):
         pause = "call void @llvm.aarch64.hint(i32 1)"
@@ -85,6 +90,21 @@ def pool(target: Target, scratch_bytes: int) -> str:
             _forget(),
         ]
     )
+
+
+def _alone() -> str:
+    """The same four routines without threads."""
+    call = Function("cg_parallel", [("ptr", "routine"), ("ptr", "context"), ("i64", "panels")])
+    with call.loop(0, "%panels") as panel:
+        call.line(f"call void %routine(ptr %context, i64 {panel}, i64 0)")
+    call.leave()
+    threads, resize = Function("cg_pool_threads", [], "i64"), Function("cg_pool_resize", [("i64", "threads")], "i64")
+    threads.leave("i64 1")
+    resize.leave("i64 1")
+    forget = Function("cg_pool_forget", [])
+    forget.leave()
+    scratch = f"@pool_scratch = internal global [{MOST_THREADS} x ptr] zeroinitializer"
+    return "\n".join([scratch, *(f.text() for f in (call, threads, resize, forget))])
 
 
 # Atomic memory; everything between threads is sequentially consistent, since each of two sides must see the other's

@@ -11,7 +11,7 @@ multiplications: they take several steps of the depth at once, in accumulators o
 from __future__ import annotations
 
 from ctrlgrad.engines.llvm.products.real import Real
-from ctrlgrad.engines.llvm.products.text import Function
+from ctrlgrad.engines.llvm.products.text import Function, Variable
 
 PARAMETERS = [
     ("ptr", "a"),
@@ -73,7 +73,7 @@ def tile(real: Real, rows: int, vectors: int, tail: bool) -> str:
     return f.text()
 
 
-def _store(f: Function, real: Real, sums: list, mask: str | None) -> None:
+def _store(f: Function, real: Real, sums: list[list[list[Variable]]], mask: str | None) -> None:
     """Add up the chains and write the tile, or add it to what is there."""
     results = []
     for row in range(len(sums[0])):

@@ -206,8 +206,8 @@ def _columns(f: Function, real: Real, i: str, vectors: int, count: str | None) -
     out = real.at(f, "%out", i)
     for v in range(vectors):
         result = f.get(sums[0][v])
-        for chain in sums[1:]:
-            result = real.plus(f, result, f.get(chain[v]))
+        for others in sums[1:]:
+            result = real.plus(f, result, f.get(others[v]))
         address = real.at(f, out, v * real.lanes)
         old = f.variable(real.vector, "zeroinitializer")
         with f.when("%more"):
