@@ -15,7 +15,7 @@ import pytest
 
 from ctrlgrad.engines.llvm import objects, target
 from ctrlgrad.engines.llvm.objects import ObjectCode
-from ctrlgrad.engines.llvm.products import library, pool, real, shared
+from ctrlgrad.engines.llvm.products import library, pool, real, routines, shared
 from ctrlgrad.engines.llvm.products.library import Products, products
 from ctrlgrad.errors import UserInputError
 
@@ -175,8 +175,8 @@ def test_other_widths_of_vectors_and_masks_give_the_same(bytes_: int, monkeypatc
 
     monkeypatch.setattr(real, "reals", kinds)
     made = kinds(target.host())
-    code = ObjectCode(tuple(library._symbols(made)), library._compiled(target.host()))
-    native = Products(objects.loaded(code), {"f": made[0], "d": made[1]})
+    monkeypatch.setattr(objects, "key_of", lambda *_: None)  # not for this machine's disk
+    native = Products(routines.Routines(target.host()), {"f": made[0], "d": made[1]})
     native._forget()
     rng = np.random.default_rng(8)
     for dtype in FLOATS:
@@ -420,11 +420,22 @@ def test_the_status_names_the_pivot(dtype: str, native: Products) -> None:
 # The object.
 
 
-def test_the_routines_come_from_disk_the_second_time(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_compiled_when_they_are_needed_and_once(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path))
-    compiled = []
-    make = library._compiled
-    monkeypatch.setattr(library, "_compiled", lambda machine: compiled.append(machine) or make(machine))
+    compiled, make = [], routines.compiled
+
+    def noted(machine: target.Target, part: routines.Part) -> bytes:
+        compiled.append((part.name, [kind.name for kind in part.kinds]))
+        return make(machine, part)
+
+    monkeypatch.setattr(routines, "compiled", noted)
     for _ in range(2):
-        library._linked(target.host())
-    assert len(compiled) == 1
+        found = routines.Routines(target.host())
+        assert found["cg_lu_solve_f64"] and found["cg_gemm_f32"] != found["cg_gemm_packed_f32"]
+        assert compiled == [("solves", ["f64"]), ("pool", ["f32", "f64"]), ("products", ["f32"])]
+
+
+def test_every_routine_has_its_name() -> None:
+    names = list(routines.Routines(target.host()))
+    assert len(names) == len(set(names)) == 2 * 5 + 2 * 6 + 6 + 5
+    assert all(name.startswith("cg_") and products().address(name) for name in names)

@@ -12,7 +12,7 @@ from ctrlgrad.engines.llvm.products.pack import SLACK, pack_name
 from ctrlgrad.engines.llvm.products.real import Real
 from ctrlgrad.engines.llvm.products.text import Function, Number
 from ctrlgrad.engines.llvm.products.tiles import PARAMETERS as TILE
-from ctrlgrad.engines.llvm.products.tiles import tile_name
+from ctrlgrad.engines.llvm.products.tiles import heights, tile_name, widths
 from ctrlgrad.engines.llvm.products.vector import times_name
 
 DEPTH_BYTES = 1024
@@ -80,20 +80,19 @@ def strip(real: Real, vectors: int, tail: bool) -> str:
     left = f.rest("%m", real.rows)
     whole = f.sub("%m", left)
 
-    def call(rows: int, i: str) -> None:
-        arguments = given(TILE, a=real.at(f, "%a", f.mul(i, "%sa")), c=real.at(f, "%c", f.mul(i, "%rc")))
+    def call(rows: int, a: str, i: str) -> None:
+        arguments = given(TILE, a=a, c=real.at(f, "%c", f.mul(i, "%rc")))
         f.line(f"call void @{tile_name(real, rows, vectors, tail)}({arguments})")
 
     with f.loop(0, whole, real.rows) as i:
-        call(real.rows, i)
-    labels = {rows: f.name(f"rows{rows}x") for rows in range(1, real.rows)}
-    done = f.name("done")
-    f.choose(left, labels, done)
-    for rows, label in labels.items():
-        f.label(label)
-        call(rows, whole)
-        f.jump(done)
-    f.label(done)
+        call(real.rows, real.at(f, "%a", f.mul(i, "%sa")), i)
+    # What is left lies in one panel, where A is packed.
+    a, done = real.at(f, "%a", f.mul(whole, "%sa")), whole
+    for rows in reversed(heights(real)[:-1]):
+        bit = f.let(f"and i64 {left}, {rows}")
+        with f.when(f.test("ne", bit, 0)):
+            call(rows, a, done)
+        a, done = real.at(f, a, f.mul(bit, "%ra")), f.add(done, bit)
     f.leave()
     return f.text()
 
@@ -116,10 +115,9 @@ def panels(real: Real) -> str:
         f.leave()
     for vectors in range(1, real.vectors + 1):
         lanes = f.sub(left, (vectors - 1) * real.lanes)
-        for tail, relation in ((False, "eq"), (True, "slt")):
-            with f.leaving_when(f.test(relation, lanes, real.lanes)):
-                call(vectors, tail, whole, lanes)
-                f.leave()
+        with f.leaving_when(f.test("sle", lanes, real.lanes)):
+            call(vectors, True, whole, lanes)
+            f.leave()
     f.line("unreachable")
     return f.text()
 
@@ -232,5 +230,5 @@ def scratch(real: Real) -> str:
 
 
 def blocks(real: Real) -> list[str]:
-    strips = [strip(real, v, tail) for v in range(1, real.vectors + 1) for tail in (False, True)]
+    strips = [strip(real, vectors, tail) for vectors, tail in widths(real)]
     return [*strips, panels(real), block(real), gemm(real), packed(real), scratch(real)]

@@ -1,4 +1,4 @@
-"""The routines of this folder as one object, compiled once per machine, and the addresses by which code calls them.
+"""The process's native routines: their addresses, by which compiled code calls them, and a Python face of each.
 
 A module declares the routine (`declare void @cg_gemm_f32(...)`) and is linked with `products().symbols`.
 """
@@ -16,16 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import binding
 
-from ctrlgrad.engines.llvm import objects, target
-from ctrlgrad.engines.llvm.objects import ObjectCode
-from ctrlgrad.engines.llvm.products import blocks, pack, plain, pool, real, shared, solves, text, tiles, vector
+from ctrlgrad.engines.llvm import target
+from ctrlgrad.engines.llvm.products import pack, pool, real
 from ctrlgrad.engines.llvm.products.real import Real
-from ctrlgrad.engines.llvm.target import Target
+from ctrlgrad.engines.llvm.products.routines import Routines
 from ctrlgrad.errors import UserInputError
 
-_MODULES = (blocks, pack, plain, pool, real, shared, solves, text, tiles, vector)
 _KINDS = {"f": "f32", "d": "f64", "F": "c64", "D": "c128", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
 _KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
 _HOW_LONG = 5.0  # seconds that resizing waits for a call of another thread
@@ -157,21 +154,22 @@ _LOCK = threading.Lock()
 
 
 def products() -> Products:
-    """The routines of this machine; the first call of a process links them, the first on a machine compiles them."""
+    """The routines of this machine, for the whole process."""
     with _LOCK:
         return _products()
 
 
 @functools.cache
 def _products() -> Products:
-    kinds = real.reals(target.host())
-    made = Products(_linked(target.host()), {"f": kinds[0], "d": kinds[1]})
+    routines, kinds = Routines(target.host()), real.reals(target.host())
+    made = Products(routines, {"f": kinds[0], "d": kinds[1]})
     made._forget()
     made._resize(default_threads())
     # At the end no thread may be in code that is about to go.
     atexit.register(made._resize, 1)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=made._forget)
+        os.register_at_fork(after_in_child=routines.renew_lock)
     return made
 
 
@@ -185,12 +183,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def _linked(machine: Target) -> Mapping[str, int]:
-    """The addresses of the routines, from disk or compiled now."""
-    key = objects.key_of(["products"], [__file__, *(str(module.__file__) for module in _MODULES)])
-    return objects.library(key, lambda: ObjectCode(tuple(_symbols(real.reals(machine))), _compiled(machine)))
-
-
 def default_threads() -> int:
     """`$CTRLGRAD_THREADS`, or as many as the process may use processors."""
     if given := os.environ.get("CTRLGRAD_THREADS"):
@@ -201,34 +193,3 @@ def default_threads() -> int:
         )
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(available, pool.MOST_THREADS)
-
-
-def _symbols(kinds: tuple[Real, Real]) -> list[str]:
-    own = ["cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_pack_a_{}", "cg_pack_b_{}"]
-    names = [pattern.format(kind.name) for kind in kinds for pattern in own]
-    names += [name for kind in kinds for name in solves.symbols(kind)]
-    return names + [f"cg_gemm_{kind}" for kind in (*plain.INTEGERS, *plain.COMPLEX)] + list(pool.SYMBOLS)
-
-
-def source(machine: Target) -> str:
-    """The text of all routines for a processor."""
-    kinds = real.reals(machine)
-    parts = [
-        "declare i64 @llvm.smin.i64(i64, i64)",
-        "declare i64 @llvm.smax.i64(i64, i64)",
-        "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
-        pool.pool(machine, max(map(blocks.most_scratch, kinds))),
-        *plain.plain(),
-    ]
-    for kind in kinds:
-        parts += [*kind.declarations, *tiles.tiles(kind), *pack.packs(kind), vector.times(kind), *blocks.blocks(kind)]
-        parts += [*shared.shared(kind), *solves.solves(kind)]
-    return "\n".join(parts)
-
-
-def _compiled(machine: Target) -> bytes:
-    """Variables become registers, loops are turned; the rest is as written: LLVM's long pipeline finds nothing more."""
-    passes: Any = binding.create_new_module_pass_manager()
-    for name in ("sroa", "simplify_cfg", "instruction_combine", "loop_rotate", "simplify_cfg"):
-        getattr(passes, f"add_{name}_pass")()
-    return target.compiled(source(machine), passes=passes)

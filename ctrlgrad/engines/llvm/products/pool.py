@@ -4,6 +4,7 @@
     cg_pool_threads()                          how many threads there are, the caller counted
     cg_pool_resize(threads)                    1 when done, 0 while a call is under way (then try again)
     cg_pool_forget()                           in a forked child, where the threads are gone
+    cg_pool_scratch(worker)                    memory of a worker's own (not of worker 0, who brings his)
 
 The caller writes the job and works on it; whoever is awake claims panels one by one from the ticket. So a thread that
 comes late finds nothing and costs nothing. The caller is worker 0; it returns when every panel is done. While a call is
@@ -31,7 +32,12 @@ from ctrlgrad.engines.llvm.target import Target
 
 MOST_THREADS = 256
 SPIN = 30_000
-SYMBOLS = ("cg_parallel", "cg_pool_threads", "cg_pool_resize", "cg_pool_forget")
+SYMBOLS = ("cg_parallel", "cg_pool_threads", "cg_pool_resize", "cg_pool_forget", "cg_pool_scratch")
+DECLARATIONS = (
+    "declare void @cg_parallel(ptr, ptr, i64)",
+    "declare i64 @cg_pool_threads()",
+    "declare ptr @cg_pool_scratch(i64)",
+)
 
 # A lower half that no number of panels reaches: the job is being rewritten.
 _CLOSED = 0xFFFFFFFF
@@ -69,7 +75,7 @@ declare ptr @malloc(i64)
 
 
 def pool(target: Target, scratch_bytes: int, *, threads: bool = os.name == "posix") -> str:
-    """The text of the pool; each of its threads has `scratch_bytes` of its own at `@pool_scratch[worker]`."""
+    """The text of the pool; each of its threads has `scratch_bytes` of its own."""
     if not threads:
         return _alone()
     pause = "call void @llvm.x86.sse2.pause()" if target.triple.startswith(("x86", "i686")) else None
@@ -88,12 +94,13 @@ def pool(target: Target, scratch_bytes: int, *, threads: bool = os.name == "posi
             _threads(),
             _resize(),
             _forget(),
+            _scratch(),
         ]
     )
 
 
 def _alone() -> str:
-    """The same four routines without threads."""
+    """The same routines without threads."""
     call = Function("cg_parallel", [("ptr", "routine"), ("ptr", "context"), ("i64", "panels")])
     with call.loop(0, "%panels") as panel:
         call.line(f"call void %routine(ptr %context, i64 {panel}, i64 0)")
@@ -103,8 +110,9 @@ def _alone() -> str:
     resize.leave("i64 1")
     forget = Function("cg_pool_forget", [])
     forget.leave()
-    scratch = f"@pool_scratch = internal global [{MOST_THREADS} x ptr] zeroinitializer"
-    return "\n".join([scratch, *(f.text() for f in (call, threads, resize, forget))])
+    scratch = Function("cg_pool_scratch", [("i64", "worker")], "ptr")
+    scratch.leave("ptr null")
+    return "\n".join(f.text() for f in (call, threads, resize, forget, scratch))
 
 
 # Atomic memory; everything between threads is sequentially consistent, since each of two sides must see the other's
@@ -378,4 +386,10 @@ def _forget() -> str:
     for name, kind in (("mutex", "mutex"), ("wake", "cond"), ("finished", "cond")):
         _call(f, f"pthread_{kind}_init", f"ptr @pool_{name}", "ptr null")
     f.leave()
+    return f.text()
+
+
+def _scratch() -> str:
+    f = Function("cg_pool_scratch", [("i64", "worker")], "ptr")
+    f.leave(f"ptr {f.load('ptr', f.at('@pool_scratch', '%worker', 'ptr'), 8)}")
     return f.text()

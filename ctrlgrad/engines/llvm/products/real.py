@@ -96,17 +96,13 @@ class Real:
         f.store(self.vector, value, address, self.bytes)
 
     def write_first(self, f: Function, value: str, address: str, count: str, mask: str) -> None:
-        """The first `count` lanes (1 to all but one) to memory: halves, where masked stores are slow or not there."""
+        """The first `count` lanes (1 to all) to memory: halves, where masked stores are slow or not there."""
         if self.masks:
             given = f"{self.vector} {value}, ptr align {self.bytes} {address}, {self.bits} {mask}"
             f.line(f"call void @llvm.masked.store.{self.suffix}.p0({given})")
             return
-        left, place, lanes, kind = (
-            f.variable(self.vector, value),
-            f.variable("ptr", address),
-            self.lanes // 2,
-            self.vector,
-        )
+        left, place = f.variable(self.vector, value), f.variable("ptr", address)
+        lanes, kind = self.lanes, self.vector
         while lanes:
             half = f"<{lanes} x {self.scalar}>" if lanes > 1 else self.scalar
             bit = f.let(f"and i64 {count}, {lanes}")

@@ -11,7 +11,6 @@ cut between tiles, so that the result does not depend on the number of threads.
 from __future__ import annotations
 
 from ctrlgrad.engines.llvm.products.blocks import GEMM, given
-from ctrlgrad.engines.llvm.products.pool import MOST_THREADS
 from ctrlgrad.engines.llvm.products.real import Real
 from ctrlgrad.engines.llvm.products.text import Function
 from ctrlgrad.engines.llvm.products.vector import LONGEST
@@ -86,7 +85,7 @@ def _part(real: Real, whole: str) -> str:
     a = real.at(f, found["a"], f.mul(row, found["ra"]))
     b = real.at(f, found["b"], f.mul(column, next_column))
     c = real.at(f, found["c"], f.add(f.mul(row, found["rc"]), column))
-    own = f.load("ptr", f.let(f"getelementptr [{MOST_THREADS} x ptr], ptr @pool_scratch, i64 0, i64 %worker"), 8)
+    own = f.let("call ptr @cg_pool_scratch(i64 %worker)")
     scratch = f.select(f.test("eq", "%worker", 0), "ptr", found["scratch"], own)
     found |= {"a": a, "b": b, "c": c, "m": m, "n": n, "scratch": scratch}
     f.line(f"call void @{whole}_{real.name}({given(GEMM, **found)})")

@@ -175,8 +175,3 @@ class Function:
         """What is written inside runs for each index from `count` - 1 down to 0."""
         with self.loop(0, count) as k:
             yield self.sub(self.sub(count, 1), k)
-
-    def choose(self, value: str, names: dict[int, str], otherwise: str) -> None:
-        """Jump to the label of a number."""
-        cases = " ".join(f"i64 {number}, label %{label}" for number, label in names.items())
-        self.line(f"switch i64 {value}, label %{otherwise} [{cases}]")

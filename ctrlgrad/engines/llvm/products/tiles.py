@@ -85,28 +85,31 @@ def _store(f: Function, real: Real, sums: list[list[list[Variable]]], mask: str 
                 )
             results.append((row, v, parts[0]))
     last = len(sums[0][0]) - 1
+    places = [real.at(f, "%c", f.mul("%rc", row)) if row else "%c" for row in range(len(sums[0]))]
+    values = [f.variable(real.vector, value) for _, _, value in results]
+    with f.when("%more"):
+        for (row, v, value), total in zip(results, values, strict=True):
+            old = real.read(f, real.at(f, places[row], v * real.lanes), mask if v == last else None)
+            f.set(total, real.plus(f, old, value))
+    for (row, v, _), total in zip(results, values, strict=True):
+        address = real.at(f, places[row], v * real.lanes)
+        if mask is None or v < last:
+            real.write(f, f.get(total), address)
+        else:
+            real.write_first(f, f.get(total), address, "%columns", mask)
+    f.leave()
 
-    def put(more: bool) -> None:
-        for row, v, value in results:
-            partly = mask if v == last else None
-            address = real.at(f, real.at(f, "%c", f.mul("%rc", row)) if row else "%c", v * real.lanes)
-            whole = real.plus(f, real.read(f, address, partly), value) if more else value
-            if partly is None:
-                real.write(f, whole, address)
-            else:
-                real.write_first(f, whole, address, "%columns", partly)
-        f.leave()
 
-    with f.leaving_when("%more"):
-        put(more=True)
-    put(more=False)
+def heights(real: Real) -> list[int]:
+    """How many rows tiles have: the full number, and powers of two for what is left."""
+    return [1 << k for k in range(real.rows.bit_length()) if 1 << k < real.rows] + [real.rows]
+
+
+def widths(real: Real) -> list[tuple[int, bool]]:
+    """How many vectors tiles have, and whether the last may be less than whole."""
+    return [(real.vectors, False), *((vectors, True) for vectors in range(1, real.vectors + 1))]
 
 
 def tiles(real: Real) -> list[str]:
     """Every kernel of a type."""
-    return [
-        tile(real, rows, vectors, tail)
-        for rows in range(1, real.rows + 1)
-        for vectors in range(1, real.vectors + 1)
-        for tail in (False, True)
-    ]
+    return [tile(real, rows, vectors, tail) for rows in heights(real) for vectors, tail in widths(real)]
