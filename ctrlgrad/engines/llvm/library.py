@@ -8,6 +8,7 @@ an expression holds for (angles above 1e5) are given one by one to what does hol
 from __future__ import annotations
 
 import functools
+import os
 import re
 import threading
 from collections.abc import Iterable
@@ -28,6 +29,16 @@ _SYMBOL = re.compile(r"cg_(\w+?)_((?:u?int|float)\d+)(?:_v(\d+))?")
 _CALLED = re.compile(r"@(cg_\w+)\(")
 _LOCK = threading.RLock()
 _ADDRESSES: dict[str, int] = {}
+
+
+def _renew_lock() -> None:
+    """In a forked child: another thread of the parent may have held the lock."""
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def called(declarations: Iterable[str]) -> list[str]:
