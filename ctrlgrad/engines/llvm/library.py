@@ -1,8 +1,8 @@
 """The elementary functions' code: each compiled once per machine, when it is first needed, and called from all modules.
 
 A function takes and gives numbers, or vectors of them, in registers: `cg_exp_float32` and `cg_exp_float32_v8`. Each is
-an object of its own (see `objects`), since a program uses few of them. Lanes of a vector whose arguments are beyond what
-an expression holds for (angles above 1e5) are given one by one to what does hold there.
+an object of its own (see `objects`), since a program uses few of them. Lanes of a vector whose arguments are beyond
+what an expression holds for (angles above 1e5) are given one by one to what does hold there.
 """
 
 from __future__ import annotations
