@@ -110,7 +110,7 @@ def test_fma_of_halves_rounds_once():
     builder = ExpressionBuilder()
     expression = builder.finish(fma(*(load(builder, HALF, k) for k in range(3))))
     (got,) = evaluate(expression, [a, b, c], 8)
-    # float64 has digits for all of a product of halves, longdouble for the sum unless one side vanishes beside the other.
+    # float64 has digits for a product of halves, longdouble for the sum too unless one side vanishes beside the other.
     with np.errstate(all="ignore"):
         exact = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.longdouble)
         error = np.abs(got - exact)
