@@ -39,7 +39,7 @@ def compiled(programs: Sequence[Program]):
     for number, program in enumerate(programs):
         functions.append(_text(writer, program, f"f{number}"))
     names = tuple(f"f{number}" for number in range(len(programs)))
-    code = objects.ObjectCode(names, target.compiled(writer.module(*functions), level=1))
+    code = objects.ObjectCode(names, target.compiled(writer.module(*functions)))
     addresses = objects.loaded(code, library.addresses(library.called(writer.declarations)))
     return [_runner(program, addresses[name]) for program, name in zip(programs, names, strict=True)]
 

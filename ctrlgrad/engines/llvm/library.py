@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from llvmlite import binding
 
 from ctrlgrad.engines.llvm import expressions, objects, target, text
 from ctrlgrad.engines.llvm.expressions import PURE, emit_call, emit_expression, symbol
@@ -59,7 +58,7 @@ def _address(name: str) -> int:
         uses = {} if inner is None else {symbol(inner.name, inner.dtype): _address(symbol(inner.name, inner.dtype))}
 
         def make() -> objects.ObjectCode:
-            code = target.compiled(module_text(function, width), passes=_passes())
+            code = target.compiled(module_text(function, width))
             return objects.ObjectCode((name,), code)
 
         key = objects.key_of(["elementary function", name], _modules())
@@ -79,11 +78,6 @@ def _modules() -> list[str]:
     (folder,) = elementary_functions.__path__
     own = [module.__file__ for module in (expressions, text, expression)]
     return [__file__, *(path for path in own if path), *map(str, sorted(Path(folder).glob("*.py")))]
-
-
-def _passes() -> binding.ModulePassManager:
-    """Expressions are small and without repetition: what is left to do is done while code is made."""
-    return binding.create_new_module_pass_manager()
 
 
 # Text.
