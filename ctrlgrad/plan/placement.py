@@ -64,6 +64,9 @@ class _Placement:
         self.wanted: dict[Array, _Wanted] = {}
         self.slots: dict[Array, int] = {}
         self.entry_names = {register.name for register, _, _ in plan.sizes}
+        for argument in plan.arguments:
+            if isinstance(argument, tuple):
+                self.entry_names.update(register.name for register in argument)
         self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
         self.pops = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Pop))}
 
@@ -148,6 +151,7 @@ class _Placement:
 
     def block(self, block: Block) -> Block:
         self.plan_slots(block)
+        self.pass_wishes_on(block)
         steps: list[Step] = []
         for step in block.steps:
             if isinstance(step, Loop):
@@ -162,6 +166,20 @@ class _Placement:
                     self.choose(array, step)
                 steps.append(step)
         return replace(block, steps=tuple(steps))
+
+    def pass_wishes_on(self, block: Block) -> None:
+        """Where a value is wanted, what it is an update of, and what a loop that ends as it starts with, is wanted too."""
+        for step in reversed(block.steps):
+            pairs: list[tuple[object, object]] = []
+            if isinstance(step, Kernel):
+                pairs = [(w.view.array, w.base) for w in step.writes]
+            elif isinstance(step, Product):
+                pairs = [(step.result, step.base)]
+            elif isinstance(step, Loop):
+                pairs = [(c.result, c.init) for c in step.carries]
+            for result, origin in pairs:
+                if isinstance(result, Array) and isinstance(origin, Array) and result in self.wanted:
+                    self.wanted.setdefault(origin, self.wanted[result])
 
     def plan_slots(self, block: Block) -> None:
         """Arrays that are made and pushed in one block are made in their slot, if nothing else uses that stack between."""
@@ -196,7 +214,7 @@ class _Placement:
             target = Place("buffer", buffer)
             entry.append((init, self.places[init], target))
             # While the loop runs it belongs to this carry; a result's buffer is reserved already.
-            self.holds[buffer].update({inside, result})
+            self.holds[buffer].add(inside)
             self.places[inside] = self.places[result] = target
             self.wanted[following] = _Wanted(buffer, frozenset({inside}))
         added = set(buffers) - self.reserved
@@ -211,6 +229,8 @@ class _Placement:
                 ends.append((following, self.places[following], Place("buffer", buffer)))
         body = replace(body, moves=self.ordered(ends))
         self.reserved -= added
+        for carry, buffer in zip(arrays, buffers, strict=True):
+            self.holds[buffer].add(_four(carry)[3])
         found = replace(step, condition=condition, body=body, entry=replace(step.entry, moves=moves))
         self.rename(step, found)
         return found

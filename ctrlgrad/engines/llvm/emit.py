@@ -44,7 +44,7 @@ from ctrlgrad.plan.model import (
     View,
     WriteRow,
 )
-from ctrlgrad.plan.sizes import Size, Sizes, product, row_major
+from ctrlgrad.plan.sizes import Size, product, row_major
 
 _STATUS = {
     "index": Status.INDEX,
@@ -373,9 +373,12 @@ class PlanWriter:
         w.line(f"store i64 0, ptr {counter}")
         self.loops.append(step)
         head, body, exit = w.new_label("loop"), w.new_label("iteration"), w.new_label("end")
+        left = self.begin_chunks(step)
         w.branch(head)
         w.label(head)
         self.poll()
+        if left is not None:
+            self.end_of_chunk(step, left)
         self.block(step.condition)
         w.branch_if(self.number(step.test), body, exit)
         w.label(body)
@@ -394,11 +397,64 @@ class PlanWriter:
         w.line(f"store i64 {w.op(f'add i64 {self.number(step.counter)}, 1')}, ptr {counter}")
         w.branch(head)
         w.label(exit)
+        if left is not None:
+            with self.when(self.is_managed()):
+                self.ask(Request.END_LOOP, str(step.number))
         self.loops.pop()
         for carry in pairs:
             assert isinstance(carry.inside, Register) and isinstance(carry.result, Register)
             self.registers[carry.result.name] = self.number(carry.inside)
         del plan
+
+    # Loops in chunks.
+
+    def is_managed(self) -> str:
+        return self.w.op(f"icmp ne i64 {self.load_word(frame.IS_MANAGED)}, 0")
+
+    def begin_chunks(self, step: Loop) -> str | None:
+        """Tell a memory manager that a loop begins; the variable of the iterations that a chunk has left."""
+        if step.number not in self.layout.chunks:
+            return None
+        with self.when(self.is_managed()):
+            index = self.layout.captures[step.number]
+            for value in self.layout.chunked[step.number].captured:
+                index = self.tell_value(value, index)
+            for stack in self.pushed_stacks(step):
+                self.row_shape(stack)
+            self.ask(Request.BEGIN_LOOP, str(step.number))
+        left = self.w.alloca("i64")
+        self.w.line(f"store i64 {self.load_word(self.layout.chunks[step.number])}, ptr {left}")
+        return left
+
+    def end_of_chunk(self, step: Loop, left: str) -> None:
+        """Where a chunk has no iterations left, show what the loop carries and ask for another one."""
+        w, index = self.w, self.layout.chunks[step.number]
+        after = w.op(f"sub i64 {w.op(f'load i64, ptr {left}')}, 1")
+        w.line(f"store i64 {after}, ptr {left}")
+        with self.when(w.op(f"icmp slt i64 {after}, 0")):
+            self.tell_position()
+            at = index + 1
+            for carry in step.carries:
+                at = self.tell_value(carry.inside, at)
+            self.ask(Request.NEXT_CHUNK, str(step.number))
+            w.line(f"store i64 {w.op(f'sub i64 {self.load_word(index)}, 1')}, ptr {left}")
+
+    def pushed_stacks(self, step: Loop) -> Iterator[Stack]:
+        """The stacks that each iteration of a loop pushes on."""
+        pushed = self.layout.chunked[step.number].pushed
+        for carry in step.carries:
+            if isinstance(carry.inside, Stack) and self.plan.handles[carry.inside] in pushed:
+                yield carry.inside
+
+    def tell_value(self, value: Value, index: int) -> int:
+        """Write a number, or where an array lies and its sizes; where the next value starts."""
+        if isinstance(value, Register):
+            self.store_number(index, value)
+        elif isinstance(value, Array):
+            self.store_word(index, self.place_of(value), "ptr")
+            for k, size in enumerate(value.shape, 1):
+                self.store_word(index + k, self.size(size))
+        return index + frame.value_words(value)
 
     def poll(self) -> None:
         """Now and then Python has its turn."""
@@ -520,8 +576,9 @@ class PlanWriter:
 
     def row_shape(self, stack: Stack) -> None:
         """Tell the shape of a stack's rows."""
-        for k, size in enumerate(self.plan.rows[stack] or ()):
-            self.store_word(self.layout.shape + k, self.size(size))
+        rows = self.plan.rows[stack]
+        for k, size in enumerate(rows or ()):
+            self.store_word(self.layout.shapes[self.plan.handles[stack]] + k, self.size(size))
 
     def row_bytes(self, stack: Stack) -> Size:
         shape = self.plan.rows[stack]
@@ -593,7 +650,7 @@ class PlanWriter:
         self.load_row(step.row, address, self.row_bytes(step.stack))
 
     def found_row(self, stack: Stack, index: Register, site: int, grow: bool) -> tuple[str, str]:
-        """The position of an index in the current block, with all rows in it; and the length before."""
+        """The position of an index among all rows, which are in the current block then; and how many they are."""
         w, handle = self.w, self.plan.handles[stack]
         words = self.layout.stack(handle)
         count, below = self.load_word(words + frame.COUNT), self.load_word(words + frame.BELOW)
@@ -611,14 +668,18 @@ class PlanWriter:
         with self.when(w.op(f"icmp slt i64 {at}, {below}")):
             self.row_shape(stack)
             self.ask(Request.GATHER, str(handle))
-        below = self.load_word(words + frame.BELOW)
-        return w.op(f"sub i64 {at}, {below}"), length
+        return at, length
+
+    def row_of(self, stack: Stack, at: str) -> str:
+        """The address of the row at a position among all rows."""
+        words = self.layout.stack(self.plan.handles[stack])
+        return self.row_at(stack, self.w.op(f"sub i64 {at}, {self.load_word(words + frame.BELOW)}"))
 
     def read_row(self, step: ReadRow) -> None:
         at, _ = self.found_row(step.stack, step.index, step.site, False)
         if isinstance(step.row, Array):
             self.define(step.row)
-        self.load_row(step.row, self.row_at(step.stack, at), self.row_bytes(step.stack))
+        self.load_row(step.row, self.row_of(step.stack, at), self.row_bytes(step.stack))
 
     def write_row(self, step: WriteRow) -> None:
         w, handle = self.w, self.plan.handles[step.stack]
@@ -629,15 +690,11 @@ class PlanWriter:
             self.ask(Request.OWN, str(handle))
         at_end = None
         if step.grow:
-            place = w.op(f"add i64 {at}, {self.load_word(words + frame.BELOW)}")
-            at_end = w.op(f"icmp eq i64 {place}, {length}")
+            at_end = w.op(f"icmp eq i64 {at}, {length}")
             with self.when(at_end):
                 self.top(step.stack)
                 count = self.load_word(words + frame.COUNT)
                 self.store_word(words + frame.COUNT, w.op(f"add i64 {count}, 1"))
-        # A block may have taken the place of the last one.
-        if step.grow:
-            at = w.op(f"sub i64 {place}, {self.load_word(words + frame.BELOW)}")
         marks = self.load_word(words + frame.MARKS, "ptr")
         with self.when(w.op(f"icmp ne ptr {marks}, null")):
             mark = w.op(f"getelementptr i8, ptr {marks}, i64 {at}")
@@ -647,9 +704,7 @@ class PlanWriter:
                     written = w.op(f"and i1 {written}, {w.op(f'xor i1 {at_end}, true')}")
                 self.stop_if(written, Status.TWICE, step.site, at, "0")
             w.line(f"store i8 1, ptr {mark}")
-        if step.once and not step.grow:
-            pass
-        address = self.row_at(step.stack, at)
+        address = self.row_of(step.stack, at)
         if step.how == "store":
             self.store_row(step.row, address, self.row_bytes(step.stack))
         else:
@@ -679,5 +734,3 @@ class PlanWriter:
             )
             self.w.line(f"store {kind} {total}, ptr {at}")
 
-
-__all__ = ["PlanWriter", "Sizes", "Value"]

@@ -61,7 +61,7 @@ def compiled(plan: Plan) -> Program:
     uses = library.addresses(library.called(writer.w.declarations))
     key = objects.key_of([written], [])
     found = objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)
-    return Program(plan, found["plan"])
+    return Program(plan, found["plan"], lambda loop: compiled(place(loop)))
 
 
 def run(graph: Graph, arguments: Sequence[Any]) -> list[Any]:

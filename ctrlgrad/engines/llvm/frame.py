@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from ctrlgrad.plan.chunks import ChunkedLoop, chunked_loop, outermost_loops
 from ctrlgrad.plan.effects import walk
-from ctrlgrad.plan.model import Array, Loop, Outside, Plan, ReadRow, Stack, View
+from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Value, View
 
 # The first words.
-CALLBACK, STATUS, SITE, FOUND, BOUND, TICKS, WORKSPACE, WORKSPACE_BYTES = range(8)
-FIRST = 8
+CALLBACK, STATUS, SITE, FOUND, BOUND, TICKS, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED = range(9)
+FIRST = 9
 
 
 class Request(IntEnum):
@@ -37,8 +38,10 @@ class Request(IntEnum):
     # Outside call `a`: compute; write the results to where they belong.
     COMPUTE = 11
     FETCH = 12
-    # The number of rows of stack `a` changes the size of a result: see `Length`.
-    RESULT = 13
+    # Loop `a`, which runs in chunks for a memory manager, begins, has come to the end of a chunk, ends.
+    BEGIN_LOOP = 13
+    NEXT_CHUNK = 14
+    END_LOOP = 15
 
 
 class Status(IntEnum):
@@ -78,8 +81,12 @@ class Layout:
     # For each outside call, where its words start.
     outside: dict[Outside, int] = field(default_factory=dict)
     calls: list[Outside] = field(default_factory=list)
-    # Where the shape of a row is left when a stack has no room for it.
-    shape: int = 0
+    # Where the shape of each handle's rows is told.
+    shapes: dict[int, int] = field(default_factory=dict)
+    # Loops in chunks: the iterations that a chunk has left; then the values that it carries, and those that it captures.
+    chunked: dict[int, ChunkedLoop] = field(default_factory=dict)
+    chunks: dict[int, int] = field(default_factory=dict)
+    captures: dict[int, int] = field(default_factory=dict)
     words: int = FIRST
 
     def __post_init__(self) -> None:
@@ -93,7 +100,15 @@ class Layout:
             self.results.append(self.take(len(result) if isinstance(result, tuple) else shape_words(result)))
         self.stack_count = 1 + max(plan.handles.values(), default=-1)
         self.stacks = self.take(STACK_WORDS * self.stack_count)
-        self.shape = self.take(max((len(shape) for shape in plan.rows.values() if shape is not None), default=0))
+        for stack, handle in plan.handles.items():
+            rows = plan.rows[stack]
+            if handle not in self.shapes and rows is not None:
+                self.shapes[handle] = self.take(len(rows))
+        for loop in outermost_loops(plan.body):
+            self.chunked[loop.number] = chunked_loop(plan, loop)
+            self.chunks[loop.number] = self.take(1 + sum(value_words(c.inside) for c in loop.carries))
+            captured = self.chunked[loop.number].captured
+            self.captures[loop.number] = self.take(sum(map(value_words, captured)))
         for step in walk(plan.body):
             if isinstance(step, Loop):
                 self.loops[step.number] = step
@@ -116,6 +131,11 @@ def shape_words(value: Array | Stack) -> int:
     return len(value.shape) if isinstance(value, Array) else 0
 
 
+def value_words(value: Value) -> int:
+    """Of a number one; of an array its address and sizes; of a stack none."""
+    return 1 + len(value.shape) if isinstance(value, Array) else int(isinstance(value, Register))
+
+
 def operand_words(item: object) -> int:
     """Of numbers one each; of an array its address, sizes and strides; of a stack none."""
     if isinstance(item, tuple):
@@ -124,5 +144,3 @@ def operand_words(item: object) -> int:
         return 1 + 2 * len(item.shape)
     return 0
 
-
-__all__ = ["Layout", "ReadRow", "Request", "Status"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class _Memory:
     """An array at an address."""
 
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype) -> None:
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype) -> None:
         self.__array_interface__ = {
             "data": (address, False),
             "shape": shape,
@@ -30,7 +30,8 @@ class _Memory:
         }
 
 
-def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype) -> np.ndarray:
+    """The array at an address; without strides a dense one."""
     if 0 in shape:
         return np.empty(shape, dtype)
     return np.asarray(_Memory(address, shape, strides, dtype))
@@ -64,9 +65,6 @@ class Outside:
         del operands
         results = [found] if len(step.results) == 1 else list(found or ())
         self.pending = results
-        for position, item in enumerate(step.operands):
-            if isinstance(item, Stack) and position not in step.taken:
-                frame.stacks[frame.plan.handles[item]].show()
         for item, value in zip(step.results, results, strict=True):
             if isinstance(item, Stack):
                 handle = frame.plan.handles[item]
@@ -86,8 +84,7 @@ class Outside:
             running = frame.stacks[frame.plan.handles[item]]
             stack = running.settle()
             if is_taken:
-                running.stack = None
-                return stack
+                running.clear()
             return stack
         if isinstance(item, View):
             rank = len(item.shape)

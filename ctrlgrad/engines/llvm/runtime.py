@@ -10,16 +10,25 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.account import empty
+from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.llvm import frame
 from ctrlgrad.engines.llvm.failures import failure
 from ctrlgrad.engines.llvm.frame import Layout, Request, Status
-from ctrlgrad.engines.llvm.outside import Outside
+from ctrlgrad.engines.llvm.outside import Outside, array_at
+from ctrlgrad.engines.llvm.sessions import Repetition, Session
 from ctrlgrad.engines.llvm.stacks import RunningStack, copied
-from ctrlgrad.plan.model import Array, Plan, Stack
+from ctrlgrad.engines.pushes import describe
+from ctrlgrad.ir import StackType
+from ctrlgrad.memory.session import current
+from ctrlgrad.plan.chunks import LoopPlan, loop_plan
+from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
 from ctrlgrad.stacks.blocks import BlockStack
 
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+# As many iterations as a chunk may have where nobody keeps chunks.
+ENDLESS = 1 << 62
 
 # Iterations before Python has its first turn, and how long it then waits for the next, in seconds.
 FIRST_TICKS, BETWEEN_TURNS = 1024, 0.05
@@ -28,16 +37,19 @@ FIRST_TICKS, BETWEEN_TURNS = 1024, 0.05
 class Program:
     """A plan with its machine code, and frames for calls of it."""
 
-    def __init__(self, plan: Plan, address: int, release: Sequence[Any] = ()) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, address: int, compile: Callable[[Plan], Program]) -> None:
+        self.plan, self.compile = plan, compile
+        self._loops: dict[int, tuple[Program, LoopPlan]] = {}
         self.layout = Layout(plan)
         self.function: Callable[[int], None] = _FUNCTION(address)
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
         self._idle: list[Frame] = []
-        self._kept = release
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """The results for arrays, numbers and stacks."""
+        if current() is not None:
+            # Its memory counts, and is given back at once.
+            return Session(Frame(self)).run(arguments)
         try:
             found = self._idle.pop()
         except IndexError:
@@ -45,6 +57,18 @@ class Program:
         results = found.run(arguments)
         self._idle.append(found)
         return results
+
+
+    def loop_program(self, number: int) -> tuple[Program, LoopPlan]:
+        """A loop of the plan as a program of its own, to run its chunks again."""
+        if number not in self._loops:
+            found = loop_plan(self.plan, self.layout.loops[number])
+            self._loops[number] = (self.compile(found.plan), found)
+        return self._loops[number]
+
+    def run_again(self, arguments: Sequence[Any], chunk: Chunk, room: int) -> list[Any]:
+        """Run as many iterations of its one loop as one chunk has, into blocks of that chunk."""
+        return Repetition(Frame(self), chunk, room).run(arguments)
 
 
 class Frame:
@@ -68,12 +92,16 @@ class Frame:
             if shape is not None:
                 self.ranks[handle] = len(shape)
         self.stacks = [
-            RunningStack(self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS], dtypes[h], h not in self.ranks)
+            RunningStack(h, self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS], dtypes[h], h not in self.ranks)
             for h in range(self.layout.stack_count)
         ]
         self.outside = Outside(self)
+        self.session: Session | Repetition | None = None
+        for index in self.layout.chunks.values():
+            self.words[index] = ENDLESS
         self.error: BaseException | None = None
         self.moved: list[tuple[int, int]] = []
+        self.labels: dict[int, str] = {}
         # A view of the words for each dtype of a number.
         self.views = {np.dtype(d): self.words.view(d) for d in _NUMBERS}
         self.result_buffers = {b.number: b.result for b in self.plan.buffers if b.result is not None}
@@ -101,6 +129,12 @@ class Frame:
                 stack.clear()
             for number in self.result_buffers:
                 self.release(number)
+
+    def dispose(self) -> None:
+        """Give all memory back now: the callback and the frame hold each other."""
+        self.workspace, self.session = None, None
+        self.buffers.clear()
+        del self.callback, self.outside
 
     def release(self, number: int) -> None:
         """A result's memory is the caller's."""
@@ -186,29 +220,33 @@ class Frame:
             self.stacks[a].grow(self.row_shape(a))
         elif request == Request.EMPTY:
             self.stacks[a].back()
-        elif request == Request.GATHER:
+        elif request in (Request.GATHER, Request.OWN):
             self.stacks[a].gather()
-        elif request == Request.OWN:
-            self.stacks[a].own()
         elif request == Request.NEW_STACK:
             # An empty stack takes the shape of its first row.
             self.stacks[a].new(b, self.row_shape(a) if b else ())
         elif request == Request.COPY_STACK:
-            stack = self.stacks[b].settle()
-            other = copied(stack)
-            self.stacks[b].show()
-            self.stacks[a].hold(other)
+            self.stacks[a].clear()
+            self.stacks[a].hold(copied(self.stacks[b].settle()))
         elif request == Request.MOVE_STACKS:
             self.move(a, b)
         elif request == Request.COMPUTE:
             self.outside.compute(a, bool(b))
-        else:
-            assert request == Request.FETCH
+        elif request == Request.FETCH:
             self.outside.fetch(a)
+        else:
+            assert self.session is not None
+            if request == Request.BEGIN_LOOP:
+                self.session.begin(a)
+            elif request == Request.NEXT_CHUNK:
+                self.session.next(a)
+            else:
+                assert request == Request.END_LOOP
+                self.session.end(a)
 
     def row_shape(self, handle: int) -> tuple[int, ...]:
-        rank = self.ranks.get(handle, 0)
-        return tuple(self.words[self.layout.shape : self.layout.shape + rank].tolist())
+        rank, start = self.ranks.get(handle, 0), self.layout.shapes.get(handle, 0)
+        return tuple(self.words[start : start + rank].tolist())
 
     def grow(self, number: int, nbytes: int) -> None:
         index = self.layout.buffers + 2 * number
@@ -219,6 +257,49 @@ class Frame:
             memory = empty((max(nbytes, 2 * int(self.words[index + 1])),), np.dtype(np.uint8), "a temporary")
         self.buffers[number] = memory
         self.words[index], self.words[index + 1] = memory.ctypes.data, memory.nbytes
+
+    # Loops in chunks.
+
+    def told(self, values: Sequence[Value], index: int) -> list[Any]:
+        """The values that compiled code has written to the frame: numbers, arrays in its memory, stacks."""
+        found: list[Any] = []
+        for value in values:
+            if isinstance(value, Register):
+                found.append(self.number(index, value.dtype))
+            elif isinstance(value, Array):
+                address, *shape = self.words[index : index + 1 + len(value.shape)].tolist()
+                found.append(array_at(address, tuple(shape), None, value.dtype))
+            else:
+                found.append(None)
+            index += frame.value_words(value)
+        return found
+
+    def kept(self, value: Value, given: Any) -> Any:
+        """A captured value that stays as it is for as long as a chunk may be run again."""
+        if isinstance(value, Array) and self.plan.places[value].kind == "buffer":
+            copy = empty(given.shape, given.dtype, "what a loop captures")
+            copy[...] = given
+            return copy
+        if isinstance(value, Stack):
+            return copied(self.stacks[self.plan.handles[value]].settle())
+        return given
+
+    def label(self, handle: int) -> str:
+        """What a stack holds, for people."""
+        if handle not in self.labels:
+            self.labels[handle] = self._label(handle)
+        return self.labels[handle]
+
+    def _label(self, handle: int) -> str:
+        for chunked in self.layout.chunked.values():
+            node = chunked.loop.node
+            stacks = [c.inside for c in chunked.loop.carries if isinstance(c.inside, Stack)]
+            positions = [i for i, v in enumerate(node.operands) if isinstance(v.type, StackType)]
+            carried = [i for i in positions if i >= len(node.operands) - len(node.results)]
+            for stack, position in zip(stacks, carried, strict=True):
+                if self.plan.handles[stack] == handle:
+                    return describe(node, position).label
+        return "rows of a stack"
 
     def move(self, source: int, target: int) -> None:
         """Stacks change places, all of one block's end at once: the last one has a negative target."""

@@ -1,9 +1,13 @@
-"""The stacks of a running plan: what compiled code sees of them is the last block, in a few words of the frame."""
+"""The stacks of a running plan: compiled code sees one block of each, in a few words of the frame.
+
+The block that it sees is open: pushes fill it, pops empty it, reads and writes of single rows find all rows in it. Then the
+words say how many rows of it are in use. A stack that nobody has touched yet shows no block, only how many rows lie below.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,75 +17,101 @@ from ctrlgrad.engines.llvm import frame
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.passes import CHUNK_BYTES
 from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows
-from ctrlgrad.stacks.storage import Resident
+from ctrlgrad.stacks.storage import Resident, Storage
 
 # Rows of the first block of a stack; each further one has twice as many, up to the bytes of a chunk.
-FIRST_ROWS = 256
+FIRST_ROWS, LEAST_ROWS = 256, 16
+
+# Gives memory for a block: (handle, shape, dtype).
+Source = Callable[[int, tuple[int, ...], np.dtype], Storage]
 
 
 class RunningStack:
-    """One handle: a stack and its words. While compiled code runs, the words say how many rows the last block has."""
+    """One handle: a stack and its words."""
 
-    def __init__(self, words: np.ndarray, dtype: np.dtype, is_ragged: bool) -> None:
-        self.words, self.dtype, self.is_ragged = words, dtype, is_ragged
+    def __init__(self, handle: int, words: np.ndarray, dtype: np.dtype, is_ragged: bool) -> None:
+        self.handle, self.words, self.dtype, self.is_ragged = handle, words, dtype, is_ragged
         self.stack: Any = None
-        self.array: np.ndarray | None = None
-        self.clear()
+        # The block that compiled code sees.
+        self.open: Block | None = None
+        # Where new blocks come from, if not from memory that nobody counts; and how many rows the last of them had.
+        self.source: Source | None = None
+        self.last_rows = 0
+        self.is_indexed = False
 
     def clear(self) -> None:
-        self.stack, self.array = None, None
+        """Forget everything; what was pushed is somebody else's, or nobody's."""
+        if self.open is not None:
+            self.open.storage.close()
+        self.stack, self.open, self.source, self.is_indexed = None, None, None, False
         self.words[:] = 0
 
     # Between compiled code and the rest.
 
     def hold(self, stack: Any, shape: tuple[int, ...] | None = None) -> None:
-        """Take a stack over: a block stack, or a list of rows."""
+        """Take a stack over: a block stack, or a list of rows of a shape."""
         if isinstance(stack, list) and not self.is_ragged:
             if shape is None:
                 shape = next((np.shape(row) for row in stack if row is not None), ())
             stack = from_rows(self.dtype, shape, stack, supply())
-        self.stack = stack
-        self.show()
-
-    def show(self) -> None:
-        """Let compiled code see the last block."""
-        self.words[:] = 0
-        self.array = None
-        if not isinstance(self.stack, BlockStack):
-            return
-        stack = self.stack
-        if stack.written is not None:
-            self._gather(len(stack))
-            self.words[frame.MARKS] = stack.written.ctypes.data
-        if not stack.blocks:
-            self.words[frame.WRITABLE] = 1
-            return
-        last = stack.blocks[-1]
-        array = self.array = last.storage.open()
-        own = not stack.shared and isinstance(last.storage, Resident)
-        self.words[frame.BASE] = array.ctypes.data
-        self.words[frame.COUNT] = last.count
-        self.words[frame.CAPACITY] = len(array) if own and stack.written is None else last.count
-        self.words[frame.BELOW] = len(stack) - last.count
-        self.words[frame.WRITABLE] = own
+        if self.open is not None:
+            self.open.storage.close()
+        self.stack, self.open = stack, None
+        self.hide()
+        if isinstance(stack, BlockStack) and stack.written is not None:
+            self.gather()
 
     def settle(self) -> Any:
-        """The stack as it is now."""
+        """The stack as it is now; compiled code sees no block any more."""
+        self.close()
+        self.hide()
+        return self.stack
+
+    def close(self) -> None:
+        """Note how many rows the open block has, and close it."""
+        block, self.open = self.open, None
+        if block is None:
+            return
+        block.count = int(self.words[frame.COUNT])
+        block.most = max(block.most, block.count)
+        block.storage.close()
+        if not block.count:
+            self.stack.blocks.remove(block)
+            block.storage.free()
+
+    def hide(self) -> None:
+        self.words[:] = 0
+        if isinstance(self.stack, BlockStack):
+            self.words[frame.BELOW] = len(self.stack)
+
+    def show(self, block: Block, is_writable: bool) -> None:
+        """Let compiled code see the last block."""
+        array = block.storage.open()
+        self.open = block
         stack = self.stack
-        if isinstance(stack, BlockStack) and stack.blocks:
-            last = stack.blocks[-1]
-            count = int(self.words[frame.COUNT])
-            last.count = count
-            last.most = max(last.most, count)
-            if not count:
-                stack.blocks.pop()
-                last.storage.free()
-        return stack
+        self.words[frame.BASE] = array.ctypes.data
+        self.words[frame.COUNT] = block.count
+        self.words[frame.CAPACITY] = len(array) if is_writable else block.count
+        self.words[frame.BELOW] = len(stack) - block.count
+        self.words[frame.WRITABLE] = is_writable
+        self.words[frame.MARKS] = 0 if stack.written is None else stack.written.ctypes.data
+
+    def row_bytes(self, shape: Sequence[int]) -> int:
+        return math.prod(shape) * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        if not isinstance(self.stack, BlockStack):
+            return 0
+        count = int(self.words[frame.COUNT] + self.words[frame.BELOW])
+        return count * self.row_bytes(self.stack.shape)
 
     # What compiled code asks for.
 
     def new(self, size: int, shape: Sequence[int]) -> None:
         """An empty stack, or one of rows that were never written."""
+        self.clear()
         if self.is_ragged:
             self.hold([None] * size)
         elif size:
@@ -89,52 +119,66 @@ class RunningStack:
         else:
             self.hold(BlockStack(self.dtype, tuple(shape), supply=supply()))
 
-    def grow(self, shape: Sequence[int]) -> None:
+    def grow(self, shape: tuple[int, ...]) -> None:
         """Room for another row."""
-        stack = self.settle()
-        if not stack.blocks and stack.shape != tuple(shape):
-            stack = BlockStack(self.dtype, tuple(shape), supply=supply())
-        self.stack = stack
-        row = max(math.prod(shape) * self.dtype.itemsize, 1)
-        if stack.written is not None or (stack.blocks and stack.shared is False and self._is_indexed):
-            self._gather(2 * len(stack) + 16)
+        count = int(self.words[frame.COUNT] + self.words[frame.BELOW])
+        if count and (self.stack.written is not None or self.is_indexed):
+            self.gather(2 * count + LEAST_ROWS)
             return
-        before = len(stack.blocks[-1].storage.open()) if stack.blocks else FIRST_ROWS // 2
-        rows = max(16, min(2 * before, CHUNK_BYTES // row))
-        stack.blocks.append(Block(Resident(empty((rows, *shape), self.dtype, "rows of a stack")), 0))
-        self.show()
+        room = 2 * len(self.open.storage.open()) if self.open is not None else FIRST_ROWS
+        if self.source is not None:
+            room = 2 * self.last_rows if self.last_rows else LEAST_ROWS
+        most = CHUNK_BYTES // max(self.row_bytes(shape), 1)
+        self.lend(self.source or _resident, shape, max(LEAST_ROWS, min(room, most)))
 
-    _is_indexed = False
+    def lend(self, source: Source, shape: tuple[int, ...], room: int) -> None:
+        """A fresh block on top, with room for so many rows."""
+        stack = self.settle()
+        if not stack.blocks and stack.shape != shape:
+            # An empty stack takes the shape of its first row.
+            stack = self.stack = BlockStack(self.dtype, shape, supply=supply())
+        self.last_rows = room
+        block = Block(source(self.handle, (room, *shape), self.dtype), 0)
+        stack.blocks.append(block)
+        self.show(block, True)
 
-    def gather(self) -> None:
-        """All rows in one block."""
+    def close_block(self) -> None:
+        """The open block takes no more rows: it is cut to those that it has."""
+        block = self.open
         self.settle()
-        self._is_indexed = True
-        self._gather(len(self.stack))
-        self.show()
-
-    def own(self) -> None:
-        """A last block that may be written to."""
-        self.settle()
-        self._gather(len(self.stack))
-        self.show()
-
-    def _gather(self, room: int) -> None:
-        stack = self.stack
-        count = len(stack)
-        storage = stack.whole(room)
-        stack.replace(storage, count)
-        if stack.written is not None and len(stack.written) < len(storage.open()):
-            more = np.zeros(len(storage.open()), np.uint8)
-            more[: len(stack.written)] = stack.written
-            stack.written = more
+        if block is not None and block.count:
+            block.storage.shrink(block.count)
+        self.last_rows = 0
 
     def back(self) -> None:
-        """The rows below an emptied block."""
+        """The block below one that has been emptied."""
         stack = self.settle()
         if not stack:
             raise ExecutionError("stack: popped more values than were pushed")
-        self.show()
+        self.show(stack.blocks[-1], False)
+
+    def gather(self, room: int = 0) -> None:
+        """All rows in one block, which may be written to, with room for so many."""
+        stack = self.settle()
+        self.is_indexed = True
+        count = len(stack)
+        if not count and stack.written is None:
+            self.words[frame.WRITABLE] = 1
+            if not room:
+                return
+        storage = stack.whole(max(room, count))
+        block = Block(storage, count)
+        stack.blocks = [block]
+        array = storage.open()
+        if stack.written is not None and len(stack.written) < len(array):
+            marks = np.zeros(len(array), np.uint8)
+            marks[: len(stack.written)] = stack.written
+            stack.written = marks
+        self.show(block, True)
+
+
+def _resident(handle: int, shape: tuple[int, ...], dtype: np.dtype) -> Storage:
+    return Resident(empty(shape, dtype, "rows of a stack"))
 
 
 def copied(stack: Any) -> Any:

@@ -1,0 +1,247 @@
+"""Which loops run in chunks that a memory manager keeps, and a loop as a plan of its own, to run a chunk again.
+
+A loop that is in no other loop and pushes on stacks from outside it runs in chunks: at the head of an iteration it may
+come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing to stacks but
+push and read, and calls nothing with effects, a chunk can be run again from the values that its carries began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ctrlgrad.ir import Trait
+from ctrlgrad.plan.effects import defines, names_of, reads, walk, yields
+from ctrlgrad.plan.expression import BOOL, ExpressionBuilder
+from ctrlgrad.plan.model import (
+    Array,
+    Block,
+    Branch,
+    Compute,
+    CopyStack,
+    Guard,
+    Kernel,
+    Length,
+    Load,
+    Loop,
+    NewStack,
+    Outside,
+    Plan,
+    Pop,
+    Product,
+    Push,
+    ReadRow,
+    Register,
+    Stack,
+    Step,
+    Value,
+    View,
+    WriteRow,
+)
+from ctrlgrad.plan.sizes import Size
+
+INDEX = np.dtype(np.int64)
+
+
+def outermost_loops(block: Block) -> Iterator[Loop]:
+    """The loops that are in no other."""
+    for step in block.steps:
+        if isinstance(step, Loop):
+            yield step
+        elif isinstance(step, Branch):
+            for each in step.blocks:
+                yield from outermost_loops(each)
+
+
+@dataclass(frozen=True)
+class ChunkedLoop:
+    """What a loop in chunks does with the stacks that it carries, by their handles."""
+
+    loop: Loop
+    # Pushed once an iteration at most, and pushed by loops inside.
+    pushed: tuple[int, ...]
+    pushed_inside: tuple[int, ...]
+    pops: bool
+    can_repeat: bool
+    # Where it can be repeated, what it reads from outside.
+    captured: tuple[Value, ...]
+
+
+def chunked_loop(plan: Plan, loop: Loop) -> ChunkedLoop:
+    """The roles of a loop's stacks."""
+    carried = {plan.handles[c.inside] for c in loop.carries if isinstance(c.inside, Stack)}
+    direct: dict[int, None] = {}
+    inside: dict[int, None] = {}
+    pops, can_repeat = False, True
+
+    def look(block: Block, is_inner: bool) -> None:
+        nonlocal pops, can_repeat
+        for step in block.steps:
+            if isinstance(step, Push) and plan.handles[step.stack] in carried:
+                handle = plan.handles[step.stack]
+                (inside if is_inner or handle in direct else direct)[handle] = None
+            elif isinstance(step, Pop | WriteRow) and plan.handles[step.stack] in carried:
+                pops |= isinstance(step, Pop)
+                can_repeat = False
+            elif isinstance(step, Outside):
+                stacks = {plan.handles[v] for v in reads(step) if isinstance(v, Stack)}
+                can_repeat &= Trait.EFFECT not in step.node.op.traits and not stacks & carried
+            can_repeat &= not isinstance(step, CopyStack)
+            if isinstance(step, Loop):
+                look(step.condition, True)
+                look(step.body, True)
+            elif isinstance(step, Branch):
+                for each in step.blocks:
+                    look(each, is_inner)
+            for whose, _ in yields(step):
+                can_repeat &= not whose.stack_moves
+
+    look(loop.condition, False)
+    look(loop.body, False)
+    can_repeat &= not loop.body.stack_moves and bool(direct or inside)
+    for handle in inside:
+        direct.pop(handle, None)
+    captured = loop_plan(plan, loop).captured if can_repeat else ()
+    return ChunkedLoop(loop, tuple(direct), tuple(inside), pops, can_repeat, captured)
+
+
+# A loop as a plan.
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """A loop as a plan of its own: arguments are how many iterations it runs at most, `captured`, and what it carries."""
+
+    plan: Plan
+    captured: tuple[Value, ...]
+
+
+def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
+    """A loop of a plan, to be placed anew."""
+    defined: set[Value] = {loop.counter}
+    used: dict[Value, None] = {}
+
+    def use(values: Iterator[Value] | tuple[Value, ...]) -> None:
+        used.update((v, None) for v in values)
+
+    for carry in loop.carries:
+        defined.add(carry.inside)
+    blocks = Block((replace(loop, carries=()),))
+    for step in walk(blocks):
+        use(_values(step))
+        defined.update(v for v in defines(step))
+        if isinstance(step, Loop):
+            defined.add(step.counter)
+            defined.update(c.inside for c in step.carries)
+            use(tuple(c.next for c in step.carries))
+            use((step.test,))
+        for _, values in yields(step):
+            use(values)
+    use(tuple(c.next for c in loop.carries))
+    for array in [v for v in used if isinstance(v, Array)]:
+        use(tuple(Register(name, INDEX) for name in sorted(names_of(array.shape))))
+    for stack in [v for v in used if isinstance(v, Stack)]:
+        use(tuple(Register(name, INDEX) for name in sorted(names_of(plan.rows[stack] or ()))))
+    names = {v.name for v in defined if isinstance(v, Register)}
+    constants = {array for array, _ in plan.constants}
+    captured = tuple(
+        v for v in used if v not in defined and not (isinstance(v, Register) and v.name in names) and v not in constants
+    )
+    limit = Register("limit", INDEX)
+    condition, test = _limited(loop, limit)
+    inits = tuple(_fresh(c.init, f"start{k}", plan) for k, c in enumerate(loop.carries))
+    carries = tuple(replace(c, init=init) for c, init in zip(loop.carries, inits, strict=True))
+    body = Block((replace(loop, carries=carries, condition=condition, test=test),))
+    arguments = tuple((v,) if isinstance(v, Register) else v for v in (limit, *captured, *inits))
+    results = tuple((c.result,) if isinstance(c.result, Register) else c.result for c in loop.carries)
+    found = Plan(
+        f"{plan.name} loop {loop.number}",
+        arguments,
+        (),
+        body,
+        results,
+        tuple((a, value) for a, value in plan.constants if a in used),
+        plan.sites,
+        plan.rows,
+    )
+    return LoopPlan(found, captured)
+
+
+def _fresh(value: Value, name: str, plan: Plan) -> Value:
+    """An argument of the type of a value: two carries may start as the same one."""
+    fresh = replace(value, name=name)
+    if isinstance(fresh, Stack) and isinstance(value, Stack):
+        plan.rows[fresh] = plan.rows[value]
+    return fresh
+
+
+def _limited(loop: Loop, limit: Register) -> tuple[Block, Register]:
+    """The condition that also ends the loop at a number of iterations."""
+    builder = ExpressionBuilder()
+    holds = builder.emit("scalar", (), BOOL, 0)
+    below = builder.emit("scalar", (), INDEX, 1) < builder.emit("scalar", (), INDEX, 2)
+    test = Register("goes_on", BOOL)
+    step = Compute(builder.finish(holds & below), (loop.test, loop.counter, limit), (test,))
+    return replace(loop.condition, steps=(*loop.condition.steps, step)), test
+
+
+def _values(step: Step) -> Iterator[Value]:
+    """Every value that a step names as what it takes, registers too."""
+    yield from reads(step)
+    if isinstance(step, Compute):
+        yield from step.operands
+    elif isinstance(step, Kernel):
+        yield from step.numbers
+        for view in [o.view for o in step.operands] + [w.view for w in step.writes]:
+            yield from _of_view(view)
+        for operand in step.operands:
+            yield from _of_sizes(operand.gathered)
+        for write in step.writes:
+            yield from _of_sizes(write.scattered)
+        yield from _of_sizes(step.space)
+        yield from _of_sizes(tuple(c.bound for c in step.checks))
+    elif isinstance(step, Load):
+        yield from _of_view(step.view)
+    elif isinstance(step, Guard):
+        yield step.condition
+        if step.found is not None:
+            yield step.found
+        yield from _of_sizes((step.bound,))
+    elif isinstance(step, Product):
+        yield from _of_view(step.a)
+        yield from _of_view(step.b)
+        yield from _of_sizes(step.result.shape)
+    elif isinstance(step, Outside):
+        for item in step.operands:
+            if isinstance(item, View):
+                yield from _of_view(item)
+            elif isinstance(item, tuple):
+                yield from item
+    elif isinstance(step, Push | WriteRow):
+        if isinstance(step.row, View):
+            yield from _of_view(step.row)
+        else:
+            yield from step.row
+        if isinstance(step, WriteRow):
+            yield step.index
+    elif isinstance(step, ReadRow):
+        yield step.index
+    elif isinstance(step, NewStack):
+        if step.size is not None:
+            yield step.size
+    elif isinstance(step, Branch):
+        yield step.selector
+    elif isinstance(step, Loop):
+        yield from (c.init for c in step.carries)
+    else:
+        assert isinstance(step, Pop | Length | CopyStack)
+
+
+def _of_view(view: View) -> Iterator[Value]:
+    yield from _of_sizes((*view.offset, *view.shape, *view.strides))
+
+
+def _of_sizes(sizes: tuple[Size, ...]) -> Iterator[Value]:
+    yield from (Register(name, INDEX) for name in sorted(names_of(sizes)))
