@@ -65,7 +65,7 @@ def _text(shared, program, name):
         base = writer.op(f"load ptr, ptr {writer.op(f'getelementptr ptr, ptr {table}, i64 {number}')}")
         return writer.op(f"getelementptr {memory_type_of(dtype)}, ptr {base}, i64 {at}")
 
-    def leaf(instruction: Instruction, number: int):
+    def leaf(instruction: Instruction, given: list[str]):
         dtype, is_vector = instruction.dtype, instruction.op == "load" and width > 1
         lanes = width if is_vector else 1
         at = place.name if instruction.op == "load" else "0"

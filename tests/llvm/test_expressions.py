@@ -22,7 +22,7 @@ def load(builder, dtype, number=0):
 def lines_of(expression, width):
     """The printed lines; loads are vectors named after their operand, scalars are not vectors."""
     writer = Writer()
-    outputs = emit_expression(writer, expression, lambda i, n: (f"%{i.op}{i.value}", i.op == "load"), width)
+    outputs = emit_expression(writer, expression, lambda i, given: (f"%{i.op}{i.value}", i.op == "load"), width)
     return [str(line).strip() for line in writer._lines], outputs
 
 

@@ -89,7 +89,7 @@ def module_text(function: Elementary, width: int) -> str:
     kind = type_of(function.dtype, width)
     arguments = [f"%x{k}" for k in range(function.arity)]
 
-    def leaf(instruction: Instruction, number: int) -> tuple[str, bool]:
+    def leaf(instruction: Instruction, given: list[str]) -> tuple[str, bool]:
         return arguments[instruction.value], width > 1
 
     result, *beyond = emit_expression(writer, function.expression, leaf, width)
