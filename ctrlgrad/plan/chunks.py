@@ -28,6 +28,7 @@ from ctrlgrad.plan.model import (
     Loop,
     NewStack,
     Outside,
+    Pack,
     Plan,
     Pop,
     Product,
@@ -140,7 +141,7 @@ def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
         for _, values in yields(step):
             use(values)
     use(tuple(c.next for c in loop.carries))
-    for value in [*used, *defined]:
+    for value in [*used, *defined, *(c.init for c in loop.carries)]:
         if isinstance(value, Array):
             use(tuple(_of_sizes(value.shape)))
         elif isinstance(value, Stack):
@@ -214,6 +215,8 @@ def _values(step: Step) -> Iterator[Value]:
         yield from _of_view(step.a)
         yield from _of_view(step.b)
         yield from _of_sizes(step.result.shape)
+    elif isinstance(step, Pack):
+        yield from _of_view(step.view)
     elif isinstance(step, Outside):
         for item in step.operands:
             if isinstance(item, View):

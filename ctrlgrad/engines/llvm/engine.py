@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,12 @@ import numpy as np
 
 from ctrlgrad.engines.llvm import library, objects, target
 from ctrlgrad.engines.llvm.emit import PlanWriter
+from ctrlgrad.engines.llvm.products import pack
+from ctrlgrad.engines.llvm.products.library import products
 from ctrlgrad.engines.llvm.runtime import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.plan.fusion import fuse
+from ctrlgrad.plan.packing import Panels, pack_constants
 from ctrlgrad.plan.lowering import ArgumentShape, lower
 from ctrlgrad.plan.model import Plan
 from ctrlgrad.plan.placement import place
@@ -20,7 +24,24 @@ from ctrlgrad.stacks.blocks import BlockStack
 
 def plan_of(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
     """The plan of a graph."""
-    return place(fuse(lower(graph, shapes)))
+    return place(pack_constants(fuse(lower(graph, shapes)), _panels()))
+
+
+@functools.cache
+def _panels() -> dict[np.dtype, Panels]:
+    """How this machine's products lay out right sides."""
+    found = {}
+    for char, kind in products().reals.items():
+        dtype = np.dtype(char)
+        found[dtype] = Panels(kind.columns, pack.SLACK // dtype.itemsize)
+    return found
+
+
+def _addresses(symbols: Sequence[str]) -> dict[str, int]:
+    """Of the routines that a module calls."""
+    is_product = {name: name.startswith(("cg_gemm", "cg_pack")) for name in symbols}
+    found = library.addresses([name for name in symbols if not is_product[name]])
+    return found | {name: products().address(name) for name in symbols if is_product[name]}
 
 
 def shapes_of(graph: Graph, arguments: Sequence[Any]) -> tuple[ArgumentShape, ...]:
@@ -58,7 +79,7 @@ def compiled(plan: Plan) -> Program:
     """Machine code for a plan."""
     writer = PlanWriter(plan, target.host().vector_bytes)
     written = writer.function("plan")
-    uses = library.addresses(library.called(writer.w.declarations))
+    uses = _addresses(library.called(writer.w.declarations))
     key = objects.key_of([written], [])
     found = objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)
     return Program(plan, found["plan"], lambda loop: compiled(place(loop)))

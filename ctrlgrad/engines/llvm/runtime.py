@@ -83,6 +83,7 @@ class Frame:
         for number, value in enumerate(program.constants):
             self.words[self.layout.constants + number] = value.ctypes.data
         self.workspace: np.ndarray | None = None
+        self.scratch: np.ndarray | None = None
         self.buffers: dict[int, np.ndarray] = {}
         dtypes = {handle: stack.dtype for stack, handle in self.plan.handles.items()}
         # Before the first row of a stack is met, its shape may not be known.
@@ -132,7 +133,7 @@ class Frame:
 
     def dispose(self) -> None:
         """Give all memory back now: the callback and the frame hold each other."""
-        self.workspace, self.session = None, None
+        self.workspace, self.scratch, self.session = None, None, None
         self.buffers.clear()
         del self.callback, self.outside
 
@@ -212,6 +213,11 @@ class Frame:
             self.workspace = empty((a + 64,), np.dtype(np.uint8), "temporary arrays")
             self.words[frame.WORKSPACE] = (self.workspace.ctypes.data + 63) // 64 * 64
             self.words[frame.WORKSPACE_BYTES] = a
+        elif request == Request.GROW_SCRATCH:
+            self.scratch = None
+            self.scratch = empty((a + 64,), np.dtype(np.uint8), "scratch of products")
+            self.words[frame.SCRATCH] = (self.scratch.ctypes.data + 63) // 64 * 64
+            self.words[frame.SCRATCH_BYTES] = a
         elif request == Request.GROW_BUFFER:
             self.grow(a, b)
         elif request == Request.POLL:
