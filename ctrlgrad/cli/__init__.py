@@ -145,9 +145,10 @@ def verify(
     """Compare a function's derivatives with finite differences and with JAX (needs the extra jax).
 
     The arguments are what the file's function example_args() returns, a tuple, or the arrays in --npz. The table has a
-    row for each argument, order, mode and judge, with the largest error and the error that is tolerated.
+    row for each argument, order, mode and judge, with the largest error and the error that is tolerated. A row where
+    the judge could not judge says why, and counts neither way.
 
-    Exit codes: 0 all agree; 1 some disagree; 2 unusable input.
+    Exit codes: 0 all that were judged agree; 1 some disagree, or no derivative could be judged; 2 unusable input.
     """
     from ctrlgrad.cli.errors import reported
     from ctrlgrad.cli.verify import request_of, verify_and_report
