@@ -17,6 +17,7 @@ from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import refuse_captures, rows_call
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, operand_reached
 from ctrlgrad.ir import Builder, Graph, Node, StackType, Value, copy_node
+from ctrlgrad.ops.call import rule_regions
 from ctrlgrad.ops.term import Term, broadcast_to, zeros
 
 
@@ -210,7 +211,8 @@ class _Tangents:
         refuse_captures(node, moving)
         captures = node.attrs["captures"]
         tangents = [self.or_zeros(v).value for v in node.operands[captures:]]
-        found = self.builder.inline(node.regions[1], [*(self.went[v] for v in node.operands), *tangents])
+        (push,) = rule_regions(node)
+        found = self.builder.inline(push, [*(self.went[v] for v in node.operands), *tangents])
         for v, t in zip(node.results, found, strict=True):
             if v.type.is_differentiable:
                 self.tangents[v] = Term(self.builder, t)

@@ -81,7 +81,7 @@ def check_dtype(dtype: np.dtype) -> None:
 def value_in(builder: Builder, x: Any) -> Value:
     """The value of x in the graph that `builder` makes: a tensor's own, or a constant."""
     if isinstance(x, Tensor):
-        if not x.builder.is_open:
+        if not x.builder.is_open and not builder.borrows(x.value):
             raise _leak(x)
         return x.value
     if isinstance(x, EagerStack):
