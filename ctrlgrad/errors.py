@@ -48,6 +48,10 @@ class TypeMismatchError(CtrlgradError, TypeError):
     """Operands, a carry or branches do not have the types that an operation needs."""
 
 
+class NumberOverflowError(TypeMismatchError, OverflowError):
+    """A Python number lies outside of the dtype that it has to take."""
+
+
 class ShapeError(CtrlgradError, ValueError):
     """Shapes do not fit together."""
 

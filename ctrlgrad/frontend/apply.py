@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import CtrlgradError, LeakedValueError, ShapeError, TypeMismatchError
+from ctrlgrad.errors import CtrlgradError, LeakedValueError, NumberOverflowError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor, is_operand
@@ -61,8 +61,7 @@ def type_of(x: Any) -> Type:
         return x.value.type
     if isinstance(x, EagerStack):
         return x.type
-    array = np.asarray(x)
-    check_dtype(array.dtype)
+    array = _array(x)
     return TensorType(array.dtype, x.known if isinstance(x, Unsized) else array.shape)
 
 
@@ -78,6 +77,25 @@ def check_dtype(dtype: np.dtype) -> None:
         )
 
 
+def _array(x: Any) -> np.ndarray:
+    array = np.asarray(x)
+    if array.dtype == object and isinstance(x, int):
+        raise too_large("a Python number", x, "int64 or uint64")
+    check_dtype(array.dtype)
+    return array
+
+
+def too_large(operation: str, x: Any, dtype: Any) -> NumberOverflowError:
+    """What a Python number that a dtype cannot hold is answered with."""
+    return NumberOverflowError(
+        f"{operation}: the number does not fit the dtype",
+        source=here(),
+        expected=str(dtype),
+        got=str(x),
+        hint="cast the array to a larger dtype with .astype(...), or write the number as a float",
+    )
+
+
 def value_in(builder: Builder, x: Any) -> Value:
     """The value of x in the graph that `builder` makes: a tensor's own, or a constant."""
     if isinstance(x, Tensor):
@@ -86,9 +104,7 @@ def value_in(builder: Builder, x: Any) -> Value:
         return x.value
     if isinstance(x, EagerStack):
         return _stack_constant(builder, x)
-    array = np.asarray(x)
-    check_dtype(array.dtype)
-    value = builder.constant(array)
+    value = builder.constant(_array(x))
     if isinstance(x, Unsized):
         return builder.emit("forget_sizes", [value], {"axes": x.axes}, source=here())
     return value
@@ -161,8 +177,8 @@ def result_dtype(*operands: Any) -> np.dtype:
     return np.result_type(*kinds)
 
 
-def cast(x: Any, dtype: Any) -> Any:
-    """x with another dtype; x itself where it has it already."""
+def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
+    """x with another dtype; x itself where it has it already. An error for a Python number that it cannot hold."""
     dtype = np.dtype(dtype)
     if isinstance(x, Tensor):
         if x.dtype == dtype:
@@ -172,7 +188,12 @@ def cast(x: Any, dtype: Any) -> Any:
         return Tensor(strong.builder, strong.value)
     if isinstance(x, Unsized):
         return Unsized.of(np.asarray(x).astype(dtype), x.axes)
-    return np.asarray(x, dtype) if is_weak(x) else np.asarray(x).astype(dtype)
+    if not is_weak(x):
+        return np.asarray(x).astype(dtype)
+    try:
+        return np.asarray(x, dtype)
+    except OverflowError as error:
+        raise too_large(operation, x, dtype) from error
 
 
 def require_numbers(operation: str, *operands: Any) -> None:

@@ -11,7 +11,7 @@ from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak
 from ctrlgrad.frontend.array.creation import ones_like
 from ctrlgrad.frontend.array.elementwise import reciprocal, sqrt
-from ctrlgrad.frontend.array.promote import convert, elementwise, loop_dtypes, operand, operands, rest_weak, shown
+from ctrlgrad.frontend.array.promote import elementwise, loop_dtypes, operand, operands, rest_weak, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import here
@@ -103,7 +103,7 @@ def power(x1: Any, x2: Any) -> Any:
             return elementwise("integer_power", np.power, base, exponent, keep_weak=True)
         return rest_weak(_product(cast(base, dtype), int(constant)), (base, exponent))
     if isinstance(constant, int | float):
-        simple = _simple_power(convert("power", base, dtype), constant)
+        simple = _simple_power(cast(base, dtype, "power"), constant)
         if simple is not None:
             return rest_weak(simple, (base, exponent))
     return elementwise("power", np.power, base, exponent, keep_weak=True)

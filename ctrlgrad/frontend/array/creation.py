@@ -12,7 +12,7 @@ import numpy as np
 
 from ctrlgrad.frontend.apply import check_dtype
 from ctrlgrad.frontend.array.dims import broadcasted, dims, dtype_of, shape_of, sizes_argument
-from ctrlgrad.frontend.array.promote import from_nested, has_tensor, operand, to_dtype
+from ctrlgrad.frontend.array.promote import from_nested, operand, to_dtype
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 
@@ -126,7 +126,7 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) 
 
 
 def _as_array(operation: str, x: Any, dtype: Any) -> Any:
-    if not isinstance(x, Tensor) and not has_tensor(x):
+    if not isinstance(x, Tensor | int | list | tuple):
         x = from_nested(operation, x)
     return operand(operation, x) if dtype is None else to_dtype(operation, x, dtype)
 

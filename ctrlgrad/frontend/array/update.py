@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import apply, result_dtype
+from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import maximum, minimum, multiply
 from ctrlgrad.frontend.array.dims import (
     broadcasted,
@@ -27,7 +27,7 @@ from ctrlgrad.frontend.array.dims import (
 )
 from ctrlgrad.frontend.array.indexing import Index, index
 from ctrlgrad.frontend.array.manipulation import ravel
-from ctrlgrad.frontend.array.promote import convert, operand, operands, shown
+from ctrlgrad.frontend.array.promote import operand, operands, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
@@ -95,7 +95,7 @@ class Place:
                 got=shown(value),
                 hint=f"value.astype({dtype.name}), or an array of another dtype",
             )
-        return convert(f"at[...].{method}", value, dtype)
+        return cast(value, dtype, f"at[...].{method}")
 
     def _update(self, op: str, method: str, value: Any) -> Any:
         at = self.index
