@@ -1,8 +1,13 @@
 """Dead code: what no output needs is dropped, inside loops and branches too.
 
-In: any graph. Out: the same inputs and outputs; no node without a used result but those that have an effect; no loop
+In: any graph. Out: the same inputs and outputs; no node without a used result but those that must run; no loop
 carry that only feeds itself; no capture or branch operand that no region uses; no push on a stack of which nothing is
 used. A call with a rule of the user's stays whole.
+
+What must run, used or not, is what has an effect (`Trait.EFFECT`: callbacks) and what makes a promise: a loop with
+`maximum_iterations` says that it ends within them or fails, and so does all that holds one in a region. Nothing else
+stays for the sake of what it may do. An op that is not `Trait.TOTAL` may fail (an index out of range, sizes that do
+not fit), and a loop may never end, but neither was asked to: where no result of it is used, it is not run.
 
 Which carries of a loop are needed is a fixpoint that asks the same of the nodes in its body again and again, and each
 may be a loop. A node is pruned once for each set of results that is needed, and the answer is kept: a nest of loops
@@ -14,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ctrlgrad.ir import Graph, Node, Value
-from ctrlgrad.ir.effects import has_effect
+from ctrlgrad.ir.effects import must_run
 
 
 def remove_dead_code(graph: Graph) -> Graph:
@@ -39,7 +44,7 @@ class _Pruning:
         kept: list[Node] = []
         for node in reversed(graph.nodes):
             needed = frozenset(i for i, v in enumerate(node.results) if v in live)
-            if not needed and not has_effect(node.op, node.regions):
+            if not needed and not must_run(node):
                 continue
             pruned = self._node(node, needed)
             live.update(pruned.operands)
