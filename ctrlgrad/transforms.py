@@ -202,10 +202,9 @@ def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) 
     leaves = tree.leaves(loss)
     check_leaves("grad: the result", leaves)
     t = type_of(leaves[0]) if len(leaves) == 1 else None
-    is_scalar = isinstance(t, TensorType) and t.rank == 0
-    if is_scalar and (holomorphic or t.dtype.kind == "c"):
+    if isinstance(t, TensorType) and t.rank == 0:
         check_complex("grad", "the function's result", leaves, holomorphic, source)
-    if not is_scalar or not t.is_differentiable:
+    if not isinstance(t, TensorType) or t.rank != 0 or not t.is_differentiable:
         raise DifferentiationError(
             "grad: the function's result is not a float scalar",
             source=source,
