@@ -1,4 +1,4 @@
-"""Cases of the ops that move elements: shapes and sizes, indexed reads and updates, stacks; and of those with regions."""
+"""Cases of ops that move elements: shapes and sizes, reads and updates by index, stacks; and of those with regions."""
 
 from __future__ import annotations
 

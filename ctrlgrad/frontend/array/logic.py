@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import apply, result_dtype
+from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import add, minimum, multiply, subtract
 from ctrlgrad.frontend.array.dims import dim, dtype_of, reshaped, shape_of, sliced, times
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import isfinite, isnan
-from ctrlgrad.frontend.array.promote import convert, elementwise, operand, operands, truth
+from ctrlgrad.frontend.array.promote import convert, elementwise, loop_dtypes, operand, operands, truth
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.source import here
 
@@ -34,10 +34,35 @@ def _comparison(name: str, summary: str, example: str) -> Binary:
     ufunc = getattr(np, name)
 
     def function(x1: Any, x2: Any) -> Any:
-        return elementwise(name, ufunc, x1, x2, keep_weak=True, exact=True)
+        xs = operands(name, (x1, x2))
+        first, second = loop_dtypes(ufunc, xs, exact=True)
+        if first == second:
+            return elementwise(name, ufunc, *xs, keep_weak=True, exact=True)
+        # NumPy has no dtype that holds both int64 and uint64, and compares them as they are.
+        a, b = (convert(name, x, dtype) for x, dtype in zip(xs, (first, second), strict=True))
+        return _signed_with_unsigned(name, a, b) if first.kind == "i" else _signed_with_unsigned(_MIRRORED[name], b, a)
 
     _document(function, name, summary, example)
     return array_function()(function)
+
+
+_MIRRORED = {
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+
+
+def _signed_with_unsigned(name: str, a: Any, b: Any) -> Any:
+    """int64 compared with uint64: a negative number is below every other, and all others are the same in both."""
+    negative = apply("less", [a, np.zeros((), np.int64)])
+    of_others = apply(name, [cast(a, np.uint64), b])
+    if name in ("less", "less_equal", "not_equal"):
+        return apply("logical_or", [negative, of_others])
+    return apply("logical_and", [apply("logical_not", [negative]), of_others])
 
 
 equal = _comparison("equal", "x1 == x2.", "equal(1, 1.0) -> True")

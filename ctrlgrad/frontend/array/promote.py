@@ -139,8 +139,9 @@ def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], *, exact: bool = False) -> t
     """
     kinds = [_kind(x) for x in xs]
     if exact and all(kind is int or (isinstance(kind, np.dtype) and kind.kind in "biu") for kind in kinds):
+        signed = any(isinstance(kind, np.dtype) and kind.kind == "i" for kind in kinds)
         kinds = [
-            np.min_scalar_type(x) if isinstance(x, int) and not isinstance(x, bool) else x.dtype if k is int else k
+            _holding(x, signed) if isinstance(x, int) and not isinstance(x, bool) else x.dtype if k is int else k
             for x, k in zip(xs, kinds, strict=True)
         ]
     try:
@@ -153,6 +154,12 @@ def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], *, exact: bool = False) -> t
             got=", ".join(shown(x) for x in xs),
             hint="convert with .astype(...), or use logical_not / logical_xor for booleans",
         ) from error
+
+
+def _holding(number: int, signed: bool) -> np.dtype:
+    """The smallest dtype that holds a Python integer, a signed one beside signed operands where there is one."""
+    found = np.min_scalar_type(number)
+    return np.dtype(np.int64) if signed and found == np.uint64 and number <= np.iinfo(np.int64).max else found
 
 
 def elementwise(op: str, ufunc: np.ufunc, *xs: Any, keep_weak: bool = False, exact: bool = False) -> Any:
