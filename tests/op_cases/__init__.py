@@ -5,7 +5,7 @@
 
 import ctrlgrad.stacks  # noqa: F401  (declares the ops on stacks)
 from op_cases import arrays, places
-from op_cases.case import DTYPES, INTEGERS, Maker, OpCase
+from op_cases.case import DTYPES, FEW_DTYPES, Maker, OpCase
 
 MAKERS: dict[str, Maker] = arrays.MAKERS | places.MAKERS
 
@@ -14,4 +14,4 @@ def cases_of(op: str, dtypes: tuple[str, ...] = DTYPES) -> list[OpCase]:
     return [case for dtype in dtypes for case in MAKERS[op](dtype) if case.is_accepted]
 
 
-__all__ = ["DTYPES", "INTEGERS", "MAKERS", "OpCase", "cases_of"]
+__all__ = ["DTYPES", "FEW_DTYPES", "MAKERS", "OpCase", "cases_of"]

@@ -14,6 +14,8 @@ from ctrlgrad.ir.types import Shape
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES = ("bool", *INTEGERS, "float16", "float32", "float64", "complex64", "complex128")
+# A dtype of each kind, for what hardly depends on it.
+FEW_DTYPES = ("bool", "int8", "uint64", "float32", "complex128")
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,11 @@ def matrices(dtype: str, *shape: int, seed: int = 0) -> Any:
     """Positive definite matrices, far from singular."""
     base = numbers("complex128" if np.dtype(dtype).kind == "c" else "float64", *shape, seed=seed)
     return (base @ np.conj(np.swapaxes(base, -1, -2)) + 3 * np.eye(shape[-1])).astype(dtype)
+
+
+def counting(dtype: str) -> tuple[str, ...]:
+    """The dtypes of indices and sizes beside operands of a dtype: all of them beside one, for brevity."""
+    return INTEGERS if dtype == "float64" else ("int64",)
 
 
 def index(*values: int, dtype: str = "int64") -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ctrlgrad.ir import INDEX, Builder, Graph, TensorType, Value
 from ctrlgrad.ops.indexing import DYNAMIC, fill
-from op_cases.case import INTEGERS, Maker, OpCase, index, numbers, type_of
+from op_cases.case import Maker, OpCase, counting, index, numbers, type_of
 
 _ALL = slice(None)
 
@@ -28,7 +28,10 @@ def _sized(op: str, calls: Sequence[tuple[tuple[int, ...], tuple[int | None, ...
         # Sizes of every dtype that counts.
         return [
             *known,
-            *(OpCase(op, (numbers(dtype, *shape), *map(np.dtype(d).type, dims)), {"shape": to}) for d in INTEGERS),
+            *(
+                OpCase(op, (numbers(dtype, *shape), *map(np.dtype(d).type, dims)), {"shape": to})
+                for d in counting(dtype)
+            ),
         ]
 
     return cases
@@ -94,7 +97,7 @@ _KEYS: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = [
 def _keyed(op: str) -> Maker:
     def cases(dtype: str) -> list[OpCase]:
         x = numbers(dtype, 3, 4)
-        calls = [*_KEYS, *(((DYNAMIC, _ALL), (index(1, dtype=d),)) for d in INTEGERS)]
+        calls = [*_KEYS, *(((DYNAMIC, _ALL), (index(1, dtype=d),)) for d in counting(dtype))]
         if op == "getitem":
             return [OpCase(op, (x, *indices), {"key": key}) for key, indices in calls]
         made = []
@@ -133,6 +136,10 @@ def _value(dtype: str, shape: tuple[int, ...]) -> Any:
     return numbers(dtype, *shape, seed=6)
 
 
+def _read_by_each(dtype: str) -> list[OpCase]:
+    return [case for d in counting(dtype) for case in _stacked("stack_read", _at(1, d))(dtype)]
+
+
 def _together(*makers: Maker) -> Maker:
     return lambda dtype: [case for maker in makers for case in maker(dtype)]
 
@@ -167,7 +174,7 @@ MAKERS |= {
     "stack_new": _new,
     "stack_push": _stacked("stack_push", _value),
     "stack_pop": _stacked("stack_pop"),
-    "stack_read": _together(*(_stacked("stack_read", _at(1, d)) for d in INTEGERS), _stacked("stack_read", _at(-1))),
+    "stack_read": _together(_read_by_each, _stacked("stack_read", _at(-1))),
     "stack_write": _together(
         _stacked("stack_write", _at(1), _value, grow=False), _stacked("stack_write", _at(3, "uint8"), _value, grow=True)
     ),
@@ -201,7 +208,7 @@ def _while(dtype: str) -> list[OpCase]:
 
 def _cond(dtype: str) -> list[OpCase]:
     """Chosen by a bool, or by an integer of any dtype."""
-    choices = [np.bool_(True), *(index(1, dtype=d) for d in INTEGERS)]
+    choices = [np.bool_(True), *(index(1, dtype=d) for d in counting(dtype))]
     x, y = numbers(dtype, 2), numbers(dtype, 2, seed=1)
     types = [type_of(x), type_of(y)]
     branches = (_region(types, lambda b, v: v), _region(types, lambda b, v: v[::-1]))
