@@ -95,7 +95,7 @@ class _Loop:
                 replaced.pop(operands[0], None)
                 self.next[operands[0]] = result
             else:
-                self.keep(result, np.shape(found))
+                self.keep(result, () if isinstance(found, list) else np.shape(found))
         if self.form == "operands read afterwards":
             for value in replaced:
                 self.keep(value)
