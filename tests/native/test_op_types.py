@@ -27,14 +27,11 @@ NOT_NATIVE = {
 
 def is_native(case: OpCase) -> bool:
     """Whether a loop over the case is compiled: it is not with half precision, nor with slices bounded by data."""
-    if case.op in NOT_NATIVE or "float16" in (str(case.attrs.get("dtype")), *_dtypes(case)):
+    graph = case.graph()
+    if case.op in NOT_NATIVE or any("f16" in str(v.type) for v in (*graph.inputs, *graph.outputs)):
         return False
     bounds = [b for item in case.attrs.get("key", ()) if isinstance(item, slice) for b in (item.start, item.stop)]
     return DYNAMIC not in bounds and (case.op != "stack_to_tensor" or case.attrs["size"] is not None)
-
-
-def _dtypes(case: OpCase) -> list[str]:
-    return [str((x[0] if isinstance(x, list) else x).dtype) for x in case.operands]
 
 
 def native_cases(op: str, dtypes: Sequence[str]) -> list[OpCase]:
