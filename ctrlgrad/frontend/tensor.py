@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import MissingAttributeError, TracingError, TypeMismatchError
+from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
 from ctrlgrad.source import here
@@ -130,7 +131,7 @@ class Tensor:
             source=here(),
             expected="NumPy's methods and attributes",
             got=f"{self!r}.{name}",
-            hint=_instead_of(name),
+            hint=instead_of(name),
         )
 
     def __int__(self) -> int:
@@ -188,10 +189,10 @@ class Tensor:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise self._concrete("pickling it", _RETURN_IT)
+        raise self._concrete("pickling it", RETURN_IT)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
-        raise self._concrete("handing it to another library (from_dlpack)", _RETURN_IT)
+        raise self._concrete("handing it to another library (from_dlpack)", RETURN_IT)
 
     def item(self) -> Any:
         raise self._concrete("x.item()", "leave it out: a tensor itself is good in arithmetic, conditions and indices")
@@ -263,7 +264,7 @@ class Tensor:
             source=here(),
             expected="a function that returns the new tensor",
             got=f"an assignment to {self!r}.{name}",
-            hint=_SET_BY.get(name, "keep the value in a variable of its own"),
+            hint=SET_BY.get(name, "keep the value in a variable of its own"),
         )
 
     # NumPy's protocols.
@@ -276,61 +277,6 @@ class Tensor:
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         return FUNCTIONS["__namespace__"]()
-
-
-# What stands in place of a method that would change the tensor, or that a tensor does not have.
-_RETURN_IT = "leave it out: a traced tensor has no numbers yet; return it, and the result is a NumPy array"
-_IN_PLACE_OF = {
-    "numpy": _RETURN_IT,
-    "cpu": _RETURN_IT,
-    "block_until_ready": _RETURN_IT,
-    "backward": "ctrlgrad.grad(fn) gives the gradient of a function",
-    "requires_grad": "ctrlgrad.grad(fn, argnums=...) says what is differentiated",
-    "requires_grad_": "ctrlgrad.grad(fn, argnums=...) says what is differentiated",
-    "grad": "ctrlgrad.grad(fn) gives the gradient of a function",
-    "detach": "ctrlgrad.stop_gradient(x)",
-    "clone": "leave it out: a traced tensor never changes",
-    "view": "x.reshape(shape)",
-    "unsqueeze": "ctrlgrad.numpy.expand_dims(x, axis), or x[None]",
-    "permute": "x.transpose(axes)",
-    "float": "x.astype('float32')",
-    "double": "x.astype('float64')",
-    "long": "x.astype('int64')",
-    "to": "x.astype(dtype), and ctrlgrad.device(...) around the code for a device",
-    "assign": "return the new value; x.at[index].set(value) changes a part",
-    "set_shape": "declare sizes by ctrlgrad.TensorSpec in the signature",
-    "sort": "x = ctrlgrad.numpy.sort(x): a traced tensor is not sorted in place",
-    "partition": "x = ctrlgrad.numpy.sort(x): a traced tensor is not sorted in place",
-    "argpartition": "ctrlgrad.numpy.argsort(x)",
-    "fill": "x = ctrlgrad.numpy.full_like(x, value)",
-    "put": "x = x.ravel().at[indices].set(values).reshape(x.shape)",
-    "itemset": "x = x.at[index].set(value)",
-    "resize": "x = x.reshape(shape); ctrlgrad.numpy.pad and x[:n] change the number of elements",
-    "setfield": "x = x.at[index].set(value)",
-    "setflags": "leave it out: a traced tensor never changes",
-    "byteswap": "leave it out: a traced tensor has no bytes",
-    "newbyteorder": "leave it out: a traced tensor has no bytes",
-    "flat": "x.ravel()",
-    "ptp": "x.max() - x.min()",
-    "compress": "x[condition]",
-    "choose": "ctrlgrad.numpy.where(condition, a, b), or ctrlgrad.numpy.stack(choices)[i]",
-    "nbytes": "x.size * x.dtype.itemsize",
-    "itemsize": "x.dtype.itemsize",
-    **dict.fromkeys(("tobytes", "tostring", "tofile", "dump", "dumps", "data", "ctypes"), _RETURN_IT),
-}
-_SET_BY = {
-    "shape": "x = x.reshape(shape)",
-    "dtype": "x = x.astype(dtype)",
-    "real": "x = ctrlgrad.numpy.make_complex(real, ctrlgrad.numpy.imag(x))",
-    "imag": "x = ctrlgrad.numpy.make_complex(ctrlgrad.numpy.real(x), imag)",
-    "flat": "x = ctrlgrad.numpy.reshape(values, x.shape)",
-}
-
-
-def _instead_of(name: str) -> str:
-    if name in _IN_PLACE_OF:
-        return _IN_PLACE_OF[name]
-    return f"ctrlgrad.numpy.{name}(x)" if name in FUNCTIONS else "see ctrlgrad.numpy for the functions that there are"
 
 
 def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
