@@ -62,8 +62,9 @@ nextafter = _binary("nextafter", "The next number after x1 towards x2.", "nextaf
 def divmod(x1: Any, x2: Any) -> tuple[Any, Any]:
     """The whole number below x1 / x2, and what remains: `divmod(x1, x2)` and `numpy.divmod` of traced tensors.
 
-    >>> divmod(7.0, 2.0)
-    (3.0, 1.0)
+    >>> import ctrlgrad as cg
+    >>> cg.function(lambda x: divmod(x, 2.0))(7.0)
+    (array(3.), array(1.))
     """
     return floor_divide(x1, x2), remainder(x1, x2)
 
