@@ -59,6 +59,17 @@ nextafter = _binary("nextafter", "The next number after x1 towards x2.", "nextaf
 
 
 @array_function()
+def divmod(x1: Any, x2: Any) -> tuple[Any, Any]:
+    """The whole number below x1 / x2, and what remains: `divmod(x1, x2)` and `numpy.divmod` of traced tensors.
+
+    >>> import ctrlgrad as cg
+    >>> cg.function(lambda x: divmod(x, 2.0))(7.0)
+    (array(3.), array(1.))
+    """
+    return floor_divide(x1, x2), remainder(x1, x2)
+
+
+@array_function()
 def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None) -> Any:
     """x where it lies between `min` and `max`, else the nearer of the two; None is no bound.
 

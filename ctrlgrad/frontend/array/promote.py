@@ -166,7 +166,31 @@ def compared(op: str, ufunc: np.ufunc, x1: Any, x2: Any) -> Any:
     if _kind(x1) is int and _kind(x2) is int:
         # NumPy compares two Python integers as objects.
         return rest_weak(elementwise(op, ufunc, *(cast(x, np.int64) for x in (x1, x2))), (x1, x2))
+    first, second = loop_dtypes(ufunc, (x1, x2))
+    if first != second:
+        # NumPy has no dtype that holds both int64 and uint64, and compares them as they are.
+        a, b = cast(x1, first), cast(x2, second)
+        return _signed_with_unsigned(op, a, b) if first.kind == "i" else _signed_with_unsigned(_MIRRORED[op], b, a)
     return elementwise(op, ufunc, x1, x2, keep_weak=True)
+
+
+_MIRRORED = {
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+
+
+def _signed_with_unsigned(name: str, a: Any, b: Any) -> Any:
+    """int64 compared with uint64: a negative number is below every other, and all others are the same in both."""
+    negative = apply("less", [a, np.zeros((), np.int64)])
+    of_others = apply(name, [cast(a, np.uint64), b])
+    if name in ("less", "less_equal", "not_equal"):
+        return apply("logical_or", [negative, of_others])
+    return apply("logical_and", [apply("logical_not", [negative]), of_others])
 
 
 def _outside(n: Any, x: Any) -> int:

@@ -23,6 +23,7 @@ from ctrlgrad.frontend.array.dims import (
     rank_of,
     reshaped,
     shape_of,
+    squeezed,
     times,
 )
 from ctrlgrad.frontend.array.indexing import Index, index
@@ -66,23 +67,27 @@ class Place:
 
     def set(self, value: Any) -> Any:
         """With `value` there. Where an integer array names a position twice, the last value stays."""
-        return self._update("setitem", "set", self._value("set", value))
+        return self._whole(self._update("setitem", "set", self._value("set", value)))
 
     def add(self, value: Any) -> Any:
         """With `value` added. Where an integer array names a position twice, both values are added."""
-        return self._update("additem", "add", self._value("add", value))
+        return self._whole(self._update("additem", "add", self._value("add", value)))
 
     def multiply(self, value: Any) -> Any:
         """With `value` multiplied in. Where an integer array names a position twice, both values are."""
-        return self._combine("multiply", multiply, value)
+        return self._whole(self._combine("multiply", multiply, value))
 
     def min(self, value: Any) -> Any:
         """With the smaller one of what is there and `value`, or the smallest where a position is named twice."""
-        return self._combine("min", minimum, value)
+        return self._whole(self._combine("min", minimum, value))
 
     def max(self, value: Any) -> Any:
         """With the larger one of what is there and `value`, or the largest where a position is named twice."""
-        return self._combine("max", maximum, value)
+        return self._whole(self._combine("max", maximum, value))
+
+    def _whole(self, changed: Any) -> Any:
+        """The array in its own shape: without the axes that scalar booleans choose from."""
+        return squeezed(changed, self.index.chosen)
 
     def _value(self, method: str, value: Any) -> Any:
         (value,) = operands(f"at[...].{method}", (value,))
