@@ -71,6 +71,7 @@ class Frame:
 
     graph: Graph
     items: dict[Value, Item]
+    # How often each value will still be read by code that is not written yet; as an output of the region, too.
     remaining: Counter[Value]
     # Where a value of the region goes: asked when the value is made.
     targets: dict[Value, Callable[[], Ref | None]]

@@ -58,6 +58,18 @@ def local_use(graph: Graph, value: Value, position: int, element: Sizes) -> Stac
     return StackUse(position, element, dtype, "whole", 0, 0, marks, inside=True, is_local=True)
 
 
+def touched_later(graph: Graph) -> set[Value]:
+    """The stacks whose rows a region reads, changes or takes off later on: all that it does not only push on.
+
+    A value that is pushed on another one may lie in its row from the start.
+    """
+    touched: set[Value] = set()
+    for node in reversed(graph.nodes):
+        only_grows = node.op.name == "stack_push" and node.result not in touched
+        touched.update(v for v in node.operands if isinstance(v.type, StackType) and not only_grows)
+    return touched
+
+
 def _lineage(graph: Graph, value: Value, repeated: bool = False, conditional: bool = False) -> Iterator[StackUpdate]:
     """The ops that a stack goes through in a region and in those inside."""
     following = {value}
