@@ -446,4 +446,3 @@ def test_plans_are_kept_for_the_sizes_met_last(monkeypatch: pytest.MonkeyPatch) 
         plan(length)
         assert plan(2) is first
         assert len(native.plans) <= 3
-    assert plan(3) is not plan(4)

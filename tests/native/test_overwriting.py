@@ -149,6 +149,34 @@ def test_a_permutation_that_is_updated_at_its_own_indices(body: Any) -> None:
     assert_engines_agree(lambda p: cg.fori_loop(0, 3, body, p), ORDER)
 
 
+def rows_written(c: Any) -> Any:
+    """The old carry goes into a TensorArray that is carried too, by its index."""
+
+    def body(t: Any, carry: Any) -> Any:
+        c, rows = carry
+        return c * 0.5, rows.write(t, c)
+
+    rows = cg.TensorArray("float64", size=3, element_shape=(3,))
+    return cg.fori_loop(0, 3, body, (c, rows))[1].stack()
+
+
+def rows_read(rows: Any, c: Any) -> Any:
+    """Rows of an array are read by their index: their cotangents are added up in a stack."""
+    rows = cg.TensorArray("float64").unstack(rows)
+    return cg.fori_loop(0, 4, lambda t, c: rows.read(t % 3) + c * 0.5, c)
+
+
+def test_rows_have_the_carry_as_it_was_when_they_were_written() -> None:
+    assert_engines_agree(rows_written, VECTOR)
+    assert_engines_agree(cg.grad(lambda c: cnp.sum(rows_written(c) ** 2)), VECTOR)
+
+
+def test_cotangents_are_added_to_rows_before_they_are_replaced() -> None:
+    gradient = cg.grad(lambda rows, c: cnp.sum(rows_read(rows, c) ** 2), argnums=(0, 1))
+    assert_engines_agree(gradient, MATRIX, VECTOR)
+    assert_engines_agree(cg.grad(lambda rows, c: sum(cnp.sum(g**2) for g in gradient(rows, c))), MATRIX, VECTOR)
+
+
 # Carries that change places, a pair of an array and a vector.
 @pytest.mark.parametrize(
     "body",

@@ -82,6 +82,8 @@ class Frame:
     slots: dict[Value, Node] = field(default_factory=dict)
     # Values whose memory this region may overwrite once nothing reads it: carries and what was made here.
     own: set[Value] = field(default_factory=set)
+    # Stacks from outside that nothing takes after this region.
+    used_up: set[Value] = field(default_factory=set)
 
 
 def merged(shape: Sizes, strides: Sequence[Sizes]) -> tuple[list[Size], list[list[Size]]]:

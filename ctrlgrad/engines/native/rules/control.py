@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ctrlgrad.engines.native.expressions import type_name
-from ctrlgrad.engines.native.frames import Item, StackState
+from ctrlgrad.engines.native.frames import Item, StackState, uses_of
 from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, product, row_major
 from ctrlgrad.engines.native.program import Entry, Status
 from ctrlgrad.engines.native.regions import RegionWriter
@@ -42,6 +42,7 @@ def _cond(e: RegionWriter, node: Node) -> None:
             targets.append(e.place(v))
     before = {id(item): item.version for items in passed for item in items.values() if isinstance(item, StackState)}
     results: list[StackState | None] = [None] * len(node.results)
+    last_readers = [operand for operand in node.operands[1:] if _is_used_up(e, operand)]
     e.in_branch += 1
     for number, k in enumerate(order):
         last = number == len(order) - 1
@@ -49,9 +50,11 @@ def _cond(e: RegionWriter, node: Node) -> None:
         if len(order) == 1:
             head = "if True:"
         with e.block(head):
-            _branch(e, node.regions[k], passed[k], targets, results)
+            used_up = {v for v, o in zip(node.regions[k].inputs, node.operands[1:], strict=True) if o in last_readers}
+            _branch(e, node.regions[k], passed[k], targets, results, used_up)
     e.in_branch -= 1
     changed_ones = {id(state) for state in results if state is not None}
+    changed_ones |= {id(e.frame.items[operand]) for operand in last_readers}
     for items in passed:
         for item in items.values():
             if isinstance(item, StackState) and id(item) not in changed_ones:
@@ -66,12 +69,24 @@ def _cond(e: RegionWriter, node: Node) -> None:
             e.frame.items[v] = Scalar(target, v.tensor.dtype)
 
 
+def _is_used_up(e: RegionWriter, stack: Value) -> bool:
+    """Whether nothing after a branch takes a stack that goes into it: then the branch may leave it as it likes.
+
+    If it came from outside of the region, nothing outside may take it either; only a branch around knows that.
+    """
+    frame = e.frame
+    if not isinstance(stack.type, StackType) or uses_of(frame.graph)[stack] != 1:
+        return False
+    return stack not in frame.graph.inputs or stack in frame.used_up
+
+
 def _branch(
     e: RegionWriter,
     region: Graph,
     passed: dict[Value, Item],
     targets: Sequence[Ref | str | None],
     results: list[StackState | None],
+    used_up: set[Value],
 ) -> None:
     items = dict(passed)
     for v, item in passed.items():
@@ -82,6 +97,7 @@ def _branch(
         if isinstance(target, Ref) and out not in wanted and out not in region.inputs:
             wanted[out] = _fixed(target)
     frame = e.region(region, items, wanted)
+    frame.used_up = used_up
     e.run(frame)
     for position, (out, target) in enumerate(zip(region.outputs, targets, strict=True)):
         item = e.item(out)
@@ -97,10 +113,9 @@ def _branch(
         else:
             assert isinstance(target, Ref) and isinstance(item, Ref | Splat)
             e.copy(item, Ref(target.base, target.offset, item.shape, target.strides, target.dtype))
-    stacks = [item for item in passed.values() if isinstance(item, StackState)]
     kept = {id(r) for r in results if r is not None}
-    for item in stacks:
-        if id(item) not in kept and item.version not in passed:
+    for v, item in passed.items():
+        if isinstance(item, StackState) and id(item) not in kept and item.version is not v and v not in used_up:
             raise NotNative("a branch changes a stack and does not yield it")
     e.leave()
 
