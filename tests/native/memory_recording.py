@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
-from native.memory_text import accesses, expanded
+from native.memory_text import accesses, expanded, structure
+from native.memory_turns import Lines, Turn
 
 from ctrlgrad.engines.native.emit import Emitter
 from ctrlgrad.engines.native.expressions import has_expression
@@ -21,9 +21,7 @@ from ctrlgrad.engines.native.frames import Frame, Group, Item, StackState
 from ctrlgrad.engines.native.layout import Ref, Splat
 from ctrlgrad.engines.native.memory_trace import (
     Access,
-    Bind,
     Branch,
-    Count,
     Disturbed,
     Enter,
     Event,
@@ -35,41 +33,11 @@ from ctrlgrad.engines.native.memory_trace import (
     Pushed,
     Rename,
     Slot,
-    Swap,
 )
 from ctrlgrad.engines.native.program import LoopProgram
 from ctrlgrad.ir import Graph, Node, StackType, Trait, Value
 
 _DISTURBING = ("stack_write", "stack_add", "stack_clear", "stack_resize", "stack_new", "stack_from_tensor")
-
-
-@dataclass
-class Turn:
-    """Whose turn it is: what it asked for, by buffer, and what it wrote."""
-
-    node: Node | None = None
-    group: Group | None = None
-    wanted: dict[str, dict[Value, None]] = field(default_factory=dict)
-    written: dict[str, None] = field(default_factory=dict)
-    # What it writes: by buffer; a group's by their order.
-    results: dict[str, Value] = field(default_factory=dict)
-    in_order: list[Value] = field(default_factory=list)
-    parts: dict[Value, tuple[int, ...]] = field(default_factory=dict)
-    last: Value | None = None
-    alternatives: list[tuple[Event, ...]] = field(default_factory=list)
-
-
-@dataclass
-class Lines:
-    """A loop over elements while it is written; the values that it writes are known when its turn is over."""
-
-    turn: Turn
-    depth: int
-    is_flat: bool
-    reads: list[Access] = field(default_factory=list)
-    writes: list[tuple[str, str]] = field(default_factory=list)
-    # Values of which the first write is a part: they were there before.
-    updated: list[tuple[str, Value]] = field(default_factory=list)
 
 
 class Recording:
@@ -381,16 +349,8 @@ class Recording:
             if "break" not in self._lists[-1] and not self._is_in_branch():
                 self._note("break")
             return True
-        if found := re.fullmatch(r"([AB]\w*) = pointer_\w+\((\w+)\)", text):
-            self._note(Bind(found[1], found[2]))
-        elif found := re.fullmatch(r"([AB]\d+) = shifted\((S\d+), (.*)\)", text):
-            self._note(Bind(found[1], found[2], int("+ 1" in found[3])))
-        elif found := re.fullmatch(r"(a\w*), (b\w*) = (b\w*), (a\w*)", text):
-            self._note(Swap(found[1], found[2]))
-        elif found := re.fullmatch(r"n(\d+) ([+-])= 1", text):
-            self._note(Count(f"S{found[1]}", 1 if found[2] == "+" else -1))
-        elif found := re.fullmatch(r"n(\d+) = .*", text):
-            self._note(Disturbed(f"S{found[1]}"))
+        if (event := structure(text)) is not None:
+            self._note(event)
         elif found := re.fullmatch(r"(o\d+) = (.*)", text):
             self._offsets[found[1]] = found[2]
         else:

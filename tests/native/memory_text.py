@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from ctrlgrad.engines.native.memory_trace import Bind, Count, Disturbed, Swap
+
 _ACCESS = re.compile(r"\b(fetch|load|put|store|shifted|span|gemm|gemv)\(")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -50,6 +52,21 @@ def accesses(text: str) -> tuple[list[Place], list[Place]]:
     return reads + shifted, writes
 
 
+def structure(text: str) -> Bind | Swap | Count | Disturbed | None:
+    """What a line does to pointers and to the lengths of stacks."""
+    if found := re.fullmatch(r"([AB]\w*) = pointer_\w+\((\w+)\)", text):
+        return Bind(found[1], found[2])
+    if found := re.fullmatch(r"([AB]\d+) = shifted\((S\d+), (.*)\)", text):
+        return Bind(found[1], found[2], int("+ 1" in found[3]))
+    if found := re.fullmatch(r"(a\w*), (b\w*) = (b\w*), (a\w*)", text):
+        return Swap(found[1], found[2])
+    if found := re.fullmatch(r"n(\d+) ([+-])= 1", text):
+        return Count(f"S{found[1]}", 1 if found[2] == "+" else -1)
+    if found := re.fullmatch(r"n(\d+) = .*", text):
+        return Disturbed(f"S{found[1]}")
+    return None
+
+
 def expanded(index: str, written_out: Callable[[str], str]) -> str:
     """An index with names replaced until none is left to replace."""
     for _ in range(8):
@@ -57,4 +74,4 @@ def expanded(index: str, written_out: Callable[[str], str]) -> str:
     return index
 
 
-__all__ = ["Place", "accesses", "expanded"]
+__all__ = ["Place", "accesses", "expanded", "structure"]

@@ -84,6 +84,8 @@ class Frame:
     own: set[Value] = field(default_factory=set)
     # Stacks from outside that nothing takes after this region.
     used_up: set[Value] = field(default_factory=set)
+    # Stacks that are made here and leave with the region: they have their memory already.
+    leaving: dict[Value, StackState] = field(default_factory=dict)
 
 
 def merged(shape: Sizes, strides: Sequence[Sizes]) -> tuple[list[Size], list[list[Size]]]:

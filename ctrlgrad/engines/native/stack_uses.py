@@ -70,6 +70,20 @@ def touched_later(graph: Graph) -> set[Value]:
     return touched
 
 
+def origin(graph: Graph, stack: Value) -> Value | None:
+    """The value with which a stack begins that a region makes; None for one that comes from outside."""
+    made = {v: node for node in graph.nodes for v in node.results}
+    while stack in made:
+        node = made[stack]
+        if node.op.name == "while":
+            stack = node.operands[node.attrs["captures"] + node.results.index(stack)]
+        elif node.op.name != "cond" and node.operands and isinstance(node.operands[0].type, StackType):
+            stack = node.operands[0]
+        else:
+            return stack
+    return None
+
+
 def _lineage(graph: Graph, value: Value, repeated: bool = False, conditional: bool = False) -> Iterator[StackUpdate]:
     """The ops that a stack goes through in a region and in those inside."""
     following = {value}

@@ -9,8 +9,9 @@ from ctrlgrad.engines.native.frames import Item, StackState, uses_of
 from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, product, row_major
 from ctrlgrad.engines.native.program import Entry, Status
 from ctrlgrad.engines.native.regions import RegionWriter
-from ctrlgrad.engines.native.rules.stacks import changed, state_of
+from ctrlgrad.engines.native.rules.stacks import changed, local_stack, state_of
 from ctrlgrad.engines.native.rules.table import rule
+from ctrlgrad.engines.native.stack_uses import origin
 from ctrlgrad.ir import Graph, Node, StackType, Value
 
 
@@ -42,6 +43,7 @@ def _cond(e: RegionWriter, node: Node) -> None:
             targets.append(e.place(v))
     before = {id(item): item.version for items in passed for item in items.values() if isinstance(item, StackState)}
     results: list[StackState | None] = [None] * len(node.results)
+    leaving = [_leaving(e, node, position) for position in range(len(node.results))]
     last_readers = [operand for operand in node.operands[1:] if _is_used_up(e, operand)]
     e.in_branch += 1
     for number, k in enumerate(order):
@@ -51,7 +53,8 @@ def _cond(e: RegionWriter, node: Node) -> None:
             head = "if True:"
         with e.block(head):
             used_up = {v for v, o in zip(node.regions[k].inputs, node.operands[1:], strict=True) if o in last_readers}
-            _branch(e, node.regions[k], passed[k], targets, results, used_up)
+            made = {origins[k]: state for origins, state in filter(None, leaving)}
+            _branch(e, node.regions[k], passed[k], targets, results, used_up, made)
     e.in_branch -= 1
     changed_ones = {id(state) for state in results if state is not None}
     changed_ones |= {id(e.frame.items[operand]) for operand in last_readers}
@@ -67,6 +70,18 @@ def _cond(e: RegionWriter, node: Node) -> None:
         else:
             assert isinstance(target, str)
             e.frame.items[v] = Scalar(target, v.tensor.dtype)
+
+
+def _leaving(e: RegionWriter, node: Node, position: int) -> tuple[list[Value], StackState] | None:
+    """A stack that each branch makes anew: what it is at first in each of them, and the memory that they share."""
+    result = node.results[position]
+    if not isinstance(result.type, StackType):
+        return None
+    origins = [v for region in node.regions if (v := origin(region, region.outputs[position])) is not None]
+    if len(origins) < len(node.regions):
+        return None
+    also = list(zip(node.regions, origins, strict=True))
+    return origins, e.frame.leaving.get(result) or local_stack(e, result, also)
 
 
 def _is_used_up(e: RegionWriter, stack: Value) -> bool:
@@ -87,6 +102,7 @@ def _branch(
     targets: Sequence[Ref | str | None],
     results: list[StackState | None],
     used_up: set[Value],
+    leaving: dict[Value, StackState],
 ) -> None:
     items = dict(passed)
     for v, item in passed.items():
@@ -97,7 +113,7 @@ def _branch(
         if isinstance(target, Ref) and out not in wanted and out not in region.inputs:
             wanted[out] = _fixed(target)
     frame = e.region(region, items, wanted)
-    frame.used_up = used_up
+    frame.used_up, frame.leaving = used_up, leaving
     e.run(frame)
     for position, (out, target) in enumerate(zip(region.outputs, targets, strict=True)):
         item = e.item(out)
