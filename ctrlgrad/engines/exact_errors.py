@@ -56,6 +56,8 @@ def _error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
         interpret(graph, arguments, Run(), _SILENT)
     except CtrlgradError as error:
         return error
+    except Exception:
+        return None
     return None
 
 

@@ -35,7 +35,7 @@ from ctrlgrad.engines.ownership import LENT_ALONE
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.replay import EntryState
-from ctrlgrad.errors import CtrlgradError, ExecutionError
+from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import StackType
 from ctrlgrad.stacks.blocks import BlockStack, from_rows
 from ctrlgrad.stacks.storage import Storage
@@ -331,7 +331,7 @@ class Execution:
         self.run_state.counters.looped(self.plan.node, self.done)
         return results if len(results) != 1 else results[0]
 
-    def _failure(self, status: Status) -> CtrlgradError:
+    def _failure(self, status: Status) -> BaseException:
         node, sites = self.plan.node, self.program.sites
         raised = self.outside.error if self.outside is not None else None
         return failure(

@@ -10,7 +10,7 @@ from ctrlgrad.engines.native.program import BOUND, FOUND, ITERATIONS, PLACE, TRI
 from ctrlgrad.engines.reference.control_kernels import loop_name, note, too_many_iterations
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.run import Run
-from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError
+from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
 from ctrlgrad.ir import Node
 
 
@@ -23,8 +23,8 @@ def failure(
     before: int,
     first: int | None,
     run: Run,
-    raised: Exception | None = None,
-) -> CtrlgradError:
+    raised: BaseException | None = None,
+) -> BaseException:
     """The error of a loop, from what its function left in the table.
 
     `done` iterations were over before this chunk, `before` of them elsewhere; `first` is the first value of the first
@@ -34,7 +34,7 @@ def failure(
     site = sites[place]
     name, source = site.node.op.name, site.node.source
     if status is Status.WRITTEN_TWICE:
-        error: CtrlgradError = ExecutionError(
+        error: BaseException = ExecutionError(
             f"TensorArray: slot {found} is written twice",
             source=source,
             expected="a slot that was not written before",
@@ -61,7 +61,7 @@ def failure(
     if status is Status.TOO_MANY_ITERATIONS and around:
         around.pop()  # the loop itself
     for loop, passed in reversed(around):
-        error.notes.append(f"in iteration {int(passed)} of the {loop_name(loop)}")
+        error.add_note(f"in iteration {int(passed)} of the {loop_name(loop)}")
     if status is not Status.TOO_MANY_ITERATIONS or site.loops:
         iteration = _number(node, done + int(table[TRIPS]), before, first)
         run.iterations.append(iteration)

@@ -9,7 +9,7 @@ from typing import Any
 from ctrlgrad.engines.reference.interpreter import Kernels, Values, compile_graph
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
-from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
+from ctrlgrad.errors import MaximumIterationsError
 from ctrlgrad.ir import Node
 
 
@@ -65,7 +65,7 @@ class InterpretedLoop:
                 run.iterations[-1] += step
                 if pause is not None and pause(state.trips):
                     return False
-        except CtrlgradError as error:
+        except BaseException as error:
             if not isinstance(error, MaximumIterationsError) or error.source is not self.node.source:
                 note(error, self.node, run.iterations[-1], run)
             raise
@@ -88,7 +88,7 @@ def too_many_iterations(node: Node, maximum: int | None, trips: int) -> MaximumI
     )
 
 
-def note(error: CtrlgradError, node: Node, iteration: int, run: Run) -> None:
+def note(error: BaseException, node: Node, iteration: int, run: Run) -> None:
     """Add to an error in which iteration of a loop it happened.
 
     Of a loop over chunks and the loop inside it, which were one, the inner one speaks for both.
@@ -98,7 +98,7 @@ def note(error: CtrlgradError, node: Node, iteration: int, run: Run) -> None:
     length = node.attrs.get("chunk")
     if length is not None and not node.attrs.get("counts_down") and len(run.iterations) > 1:
         iteration += run.iterations[-2] * length
-    error.notes.append(f"in iteration {iteration} of the {loop_name(node)}")
+    error.add_note(f"in iteration {iteration} of the {loop_name(node)}")
 
 
 def loop_name(node: Node) -> str:
