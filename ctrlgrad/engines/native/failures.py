@@ -63,10 +63,8 @@ def failure(
     for loop, passed in reversed(around):
         error.add_note(f"in iteration {int(passed)} of the {loop_name(loop)}")
     if status is not Status.TOO_MANY_ITERATIONS or site.loops:
-        iteration = _number(node, done + int(table[TRIPS]), before, first)
-        run.iterations.append(iteration)
-        note(error, node, iteration, run)
-        run.iterations.pop()
+        iteration = number_of(node, done + int(table[TRIPS]), before, first)
+        note(error, node, iteration, run, is_inside=False)
     return error
 
 
@@ -82,7 +80,7 @@ def out_of_range(site: Site, found: int, bound: int) -> IndexOutOfRangeError:
     )
 
 
-def _number(loop: Node, passed: int, before: int, first: int | None) -> int:
+def number_of(loop: Node, passed: int, before: int, first: int | None) -> int:
     """The number of the iteration after `passed` others; a reversed loop counts down from its number of iterations."""
     if loop.attrs.get("counts_down") and first is not None:
         return first - 1 - (passed - before)

@@ -88,16 +88,16 @@ def too_many_iterations(node: Node, maximum: int | None, trips: int) -> MaximumI
     )
 
 
-def note(error: BaseException, node: Node, iteration: int, run: Run) -> None:
-    """Add to an error in which iteration of a loop it happened.
+def note(error: BaseException, node: Node, iteration: int, run: Run, *, is_inside: bool = True) -> None:
+    """Add to an error in which iteration of a loop it happened; `is_inside`: the run's iterations have this loop's.
 
     Of a loop over chunks and the loop inside it, which were one, the inner one speaks for both.
     """
     if "chunks_of" in node.attrs:
         return
     length = node.attrs.get("chunk")
-    if length is not None and not node.attrs.get("counts_down") and len(run.iterations) > 1:
-        iteration += run.iterations[-2] * length
+    if length is not None and not node.attrs.get("counts_down") and len(run.iterations) > is_inside:
+        iteration += run.iterations[-1 - is_inside] * length
     error.add_note(f"in iteration {iteration} of the {loop_name(node)}")
 
 
