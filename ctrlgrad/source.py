@@ -40,6 +40,8 @@ class Source:
     order: int = 0
     # The device that the user put it on.
     device: str | None = None
+    # The ops that what stands here is a derivative of, one for each time it was differentiated.
+    of: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         file = os.path.relpath(self.file) if _is_below_cwd(self.file) else self.file
@@ -50,9 +52,13 @@ class Source:
         )
         return f"{file}:{self.line} in {self.function}{of}"
 
+    def derivative_of(self, op: str) -> Source:
+        """The same place, one derivative further: that of an op which stands there."""
+        return replace(self, order=self.order + 1, of=(*self.of, op))
+
     @property
-    def gradient(self) -> Source:
-        """The same place, one derivative further."""
+    def on_the_way_back(self) -> Source:
+        """The same place, computed once more for its derivative."""
         return replace(self, order=self.order + 1)
 
     @property

@@ -11,13 +11,14 @@ from ctrlgrad import memory
 from ctrlgrad.engines.auto import auto_kernels, has_native
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
 from ctrlgrad.engines.chunks import chunk_bytes
+from ctrlgrad.engines.derivative_point import with_point
 from ctrlgrad.engines.exact_errors import exact_errors
 from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import Report, explain
 from ctrlgrad.engines.row_blocks import rows_in_blocks
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.errors import NonFiniteError, UserInputError
 from ctrlgrad.ir import Graph, walk
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import OPTIMISATIONS, optimise
@@ -56,6 +57,17 @@ def kernels_of(engine: str) -> Kernels:
 
 def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool = False) -> list[Any]:
     """The outputs of a graph for the given arrays (and lists, for stacks), by an engine."""
+    try:
+        return _run_on(engine, graph, arguments, check_nans)
+    except NonFiniteError as error:
+        # Under a budget the reference engine could need more memory than there is.
+        found = error if current() is not None else with_point(error, graph, arguments)
+        if found is error:
+            raise
+        raise found from error
+
+
+def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool) -> list[Any]:
     if engine != "cuda" or check_nans:
         _check_on_host(engine, arguments)
     if engine in _RUNNERS:

@@ -17,7 +17,7 @@ from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.ir import Graph, walk
 from ctrlgrad.memory.session import current
 
-_SILENT = Kernels(
+SILENT = Kernels(
     "reference without callbacks",
     REFERENCE.pure,
     {**REFERENCE.in_place, "callback": lambda node: lambda values, run: ()},
@@ -53,7 +53,7 @@ def _is_distributed(graph: Graph) -> bool:
 
 def _error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
     try:
-        interpret(graph, arguments, Run(), _SILENT)
+        interpret(graph, arguments, Run(), SILENT)
     except CtrlgradError as error:
         return error
     except Exception:
@@ -61,4 +61,4 @@ def _error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
     return None
 
 
-__all__ = ["exact_errors"]
+__all__ = ["SILENT", "exact_errors"]

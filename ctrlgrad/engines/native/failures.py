@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ctrlgrad.engines.native.program import BOUND, FOUND, ITERATIONS, PLACE, TRIPS, Site, Status
-from ctrlgrad.engines.reference.control_kernels import loop_name, note, too_many_iterations
+from ctrlgrad.engines.reference.control_kernels import in_iteration, note, too_many_iterations
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
@@ -61,7 +61,7 @@ def failure(
     if status is Status.TOO_MANY_ITERATIONS and around:
         around.pop()  # the loop itself
     for loop, passed in reversed(around):
-        error.add_note(f"in iteration {int(passed)} of the {loop_name(loop)}")
+        error.add_note(in_iteration(loop, int(passed), from_the_end=True))
     if status is not Status.TOO_MANY_ITERATIONS or site.loops:
         iteration = number_of(node, done + int(table[TRIPS]), before, first)
         note(error, node, iteration, run, is_inside=False)

@@ -1,8 +1,8 @@
 """Ctrl-C, and every other signal, in a loop inside compiled code, which may run for hours without a chunk's end.
 
 Who sets what: the system's handler notes a signal wherever the process is; Python runs its own handler on the main
-thread, at the next instruction of Python there. Compiled code has none. So a loop inside counts its iterations down, and
-at zero calls back: Python handles what has come. A handler that raises, as that of Ctrl-C does, ends the run: the
+thread, at the next instruction of Python there. Compiled code has none. So a loop inside counts its iterations down,
+and at zero calls back: Python handles what has come. A handler that raises, as that of Ctrl-C does, ends the run: the
 exception is kept here, the code returns with `Status.RAISED` and the place and iterations that it stopped at, and the
 driver raises it. After one that does not raise, or where nothing came, the loop goes on, for as many iterations as keep
 looks about `SECONDS` apart: a look costs microseconds.

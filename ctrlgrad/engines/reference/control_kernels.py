@@ -98,7 +98,15 @@ def note(error: BaseException, node: Node, iteration: int, run: Run, *, is_insid
     length = node.attrs.get("chunk")
     if length is not None and not node.attrs.get("counts_down") and len(run.iterations) > is_inside:
         iteration += run.iterations[-1 - is_inside] * length
-    error.add_note(f"in iteration {iteration} of the {loop_name(node)}")
+    error.add_note(in_iteration(node, iteration))
+
+
+def in_iteration(node: Node, iteration: int, *, from_the_end: bool = False) -> str:
+    """Which iteration of a loop, for a note; a reversed loop has the numbers of the forward one unless it says so."""
+    text = f"in iteration {iteration} of the {loop_name(node)}"
+    if not node.attrs.get("counts_down"):
+        return text
+    return f"{text}, which runs backwards; " + ("counted from the end" if from_the_end else "numbered as forwards")
 
 
 def loop_name(node: Node) -> str:

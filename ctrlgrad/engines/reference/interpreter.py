@@ -98,7 +98,7 @@ def _watched(step: Step, values: Values, run: Run) -> None:
     del operands
     _execute(step, values, run)
     if run.finite is not None and given is not None:
-        run.finite.after(step.node, given, [values[slot] for slot in step.results])
+        run.finite.after(step.node, given, [values[slot] for slot in step.results], run.iterations)
     if run.check_types:
         _check_types(step, values)
 
