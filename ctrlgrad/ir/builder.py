@@ -33,6 +33,8 @@ class Builder:
         self.source: Source | None = None
         # Tracing closes a builder when its function or region ends; a tensor of a closed one has leaked.
         self.is_open = True
+        # The user's line that began the trace: where the inputs of what is traced were made.
+        self.began: Source | None = None
         self._constants: dict[tuple[np.dtype, tuple[int, ...], bytes], Value] = {}
 
     def input(self, type: Type, hint: str | None = None) -> Value:
