@@ -12,13 +12,14 @@ from ctrlgrad.engines.auto import auto_kernels, has_native
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
 from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.derivative_point import with_point
-from ctrlgrad.engines.exact_errors import exact_errors
+from ctrlgrad.engines.exact_errors import error_of, exact_errors
+from ctrlgrad.engines.forward_reads import first_forward
 from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import Report, explain
 from ctrlgrad.engines.row_blocks import rows_in_blocks
-from ctrlgrad.errors import NonFiniteError, UserInputError
+from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
 from ctrlgrad.ir import Graph, walk
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import OPTIMISATIONS, optimise
@@ -59,12 +60,22 @@ def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool
     """The outputs of a graph for the given arrays (and lists, for stacks), by an engine."""
     try:
         return _run_on(engine, graph, arguments, check_nans)
-    except NonFiniteError as error:
+    except (NonFiniteError, IndexOutOfRangeError) as error:
         # Under a budget the reference engine could need more memory than there is.
-        found = error if current() is not None else with_point(error, graph, arguments)
+        found = error if current() is not None else _told_again(engine, error, graph, arguments)
         if found is error:
             raise
         raise found from error
+
+
+def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequence[Any]) -> CtrlgradError:
+    """The error with what only another run can say of it."""
+    if isinstance(error, NonFiniteError):
+        return with_point(error, graph, arguments)
+    if engine == "dataflow" and not any(note.startswith("on rank") for note in error.notes):
+        # Iterations overlap there, and devices: another read may have come first.
+        error = error_of(graph, arguments) or error
+    return first_forward(error, graph, arguments) if isinstance(error, IndexOutOfRangeError) else error
 
 
 def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool) -> list[Any]:

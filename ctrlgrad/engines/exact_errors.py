@@ -41,7 +41,7 @@ def exact_errors(
     except ExecutionError as error:
         # Under a budget the reference engine could need more memory than there is.
         is_told_again = _is_distributed(optimised) and current() is None
-        found = _error_of(graph, on_host(arguments)) if is_told_again else None
+        found = error_of(graph, on_host(arguments)) if is_told_again else None
         if found is None:
             raise
         raise found from error
@@ -51,7 +51,8 @@ def _is_distributed(graph: Graph) -> bool:
     return any("chunks_of" in node.attrs for node in walk(graph))
 
 
-def _error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
+def error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
+    """The error of a graph by the reference engine; None where it runs to its end."""
     try:
         interpret(graph, arguments, Run(), SILENT)
     except CtrlgradError as error:
@@ -61,4 +62,4 @@ def _error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
     return None
 
 
-__all__ = ["SILENT", "exact_errors"]
+__all__ = ["SILENT", "error_of", "exact_errors"]

@@ -72,3 +72,21 @@ def test_a_defect_of_a_kernel_keeps_its_type(engine: str, monkeypatch: pytest.Mo
     with cg.options(engine=engine), pytest.raises(AttributeError, match="a defect") as caught:
         cg.function(lambda x: cg.fori_loop(0, 5, lambda i, c: np.tanh(c), x))(1.0)
     assert caught.value.__notes__[0].startswith("in tanh, at: ") and "in iteration 0" in caught.value.__notes__[1]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("engine", ["reference", "dataflow", "native"])
+def test_an_index_out_of_range_is_told_of_the_forward_read_that_went_wrong_first(engine: str, devices: int) -> None:
+    """The sum's gradient needs no value of a row: there is no forward read, and the backward loop begins at row 7."""
+
+    def rows(xs: Any, n: Any) -> Any:
+        return cg.fori_loop(0, n, lambda i, s: s + xs[i] * 2.0, 0.0)
+
+    draw = iter(range(10000))
+    place = lambda: dataflow.settings(place=lambda node: f"cpu:{next(draw) % devices}")
+    for traced in (cg.function(rows), cg.function(cg.grad(rows))):
+        with place(), cg.options(engine=engine), pytest.raises(IndexOutOfRangeError) as caught:
+            traced(np.ones(5), 8)
+        text = str(caught.value)
+        assert text.startswith("getitem: index 5 is out of bounds for axis 0 with size 5")
+        assert caught.value.source.order == 0 and "in iteration 5 of the fori_loop" in text
