@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad import memory
 from ctrlgrad.engines.auto import auto_kernels, has_native
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
@@ -70,6 +72,11 @@ def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool
 
 def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequence[Any]) -> CtrlgradError:
     """The error with what only another run can say of it."""
+    if engine == "cuda" and not all(isinstance(x, np.ndarray | np.generic | list) for x in arguments):
+        from ctrlgrad.engines.cuda.cupy_library import cupy_library
+        from ctrlgrad.engines.cuda.engine import read_arguments
+
+        arguments = read_arguments(cupy_library(), arguments)
     if isinstance(error, NonFiniteError):
         return with_point(error, graph, arguments)
     if engine == "dataflow" and not any(note.startswith("on rank") for note in error.notes):
