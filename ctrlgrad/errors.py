@@ -31,6 +31,10 @@ class CtrlgradError(Exception):
         self.notes: list[str] = []
         super().__init__(problem)
 
+    def add_note(self, note: str) -> None:
+        """Add a line to the message, below the place; as on any exception."""
+        self.notes.append(note)
+
     def __str__(self) -> str:
         lines = [self.problem]
         if self.source is not None:
@@ -42,6 +46,16 @@ class CtrlgradError(Exception):
                 lines.append(f"  {label}: {head}")
                 lines += [f"    {line}" for line in rest]
         return "\n".join(lines)
+
+
+def locate(error: BaseException, what: str, source: Any) -> None:
+    """Say where in the user's code an exception happened; it keeps its type and text. The innermost place stands."""
+    if isinstance(error, CtrlgradError):
+        if error.source is None:
+            error.source = source
+    elif not getattr(error, "_ctrlgrad_located", False):
+        error._ctrlgrad_located = True  # type: ignore[attr-defined]
+        error.add_note(f"in {what}" + (f", at: {source}" if source is not None else ""))
 
 
 class TypeMismatchError(CtrlgradError, TypeError):

@@ -110,7 +110,7 @@ class Adjoint:
         for node in reversed(self.graph.nodes):
             if not any(v in self.cotangents for v in node.results):
                 continue
-            backward.source = node.source and node.source.gradient
+            backward.source = node.source and node.source.derivative_of(node.op.name)
             region_rule = REGION_RULES.get(node.op.name)
             if region_rule is not None:
                 region_rule(self, node)

@@ -27,7 +27,7 @@ class _Branch:
 
     def __init__(self, adjoint: Adjoint, node: Node, region: Graph, seeded: list[int], given: dict[int, Term]) -> None:
         backward = Builder(name=region.name)
-        backward.source = node.source and node.source.gradient
+        backward.source = node.source and node.source.derivative_of(node.op.name)
         outer = dict(zip(region.inputs, node.operands[1:], strict=True))
         self.region = region
         self.scope = RegionScope(region, backward, outer=adjoint.scope, captures=outer)

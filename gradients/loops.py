@@ -93,7 +93,7 @@ class Count:
 def _open_scope(adjoint: Adjoint, node: Node) -> RegionScope:
     body, captures = node.regions[1], node.attrs["captures"]
     backward = Builder(name="body")
-    backward.source = node.source and node.source.gradient
+    backward.source = node.source and node.source.derivative_of(node.op.name)
     outer = dict(zip(body.inputs[:captures], node.operands[:captures], strict=True))
     scope = RegionScope(body, backward, outer=adjoint.scope, captures=outer)
     for position, (value, output) in enumerate(zip(body.inputs[captures:], body.outputs, strict=True)):

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import CtrlgradError, LeakedValueError, NumberOverflowError, ShapeError, TypeMismatchError
+from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.tensor import Tensor, is_operand
+from ctrlgrad.frontend.tensor import Tensor, is_operand, leaked
 from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value
-from ctrlgrad.source import Source, here
+from ctrlgrad.source import here
 
 # Runs one op on concrete arrays; set by `ctrlgrad.api`, which knows an engine.
 Evaluator = Callable[[Graph, Sequence[Any]], Sequence[Any]]
@@ -100,7 +100,7 @@ def value_in(builder: Builder, x: Any) -> Value:
     """The value of x in the graph that `builder` makes: a tensor's own, or a constant."""
     if isinstance(x, Tensor):
         if not x.builder.is_open and not builder.borrows(x.value):
-            raise _leak(x)
+            raise leaked(x)
         return x.value
     if isinstance(x, EagerStack):
         return _stack_constant(builder, x)
@@ -119,17 +119,6 @@ def _stack_constant(builder: Builder, x: EagerStack) -> Value:
     return stack
 
 
-def _leak(x: Tensor) -> LeakedValueError:
-    made: Source | None = next((n.source for n in x.builder.nodes if x.value in n.results), None)
-    return LeakedValueError(
-        "a traced tensor is used after its function or region has ended",
-        source=here(),
-        expected="a value that the function or region returned",
-        got=f"{x!r} from {x.builder.name}" + (f", made at {made}" if made else ""),
-        hint="return the value from the function, or carry it through the loop (as part of the carry)",
-    )
-
-
 def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> tuple[Any, ...]:
     """Apply an op; tensors if an operand is one, else arrays computed at once."""
     source = here()
@@ -137,7 +126,7 @@ def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -
         if any(isinstance(x, Tensor) for x in operands):
             builder = trace.current()
             if builder is None:
-                raise _leak(next(x for x in operands if isinstance(x, Tensor)))
+                raise leaked(next(x for x in operands if isinstance(x, Tensor)))
             values = [value_in(builder, x) for x in operands]
             results = builder.emit_all(OPS[op], values, attrs, source=source)
             weak = all(is_weak(x) for x in operands)

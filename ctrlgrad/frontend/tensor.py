@@ -10,11 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import MissingAttributeError, TracingError, TypeMismatchError
+from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
 from ctrlgrad.source import here
+
+
+def leaked(x: Tensor) -> LeakedValueError:
+    """The error of a tensor whose function or region has ended: where it was made, and by which trace."""
+    builder = x.builder
+    made = next((node.source for node in builder.nodes if x.value in node.results), None)
+    # An input has no node: it was made where the trace began.
+    made = made or builder.began
+    return LeakedValueError(
+        "a traced tensor is used after its function or region has ended",
+        source=here(),
+        expected="a value that the function or region returned",
+        got=f"{x!r} from {builder.name}" + (f", made at {made}" if made else ""),
+        hint="return the value from the function, or carry it through the loop (as part of the carry)",
+    )
 
 
 class Tensor:
@@ -100,7 +115,9 @@ class Tensor:
 
     # What needs a concrete number is refused with advice.
 
-    def _concrete(self, what: str, hint: str) -> TracingError:
+    def _concrete(self, what: str, hint: str) -> TracingError | LeakedValueError:
+        if not self.builder.is_open:
+            return leaked(self)
         return TracingError(
             f"{what} needs a number, and a traced tensor has none until the program runs",
             source=here(),

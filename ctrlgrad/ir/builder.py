@@ -35,6 +35,8 @@ class Builder:
         self.is_open = True
         # Values of graphs that have ended that may be used here and inside all the same: they become captures.
         self.lent: frozenset[Value] = frozenset()
+        # The user's line that began the trace: where the inputs of what is traced were made.
+        self.began: Source | None = None
         self._constants: dict[tuple[np.dtype, tuple[int, ...], bytes], Value] = {}
 
     def borrows(self, value: Value) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ctrlgrad.engines.native.expressions import type_name
 from ctrlgrad.engines.native.frames import Item, StackState, uses_of
 from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, product, row_major
+from ctrlgrad.engines.native.looking import FIRST
 from ctrlgrad.engines.native.program import Entry, Status
 from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.rules.stacks import changed, local_stack, state_of
@@ -176,6 +177,7 @@ def _while(e: RegionWriter, node: Node) -> None:
                 e.line(f"A_{name} = pointer_{v.tensor.dtype.name}(a_{name})")
                 e.line(f"B_{name} = pointer_{v.tensor.dtype.name}(b_{name})")
         _inner_test(e, cond, [items[v] for v in body.inputs])
+        _look(e, node)
         if maximum is not None:
             e.fail(f"{trips} == {maximum}", Status.TOO_MANY_ITERATIONS, str(e.site(node)))
         for v in carries:
@@ -210,6 +212,17 @@ def _while(e: RegionWriter, node: Node) -> None:
         else:
             assert final is not None
             e.frame.items[v] = e.scalar(final.text, v.tensor.dtype) if isinstance(final, Scalar) else final
+
+
+def _look(e: RegionWriter, node: Node) -> None:
+    """Let signals through once in so many iterations; see `looking`."""
+    if "look" not in e.routines:
+        e.routines["look"] = "look_at"
+        e.header += [f"look_at = {e.entry(Entry('look'))}", f"left = {FIRST}"]
+    e.line("left -= 1")
+    with e.block("if left <= 0:"):
+        e.line("left = look(look_at)")
+        e.fail("left <= 0", Status.RAISED, str(e.site(node)))
 
 
 def _carried_array(e: RegionWriter, value: Value, name: str, initial: Ref | Splat) -> Ref:
