@@ -57,6 +57,7 @@ class While:
     structure: Structure
     condition: Block
     body: Block
+    maximum: int | None = None
 
 
 @dataclass(frozen=True)
@@ -101,10 +102,11 @@ class Scan:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a branch or function, and what it is called with."""
+    """A parameter of a branch or function, and what it is called with; `mapped`: by rows."""
 
     inner: str
     operand: str
+    mapped: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,17 @@ class Branch:
 
 @dataclass(frozen=True)
 class Call:
-    form: Literal["plain", "function", "checkpoint"]
+    """`grad`: its results are the gradients of the block's one result, one for each parameter."""
+
+    form: Literal["plain", "function", "checkpoint", "custom_jvp", "custom_vjp", "grad", "vmap"]
     parameters: tuple[Parameter, ...]
     structure: Structure
     block: Block
     outs: tuple[str, ...]
+    # Of a vmap: what a row of each result is, as text, for the case that there is none.
+    rows: tuple[str, ...] = ()
+    # Of a grad: what it may use from outside.
+    visible: tuple[str, ...] = ()
 
 
 Statement = Line | While | For | Scan | Branch | Call
@@ -151,6 +159,13 @@ class Program:
     result_kinds: tuple[Kind, ...]
     # Whether it cuts gradients, which finite differences see through.
     cuts: bool
+    # Whether its derivatives pass through numbers that round coarsely.
+    coarse: bool = False
+
+    @property
+    def is_reverse_only(self) -> bool:
+        """Whether a function has a rule for reverse mode alone."""
+        return "call custom_vjp" in self.contents()
 
     @property
     def has_unknown_sizes(self) -> bool:

@@ -1,0 +1,161 @@
+"""Random programs on the engines: each gives what the reference engine gives, which `checks` holds to the plain twin.
+
+The graphs are those of the program, of its gradient, and of the gradient of a scalar of that. A budget, where one is
+asked for, becomes less and less until it cannot be met: until then values stay what they are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad as cg
+from ctrlgrad import dataflow, memory
+from ctrlgrad.dataflow import FlatNode
+from ctrlgrad.engines import run_on
+from ctrlgrad.errors import MaximumIterationsError, MemoryBudgetError
+from ctrlgrad.ir import Graph, StackType, verify, walk
+from random_programs.checks import COARSE, ROUNDING, ProgramMismatch, describe, expectation
+from random_programs.program import Program
+from random_programs.running import differentiated, loss_of, signature, traced_function
+
+TOLERANCE = 1e-10
+ENGINES = ("reference", "native", "dataflow", "cuda")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How programs run: `orders` graphs of each; `checked`: the native engine's code as Python, every access looked at."""
+
+    engine: str = "native"
+    orders: int = 2
+    checked: bool = True
+    budget: bool = False
+
+
+def graphs(program: Program, orders: int = 3) -> Iterator[Graph]:
+    """The program, its gradient, and the gradient of a scalar of that."""
+    function, wrt = traced_function(program), differentiated(program)
+
+    def loss(*arguments: Any) -> Any:
+        return loss_of(program, function(*arguments))
+
+    def slope(*arguments: Any) -> Any:
+        return sum(np.sum(np.sin(g)) for g in cg.grad(loss, argnums=wrt)(*arguments))
+
+    arguments = [a.value for a in program.arguments]
+    for traced in (function, cg.grad(loss, argnums=wrt), cg.grad(slope, argnums=wrt))[:orders]:
+        yield verify(cg.function(traced, signature=signature(program)).graph(*arguments), "random program")
+
+
+def judge(program: Program, settings: Settings, seed: int = 0) -> Counter[str]:
+    """What was compared. Raises `ProgramMismatch` with the program's source, and `UnsuitableError`."""
+    expected = expectation(program)
+    arguments = [a.value for a in program.arguments]
+    compared: Counter[str] = Counter()
+    draw = random.Random(seed)
+    orders = settings.orders if expected.results is not None else min(settings.orders, 2)
+    order = -1
+    try:
+        for order, graph in enumerate(graphs(program, orders)):
+            if expected.results is None:
+                _refused(settings, graph, arguments, draw)
+                compared["the limit of a loop"] += 1
+                continue
+            right = run_on("reference", graph, arguments)
+            _same(program, RUNNERS[settings.engine](settings, graph, arguments, draw), right)
+            compared[f"order {order}"] += 1
+            if settings.budget:
+                compared["budgets"] += _within_less_and_less(program, settings, graph, right, draw)
+    except Exception as error:
+        raise ProgramMismatch(
+            f"{settings.engine}, order {order}: {type(error).__name__}: {error}\n\n{describe(program)}"
+        ) from error
+    return compared
+
+
+def _refused(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> None:
+    try:
+        RUNNERS[settings.engine](settings, graph, arguments, draw)
+    except MaximumIterationsError:
+        return
+    raise AssertionError("a loop went on beyond its maximum_iterations without an error")
+
+
+def _same(program: Program, found: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Relative to each element, or to the largest of an array that holds smaller ones."""
+    for position, (a, b) in enumerate(zip(found, expected, strict=True)):
+        x, y = np.asarray(a), np.asarray(b)
+        assert (x.dtype, x.shape) == (y.dtype, y.shape), f"result {position}: {x.dtype}{x.shape}, not {y.dtype}{y.shape}"
+        rounds = max(TOLERANCE, program.coarse * COARSE, ROUNDING.get(x.dtype.name, 0.0))
+        exact = x.dtype.kind in "biu"
+        scale = 1.0 if exact else max(1.0, float(np.max(np.abs(y), initial=0.0)))
+        np.testing.assert_allclose(
+            x, y, rtol=0.0 if exact else rounds, atol=0.0 if exact else rounds * scale, err_msg=f"result {position}"
+        )
+
+
+def _within_less_and_less(
+    program: Program, settings: Settings, graph: Graph, right: Sequence[Any], draw: random.Random
+) -> int:
+    """How many budgets could be met. A graph that pushes nothing has no use of one."""
+    arguments = [a.value for a in program.arguments]
+    if not any(isinstance(v.type, StackType) for node in walk(graph) for v in node.results):
+        return 0
+    met = 0
+    limit: int | None = None
+    while limit is None or limit > 0:
+        try:
+            with memory.budget(device=limit) as session:
+                _same(program, RUNNERS[settings.engine](settings, graph, arguments, draw), right)
+                peak = session.manager().stats.peak_bytes["device"]
+        except MemoryBudgetError:
+            break
+        assert limit is None or peak <= limit, f"{peak} bytes within a budget of {limit}"
+        limit = (peak if limit is None else limit) // 3
+        met += 1
+    return met
+
+
+# How each engine runs a graph.
+
+
+def _reference(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
+    return run_on("reference", graph, arguments)
+
+
+def _native(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
+    from ctrlgrad.engines.native.checked import checked
+
+    with checked() if settings.checked else nullcontext():
+        return run_on("native", graph, arguments)
+
+
+def _dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
+    devices = draw.randrange(1, 4)
+    places = random.Random(draw.randrange(1000))
+
+    def place(node: FlatNode) -> str:
+        return f"cpu:{places.randrange(devices)}"
+
+    clusters = draw.choice((None, "none", "flowing", "whole"))
+    with dataflow.settings(
+        place=place, parallel_iterations=draw.choice((1, 2, 3, 32)), clusters=clusters, order=draw.randrange(1000)
+    ):
+        return run_on("dataflow", graph, arguments)
+
+
+def _cuda(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
+    from running import on_stand_in
+
+    return on_stand_in(graph, arguments, draw.choice(("", "f", "biuf"))).results
+
+
+Runner = Callable[[Settings, Graph, Sequence[Any], random.Random], list[Any]]
+RUNNERS: dict[str, Runner] = {"reference": _reference, "native": _native, "dataflow": _dataflow, "cuda": _cuda}
