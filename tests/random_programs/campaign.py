@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from random_programs.checks import ProgramMismatch, Rotation, UnsuitableError, examine
+from random_programs.checks import Rotation, examine
 from random_programs.choices import Choices, shrunk
 from random_programs.engines import Settings, judge
+from random_programs.expected import ProgramMismatch, UnsuitableError
 from random_programs.generate import write
 from random_programs.program import Program
 from random_programs.writer import FEATURES
@@ -28,8 +29,8 @@ class Batch:
     seed: int
     first: int
     count: int
-    settings: Settings = Settings("reference")
-    rotation: Rotation = Rotation()
+    settings: Settings = field(default_factory=lambda: Settings("reference"))
+    rotation: Rotation = field(default_factory=Rotation)
     features: frozenset[str] = frozenset(FEATURES)
     attempts: int = ATTEMPTS
 
@@ -104,9 +105,7 @@ def _shrunk(batch: Batch, choices: Choices, number: int) -> str:
             pass
         return None
 
-    simplest = shrunk(
-        choices, lambda c: write(c, batch.features), lambda p: failure(p) is not None, batch.attempts
-    )
+    simplest = shrunk(choices, lambda c: write(c, batch.features), lambda p: failure(p) is not None, batch.attempts)
     return f"program {number} of seed {batch.seed}, shrunk: {failure(simplest)}"
 
 

@@ -142,7 +142,8 @@ def _branched_on(w: Writer, c: str, kind: Float) -> bool:
     if w.chance(2):
         blocks.reverse()
     out = w.declare(kind)
-    w.statements.append(Branch("cond", (test,), (), Structure("bare"), tuple(blocks), (out,)))
+    note = "bare carry: branched on"
+    w.statements.append(Branch("cond", (test,), (), Structure("bare"), tuple(blocks), (out,), note))
     return True
 
 
@@ -164,7 +165,7 @@ def _captured(w: Writer, c: str, kind: Float) -> bool:
         body = w.finished([c if carried == kind and w.chance(3) else result])
     count = w.choose(("2", w.integer()))
     loop = Carried(inner, start, w.declare(carried))
-    w.statements.append(For(index, "0", count, (loop,), Structure("bare"), body))
+    w.statements.append(For(index, "0", count, (loop,), Structure("bare"), body, "bare carry: captured by a loop"))
     return True
 
 
@@ -176,7 +177,8 @@ def _carried_inside(w: Writer, c: str, kind: Float) -> bool:
         result = w.line(kind, "update", w.choose(_EARLY).format(inner)).name
         body = w.finished([result])
     count = w.choose(("2", w.integer()))
-    w.statements.append(For(index, "0", count, (Carried(inner, c, w.declare(kind)),), Structure("bare"), body))
+    loop = Carried(inner, c, w.declare(kind))
+    w.statements.append(For(index, "0", count, (loop,), Structure("bare"), body, "bare carry: carried by a loop"))
     return True
 
 
@@ -203,6 +205,7 @@ _USES: tuple[Callable[[Writer, str, Float], bool], ...] = (
     _target,
     _gathered,
     _gathered,
+    _into_array,
     _into_array,
     _branched_on,
     _captured,

@@ -12,7 +12,7 @@ def _key(w: Writer) -> str | None:
     return None if found is None else found.name
 
 
-@operation(2)
+@operation(4)
 def new_key(w: Writer) -> bool:
     if "random" not in w.features:
         return False
@@ -26,7 +26,7 @@ def new_key(w: Writer) -> bool:
     return key is not None or name is not None
 
 
-@operation(3)
+@operation(8)
 def random_numbers(w: Writer) -> bool:
     key = _key(w)
     if key is None:

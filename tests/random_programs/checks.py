@@ -16,7 +16,7 @@ Of one program in `Rotation.jax_every` (8 in the tests, 1 for `python -m tests.r
 second derivative agree with JAX.
 
 The scalar that is differentiated is a weighted sum of the sines of all results. Where a float is compared, the twin
-notes how nearly: programs that decide within `MARGIN` are not judged, since rounding could turn the decision.
+notes how nearly: programs that decide within `expected.MARGIN` are not judged, since rounding could turn the decision.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad.engines.reference import Run, run_graph
-from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
+from ctrlgrad.errors import MaximumIterationsError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
@@ -41,34 +41,23 @@ from ctrlgrad.ir import Graph, verify
 from ctrlgrad.verify.finite_differences import Sample, Slope, slope
 from ctrlgrad.verify.jax_translation import translate, x64
 from ctrlgrad.verify.subject import sample
+from random_programs.expected import ERRORS, ProgramMismatch, describe, expectation, rounding
 from random_programs.program import Program
 from random_programs.running import (
-    Decisions,
-    LimitError,
-    TooLongError,
     differentiated,
     loss_of,
-    plain_run,
     signature,
     traced_function,
 )
-from random_programs.source import plain_source, traced_source
 
-MARGIN, COARSE_MARGIN = 1e-4, 0.03
 # Relative to the largest element of what is compared, or to one where all are smaller.
 TWIN, MODES, JAX_FIRST, JAX_SECOND, DIFFERENCES = 1e-11, 1e-9, 1e-8, 1e-7, 1e-5
-
-# Where numbers round to float16 or float32 on the way, or in the result.
-COARSE = 0.05
-ROUNDING = {"float16": 0.02, "float32": 1e-4, "complex64": 1e-4}
 
 SECOND = ("reverse over reverse", "forward over reverse", "reverse over forward", "forward over forward")
 
 Arrays = tuple[np.ndarray, ...]
 # How JAX runs loops; auto: by a scan where the program has that form.
 JaxForm = Literal["auto", "scan", "unrolled"]
-# What a wrong program, graph or translation raises where it runs.
-_ERRORS = (CtrlgradError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AssertionError)
 
 
 def tells(judged: Slope) -> bool:
@@ -77,14 +66,6 @@ def tells(judged: Slope) -> bool:
     A chaotic program varies within every step that rounding allows; its derivatives are still exact.
     """
     return judged.is_conclusive and judged.error <= 1e-3 * max(1.0, abs(judged.value))
-
-
-class ProgramMismatch(AssertionError):
-    """A random program for which something does not hold."""
-
-
-class UnsuitableError(Exception):
-    """The program is empty, decides too nearly, or takes too long to be judged."""
 
 
 @dataclass(frozen=True)
@@ -144,44 +125,9 @@ def examine(program: Program, share: Share = Share(), *, seed: int = 0) -> Verdi
             judged.jax(share.jax, SECOND[0] if program.is_reverse_only else share.second[0])
     except ProgramMismatch as mismatch:
         raise ProgramMismatch(f"{mismatch}\n\n{describe(program)}") from None
-    except _ERRORS as error:
+    except ERRORS as error:
         raise ProgramMismatch(f"{type(error).__name__}: {error}\n\n{describe(program)}") from error
     return Verdict(judged.compared, expected.iterations)
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the plain twin gives; no results where a loop goes on beyond its limit."""
-
-    results: tuple[Any, ...] | None
-    iterations: int = 0
-
-
-def expectation(program: Program) -> Expected:
-    """Run the plain twin. Raises `UnsuitableError`, and `ProgramMismatch` where it fails."""
-    if not program.body.statements:
-        raise UnsuitableError("nothing happens in it")
-    try:
-        results, decisions = plain_run(program)
-    except TooLongError as error:
-        raise UnsuitableError("too many iterations") from error
-    except LimitError:
-        return Expected(None)
-    except _ERRORS as error:
-        raise ProgramMismatch(f"the plain twin: {type(error).__name__}: {error}\n\n{describe(program)}") from error
-    if decisions.margin < (COARSE_MARGIN if program.coarse else MARGIN):
-        raise UnsuitableError("a decision is too near")
-    return Expected(results, decisions.iterations)
-
-
-def describe(program: Program) -> str:
-    """The program as source with its arguments."""
-    arguments = "\n".join(
-        f"{a.variable.name} = np.array({a.value.tolist()}, np.{a.value.dtype}).reshape({a.value.shape})"
-        f"  # declared {a.spec[0]}"
-        for a in program.arguments
-    )
-    return f"{traced_source(program)}\n{arguments}\n\n# The twin.\n{plain_source(program)}"
 
 
 @dataclass
@@ -433,21 +379,6 @@ class _Judged:
             return
         wide = np.complex128 if found.dtype.kind == "c" else np.float64
         a, b = np.asarray(found, wide), np.asarray(expected, wide)
-        coarse = max(self.program.coarse * COARSE, ROUNDING.get(found.dtype.name, 0.0))
-        allowed = max(tolerance, coarse) * max(1.0, scale, float(np.max(np.abs(b))))
+        allowed = max(tolerance, rounding(self.program, found.dtype)) * max(1.0, scale, float(np.max(np.abs(b))))
         if not (np.all(np.isfinite(a)) and np.max(np.abs(a - b)) <= allowed):
             raise ProgramMismatch(f"{what}: {found!r}\nby {judge}: {expected!r}\nallowed difference: {allowed:.2e}")
-
-
-__all__ = [
-    "SECOND",
-    "Decisions",
-    "JaxForm",
-    "ProgramMismatch",
-    "Rotation",
-    "Share",
-    "UnsuitableError",
-    "Verdict",
-    "describe",
-    "examine",
-]

@@ -46,8 +46,7 @@ def _statement(w: Writer) -> bool:
         w.choose(CONSTRUCTS)(w)
     elif not (w.carried and w.number(0, 2) == 2 and bare_use(w)):
         # What is drawn may find nothing that fits.
-        if not any(w.choose(LINES)(w) for _ in range(4)):
-            OPERATIONS[0][1](w)
+        any(w.choose(LINES)(w) for _ in range(4)) or OPERATIONS[0][1](w)
     return True
 
 

@@ -21,7 +21,7 @@ from ctrlgrad.dataflow import FlatNode
 from ctrlgrad.engines import run_on
 from ctrlgrad.errors import MaximumIterationsError, MemoryBudgetError
 from ctrlgrad.ir import Graph, StackType, verify, walk
-from random_programs.checks import COARSE, ROUNDING, ProgramMismatch, describe, expectation
+from random_programs.expected import ProgramMismatch, describe, expectation, rounding
 from random_programs.program import Program
 from random_programs.running import differentiated, loss_of, signature, traced_function
 
@@ -31,12 +31,15 @@ ENGINES = ("reference", "native", "dataflow", "cuda")
 
 @dataclass(frozen=True)
 class Settings:
-    """How programs run: `orders` graphs of each; `checked`: the native engine's code as Python, every access looked at."""
+    """How programs run: `orders` graphs of each; `checked`: native code as Python, every access looked at."""
 
     engine: str = "native"
     orders: int = 2
     checked: bool = True
     budget: bool = False
+
+
+Runner = Callable[[Settings, Graph, Sequence[Any], random.Random], list[Any]]
 
 
 def graphs(program: Program, orders: int = 3) -> Iterator[Graph]:
@@ -54,8 +57,12 @@ def graphs(program: Program, orders: int = 3) -> Iterator[Graph]:
         yield verify(cg.function(traced, signature=signature(program)).graph(*arguments), "random program")
 
 
-def judge(program: Program, settings: Settings, seed: int = 0) -> Counter[str]:
-    """What was compared. Raises `ProgramMismatch` with the program's source, and `UnsuitableError`."""
+def judge(program: Program, settings: Settings, seed: int = 0, run: Runner | None = None) -> Counter[str]:
+    """What was compared; `run` in the place of the engine that the settings name.
+
+    Raises `ProgramMismatch` with the program's source, and `UnsuitableError`.
+    """
+    run = run or RUNNERS[settings.engine]
     expected = expectation(program)
     arguments = [a.value for a in program.arguments]
     compared: Counter[str] = Counter()
@@ -65,14 +72,15 @@ def judge(program: Program, settings: Settings, seed: int = 0) -> Counter[str]:
     try:
         for order, graph in enumerate(graphs(program, orders)):
             if expected.results is None:
-                _refused(settings, graph, arguments, draw)
+                _refused(lambda graph=graph: run(settings, graph, arguments, draw))
                 compared["the limit of a loop"] += 1
                 continue
             right = run_on("reference", graph, arguments)
-            _same(program, RUNNERS[settings.engine](settings, graph, arguments, draw), right)
+            _same(program, run(settings, graph, arguments, draw), right)
             compared[f"order {order}"] += 1
             if settings.budget:
-                compared["budgets"] += _within_less_and_less(program, settings, graph, right, draw)
+                again = lambda graph=graph: run(settings, graph, arguments, draw)
+                compared["budgets"] += _within_less_and_less(program, graph, again, right)
     except Exception as error:
         raise ProgramMismatch(
             f"{settings.engine}, order {order}: {type(error).__name__}: {error}\n\n{describe(program)}"
@@ -80,9 +88,9 @@ def judge(program: Program, settings: Settings, seed: int = 0) -> Counter[str]:
     return compared
 
 
-def _refused(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> None:
+def _refused(run: Callable[[], list[Any]]) -> None:
     try:
-        RUNNERS[settings.engine](settings, graph, arguments, draw)
+        run()
     except MaximumIterationsError:
         return
     raise AssertionError("a loop went on beyond its maximum_iterations without an error")
@@ -92,8 +100,10 @@ def _same(program: Program, found: Sequence[Any], expected: Sequence[Any]) -> No
     """Relative to each element, or to the largest of an array that holds smaller ones."""
     for position, (a, b) in enumerate(zip(found, expected, strict=True)):
         x, y = np.asarray(a), np.asarray(b)
-        assert (x.dtype, x.shape) == (y.dtype, y.shape), f"result {position}: {x.dtype}{x.shape}, not {y.dtype}{y.shape}"
-        rounds = max(TOLERANCE, program.coarse * COARSE, ROUNDING.get(x.dtype.name, 0.0))
+        assert (x.dtype, x.shape) == (y.dtype, y.shape), (
+            f"result {position}: {x.dtype}{x.shape}, not {y.dtype}{y.shape}"
+        )
+        rounds = max(TOLERANCE, rounding(program, x.dtype))
         exact = x.dtype.kind in "biu"
         scale = 1.0 if exact else max(1.0, float(np.max(np.abs(y), initial=0.0)))
         np.testing.assert_allclose(
@@ -101,11 +111,8 @@ def _same(program: Program, found: Sequence[Any], expected: Sequence[Any]) -> No
         )
 
 
-def _within_less_and_less(
-    program: Program, settings: Settings, graph: Graph, right: Sequence[Any], draw: random.Random
-) -> int:
+def _within_less_and_less(program: Program, graph: Graph, run: Callable[[], list[Any]], right: Sequence[Any]) -> int:
     """How many budgets could be met. A graph that pushes nothing has no use of one."""
-    arguments = [a.value for a in program.arguments]
     if not any(isinstance(v.type, StackType) for node in walk(graph) for v in node.results):
         return 0
     met = 0
@@ -113,7 +120,7 @@ def _within_less_and_less(
     while limit is None or limit > 0:
         try:
             with memory.budget(device=limit) as session:
-                _same(program, RUNNERS[settings.engine](settings, graph, arguments, draw), right)
+                _same(program, run(), right)
                 peak = session.manager().stats.peak_bytes["device"]
         except MemoryBudgetError:
             break
@@ -157,5 +164,4 @@ def _cuda(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: rand
     return on_stand_in(graph, arguments, draw.choice(("", "f", "biuf"))).results
 
 
-Runner = Callable[[Settings, Graph, Sequence[Any], random.Random], list[Any]]
 RUNNERS: dict[str, Runner] = {"reference": _reference, "native": _native, "dataflow": _dataflow, "cuda": _cuda}

@@ -14,7 +14,7 @@ INTEGERS = ("int8", "int32", "int64", "uint8")
 NARROW = ("float16", "float32")
 
 
-@operation(5)
+@operation(7)
 def casting(w: Writer) -> bool:
     """From a float, and between dtypes."""
     if "dtypes" not in w.features:
@@ -79,13 +79,15 @@ def same_kind(w: Writer, name: str, kind: Typed) -> str:
     return w.line(kind, f"{kind.dtype} arithmetic", text).name
 
 
-@operation(8)
+@operation(18)
 def arithmetic(w: Writer) -> bool:
     found = w.typed()
     if found is None:
         return False
     x, kind = found
-    form = w.choose(("same", "same", "reduction", "reduction", "out", "out", "where", "row", "update", "cumsum", "matmul"))
+    form = w.choose(
+        ("same", "same", "reduction", "reduction", "out", "out", "where", "row", "update", "cumsum", "matmul")
+    )
     if form == "reduction" and kind.dims:
         return _reduction(w, x, kind)
     if form == "where":
@@ -170,4 +172,3 @@ def _out(w: Writer, x: str, kind: Typed) -> bool:
     else:
         w.line(Int(), "integer of a dtype", f"({x} % 4).astype(np.int64)", f"cast({x} % 4, np.int64)")
     return True
-

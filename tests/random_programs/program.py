@@ -68,6 +68,8 @@ class For:
     carry: tuple[Carried, ...]
     structure: Structure
     body: Block
+    # What it is there for, where that is not plain.
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class Branch:
     structure: Structure
     blocks: tuple[Block, ...]
     outs: tuple[str, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,8 +178,10 @@ class Program:
         """How many of each construct and operation it has, and how deep they nest ("depth")."""
         found: Counter[str] = Counter()
         for statement, depth in _walk(self.body, 0):
-            found[_label(statement)] += 1
+            found.update([_label(statement), *_traits(statement)])
             found["depth"] = max(found["depth"], depth)
+        if any(0 in argument.value.shape for argument in self.arguments):
+            found["axis without elements"] += 1
         return found
 
 
@@ -208,3 +213,24 @@ def _label(statement: Statement) -> str:
     if isinstance(statement, Call):
         return f"call {statement.form}"
     return "while_loop" if isinstance(statement, While) else "fori_loop"
+
+
+def _traits(statement: Statement) -> Iterator[str]:
+    """What is special about it."""
+    if isinstance(statement, While | For | Scan):
+        if any(c.inner == r for c, r in zip(statement.carry, statement.body.results, strict=False)):
+            yield "carry passed through"
+        if isinstance(statement, While) and statement.maximum is not None:
+            yield "maximum_iterations"
+    elif isinstance(statement, Branch):
+        blocks = statement.blocks
+        if len(blocks) == 1:
+            yield "switch of one branch"
+        if any(not block.statements for block in blocks):
+            yield "empty branch"
+        if len(blocks) > 1 and all(block == blocks[0] for block in blocks):
+            yield "identical branches"
+        if any(not any(result[0].islower() for result in block.results) for block in blocks):
+            yield "constant branch"
+    if isinstance(statement, Branch | For) and statement.note:
+        yield statement.note

@@ -219,7 +219,10 @@ class _Traced(_Writer):
         if form == "custom_jvp":
             self.emit(f"{rule}.defjvp(lambda primals, tangents: cg.jvp({name}, primals, tangents))")
         else:
-            forward, backward = f"lambda *given: ({name}(*given), given)", f"lambda given, ct: cg.vjp({name}, *given)[1](ct)"
+            forward, backward = (
+                f"lambda *given: ({name}(*given), given)",
+                f"lambda given, ct: cg.vjp({name}, *given)[1](ct)",
+            )
             self.emit(f"{rule}.defvjp({forward}, {backward})")
         return rule
 

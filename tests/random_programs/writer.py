@@ -1,7 +1,8 @@
 """The scope in which a random program is written: what is visible, and what was drawn.
 
-Every float of a program stays within [-2, 2], every integer within 0..3, and no operation is steep: so whatever is
-written is well conditioned to second order. Every decision gives the simpler choice the lower number, so that a failing program shrinks to few lines.
+Every float of a program stays within [-2, 2], every integer scalar within 0..3, and no operation is steep: so whatever
+is written is well conditioned to second order. Every decision gives the simpler choice the lower number, so that a
+failing program shrinks to few lines.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from random_programs.program import Block, Line, Statement
 T = TypeVar("T")
 # What a program may have besides lines of float64, loops, branches and calls.
 FEATURES = (
-    "bare",  # carries written, gathered, branched on and captured as they are; new ones computed before the old are read
+    "bare",  # carries read as they are, by whatever reads; new ones computed before the old are read
     "branches",  # one branch, empty ones, ones that are alike or give constants
     "passed",  # carries passed through
     "rules",  # custom_jvp and custom_vjp
