@@ -241,11 +241,9 @@ def test_programs_hold_every_construct() -> None:
     assert depths >= {0, 1, 2, 3} and sizes == {False, True}
 
 
-# What each feature adds, and nothing else does.
+# What each feature adds, and nothing else does: the others only make more of what there is.
 ADDED = {
     "bare": CARRIES - {"carry passed through"},
-    "branches": BRANCHES - {"switch of one branch", "empty branch"},
-    "passed": set[str](),
     "rules": {"call custom_jvp", "call custom_vjp"},
     "gradients": {"call grad", "gradient inside"},
     "vmap": {"call vmap"},
@@ -256,7 +254,7 @@ ADDED = {
 }
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("feature", ADDED)
 def test_a_feature_can_be_left_out(feature: str) -> None:
     seen: set[str] = set()
     for number in range(60):

@@ -34,7 +34,7 @@ def test_random_programs(kinds: str) -> None:
 
     for number in range(RANDOM_PROGRAMS):
         with suppress(UnsuitableError):
-            judge(generate(number), Settings(orders=3), run=there)
+            judge(generate(number), Settings(orders=3), chosen=there)
             examined += 1
     assert examined >= RANDOM_PROGRAMS // 2
     assert reads > 0

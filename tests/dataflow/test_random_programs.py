@@ -52,7 +52,7 @@ def test_random_programs(part: int) -> None:
     with registered({name: lambda library=library: library for name, library in libraries.items()}):
         for number in range(part * PER_PART, (part + 1) * PER_PART):
             with suppress(UnsuitableError):
-                judge(generate(number), Settings(orders=2), run=by_dataflow)
+                judge(generate(number), Settings(orders=2), chosen=by_dataflow)
                 examined += 1
     for library in libraries.values():
         library.copier().close()

@@ -86,7 +86,7 @@ def test_random_programs_checked(part: int, part_plans: list[Plan]) -> None:
     examined = 0
     for number in range(part * 10, part * 10 + 10):
         with suppress(UnsuitableError):
-            judge(generate(number), Settings(orders=1), run=by_pieces)
+            judge(generate(number), Settings(orders=1), chosen=by_pieces)
             examined += 1
     assert examined >= 3 and part_plans
 

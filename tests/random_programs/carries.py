@@ -8,13 +8,14 @@ inner loops, arrays.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from random_programs.arrays import push
 from random_programs.kinds import SCALAR, Array, Float, Int, Typed, Variable, is_filled, without
 from random_programs.numbers import same_kind
 from random_programs.operations import broadcast, operation
 from random_programs.parts import place_in
-from random_programs.program import Branch, Carried, For, Structure
+from random_programs.program import Block, Branch, Carried, For, Structure
 from random_programs.writer import Writer
 
 _EARLY = ("{0} * 0.5", "np.sin({0})", "{0} * 0.8 + 0.1", "np.tanh({0}) - 0.2", "0.9 - {0} * {0} * 0.4", "-{0}")
@@ -133,9 +134,10 @@ def _branched_on(w: Writer, c: str, kind: Float) -> bool:
     """Given by a branch as it is, or used in one."""
     other = _other(w, lambda k: k == kind)
     assert other is not None
-    test = w.boolean()
+    alone = w.chance(3)
+    test = w.integer() if alone else w.boolean()
     blocks = []
-    for operand in (other[0], c):
+    for operand in (c,) if alone else (other[0], c):
         with w.block():
             result = operand if w.chance(2) else w.line(kind, "update", f"np.sin({operand})").name
             blocks.append(w.finished([result]))
@@ -143,7 +145,18 @@ def _branched_on(w: Writer, c: str, kind: Float) -> bool:
         blocks.reverse()
     out = w.declare(kind)
     note = "bare carry: branched on"
-    w.statements.append(Branch("cond", (test,), (), Structure("bare"), tuple(blocks), (out,), note))
+    form: Literal["switch", "cond"] = "switch" if alone else "cond"
+    w.statements.append(Branch(form, (test,), (), Structure("bare"), tuple(blocks), (out,), note))
+    return True
+
+
+def _by_constants(w: Writer, c: str, kind: Float) -> bool:
+    """Changed by a number that a branch chooses, which needs nothing of it."""
+    test = w.below(f"np.sum({c})", "0.13") if w.chance(2) else w.boolean()
+    blocks = tuple(Block((), (number,)) for number in ("-0.5", "0.5"))
+    chosen = w.declare(SCALAR)
+    w.statements.append(Branch("cond", (test,), (), Structure("bare"), blocks, (chosen,), "bare carry: branched on"))
+    w.line(kind, "update", f"{c} * 0.7 + {chosen} * 0.3")
     return True
 
 
@@ -184,9 +197,16 @@ def _carried_inside(w: Writer, c: str, kind: Float) -> bool:
 
 def _in_a_library_call(w: Writer, c: str, kind: Float) -> bool:
     n = kind.dims[0] if kind.rank in (1, 2) else None
-    if not isinstance(n, int) or n < 1 or not kind.is_static:
+    if not isinstance(n, int) or not kind.is_static:
         return False
-    form = w.choose(("solve", "product", "product"))
+    form = w.choose(("solve", "product", "product with itself"))
+    if form == "product with itself":
+        # Of no rows it is a matrix of zeros, or zero.
+        size = kind.dims[1:]
+        w.line(Float((*size, *size)), "bare carry: product", f"np.sin(np.transpose({c}) @ {c} * 0.4)")
+        return True
+    if form == "solve" and not n:
+        return False
     matrix = f"np.linalg.solve(np.eye({n}) * 3.0 + 0.5, {c})"
     if form == "product":
         matrix = f"(np.eye({n}) * 0.5 + 0.1) @ {c}"
@@ -208,6 +228,7 @@ _USES: tuple[Callable[[Writer, str, Float], bool], ...] = (
     _into_array,
     _into_array,
     _branched_on,
+    _by_constants,
     _captured,
     _carried_inside,
     _in_a_library_call,

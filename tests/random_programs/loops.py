@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from random_programs.arrays import push
 from random_programs.carries import early, use
@@ -19,10 +20,13 @@ from random_programs.kinds import (
     Typed,
     Unknown,
     Variable,
+    fits,
     shape_text,
 )
 from random_programs.program import Carried, Collected, For, Row, Scan, While
 from random_programs.writer import HIGH, Writer
+
+T = TypeVar("T")
 
 # Carries.
 
@@ -220,6 +224,38 @@ def fori_loop(w: Writer) -> None:
         write_statements(w, 4)
         body = w.finished(_results(w, slots))
     w.statements.append(For(index, lower, upper, _leave(w, slots), structure(w), body))
+
+
+@construct(2)
+def recurrence(w: Writer) -> None:
+    """Tensors that are read as they are after their next values were computed: what the last lines read is the old."""
+    tensors = [v for v in w.visible if isinstance(v.kind, Float) and v.kind.rank > 0]
+    if "bare" not in w.features or not tensors:
+        fori_loop(w)
+        return
+    slots = [Slot(Carried(w.fresh("c"), v.name, ""), v.kind) for v in _some(w, tensors, w.number(1, 3))]
+    if w.chance(3):
+        slots.append(_slot(w, free=False))
+    index = w.fresh("i")
+    with w.block():
+        w.declare(Int(), index)
+        _enter(w, slots)
+        w.carried += [Variable(s.carried.inner, s.kind) for s in slots]
+        first = [s for position, s in enumerate(slots) if position == 0 or w.chance(2)]
+        for slot in first:
+            slot.following = early(w, Variable(slot.carried.inner, slot.kind))
+        write_statements(w, 1)
+        for slot in _some(w, first, w.number(1, 3)):
+            use(w, Variable(slot.carried.inner, slot.kind))
+        results = [s.following or [v.name for v in w.visible if fits(s.kind, v.kind)][-1] for s in slots]
+        body = w.finished(_pass_around(w, slots, results))
+    count = w.choose(("2", "3", w.integer()))
+    w.statements.append(For(index, "0", count, _leave(w, slots), structure(w), body))
+
+
+def _some(w: Writer, items: Sequence[T], count: int) -> list[T]:
+    """So many of some things, in any order, the last ones first where nothing is drawn."""
+    return [w.choose(items[::-1]) for _ in range(count)]
 
 
 @construct(2)

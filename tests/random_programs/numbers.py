@@ -142,18 +142,21 @@ def _part(w: Writer, x: str, kind: Typed, form: str) -> None:
     place = f"{name} % {kind.dims[0]}" if name is not None else "0"
     row = Typed(kind.dims[1:], kind.dtype)
     value = w.typed(lambda k: k == row)
-    if form == "row" or value is None:
+    if form == "row":
         w.line(row, "row of another dtype", f"{x}[{place}]")
         return
+    # Its own first row where there is no other: one array twice among the operands.
+    operand = f"{x}[0]" if value is None else value[0]
     how = w.choose(("set", "add")) if kind.family in "iu" else "set"
-    traced = f"cnp.at({x})[{place}].{how}({value[0]})"
-    w.line(kind, f"at {how} of another dtype", traced, f'updated({x}, {place}, {value[0]}, "{how}")')
+    traced = f"cnp.at({x})[{place}].{how}({operand})"
+    w.line(kind, f"at {how} of another dtype", traced, f'updated({x}, {place}, {operand}, "{how}")')
 
 
 def _out(w: Writer, x: str, kind: Typed) -> bool:
     """To a float, an integer or a bool of the base kinds."""
     if kind.family == "c":
-        w.line(Float(kind.dims), "part of complex numbers", f"np.{w.choose(('real', 'imag'))}({x})")
+        part = Typed(kind.dims, "float32") if kind.is_narrow else Float(kind.dims)
+        w.line(part, "part of complex numbers", f"np.{w.choose(('real', 'imag'))}({x})")
     elif kind.family == "f":
         if not w.coarse:
             w.line(Typed(kind.dims, "bool"), "compare narrow floats", f"np.less({x}, 5.0)")
