@@ -122,7 +122,7 @@ def _reduction(w: Writer, x: str, kind: Typed) -> bool:
         result = Typed(rest, "int64" if form == "sum" else "bool")
         w.line(result, f"{form} of bools", f"np.{form}({x}, axis={axis})")
     elif kind.family in "iu":
-        form = w.choose(("sum", "prod", "typed", "max", "argmax"))
+        form = w.choose(("sum", "prod", "typed", "typed", "max", "argmax"))
         wide = "uint64" if kind.family == "u" else "int64"
         if form in ("max", "argmax") and not kind.dims[axis]:
             form = "sum"
