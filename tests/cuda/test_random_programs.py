@@ -1,6 +1,6 @@
 """Random programs, to second order, with their arguments in every place.
 
-CTRLGRAD_CUDA_RANDOM_PROGRAMS says how many (20).
+CTRLGRAD_CUDA_RANDOM_PROGRAMS says how many (8).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from running import on_stand_in
 
 from ctrlgrad.ir import Graph
 
-RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_CUDA_RANDOM_PROGRAMS", "20"))
+RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_CUDA_RANDOM_PROGRAMS", "8"))
 
 
 @pytest.mark.parametrize("kinds", ["", "f", "biuf"])
