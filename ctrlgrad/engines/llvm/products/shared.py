@@ -20,8 +20,8 @@ WORK_TO_SHARE = 1 << 20
 another costs."""
 WORK_OF_A_PART = 1 << 19
 PARTS_PER_THREAD = 4
-LEAST_SIDE = 256
-"""A part of a product whose shorter side is this long is at least as long."""
+LONG_PART = 512
+"""So long at least is a part of a product whose other side is half as long or longer, while there are enough parts."""
 
 # What a part finds in its context: the arguments of the product, then how C is cut.
 _FIELDS = [name for _, name in GEMM] + ["by_rows", "unit", "last"]
@@ -43,8 +43,8 @@ def _call(real: Real, whole: str) -> str:
     by_rows = f.test("sgt", "%m", "%n")
     length, other = f.select(by_rows, "i64", "%m", "%n"), f.select(by_rows, "i64", "%n", "%m")
     # Each part packs the other operand again, where that is large.
-    widest = f.larger(f.div(length, LEAST_SIDE), threads)
-    parts = f.select(f.test("sge", other, LEAST_SIDE), "i64", f.smaller(parts, widest), parts)
+    widest = f.larger(f.div(length, LONG_PART), threads)
+    parts = f.select(f.test("sge", other, LONG_PART // 2), "i64", f.smaller(parts, widest), parts)
     tile = f.select(by_rows, "i64", real.rows, real.columns)
     if whole == "gemm":
         vector = f.test("eq", f.smaller("%m", "%n"), 1)
