@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ctrlgrad.engines.native.stack_uses import stack_use
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.ir import Node, StackType, Trait, walk
+from ctrlgrad.stacks.flow import stack_use
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ def roles_of(node: Node) -> StackRoles:
     for i, v in enumerate(node.results):
         if not isinstance(v.type, StackType):
             continue
-        use = stack_use(node, captures + i, ())
+        use = stack_use(node, captures + i)
         pops |= use.mode == "pop"
         if use.mode == "push":
-            rows = None if use.inside else use.pushes
+            rows = None if use.is_data_dependent else use.pushes
             pushed[i] = PushedStack(v.type, rows, describe(node, captures + i).label)
         elif use.mode != "read":
             can_replay = False

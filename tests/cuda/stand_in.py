@@ -24,11 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.functions import C_TYPES, FUNCTIONS
+from ctrlgrad.engines.cuda.expressions import function_name
+from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory
 from ctrlgrad.memory.device import Piece, Stream
 from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.plan.elementary.table import all_elementary
 
 # Of a thread: the library that it works with, and the session's memory that it counts its arrays against.
 _CURRENT = threading.local()
@@ -187,36 +189,32 @@ class _Namespace:
         return function
 
 
-# What the functions of the preamble mean, in NumPy's words.
-_NUMPY_NAMES = {
-    "integer_maximum": "maximum",
-    "integer_minimum": "minimum",
-    "integer_sign": "sign",
-    "integer_floor_divide": "floor_divide",
-    "integer_remainder": "remainder",
-    "unsigned_floor_divide": "floor_divide",
-    "unsigned_remainder": "remainder",
-}
-
-
-def _shift(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda a, b, bits: fn(a, b)
-
-
 def _typed(dtype: str) -> Callable[[Any], Any]:
     return lambda x: np.asarray(x).astype(dtype)[()]
 
 
-MEANING: dict[str, Any] = {c: getattr(np, _NUMPY_NAMES.get(name, name), None) for name, c in FUNCTIONS.items()}
+def _bits(dtype: str) -> Callable[[Any], Any]:
+    return lambda x: np.asarray(x).view(dtype)[()]
+
+
+def _sigmoid(x: Any) -> Any:
+    return np.tanh(x * x.dtype.type(0.5)) * x.dtype.type(0.5) + x.dtype.type(0.5)
+
+
+# What the functions of kernels mean, in NumPy's words.
+MEANING: dict[str, Any] = {name: getattr(np, name) for name in ("sqrt", "floor", "ceil", "trunc", "rint", "copysign")}
 MEANING |= {
-    "shifted_left": _shift(np.left_shift),
-    "shifted_right": _shift(np.right_shift),
-    "unsigned_shifted_right": _shift(np.right_shift),
+    "np_abs": np.abs,
+    "np_quotient": lambda a, b: (a - np.fmod(a, b)) // b,
+    "np_remainder": np.fmod,
     "np_select": np.where,
     "true": np.True_,
     "false": np.False_,
 }
 MEANING |= {name: _typed(name) for name in C_TYPES}
+MEANING |= {f"bits_{name}": _bits(name) for name in C_TYPES}
+_ELEMENTARY = {"sigmoid": _sigmoid, "integer_power": np.power}
+MEANING |= {function_name(f.name, f.dtype): _ELEMENTARY.get(f.name) or getattr(np, f.name) for f in all_elementary()}
 
 _STATEMENT = re.compile(r"(?:(?P<dtype>\w+) )?(?P<name>\w+) = (?P<value>.+);")
 

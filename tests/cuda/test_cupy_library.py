@@ -69,7 +69,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     cuda.get_allocator = lambda: allocators[-1]
     cuda.using_allocator, cuda.UnownedMemory, cuda.MemoryPointer = using_allocator, UnownedMemory, MemoryPointer
     cupy.ndarray = Ndarray  # type: ignore[attr-defined]
-    cupy.ElementwiseKernel = lambda *text: None  # type: ignore[attr-defined]
+    cupy.ElementwiseKernel = lambda *text, **options: None  # type: ignore[attr-defined]
     return found
 
 

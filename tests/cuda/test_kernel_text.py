@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import math
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from elementwise_cases import DTYPES, assert_agrees, elementwise_cases
+from evaluating import Program, compiled
 from programs import BY_NAME
 from stand_in import MEANING, StandIn, run_text
 
 from ctrlgrad import tree
 from ctrlgrad.engines import _optimised
-from ctrlgrad.engines.cuda.expressions import kernel_expression, kernel_literal, translated
-from ctrlgrad.engines.cuda.functions import FUNCTIONS, PREAMBLE
-from ctrlgrad.engines.cuda.kernel import KernelText
+from ctrlgrad.engines.cuda.elementary_functions import definitions
+from ctrlgrad.engines.cuda.expressions import kernel_constant, literal, statements
+from ctrlgrad.engines.cuda.functions import PREAMBLE
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.report import explain_on
-from ctrlgrad.engines.native.expressions import expression
+from ctrlgrad.plan.elementary.table import Elementary, all_elementary
+from ctrlgrad.plan.expression import PRIMITIVES, Expression, ExpressionBuilder, Number, call, fma, select
 
 CASES = elementwise_cases()
 
@@ -38,22 +43,22 @@ float64 v1 = a2 + a3;
 float64 v2 = a4 + a5;
 float64 v3 = a6 + a7;
 float64 v4 = -v1;
-float64 v5 = float64(exp(v4));
+float64 v5 = exp_float64(v4);
 float64 v6 = float64(1.0) + v5;
 float64 v7 = float64(1.0) / v6;
 float64 v8 = v7 * a8;
 float64 v9 = -v0;
-float64 v10 = float64(exp(v9));
+float64 v10 = exp_float64(v9);
 float64 v11 = float64(1.0) + v10;
 float64 v12 = float64(1.0) / v11;
-float64 v13 = float64(tanh(v2));
+float64 v13 = tanh_float64(v2);
 float64 v14 = v12 * v13;
 float64 v15 = v8 + v14;
 float64 v16 = -v3;
-float64 v17 = float64(exp(v16));
+float64 v17 = exp_float64(v16);
 float64 v18 = float64(1.0) + v17;
 float64 v19 = float64(1.0) / v18;
-float64 v20 = float64(tanh(v15));
+float64 v20 = tanh_float64(v15);
 float64 v21 = v19 * v20;
 o0 = a9;
 o1 = a8;
@@ -84,46 +89,97 @@ def test_golden_text() -> None:
     assert forward.kernels == [f"a kernel: {LSTM_STEP}"]
 
 
+def printed(make: Callable[..., Number], *dtypes: str) -> str:
+    """The text of an expression of arguments of these dtypes."""
+    builder = ExpressionBuilder()
+    arguments = [builder.emit("argument", (), dtype, k) for k, dtype in enumerate(dtypes)]
+    text = statements(builder.finish(make(*arguments)), lambda leaf: f"a{leaf.value}")
+    return "\n".join([*text.lines, text.outputs[0]])
+
+
 @pytest.mark.parametrize(
-    ("cpu", "kernel"),
+    ("make", "dtypes", "text"),
     [
-        ("a if c else b", "np_select(c, a, b)"),
-        ("a and b", "a & b"),
-        ("not a", "a == false"),
-        ("float32(tanh(a))", "float32(tanh(a))"),
-        ("float64(arctan2(a, b))", "float64(atan2(a, b))"),
-        ("int8(integer_remainder(a, b))", "int8(np_integer_remainder(a, b))"),
+        (lambda x, y: x * y, ["float32"] * 2, "float32 v0 = a0 * a1;\nv0"),
+        (lambda x, y: x / y, ["float64"] * 2, "float64 v0 = a0 / a1;\nv0"),
+        (lambda x, y: x / y, ["int8"] * 2, "int8 v0 = np_quotient(a0, a1);\nv0"),
+        (lambda x, y: x.binary("remainder", y), ["uint8"] * 2, "uint8 v0 = np_remainder(a0, a1);\nv0"),
+        (lambda x: -x, ["float64"], "float64 v0 = -a0;\nv0"),
+        (lambda x: x.unary("abs"), ["float64"], "float64 v0 = np_abs(a0);\nv0"),
+        (lambda x, y: fma(x, y, 0.5), ["float32"] * 2, "float32 v0 = np_fma(a0, a1, float32(0.5));\nv0"),
+        (lambda c, x: select(c, x, 1), ["bool", "int64"], "int64 v0 = np_select(a0, a1, int64(1));\nv0"),
+        (lambda x: ~x, ["bool"], "bool v0 = a0 == false;\nv0"),
+        (lambda x: ~x, ["int32"], "int32 v0 = ~a0;\nv0"),
+        (lambda x: x << 3, ["int32"], "int32 v0 = int32(uint32(a0) << uint32(int32(3)));\nv0"),
+        (lambda x: x.convert("bool"), ["float64"], "bool v0 = a0 != 0;\nv0"),
+        (lambda x: x.convert("float32"), ["bool"], "float32 v0 = float32(a0);\nv0"),
+        (lambda x: x.bits("int64") >> 63, ["float64"], "int64 v0 = bits_int64(a0);\nint64 v1 = v0 >> int64(63);\nv1"),
+        (lambda x: call("exp", "float32", x), ["float32"], "float32 v0 = exp_float32(a0);\nv0"),
+        (lambda x: x.equals(math.inf), ["float32"], "bool v0 = a0 == bits_float32(uint32(0x7f800000));\nv0"),
+        (lambda x: x + -(2**63), ["int64"], "int64 v0 = a0 + int64(0x8000000000000000);\nv0"),
     ],
 )
-def test_the_translation(cpu: str, kernel: str) -> None:
-    assert translated(cpu) == kernel
+def test_statements(make: Callable[..., Number], dtypes: list[str], text: str) -> None:
+    assert printed(make, *dtypes) == text
+
+
+def test_only_what_outputs_need_is_computed() -> None:
+    builder = ExpressionBuilder()
+    x = builder.emit("argument", (), "float64", 0)
+    y = x + 1.0
+    _ = y * y
+    text = statements(builder.finish(y, x, y), lambda leaf: "a")
+    assert text.lines == ("float64 v0 = a + float64(1.0);",) and text.outputs == ("v0", "a", "v0")
+
+
+@pytest.mark.parametrize("op", sorted(PRIMITIVES))
+def test_every_primitive_is_printed(op: str) -> None:
+    """With one operand after the other until the printer has what it reads."""
+    given = {"call": ("exp", 1), "select": (None, 3), "fma": (None, 3), "constant": (np.float64(2.0), 0)}
+    leaves, unary = ("load", "scalar", "index", "argument"), "negative sqrt abs floor ceil trunc rint not convert bits"
+    value, count = given.get(op, (0, 0) if op in leaves else (None, 1 if op in unary.split() else 2))
+    dtype = "int64" if op in ("remainder", "and", "or", "xor", "not", "shift_left", "shift_right") else "float64"
+    builder = ExpressionBuilder()
+    x = builder.emit("load", (), dtype, 0)
+    arguments = [x.differs(x), x, x] if op == "select" else [x] * count
+    found = statements(
+        builder.finish(builder.emit(op, arguments, dtype, value)), lambda leaf: f"{leaf.op}_{leaf.value}"
+    )
+    assert "None" not in "".join([*found.lines, *found.outputs])
 
 
 def calls(text: str) -> set[str]:
-    return {node.func.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)}
-
-
-def test_the_text_comes_from_the_cpus_table() -> None:
-    """A kernel calls what the CPU's expression calls, under the names of one table, and a choice besides."""
-    by_op = {case.node.op.name: case.node for case in CASES}
-    assert len(by_op) > 60
-    for node in by_op.values():
-        names = [f"a{i}" for i in range(len(node.operands))]
-        shared, kernel = expression(node, names), kernel_expression(node, names)
-        assert calls(kernel) - {"np_select"} == {FUNCTIONS.get(name, name) for name in calls(shared)}
+    return {
+        node.func.id
+        for line in text.split("\n")
+        for node in ast.walk(ast.parse(line.split(" = ", 1)[1].rstrip(";")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
 
 
 def test_every_function_has_a_meaning() -> None:
-    assert {name for name in FUNCTIONS.values() if MEANING.get(name) is None} == set()
+    """For the stand-in, which reads the very text."""
+    used = set().union(*(calls(case.text.operation) for case in CASES))
+    assert len(used) > 60
+    assert used - set(MEANING) == set()
 
 
 def test_literals() -> None:
-    assert kernel_literal(np.array(0.1, np.float32)) == "float32(0.10000000149011612)"
-    assert kernel_literal(np.array(True)) == "true"
-    assert kernel_literal(np.array(-7, np.int16)) == "int16(-7)"
-    assert kernel_literal(np.array(np.inf)) is None
-    assert kernel_literal(np.array(2**40)) is None
-    assert kernel_literal(np.array(1j)) is None
+    assert literal(np.float32(0.1), np.dtype(np.float32)) == "float32(0.10000000149011612)"
+    assert literal(np.bool_(True), np.dtype(bool)) == "true"
+    assert literal(np.int16(-7), np.dtype(np.int16)) == "int16(-7)"
+    assert literal(np.float64(-0.0), np.dtype(np.float64)) == "float64(-0.0)"
+    assert literal(np.float64(-np.inf), np.dtype(np.float64)) == "bits_float64(uint64(0xfff0000000000000))"
+
+
+@pytest.mark.parametrize("value", [math.inf, 2**40, 1j, np.float16(1)])
+def test_constants_that_are_passed(value: Any) -> None:
+    assert kernel_constant(np.array(value)) is None
+
+
+@pytest.mark.parametrize("value", [np.float32(0.1), True, np.int16(-7)])
+def test_constants_that_are_written(value: Any) -> None:
+    assert kernel_constant(np.array(value)) == value
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -150,24 +206,68 @@ def _function(number: int, text: KernelText) -> str:
 
 
 def _source(texts: Sequence[KernelText], before: str) -> str:
-    return "\n".join([before, PREAMBLE, *(_function(i, text) for i, text in enumerate(texts))])
+    functions = definitions(f for text in texts for f in text.functions)
+    return "\n".join([before, PREAMBLE, functions, *(_function(i, text) for i, text in enumerate(texts))])
+
+
+def _compiled(texts: Sequence[KernelText], folder: Path) -> ctypes.CDLL:
+    """The same text, by the processor's C++ compiler."""
+    before = "#include <cmath>\nusing namespace std;\n#define __device__\n"
+    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    source.write_text(_source(texts, before).replace("\nvoid kernel_", '\nextern "C" void kernel_'), encoding="utf-8")
+    command = ["g++", "-O1", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC", str(source), "-o", str(library)]
+    subprocess.run(command, check=True, timeout=300)
+    return ctypes.CDLL(str(library))
+
+
+def _run(loaded: ctypes.CDLL, number: int, operands: Sequence[np.ndarray], result: np.ndarray) -> None:
+    pointers = [ctypes.c_void_p(x.ctypes.data) for x in (*operands, result)]
+    getattr(loaded, f"kernel_{number}")(ctypes.c_longlong(result.size), *pointers)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
 def test_as_a_compiler_reads_it(tmp_path: Path) -> None:
-    """The same text, compiled: the preamble's functions mean what NumPy's do."""
-    before = "#include <cmath>\nusing namespace std;\n#define __device__\n"
-    source, library = tmp_path / "kernels.cpp", tmp_path / "kernels.so"
-    text = _source([case.text for case in CASES], before).replace("\nvoid kernel_", '\nextern "C" void kernel_')
-    source.write_text(text, encoding="utf-8")
-    command = ["g++", "-O1", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC", str(source), "-o", str(library)]
-    subprocess.run(command, check=True, timeout=300)
-    loaded = ctypes.CDLL(str(library))
+    """The preamble's functions mean what NumPy's do."""
+    loaded = _compiled([case.text for case in CASES], tmp_path)
     for number, case in enumerate(CASES):
         result = np.empty(case.operands[0].shape, case.node.result.tensor.dtype)
-        pointers = [ctypes.c_void_p(x.ctypes.data) for x in (*case.operands, result)]
-        getattr(loaded, f"kernel_{number}")(ctypes.c_longlong(result.size), *pointers)
+        _run(loaded, number, case.operands, result)
         assert_agrees(case, result)
+
+
+def _one_call(function: Elementary) -> tuple[KernelText, Expression]:
+    """A kernel that calls an elementary function, and the call as an expression."""
+    builder, dtype = ExpressionBuilder(), function.dtype
+    operands = [builder.emit("load", (), dtype, k) for k in range(function.arity)]
+    expression = builder.finish(call(function.name, dtype, *operands))
+    text = statements(expression, lambda leaf: f"a{leaf.value}")
+    inputs = tuple(Parameter(dtype.name, f"a{k}") for k in range(function.arity))
+    operation = "\n".join([*text.lines, f"o0 = {text.outputs[0]};"])
+    return KernelText(inputs, (Parameter(dtype.name, "o0"),), operation, text.functions), expression
+
+
+def _operands_of(function: Elementary) -> list[np.ndarray]:
+    """Of all sizes, and special ones."""
+    rng, dtype = np.random.default_rng(0), function.dtype
+    if dtype.kind != "f":
+        return [rng.integers(0, 100, 256).astype(dtype), rng.integers(0, 90, 256).astype(dtype)]
+    special = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e6, 1e-40], dtype)
+    spread = (rng.normal(size=503) * 10.0 ** rng.integers(-8, 8, 503)).astype(dtype)
+    return [rng.permutation(np.concatenate([special, spread])) for _ in range(function.arity)]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+def test_elementary_functions_have_the_bits_of_the_processors(tmp_path: Path) -> None:
+    """One definition: what machine code computes and what the card's text says differ in no bit."""
+    functions = all_elementary()
+    kernels, expressions = zip(*map(_one_call, functions), strict=True)
+    loaded = _compiled(kernels, tmp_path)
+    programs = compiled([Program(expression, 1) for expression in expressions])
+    for number, (function, run) in enumerate(zip(functions, programs, strict=True)):
+        operands = _operands_of(function)
+        result = np.empty_like(operands[0])
+        _run(loaded, number, operands, result)
+        np.testing.assert_array_equal(result, run(operands)[0], f"{function.name} of {function.dtype}")
 
 
 @pytest.mark.slow

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.functions import PREAMBLE
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Kernel, Memory
 from ctrlgrad.errors import UserInputError
@@ -136,8 +135,10 @@ class CupyLibrary:
             ", ".join(map(str, text.outputs)),
             text.operation,
             text.name,
-            preamble=PREAMBLE,
+            preamble=text.preamble,
             no_return=True,
+            # Rounded after each operation, but where the text says `fma`, as on the processor.
+            options=("--fmad=false",),
         )
 
         def kernel(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:

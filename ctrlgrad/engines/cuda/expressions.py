@@ -1,25 +1,145 @@
-"""Elementwise ops as text for kernels, from the text that the CPU's code generator has for them.
+"""Expressions as statements of CUDA C++: the printer of `ctrlgrad.plan.expression` for the card.
 
-`ctrlgrad.engines.native.expressions` is the one table of what an elementwise op computes. Its text is Python's. Here
-`a if c else b` becomes `np_select(c, a, b)`, `and`, `or` and `not` become `&`, `|` and a comparison, functions get the
-names of `functions`; what is left reads the same in CUDA C++ and in Python: typed calls such as `float32(x)`,
-operators, comparisons.
+An instruction is a statement, `float64 v3 = v1 * v2;`; constants stand where they are used. The text is valid Python
+too, but for the dtype before the name: it has neither C's `?:` nor Python's `if`, but `np_select`, and what the two
+languages compute otherwise (division of integers, say) is a call of a function of `functions`.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Sequence
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.functions import C_TYPES, FUNCTIONS
-from ctrlgrad.engines.native.expressions import expression, literal, type_name
-from ctrlgrad.engines.native.layout import NotNative
+from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.ir import Node, TensorType, Trait, Value
+from ctrlgrad.plan.elementary.table import Elementary, elementary
+from ctrlgrad.plan.elementwise import NoExpression, elementwise_expression, failure
+from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Instruction, Number
 
 # Whole numbers up to here are written into a kernel; others are passed to it.
 _LARGEST_LITERAL = 2**31 - 1
+
+_OPERATORS = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "equal": "==",
+    "not_equal": "!=",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "shift_right": ">>",
+}
+_CALLS = {
+    "remainder": "np_remainder",
+    "fma": "np_fma",
+    "sqrt": "sqrt",
+    "abs": "np_abs",
+    "floor": "floor",
+    "ceil": "ceil",
+    "trunc": "trunc",
+    "rint": "rint",
+    "copysign": "copysign",
+    "select": "np_select",
+}
+
+Leaf = Callable[[Instruction], str]
+"""The text of a leaf that is no constant."""
+
+
+@dataclass(frozen=True)
+class Statements:
+    """An expression's text: statements, a line each, the names of its outputs, and the functions that it calls."""
+
+    lines: tuple[str, ...]
+    outputs: tuple[str, ...]
+    functions: tuple[Elementary, ...]
+
+
+def statements(expression: Expression, leaf: Leaf) -> Statements:
+    """The statements that compute an expression's outputs, and none besides."""
+    instructions = expression.instructions
+    needed = set(expression.outputs)
+    for number in range(len(instructions) - 1, -1, -1):
+        if number in needed:
+            needed.update(instructions[number].args)
+    lines: list[str] = []
+    names: dict[int, str] = {}
+    functions: dict[tuple[str, np.dtype], Elementary] = {}
+    for number in sorted(needed):
+        instruction = instructions[number]
+        if instruction.op == "constant":
+            names[number] = literal(instruction.value, instruction.dtype)
+        elif instruction.op in ("load", "scalar", "index", "argument"):
+            names[number] = leaf(instruction)
+        else:
+            dtypes = [instructions[a].dtype for a in instruction.args]
+            if instruction.op == "call":
+                functions.setdefault((instruction.value, dtypes[0]), elementary(instruction.value, dtypes[0]))
+            text = _operation(instruction, [names[a] for a in instruction.args], dtypes)
+            names[number] = f"v{len(lines)}"
+            lines.append(f"{instruction.dtype.name} {names[number]} = {text};")
+    return Statements(tuple(lines), tuple(names[o] for o in expression.outputs), tuple(functions.values()))
+
+
+def _operation(instruction: Instruction, names: list[str], dtypes: list[np.dtype]) -> str:
+    op, dtype = instruction.op, instruction.dtype
+    if op in _OPERATORS:
+        return f"{names[0]} {_OPERATORS[op]} {names[1]}"
+    if op == "negative":
+        return f"-{names[0]}"
+    if op == "divide":
+        return f"{names[0]} / {names[1]}" if dtype.kind == "f" else f"np_quotient({names[0]}, {names[1]})"
+    if op == "not":
+        return f"{names[0]} == false" if dtype.kind == "b" else f"~{names[0]}"
+    if op == "shift_left":
+        unsigned = f"uint{8 * dtype.itemsize}"
+        return f"{dtype.name}({unsigned}({names[0]}) << {unsigned}({names[1]}))"
+    if op == "convert":
+        return f"{names[0]} != 0" if dtype.kind == "b" else f"{dtype.name}({names[0]})"
+    if op == "bits":
+        return f"bits_{dtype.name}({names[0]})"
+    name = function_name(instruction.value, dtypes[0]) if op == "call" else _CALLS[op]
+    return f"{name}({', '.join(names)})"
+
+
+def function_name(name: str, dtype: np.dtype) -> str:
+    """How an elementary function is called in kernels."""
+    return f"{name}_{dtype.name}"
+
+
+def literal(value: np.generic, dtype: np.dtype) -> str:
+    """A constant: in C++ and in Python one number of the dtype."""
+    if dtype.kind == "b":
+        return "true" if bool(value) else "false"
+    if dtype.kind == "f":
+        if math.isfinite(float(value)):
+            return f"{dtype.name}({float(value)!r})"
+        number = np.asarray(value, dtype).view(f"u{dtype.itemsize}")
+        return f"bits_{dtype.name}(uint{8 * dtype.itemsize}({int(number):#x}))"
+    number = int(value)
+    if abs(number) <= _LARGEST_LITERAL:
+        return f"{dtype.name}({number})"
+    # C++ has no negative literals, and none beyond a long without a letter, but in hexadecimal.
+    return f"{dtype.name}({number % 2**64:#x})"
+
+
+def kernel_constant(value: np.ndarray) -> np.generic | None:
+    """A constant of rank 0 as kernels have it in their text; None where it is passed, so that others share the text."""
+    kind = value.dtype.kind
+    if kind in "iu" and abs(int(value)) > _LARGEST_LITERAL:
+        return None
+    if (kind != "b" and value.dtype.name not in C_TYPES) or (kind == "f" and not np.isfinite(value)):
+        return None
+    found: np.generic = value[()]
+    return found
 
 
 def has_kernel_type(value: Value) -> bool:
@@ -28,73 +148,34 @@ def has_kernel_type(value: Value) -> bool:
 
 
 def is_fusible(node: Node) -> bool:
-    """Whether a node can be a part of a kernel."""
+    """Whether a node can be a part of a kernel, which no element makes fail."""
     if Trait.ELEMENTWISE not in node.op.traits or not all(map(has_kernel_type, (*node.operands, *node.results))):
         return False
+    builder = ExpressionBuilder()
+    operands = [builder.emit("load", (), v.tensor.dtype, i) for i, v in enumerate(node.operands)]
     try:
-        kernel_expression(node, [f"a{i}" for i in range(len(node.operands))])
-    except NotNative:
+        node_expression(node, builder, operands)
+    except NoExpression:
         return False
-    return True
+    return failure(node.op.name, operands) is None
 
 
-def kernel_expression(node: Node, args: Sequence[str]) -> str:
-    """The value of an elementwise node's element, from names of its operands'. Raises `NotNative`."""
-    return translated(expression(node, args))
+def node_expression(node: Node, builder: ExpressionBuilder, operands: list[Number]) -> Number:
+    """The value of an elementwise node's element. Raises `NoExpression`."""
+    dtypes = [v.tensor.dtype for v in node.operands]
+    found = elementwise_expression(node.op.name, node.attrs, dtypes, node.result.tensor.dtype, builder, operands)
+    assert isinstance(found, Number)
+    return found
 
 
-def translated(text: str) -> str:
-    """An expression of the CPU's, as kernels have it. Raises `NotNative`.
-
-    >>> translated("float32(arctan2(a, b)) if not c else float32(0.5)")
-    'np_select(c == false, float32(atan2(a, b)), float32(0.5))'
-    """
-    return ast.unparse(_Translation().visit(ast.parse(text, mode="eval")))
-
-
-def kernel_literal(value: np.ndarray) -> str | None:
-    """A scalar constant as text; None where it must be passed as an argument."""
-    kind = value.dtype.kind
-    if kind == "b":
-        return "true" if bool(value) else "false"
-    if kind in "iu" and abs(int(value)) > _LARGEST_LITERAL:
-        return None
-    if value.dtype.name not in C_TYPES or (kind == "f" and not np.isfinite(value)):
-        return None
-    return literal(value)
-
-
-class _Translation(ast.NodeTransformer):
-    """From Python's expression to one that CUDA C++ reads alike."""
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        return self._call("np_select", [self.visit(node.test), self.visit(node.body), self.visit(node.orelse)])
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        left, right = (self.visit(value) for value in node.values)
-        return ast.BinOp(left, ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr(), right)
-
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        operand = self.visit(node.operand)
-        if isinstance(node.op, ast.Not):
-            return ast.Compare(operand, [ast.Eq()], [ast.Name("false", ast.Load())])
-        return ast.UnaryOp(node.op, operand)
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        assert isinstance(node.func, ast.Name)
-        name = node.func.id
-        if name not in C_TYPES:
-            if name not in FUNCTIONS:
-                raise NotNative(f"{name} has no form in a kernel")
-            name = FUNCTIONS[name]
-        return self._call(name, [self.visit(argument) for argument in node.args])
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        raise NotNative("complex numbers have no form in a kernel")
-
-    @staticmethod
-    def _call(name: str, arguments: list[ast.expr]) -> ast.expr:
-        return ast.Call(ast.Name(name, ast.Load()), arguments, [])
-
-
-__all__ = ["has_kernel_type", "is_fusible", "kernel_expression", "kernel_literal", "translated", "type_name"]
+__all__ = [
+    "Leaf",
+    "Statements",
+    "function_name",
+    "has_kernel_type",
+    "is_fusible",
+    "kernel_constant",
+    "literal",
+    "node_expression",
+    "statements",
+]

@@ -1,18 +1,22 @@
 """The kernel of a group: its text, and what goes in and out.
 
-Each node is one statement, in the order of the graph. The text is the same for every group that computes the same, so
-that such groups share a compiled kernel.
+A group is one expression. Its text is the same for every group that computes the same, so that such groups share a
+compiled kernel.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ctrlgrad.engines.cuda.expressions import kernel_expression, kernel_literal, type_name
+from ctrlgrad.engines.cuda.elementary_functions import definitions
+from ctrlgrad.engines.cuda.expressions import kernel_constant, node_expression, statements
+from ctrlgrad.engines.cuda.functions import PREAMBLE
 from ctrlgrad.engines.cuda.groups import Group
 from ctrlgrad.ir import Node, Value
+from ctrlgrad.plan.elementary.table import Elementary
+from ctrlgrad.plan.expression import ExpressionBuilder, Number
 
 
 @dataclass(frozen=True)
@@ -28,16 +32,25 @@ class Parameter:
 
 @dataclass(frozen=True)
 class KernelText:
-    """An elementwise kernel. `operation` is what happens for one element, in CUDA C++, a statement a line."""
+    """An elementwise kernel. `operation` is what happens for one element, in CUDA C++, a statement a line.
+
+    `functions` are the elementary functions that it calls.
+    """
 
     inputs: tuple[Parameter, ...]
     outputs: tuple[Parameter, ...]
     operation: str
+    functions: tuple[Elementary, ...] = field(default=(), compare=False)
 
     @property
     def name(self) -> str:
         """A name that follows from the text."""
         return "elementwise_" + hashlib.sha256(str(self).encode()).hexdigest()[:12]
+
+    @property
+    def preamble(self) -> str:
+        """What its operation calls."""
+        return PREAMBLE + definitions(self.functions)
 
     def __str__(self) -> str:
         head = f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
@@ -65,31 +78,32 @@ class GroupKernel:
 
 def group_kernel(group: Group, needed: set[Value], constants: Mapping[Value, Node]) -> GroupKernel:
     """The kernel of a group. `needed` are the values that are read after it; `constants` has constants by value."""
-    names: dict[Value, str] = {}
+    builder = ExpressionBuilder()
+    numbers: dict[Value, Number] = {}
     reads: list[Value] = []
 
-    def name(v: Value) -> str:
-        if v not in names:
-            text = kernel_literal(constants[v].attrs["value"]) if v in constants and v.tensor.rank == 0 else None
-            if text is None:
-                text = f"a{len(reads)}"
+    def number(v: Value) -> Number:
+        if v not in numbers:
+            value = kernel_constant(constants[v].attrs["value"]) if v in constants and v.tensor.rank == 0 else None
+            if value is None:
+                numbers[v] = builder.emit("load", (), v.tensor.dtype, len(reads))
                 reads.append(v)
-            names[v] = text
-        return names[v]
+            else:
+                numbers[v] = builder.constant(value, v.tensor.dtype)
+        return numbers[v]
 
-    lines = []
-    for number, node in enumerate(group.nodes):
-        text = kernel_expression(node, [name(v) for v in node.operands])
-        names[node.result] = f"v{number}"
-        lines.append(f"{type_name(node.result.tensor.dtype)} v{number} = {text};")
+    for node in group.nodes:
+        numbers[node.result] = node_expression(node, builder, [number(v) for v in node.operands])
     targets = [Target(push.operands[1], push=push) for push in group.pushes]
     targets += [Target(v, None, c, i) for c in group.concats for i, v in enumerate(c.operands)]
     written = {target.value for target in targets}
     targets += [Target(node.result) for node in group.nodes if node.result in needed and node.result not in written]
-    lines += [f"o{i} = {name(target.value)};" for i, target in enumerate(targets)]
-    inputs = tuple(Parameter(type_name(v.tensor.dtype), f"a{i}") for i, v in enumerate(reads))
-    outputs = tuple(Parameter(type_name(t.value.tensor.dtype), f"o{i}") for i, t in enumerate(targets))
-    return GroupKernel(KernelText(inputs, outputs, "\n".join(lines)), tuple(reads), tuple(targets))
+    text = statements(builder.finish(*(number(t.value) for t in targets)), lambda leaf: f"a{leaf.value}")
+    lines = [*text.lines, *(f"o{i} = {name};" for i, name in enumerate(text.outputs))]
+    inputs = tuple(Parameter(v.tensor.dtype.name, f"a{i}") for i, v in enumerate(reads))
+    outputs = tuple(Parameter(t.value.tensor.dtype.name, f"o{i}") for i, t in enumerate(targets))
+    kernel = KernelText(inputs, outputs, "\n".join(lines), text.functions)
+    return GroupKernel(kernel, tuple(reads), tuple(targets))
 
 
 __all__ = ["GroupKernel", "KernelText", "Parameter", "Target", "group_kernel"]

@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from ctrlgrad.engines.block_kernels import with_blocks
-from ctrlgrad.engines.chunk_loop import ChunkLoop
+from ctrlgrad.engines.native.chunk_loop import ChunkLoop
 from ctrlgrad.engines.native.loop import NativeLoop
 from ctrlgrad.engines.native.stack_uses import stack_use
 from ctrlgrad.engines.reference import Kernels, Run

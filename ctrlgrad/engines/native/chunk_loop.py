@@ -12,7 +12,6 @@ from typing import Any
 
 from ctrlgrad.engines.account import supply
 from ctrlgrad.engines.chunks import Chunk, Replaying, Snapshot, managed
-from ctrlgrad.engines.native.stack_uses import stack_use
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
 from ctrlgrad.engines.reference.interpreter import Program
@@ -21,6 +20,7 @@ from ctrlgrad.ir import Node, StackType, walk
 from ctrlgrad.memory.chunk import Chunk as MemoryChunk
 from ctrlgrad.memory.records import Phase
 from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.stacks.flow import stack_use
 
 
 def _roles_of(node: Node) -> StackRoles:
@@ -31,7 +31,9 @@ def _roles_of(node: Node) -> StackRoles:
     for inner in walk(node.regions[1]):
         if inner.op.name == "while":
             can_replay &= not any(
-                stack_use(inner, k, ()).inside for k, v in enumerate(inner.operands) if isinstance(v.type, StackType)
+                stack_use(inner, k).is_data_dependent
+                for k, v in enumerate(inner.operands)
+                if isinstance(v.type, StackType)
             )
     return StackRoles(pushed, can_replay, found.pops)
 
