@@ -62,6 +62,8 @@ def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool
         return _RUNNERS[engine](graph, arguments, check_nans)
     if engine == "cuda" and not check_nans:
         return _run_on_cuda(graph, arguments)
+    if engine in ("auto", "native") and not check_nans:
+        return _run_natively(graph, arguments)
     if current() is not None:
         return _run_in_session(engine, graph, arguments, check_nans)
     if asks_for_memory(graph):
@@ -74,6 +76,28 @@ def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool
     optimised = _optimised(graph, current_without())
     with exact_errors(graph, optimised, arguments):
         return as_lists(interpret(optimised, arguments, run, kernels))
+
+
+def _run_natively(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+    """As `run_on`, by the plan of the whole graph."""
+    from ctrlgrad.engines.llvm.engine import NeedsAnotherPlan, Unsupported, run
+
+    if current() is None and asks_for_memory(graph):
+        with memory.budget():
+            return _run_natively(graph, arguments)
+    optimised = _optimised(graph, current_without())
+    try:
+        with exact_errors(graph, optimised, arguments):
+            return as_lists(run(optimised, arguments))
+    except Unsupported:
+        again = Run()
+    except NeedsAnotherPlan as reason:
+        again = Run(silent_callbacks=reason.callbacks)
+    # No plan fits: the reference kernels compute it, or say what is wrong. They compute on host arrays, as here.
+    if current() is None:
+        return as_lists(interpret(graph, arguments, again, REFERENCE))
+    with rows_in_blocks(lambda: row_pushes_of(graph), keeps_axes=True):
+        return as_lists(interpret(graph, arguments, again, IN_BLOCKS))
 
 
 def _run_in_session(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool) -> list[Any]:

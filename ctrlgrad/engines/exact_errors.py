@@ -8,22 +8,15 @@ immutable, so it runs from the same arguments; callbacks have been called and ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ctrlgrad.engines.reference import REFERENCE, Kernels, Run, interpret
+from ctrlgrad.engines.reference import REFERENCE, Run, interpret
 from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.ir import Graph, walk
 from ctrlgrad.memory.session import current
-
-_SILENT = Kernels(
-    "reference without callbacks",
-    REFERENCE.pure,
-    {**REFERENCE.in_place, "callback": lambda node: lambda values, run: ()},
-    REFERENCE.control,
-)
-
 
 @contextmanager
 def exact_errors(
@@ -53,7 +46,7 @@ def _is_distributed(graph: Graph) -> bool:
 
 def _error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
     try:
-        interpret(graph, arguments, Run(), _SILENT)
+        interpret(graph, arguments, Run(silent_callbacks=math.inf), REFERENCE)
     except CtrlgradError as error:
         return error
     return None

@@ -252,7 +252,14 @@ class PlanWriter:
     def tell_position(self) -> None:
         """Write the iteration of each loop around."""
         for loop in self.loops:
-            self.store_word(self.layout.counters + loop.number, self.number(loop.counter))
+            counter = self.number(loop.counter)
+            self.store_word(self.layout.counters + loop.number, counter)
+            if loop.node.attrs.get("counts_down", False):
+                # What it carries first is how many iterations are left.
+                (left, *_) = loop.carries
+                assert isinstance(left.inside, Register)
+                counter = self.w.op(f"sub {type_of(left.inside.dtype)} {self.number(left.inside)}, 1")
+            self.store_word(self.layout.iterations + loop.number, counter)
 
     # Steps.
 

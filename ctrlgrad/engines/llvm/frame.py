@@ -75,8 +75,9 @@ class Layout:
     buffers: int = 0
     stacks: int = 0
     stack_count: int = 0
-    # The iteration of each loop.
+    # The iteration of each loop, and its number as people count: a loop that runs backwards has the forward one's.
     counters: int = 0
+    iterations: int = 0
     loops: dict[int, Loop] = field(default_factory=dict)
     # For each outside call, where its words start.
     outside: dict[Outside, int] = field(default_factory=dict)
@@ -116,6 +117,7 @@ class Layout:
                 self.outside[step] = self.take(sum(map(operand_words, (*step.operands, *step.results))))
                 self.calls.append(step)
         self.counters = self.take(1 + max(self.loops, default=-1))
+        self.iterations = self.take(1 + max(self.loops, default=-1))
 
     def take(self, words: int) -> int:
         start = self.words

@@ -15,6 +15,7 @@ from ctrlgrad.engines.llvm import frame
 from ctrlgrad.engines.llvm.failures import failure
 from ctrlgrad.engines.llvm.frame import Layout, Request, Status
 from ctrlgrad.engines.llvm.outside import Outside, array_at
+from ctrlgrad.engines.llvm.positions import Positions
 from ctrlgrad.engines.llvm.sessions import Repetition, Session
 from ctrlgrad.engines.llvm.stacks import RunningStack, copied
 from ctrlgrad.engines.pushes import describe
@@ -41,6 +42,7 @@ class Program:
         self.plan, self.compile = plan, compile
         self._loops: dict[int, tuple[Program, LoopPlan]] = {}
         self.layout = Layout(plan)
+        self.positions = Positions(plan)
         self.function: Callable[[int], None] = _FUNCTION(address)
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
         self._idle: list[Frame] = []
@@ -111,6 +113,7 @@ class Frame:
     def run(self, arguments: Sequence[Any]) -> list[Any]:
         kept = self.fill(arguments)
         self.error = None
+        self.outside.callbacks = 0
         self.words[frame.STATUS] = Status.FINISHED
         self.words[frame.TICKS] = self.ticks = FIRST_TICKS
         self.since = time.monotonic()
