@@ -14,17 +14,17 @@ from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Value, View
 
 # The first words.
-CALLBACK, STATUS, SITE, FOUND, BOUND, TICKS, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED = range(9)
-FIRST = 9
+CALLBACK, STATUS, SITE, FOUND, BOUND, TICKS, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED, REQUEST, A, B = range(12)
+FIRST = 12
 
 
 class Request(IntEnum):
-    """What compiled code asks the driver for; a number other than 0 as the answer ends the run."""
+    """What compiled code asks the driver for, of `a` and `b`; a number other than 0 as the answer ends the run."""
 
     # Memory: the workspace has to have so many bytes; buffer `a` so many.
     GROW_WORKSPACE = 1
     GROW_BUFFER = 2
-    # A turn for Python.
+    # A turn for Python, in loop `a`.
     POLL = 3
     # Stack `a`: room for another row; the rows below the current block; all rows in one block; a block to write to.
     FULL = 4
