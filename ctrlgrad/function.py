@@ -313,7 +313,18 @@ def _evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
 
 
 def _evaluate_on(engine: str, graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-    return run_on(engine, graph, arrays, current_options().check_nans)
+    return run_on(engine, _without_calls(graph), arrays, current_options().check_nans)
+
+
+def _without_calls(graph: Graph) -> Graph:
+    """What an engine runs of a graph that was not simplified: compiled once, however often it runs."""
+    if "without calls" not in graph.compiled:
+        dissolved = inline_calls(graph)
+        if dissolved is graph:
+            return graph
+        graph.compiled["without calls"] = dissolved
+    found: Graph = graph.compiled["without calls"]
+    return found
 
 
 set_evaluator(_evaluate)

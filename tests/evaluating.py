@@ -39,7 +39,7 @@ def compiled(programs: Sequence[Program]):
     for number, program in enumerate(programs):
         functions.append(_text(writer, program, f"f{number}"))
     names = tuple(f"f{number}" for number in range(len(programs)))
-    code = objects.ObjectCode(names, target.compiled(writer.module(*functions), level=1))
+    code = objects.ObjectCode(names, target.compiled(writer.module(*functions)))
     addresses = objects.loaded(code, library.addresses(library.called(writer.declarations)))
     return [_runner(program, addresses[name]) for program, name in zip(programs, names, strict=True)]
 
@@ -65,7 +65,7 @@ def _text(shared, program, name):
         base = writer.op(f"load ptr, ptr {writer.op(f'getelementptr ptr, ptr {table}, i64 {number}')}")
         return writer.op(f"getelementptr {memory_type_of(dtype)}, ptr {base}, i64 {at}")
 
-    def leaf(instruction: Instruction, number: int):
+    def leaf(instruction: Instruction, given: list[str]):
         dtype, is_vector = instruction.dtype, instruction.op == "load" and width > 1
         lanes = width if is_vector else 1
         at = place.name if instruction.op == "load" else "0"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad import tree
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import NumberOverflowError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.tensor import Tensor
@@ -97,6 +97,8 @@ def check_leaves(what: str, leaves: Sequence[Any]) -> None:
     for leaf in leaves:
         try:
             type_of(leaf)
+        except NumberOverflowError:
+            raise
         except (TypeError, ValueError) as error:
             raise TypeMismatchError(
                 f"{what}: a leaf is not an array or a number",

@@ -28,6 +28,7 @@ from ctrlgrad.plan.model import (
     Loop,
     NewStack,
     Outside,
+    Pack,
     Plan,
     Pop,
     Product,
@@ -120,30 +121,31 @@ class LoopPlan:
 
 def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
     """A loop of a plan, to be placed anew."""
-    defined: set[Value] = {loop.counter}
+    defined: dict[Value, None] = {loop.counter: None}
     used: dict[Value, None] = {}
 
     def use(values: Iterator[Value] | tuple[Value, ...]) -> None:
         used.update((v, None) for v in values)
 
     for carry in loop.carries:
-        defined.add(carry.inside)
+        defined[carry.inside] = None
     blocks = Block((replace(loop, carries=()),))
     for step in walk(blocks):
         use(_values(step))
-        defined.update(v for v in defines(step))
+        defined.update(dict.fromkeys(defines(step)))
         if isinstance(step, Loop):
-            defined.add(step.counter)
-            defined.update(c.inside for c in step.carries)
+            defined[step.counter] = None
+            defined.update((c.inside, None) for c in step.carries)
             use(tuple(c.next for c in step.carries))
             use((step.test,))
         for _, values in yields(step):
             use(values)
     use(tuple(c.next for c in loop.carries))
-    for array in [v for v in used if isinstance(v, Array)]:
-        use(tuple(Register(name, INDEX) for name in sorted(names_of(array.shape))))
-    for stack in [v for v in used if isinstance(v, Stack)]:
-        use(tuple(Register(name, INDEX) for name in sorted(names_of(plan.rows[stack] or ()))))
+    for value in [*used, *defined, *(c.init for c in loop.carries)]:
+        if isinstance(value, Array):
+            use(tuple(_of_sizes(value.shape)))
+        elif isinstance(value, Stack):
+            use(tuple(_of_sizes(plan.rows[value] or ())))
     names = {v.name for v in defined if isinstance(v, Register)}
     constants = {array for array, _ in plan.constants}
     captured = tuple(
@@ -213,6 +215,8 @@ def _values(step: Step) -> Iterator[Value]:
         yield from _of_view(step.a)
         yield from _of_view(step.b)
         yield from _of_sizes(step.result.shape)
+    elif isinstance(step, Pack):
+        yield from _of_view(step.view)
     elif isinstance(step, Outside):
         for item in step.operands:
             if isinstance(item, View):

@@ -18,6 +18,7 @@ from ctrlgrad.plan.model import (
     Loop,
     NewStack,
     Outside,
+    Pack,
     Plan,
     Pop,
     Product,
@@ -61,8 +62,9 @@ def reads(step: Step) -> Iterator[Array | Stack]:
         yield step.view.array
     elif isinstance(step, Product):
         yield from (step.a.array, step.b.array)
-        if step.base is not None:
-            yield step.base
+        yield from (array for array in (step.base, step.packed) if array is not None)
+    elif isinstance(step, Pack):
+        yield step.view.array
     elif isinstance(step, Outside):
         yield from _of(step.operands)
     elif isinstance(step, Push | WriteRow):
@@ -82,7 +84,7 @@ def defines(step: Step) -> Iterator[Value]:
         yield from step.results
     elif isinstance(step, Kernel):
         yield from (write.view.array for write in step.writes)
-    elif isinstance(step, Product | Push | WriteRow | Length | NewStack | CopyStack):
+    elif isinstance(step, Product | Pack | Push | WriteRow | Length | NewStack | CopyStack):
         yield step.result
     elif isinstance(step, Outside):
         for result in step.results:

@@ -202,9 +202,17 @@ class Product:
     a: View
     b: View
     base: Array | None = None
-    # How many loops around the step leave an operand as it is: it may be packed before them.
-    constant: tuple[int, int] = (0, 0)
+    # The right side as `Pack` has laid it out.
+    packed: Array | None = None
     node: Node | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pack:
+    """The right side of products, laid out as they read it fastest; made once before the loops that leave it as it is."""
+
+    result: Array
+    view: View
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -352,6 +360,7 @@ Step = (
     | Kernel
     | Guard
     | Product
+    | Pack
     | Outside
     | Push
     | Pop

@@ -27,6 +27,7 @@ from ctrlgrad.plan.model import (
     Loop,
     Move,
     Outside,
+    Pack,
     Place,
     Plan,
     Pop,
@@ -370,7 +371,7 @@ def _results(step: Step) -> list[Array]:
     """The arrays that a step without blocks makes."""
     if isinstance(step, Kernel):
         return [w.view.array for w in step.writes]
-    if isinstance(step, Product):
+    if isinstance(step, Product | Pack):
         return [step.result]
     if isinstance(step, Outside):
         return [r for r in step.results if isinstance(r, Array)]

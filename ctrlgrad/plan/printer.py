@@ -18,6 +18,7 @@ from ctrlgrad.plan.model import (
     Loop,
     NewStack,
     Outside,
+    Pack,
     Plan,
     Pop,
     Product,
@@ -121,7 +122,10 @@ class _Printer:
             yield f"guard {step.condition}: {step.status}"
         elif isinstance(step, Product):
             base = "" if step.base is None else f" + {step.base}"
-            yield f"{self.declared(step.result)} = {self.view(step.a)} @ {self.view(step.b)}{base}"
+            packed = "" if step.packed is None else f" (packed as {step.packed})"
+            yield f"{self.declared(step.result)} = {self.view(step.a)} @ {self.view(step.b)}{packed}{base}"
+        elif isinstance(step, Pack):
+            yield f"{self.declared(step.result)} = packed {self.view(step.view)}"
         elif isinstance(step, Outside):
             results = ", ".join(self.declared(r) for r in step.results)
             yield f"{results} = outside {step.node.op.name}({', '.join(map(self.named, step.operands))})"

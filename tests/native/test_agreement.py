@@ -25,6 +25,7 @@ from random_programs.running import TooLongError, plain_run, signature, traced_f
 from random_programs.strategy import programs
 
 import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native.checked import checked
@@ -214,3 +215,49 @@ def test_float32(name: str, mode: str, plans: Any) -> None:
         found = run_on("native", graph, leaves)
     assert_same(found, expected, 1e-5)
     assert plans.native and not plans.reasons
+
+
+# Gradients taken inside a loop body.
+
+
+def _branch(r: Any) -> Any:
+    return cg.cond(r[0] > -9, lambda: cnp.exp(cnp.sum(r)), lambda: r[0])
+
+
+def _nested_branch(r: Any) -> Any:
+    return cg.cond(
+        r[0] > 0, lambda: cg.cond(r[1] > 0, lambda: cnp.exp(r[0]) * r[1], lambda: cnp.sin(r[1])), lambda: r[1]
+    )
+
+
+def _branch_in_a_loop(r: Any) -> Any:
+    return cg.fori_loop(0, 3, lambda i, c: cg.cond(c > i, lambda: cnp.exp(c / 8) * r[1], lambda: c - r[0]), r[0])
+
+
+def _loop_in_a_branch(r: Any) -> Any:
+    return cg.cond(r[0] > 0, lambda: cg.fori_loop(0, 3, lambda i, c: cnp.sin(c) * r[1], r[0]), lambda: r[1] ** 2)
+
+
+def _switch(r: Any) -> Any:
+    return cg.switch(
+        (r[0] > 0) + 2 * (r[1] > 0), [lambda: cnp.exp(r[0]), lambda: r[1], lambda: cnp.sum(cnp.sin(r) ** 2)]
+    )
+
+
+@pytest.mark.parametrize("k", [_branch, _nested_branch, _branch_in_a_loop, _loop_in_a_branch, _switch])
+def test_gradients_taken_inside_a_loop_through_branches(k: Any, plans: Any) -> None:
+    def rows(v: Any) -> Any:
+        return cg.map(lambda r: cg.grad(k)(r), v)
+
+    def scanned(v: Any) -> Any:
+        return cg.scan(
+            lambda c, r: (c * 0.5 + cg.grad(k)(r + c), cg.grad(lambda x: cnp.sum(cg.grad(k)(x) ** 2))(r)), v[0], v
+        )
+
+    v = np.array([[0.1, 0.2], [-10.0, 0.3], [0.5, -0.4], [-0.5, -0.4]])
+    for function in (rows, scanned, cg.grad(lambda v: sum(cnp.sum(x**2) for x in scanned(v)))):
+        graph = cg.function(function).graph(v)
+        with checked():
+            found = run_on("native", graph, [v])
+        assert_same(found, run_on("reference", graph, [v]))
+    assert not plans.reasons

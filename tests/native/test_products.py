@@ -12,8 +12,10 @@ pytest.importorskip("numba")
 
 from native.piece_agreement import by_reference, graph_of, piece_of
 
-from ctrlgrad.engines import products
+import ctrlgrad as cg
+from ctrlgrad.engines import products, run_on
 from ctrlgrad.engines.native import compiler
+from ctrlgrad.engines.native.checked import checked
 from ctrlgrad.engines.native.piece_run import Plan
 from ctrlgrad.engines.reference import Run
 
@@ -60,3 +62,27 @@ def test_products_of_numpys_library_are_those_of_the_reference_engine(part_plans
     args = [drawn("float64", 64, 50), drawn("float64", 50, 33)]
     graph = graph_of(lambda a, b: a @ b, *args)
     np.testing.assert_array_equal(piece_of(graph)(list(args), Run())[0], by_reference(graph, args)[0])
+
+
+SIZES = [(0, 3, 2), (2, 0, 3), (2, 3, 0), (0, 0, 0), (1, 0, 1), (1, 0, 3), (3, 0, 1), (0, 1, 1)]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int64"])
+@pytest.mark.parametrize("batch", [(), (2,), (0,), (2, 0)], ids=str)
+def test_products_with_an_axis_of_size_zero(dtype: str, batch: tuple[int, ...]) -> None:
+    for m, k, n in SIZES:
+
+        def fn(a: Any, b: Any) -> Any:
+            def body(i: Any, carry: Any) -> Any:
+                _, total = carry
+                return a @ b + total, total + a @ b * 2
+
+            start = np.ones((*batch, m, n), dtype)  # noqa: B023
+            return cg.fori_loop(0, 2, body, (start, start))
+
+        args = [np.ones((*batch, m, k), dtype), np.ones((*batch, k, n), dtype)]
+        graph = cg.function(fn).graph(*args)
+        with checked():
+            found = run_on("native", graph, args)
+        for x, y in zip(found, run_on("reference", graph, args), strict=True):
+            np.testing.assert_array_equal(x, y)

@@ -11,7 +11,7 @@ from ctrlgrad.engines.llvm import frame
 from ctrlgrad.engines.llvm.expressions import emit_expression
 from ctrlgrad.engines.llvm.frame import Layout, Request, Status
 from ctrlgrad.engines.llvm.nests import KernelWriter, element_parts
-from ctrlgrad.engines.llvm.small_products import ProductWriter
+from ctrlgrad.engines.llvm.product_calls import ProductWriter, write_pack
 from ctrlgrad.engines.llvm.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.effects import names_of
 from ctrlgrad.plan.expression import Instruction
@@ -31,6 +31,7 @@ from ctrlgrad.plan.model import (
     Move,
     NewStack,
     Outside,
+    Pack,
     Place,
     Plan,
     Pop,
@@ -300,6 +301,8 @@ class PlanWriter:
             self.stop_if(bad, _STATUS[step.status], step.site, found, self.size(step.bound))
         elif isinstance(step, Product):
             self.product(step)
+        elif isinstance(step, Pack):
+            self.pack(step)
         elif isinstance(step, Outside):
             self.outside(step)
         elif isinstance(step, Loop):
@@ -367,6 +370,9 @@ class PlanWriter:
     def product(self, step: Product) -> None:
         ProductWriter(self, step).write()
 
+    def pack(self, step: Pack) -> None:
+        write_pack(self, step)
+
     # Control.
 
     def loop(self, step: Loop) -> None:
@@ -409,6 +415,7 @@ class PlanWriter:
         w.label(exit)
         if left is not None:
             with self.when(self.is_managed()):
+                self.tell_position()
                 self.ask(Request.END_LOOP, str(step.number))
         self.loops.pop()
         for carry in pairs:

@@ -6,69 +6,26 @@ machine code by its text, so that a graph that says the same as another one find
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.llvm import library, objects, target
 from ctrlgrad.engines.llvm.emit import PlanWriter
 from ctrlgrad.engines.llvm.failures import NeedsAnotherPlan
+from ctrlgrad.engines.llvm.products import pack
+from ctrlgrad.engines.llvm.products.library import products
+from ctrlgrad.engines.llvm.recent import Recent
 from ctrlgrad.engines.llvm.runtime import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.plan.fusion import fuse
 from ctrlgrad.plan.lowering import ArgumentShape, Unsupported, lower
 from ctrlgrad.plan.model import Plan
+from ctrlgrad.plan.packing import Panels, pack_constants
 from ctrlgrad.plan.placement import place
 from ctrlgrad.stacks.blocks import BlockStack
-
-K, V = TypeVar("K"), TypeVar("V")
-
-
-class Recent(Generic[K, V]):
-    """What was made for the keys that were asked for last; of several threads that ask for one key, one makes it."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[K, V] = OrderedDict()
-        # Keys that are being made.
-        self._pending: dict[K, threading.Event] = {}
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def values(self) -> list[V]:
-        """What is kept now, what was asked for last at the end."""
-        with self._lock:
-            return list(self._entries.values())
-
-    def get(self, key: K, make: Callable[[], V]) -> V:
-        """What belongs to a key; `make` makes it where it is not kept."""
-        while True:
-            with self._lock:
-                if key in self._entries:
-                    self._entries.move_to_end(key)
-                    return self._entries[key]
-                waiting = self._pending.get(key)
-                if waiting is None:
-                    done = self._pending[key] = threading.Event()
-                    break
-            waiting.wait()
-        try:
-            made = make()
-            with self._lock:
-                self._entries[key] = made
-                while len(self._entries) > self.most:
-                    self._entries.popitem(last=False)
-            return made
-        finally:
-            with self._lock:
-                del self._pending[key]
-            done.set()
-
 
 # Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
 PATTERNS, FUNCTIONS = 16, 1024
@@ -78,7 +35,24 @@ _FUNCTIONS: Recent[str, int] = Recent(FUNCTIONS)
 
 def plan_of(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
     """The plan of a graph."""
-    return place(fuse(lower(graph, shapes)))
+    return place(pack_constants(fuse(lower(graph, shapes)), _panels()))
+
+
+@functools.cache
+def _panels() -> dict[np.dtype, Panels]:
+    """How this machine's products lay out right sides."""
+    found = {}
+    for char, kind in products().reals.items():
+        dtype = np.dtype(char)
+        found[dtype] = Panels(kind.columns, pack.SLACK // dtype.itemsize)
+    return found
+
+
+def _addresses(symbols: Sequence[str]) -> dict[str, int]:
+    """Of the routines that a module calls."""
+    is_product = {name: name.startswith(("cg_gemm", "cg_pack")) for name in symbols}
+    found = library.addresses([name for name in symbols if not is_product[name]])
+    return found | {name: products().address(name) for name in symbols if is_product[name]}
 
 
 def shapes_of(graph: Graph, arguments: Sequence[Any]) -> tuple[ArgumentShape, ...]:
@@ -118,7 +92,7 @@ def compiled(plan: Plan) -> Program:
     written = writer.function("plan")
 
     def load() -> int:
-        uses = library.addresses(library.called(writer.w.declarations))
+        uses = _addresses(library.called(writer.w.declarations))
         key = objects.key_of([written], [])
         return objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)["plan"]
 

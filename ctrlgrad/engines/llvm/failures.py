@@ -10,7 +10,6 @@ from ctrlgrad.engines.llvm.positions import noted
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.stack_kernels import beyond_the_slots, written_twice
-from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.plan.model import Site
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class NeedsAnotherPlan(Exception):
         self.callbacks = callbacks
 
 
-def failure(frame: Frame, status: Status) -> Exception:
+def failure(frame: Frame, status: Status) -> BaseException:
     """The error of a run that ended early."""
     number, found, bound = (int(frame.words[k]) for k in (words.SITE, words.FOUND, words.BOUND))
     positions = frame.program.positions
@@ -34,22 +33,20 @@ def failure(frame: Frame, status: Status) -> Exception:
         return NeedsAnotherPlan(f"sizes {found} and {bound}", frame.outside.callbacks)
     if status is Status.ITERATIONS:
         loop = frame.layout.loops[number]
-        error: CtrlgradError = too_many_iterations(loop.node, bound, found)
-        noted(error, frame, positions.steps[loop])
-        return error
+        too_many = too_many_iterations(loop.node, bound, found)
+        noted(too_many, frame, positions.steps[loop])
+        return too_many
     error = _error(frame.plan.sites[number], status, found, bound)
     noted(error, frame, positions.sites[number])
     return error
 
 
-def _error(site: Site, status: Status, found: int, bound: int) -> CtrlgradError:
-    node = site.node
-    error: CtrlgradError
+def _error(site: Site, status: Status, found: int, bound: int) -> BaseException:
+    error: Exception
     if status is Status.TWICE:
         error = written_twice(found)
-    elif node.op.name.startswith("stack"):
+    elif site.node.op.name.startswith("stack"):
         error = beyond_the_slots(found, bound)
     else:
-        return explained(IndexError(f"index {found} is out of bounds for axis {site.axis} with size {bound}"), node)
-    error.source = node.source
-    return error
+        error = IndexError(f"index {found} is out of bounds for axis {site.axis} with size {bound}")
+    return explained(error, site.node)

@@ -14,8 +14,9 @@ from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Value, View
 
 # The first words.
-CALLBACK, STATUS, SITE, FOUND, BOUND, TICKS, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED, REQUEST, A, B = range(12)
-FIRST = 12
+CALLBACK, STATUS, SITE, FOUND, BOUND, TICKS, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED, SCRATCH, SCRATCH_BYTES = range(11)
+REQUEST, A, B = range(11, 14)
+FIRST = 14
 
 
 class Request(IntEnum):
@@ -42,6 +43,8 @@ class Request(IntEnum):
     BEGIN_LOOP = 13
     NEXT_CHUNK = 14
     END_LOOP = 15
+    # Scratch memory of `a` bytes.
+    GROW_SCRATCH = 16
 
 
 class Status(IntEnum):

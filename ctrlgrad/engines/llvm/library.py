@@ -1,20 +1,20 @@
 """The elementary functions' code: each compiled once per machine, when it is first needed, and called from all modules.
 
 A function takes and gives numbers, or vectors of them, in registers: `cg_exp_float32` and `cg_exp_float32_v8`. Each is
-an object of its own (see `objects`), since a program uses few of them. Lanes of a vector whose arguments are beyond what
-an expression holds for (angles above 1e5) are given one by one to what does hold there.
+an object of its own (see `objects`), since a program uses few of them. Lanes of a vector whose arguments are beyond
+what an expression holds for (angles above 1e5) are given one by one to what does hold there.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from llvmlite import binding
 
 from ctrlgrad.engines.llvm import expressions, objects, target, text
 from ctrlgrad.engines.llvm.expressions import PURE, emit_call, emit_expression, symbol
@@ -28,6 +28,16 @@ _SYMBOL = re.compile(r"cg_(\w+?)_((?:u?int|float)\d+)(?:_v(\d+))?")
 _CALLED = re.compile(r"@(cg_\w+)\(")
 _LOCK = threading.RLock()
 _ADDRESSES: dict[str, int] = {}
+
+
+def _renew_lock() -> None:
+    """In a forked child: another thread of the parent may have held the lock."""
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def called(declarations: Iterable[str]) -> list[str]:
@@ -48,7 +58,7 @@ def _address(name: str) -> int:
         uses = {} if inner is None else {symbol(inner.name, inner.dtype): _address(symbol(inner.name, inner.dtype))}
 
         def make() -> objects.ObjectCode:
-            code = target.compiled(module_text(function, width), passes=_passes())
+            code = target.compiled(module_text(function, width))
             return objects.ObjectCode((name,), code)
 
         key = objects.key_of(["elementary function", name], _modules())
@@ -70,11 +80,6 @@ def _modules() -> list[str]:
     return [__file__, *(path for path in own if path), *map(str, sorted(Path(folder).glob("*.py")))]
 
 
-def _passes() -> binding.ModulePassManager:
-    """Expressions are small and without repetition: what is left to do is done while code is made."""
-    return binding.create_new_module_pass_manager()
-
-
 # Text.
 
 
@@ -84,7 +89,7 @@ def module_text(function: Elementary, width: int) -> str:
     kind = type_of(function.dtype, width)
     arguments = [f"%x{k}" for k in range(function.arity)]
 
-    def leaf(instruction: Instruction, number: int) -> tuple[str, bool]:
+    def leaf(instruction: Instruction, given: list[str]) -> tuple[str, bool]:
         return arguments[instruction.value], width > 1
 
     result, *beyond = emit_expression(writer, function.expression, leaf, width)

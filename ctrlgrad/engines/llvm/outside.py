@@ -64,7 +64,7 @@ class Outside:
                     found: Any = IN_BLOCKS.pure[node.op.name](node)(*operands)
                 else:
                     found = IN_BLOCKS.effect(node)(operands, self.run)
-        except Exception as error:
+        except BaseException as error:
             found = explained(error, node)
             noted(found, frame, frame.program.positions.steps[step])
             if found is error:

@@ -15,7 +15,7 @@ from ctrlgrad.engines.llvm import frame
 from ctrlgrad.engines.llvm.failures import failure
 from ctrlgrad.engines.llvm.frame import Layout, Request, Status
 from ctrlgrad.engines.llvm.outside import Outside, array_at
-from ctrlgrad.engines.llvm.positions import Positions, notes
+from ctrlgrad.engines.llvm.positions import Positions, noted
 from ctrlgrad.engines.llvm.sessions import Repetition, Session
 from ctrlgrad.engines.llvm.stacks import RunningStack, copied
 from ctrlgrad.engines.pushes import describe
@@ -87,6 +87,7 @@ class Frame:
         for number, value in enumerate(program.constants):
             self.words[self.layout.constants + number] = value.ctypes.data
         self.workspace: np.ndarray | None = None
+        self.scratch: np.ndarray | None = None
         self.buffers: dict[int, np.ndarray] = {}
         dtypes = {handle: stack.dtype for stack, handle in self.plan.handles.items()}
         # Before the first row of a stack is met, its shape may not be known.
@@ -137,7 +138,7 @@ class Frame:
 
     def dispose(self) -> None:
         """Give all memory back now: the callback and the frame hold each other."""
-        self.workspace, self.session = None, None
+        self.workspace, self.scratch, self.session = None, None, None
         self.buffers.clear()
         del self.callback, self.outside
 
@@ -230,8 +231,7 @@ class Frame:
         """Which loop was interrupted, if one was."""
         if self.words[frame.REQUEST] == Request.POLL:
             loop = self.layout.loops[int(self.words[frame.A])]
-            for text in notes(self, (*self.program.positions.steps[loop], loop)):
-                error.add_note(text)
+            noted(error, self, (*self.program.positions.steps[loop], loop))
 
     def serve(self, request: int, a: int, b: int) -> None:
         if request == Request.GROW_WORKSPACE:
@@ -239,6 +239,11 @@ class Frame:
             self.workspace = empty((a + 64,), np.dtype(np.uint8), "temporary arrays")
             self.words[frame.WORKSPACE] = (self.workspace.ctypes.data + 63) // 64 * 64
             self.words[frame.WORKSPACE_BYTES] = a
+        elif request == Request.GROW_SCRATCH:
+            self.scratch = None
+            self.scratch = empty((a + 64,), np.dtype(np.uint8), "scratch of products")
+            self.words[frame.SCRATCH] = (self.scratch.ctypes.data + 63) // 64 * 64
+            self.words[frame.SCRATCH_BYTES] = a
         elif request == Request.GROW_BUFFER:
             self.grow(a, b)
         elif request == Request.POLL:

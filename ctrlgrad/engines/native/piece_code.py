@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -160,7 +161,7 @@ class PartWriter(RegionWriter):
             and isinstance(term, Ref)
             and term.is_contiguous
             and uses_of(frame.graph)[other] == 1
-            and not self._is_read(term.base, other)
+            and not self.others_read(term.base, Counter([other]))
         ):
             target = frame.targets.get(node.result)
             if target is None or other in frame.graph.inputs:
@@ -168,15 +169,6 @@ class PartWriter(RegionWriter):
                 frame.own.add(node.result)
                 return term
         return super().start_sum(node, other)
-
-    def _is_read(self, base: str, but: Value) -> bool:
-        """Whether values other than one that are still needed lie in a buffer."""
-        items, remaining = self.frame.items, self.frame.remaining
-        return any(
-            isinstance(item, Ref) and item.base == base and remaining[v] > 0
-            for v, item in items.items()
-            if v is not but
-        )
 
 
 def _fixed(ref: Ref) -> Callable[[], Ref | None]:

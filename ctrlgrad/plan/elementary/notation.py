@@ -8,13 +8,13 @@ import numpy as np
 
 from ctrlgrad.plan.expression import Number, fma
 
-_AS_WIDE = {"float16": "int16", "float32": "int32", "float64": "int64"}
+_AS_WIDE = {np.dtype(f"f{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
 _AS_WIDE |= {integer: float_ for float_, integer in _AS_WIDE.items()}
 
 
 def bits(x: Number) -> Number:
     """The same bits as the other type of its width: a float as a signed integer, an integer as a float."""
-    return x.bits(np.dtype(_AS_WIDE[x.dtype.name]))
+    return x.bits(_AS_WIDE[x.dtype])
 
 
 def absolute(x: Number) -> Number:

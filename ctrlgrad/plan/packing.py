@@ -1,0 +1,100 @@
+"""Right sides of products that loops leave as they are, laid out once before the outermost of these loops.
+
+How many columns a panel has is a fact of the machine, so it is given. Only float matrices of known sizes are packed,
+from a size on that is worth it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ctrlgrad.plan.effects import defines, names_of, walk
+from ctrlgrad.plan.model import Array, Block, Branch, Loop, Pack, Plan, Product, Register, Step, View
+from ctrlgrad.plan.sizes import ONE, Size
+
+# Smaller matrices stay in the fastest cache as they are.
+LEAST_ELEMENTS = 1024
+
+
+@dataclass(frozen=True)
+class Panels:
+    """How packed operands of one dtype lie: columns of a panel, and elements that are read beyond the end."""
+
+    columns: int
+    slack: int
+
+    def elements(self, k: int, n: int) -> int:
+        return k * -(-n // self.columns) * self.columns + self.slack
+
+
+def pack_constants(plan: Plan, panels: Mapping[np.dtype, Panels]) -> Plan:
+    """The plan with packed right sides."""
+    return replace(plan, body=_Packing(panels).block(plan.body))
+
+
+@dataclass
+class _Packing:
+    panels: Mapping[np.dtype, Panels]
+    count: int = 0
+    packs: dict[View, Pack] = field(default_factory=dict)
+
+    def block(self, block: Block) -> Block:
+        steps: list[Step] = []
+        for step in block.steps:
+            if isinstance(step, Loop):
+                steps += self.loop(step)
+            elif isinstance(step, Branch):
+                steps.append(replace(step, blocks=tuple(self.block(b) for b in step.blocks)))
+            else:
+                steps.append(step)
+        return replace(block, steps=tuple(steps))
+
+    def loop(self, step: Loop) -> list[Step]:
+        """The loop, which is in no other, and before it what it packs."""
+        defined = _defined(step)
+        packs: dict[View, Pack] = {}
+        condition = self.packed(step.condition, defined, packs)
+        body = self.packed(step.body, defined, packs)
+        return [*packs.values(), replace(step, condition=condition, body=body)]
+
+    def packed(self, block: Block, defined: set[object], packs: dict[View, Pack]) -> Block:
+        steps: list[Step] = []
+        for step in block.steps:
+            if isinstance(step, Product):
+                step = self.product(step, defined, packs)
+            elif isinstance(step, Loop):
+                condition = self.packed(step.condition, defined, packs)
+                step = replace(step, condition=condition, body=self.packed(step.body, defined, packs))
+            elif isinstance(step, Branch):
+                step = replace(step, blocks=tuple(self.packed(b, defined, packs) for b in step.blocks))
+            steps.append(step)
+        return replace(block, steps=tuple(steps))
+
+    def product(self, step: Product, defined: set[object], packs: dict[View, Pack]) -> Product:
+        b, panels = step.b, self.panels.get(step.b.dtype)
+        names = names_of((*b.offset, *b.strides))
+        if panels is None or b.array in defined or names & defined or any(s != ONE for s in b.shape[:-2]):
+            return step
+        k, n = b.shape[-2:]
+        if not (k.is_known and n.is_known) or k.factor * n.factor < LEAST_ELEMENTS:
+            return step
+        if b not in packs:
+            self.count += 1
+            size = Size(panels.elements(k.factor, n.factor))
+            packs[b] = Pack(Array(f"p{self.count}", b.dtype, (size,)), b)
+        return replace(step, packed=packs[b].result)
+
+
+def _defined(loop: Loop) -> set[object]:
+    """The arrays that a loop makes, and the names of its registers."""
+    found: set[object] = {loop.counter.name}
+    for step in walk(Block((loop,))):
+        values = list(defines(step))
+        if isinstance(step, Loop):
+            values += [c.inside for c in step.carries]
+            found.add(step.counter.name)
+        found.update(v.name if isinstance(v, Register) else v for v in values)
+    return found
