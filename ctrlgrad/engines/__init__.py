@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.engines.auto import auto_kernels, has_native
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
 from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.derivative_point import with_point
@@ -39,20 +39,15 @@ def register_engine(name: str, runner: Runner) -> None:
     _RUNNERS[name] = runner
 
 
+def has_native() -> bool:
+    """Whether what native pieces of the dataflow engine need is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("numba", "scipy"))
+
+
 def kernels_of(engine: str) -> Kernels:
     """What an engine runs nodes by."""
-    # The CUDA engine runs regions, not nodes; where every node is looked at, the reference kernels run them.
-    if engine in ("reference", "cuda"):
+    if engine != "native":
         return REFERENCE
-    if engine == "auto":
-        return auto_kernels()
-    if not has_native():
-        raise UserInputError(
-            "the native engine is not installed",
-            expected="the packages numba and scipy",
-            got="an installation without them",
-            hint="pip install 'ctrlgrad[native]', or use engine='reference'",
-        )
     from ctrlgrad.engines.native.engine import NATIVE
 
     return NATIVE
@@ -92,33 +87,41 @@ def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: boo
         return _RUNNERS[engine](graph, arguments, check_nans)
     if engine == "cuda" and not check_nans:
         return _run_on_cuda(graph, arguments)
-    if current() is not None:
-        return _run_in_session(engine, graph, arguments, check_nans)
-    if asks_for_memory(graph):
+    if current() is None and asks_for_memory(graph):
         with memory.budget():
-            return run_on(engine, graph, arguments, check_nans)
-    run = Run(finite=FiniteCheck() if check_nans else None)
-    kernels = kernels_of(engine)
-    if kernels is REFERENCE or run.is_watched:
-        return as_lists(interpret(graph, arguments, run, kernels))
+            return _run_on(engine, graph, arguments, check_nans)
+    if engine in ("auto", "native") and not check_nans:
+        return _run_natively(graph, arguments)
+    if engine not in ("auto", "native"):
+        refuse_checkpoint(graph, f"engine={engine!r}")
+    return _interpret(graph, arguments, Run(finite=FiniteCheck() if check_nans else None))
+
+
+def _run_natively(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+    """The outputs by the plan of the whole graph."""
+    from ctrlgrad.engines.llvm.engine import NeedsAnotherPlan, Unsupported, run  # loads llvmlite
+
     optimised = _optimised(graph, current_without())
-    with exact_errors(graph, optimised, arguments):
-        return as_lists(interpret(optimised, arguments, run, kernels))
+    try:
+        with exact_errors(graph, optimised, arguments):
+            return as_lists(run(optimised, arguments))
+    except Unsupported:
+        again = Run()
+    except NeedsAnotherPlan as reason:
+        again = Run(silent_callbacks=reason.callbacks)
+    # No plan fits: the reference engine computes it, or says what is wrong.
+    return _interpret(graph, arguments, again)
 
 
-def _run_in_session(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool) -> list[Any]:
-    """As `run_on`, with kernels that count bytes."""
-    kernels = _counting(engine, graph)
-    if check_nans:
+def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
+    """The outputs by the reference engine's kernels; in a session they count bytes, and keep saved values in blocks."""
+    if current() is None:
+        return as_lists(interpret(graph, arguments, run, REFERENCE))
+    if run.is_watched:
         # Every node is looked at, and every row: they stay where they are.
-        return as_lists(interpret(graph, arguments, Run(finite=FiniteCheck()), kernels))
-    if kernels is IN_BLOCKS:
-        with rows_in_blocks(lambda: row_pushes_of(graph), keeps_axes=True):
-            return as_lists(interpret(graph, arguments, Run(), kernels))
-    optimised = _optimised(graph, current_without())
-    rows = rows_in_blocks(lambda: row_pushes_of(optimised), keeps_axes=False)
-    with exact_errors(graph, optimised, arguments), rows:
-        return as_lists(interpret(optimised, arguments, Run(), kernels))
+        return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
+    with rows_in_blocks(lambda: row_pushes_of(graph), keeps_axes=True):
+        return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
 
 
 def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:
@@ -166,15 +169,6 @@ def asks_for_memory(graph: Graph) -> bool:
     return asks
 
 
-def _counting(engine: str, graph: Graph) -> Kernels:
-    """The kernels of an engine in a session: they count bytes, and keep saved values in blocks."""
-    if engine == "native" or (engine == "auto" and has_native()):
-        return kernels_of("native")
-    # Where every node is looked at, the reference kernels run them in place of the CUDA engine's.
-    refuse_checkpoint(graph, f"engine={engine!r}" if engine != "auto" else "an installation without numba and scipy")
-    return IN_BLOCKS
-
-
 def refuse_checkpoint(graph: Graph, got: str) -> None:
     """Refuse `checkpoint` on a loop, for an engine that runs no chunk again."""
     node = next((n for n in walk(graph) if n.attrs.get("checkpoint")), None)
@@ -185,7 +179,7 @@ def refuse_checkpoint(graph: Graph, got: str) -> None:
             source=node.source,
             expected="the native engine, for checkpoint",
             got=got,
-            hint="use engine='native' (pip install 'ctrlgrad[native]'), or swap_memory=True in place of checkpoint",
+            hint="use engine='native', or swap_memory=True in place of checkpoint",
         )
 
 

@@ -220,7 +220,10 @@ class PlanWriter:
     def ask(self, request: Request, a: str = "0", b: str = "0") -> None:
         """Call back; an answer other than 0 ends the run."""
         callback = self.load_word(frame.CALLBACK, "ptr")
-        answer = self.w.op(f"call i64 {callback}(i64 {int(request)}, i64 {a}, i64 {b})")
+        self.store_word(frame.REQUEST, str(int(request)))
+        self.store_word(frame.A, a)
+        self.store_word(frame.B, b)
+        answer = self.w.op(f"call i64 {callback}(i64 0)")
         self.stop_if(self.w.op(f"icmp ne i64 {answer}, 0"), Status.RAISED)
 
     def ask_if(self, condition: str, request: Request, a: str = "0", b: str = "0") -> None:
@@ -253,7 +256,14 @@ class PlanWriter:
     def tell_position(self) -> None:
         """Write the iteration of each loop around."""
         for loop in self.loops:
-            self.store_word(self.layout.counters + loop.number, self.number(loop.counter))
+            counter = self.number(loop.counter)
+            self.store_word(self.layout.counters + loop.number, counter)
+            if loop.node.attrs.get("counts_down", False):
+                # What it carries first is how many iterations are left.
+                (left, *_) = loop.carries
+                assert isinstance(left.inside, Register)
+                counter = self.w.op(f"sub {type_of(left.inside.dtype)} {self.number(left.inside)}, 1")
+            self.store_word(self.layout.iterations + loop.number, counter)
 
     # Steps.
 
@@ -382,7 +392,7 @@ class PlanWriter:
         left = self.begin_chunks(step)
         w.branch(head)
         w.label(head)
-        self.poll()
+        self.poll(step)
         if left is not None:
             self.end_of_chunk(step, left)
         self.block(step.condition)
@@ -463,14 +473,14 @@ class PlanWriter:
                 self.store_word(index + k, self.size(size))
         return index + frame.value_words(value)
 
-    def poll(self) -> None:
+    def poll(self, step: Loop) -> None:
         """Now and then Python has its turn."""
         w = self.w
         left = w.op(f"sub i64 {w.op(f'load i64, ptr {self.ticks}')}, 1")
         w.line(f"store i64 {left}, ptr {self.ticks}")
         with self.when(w.op(f"icmp sle i64 {left}, 0")):
             self.tell_position()
-            self.ask(Request.POLL)
+            self.ask(Request.POLL, str(step.number))
             w.line(f"store i64 {self.load_word(frame.TICKS)}, ptr {self.ticks}")
 
     def branch(self, step: Branch) -> None:
@@ -703,6 +713,12 @@ class PlanWriter:
                 count = self.load_word(words + frame.COUNT)
                 self.store_word(words + frame.COUNT, w.op(f"add i64 {count}, 1"))
         marks = self.load_word(words + frame.MARKS, "ptr")
+        if step.once:
+            # Without marks every row is written, but for one that was just made room for.
+            again = w.op(f"icmp eq ptr {marks}, null")
+            if at_end is not None:
+                again = w.op(f"and i1 {again}, {w.op(f'xor i1 {at_end}, true')}")
+            self.stop_if(again, Status.TWICE, step.site, at, "0")
         with self.when(w.op(f"icmp ne ptr {marks}, null")):
             mark = w.op(f"getelementptr i8, ptr {marks}, i64 {at}")
             if step.once:

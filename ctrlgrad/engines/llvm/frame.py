@@ -15,16 +15,17 @@ from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Val
 
 # The first words.
 CALLBACK, STATUS, SITE, FOUND, BOUND, TICKS, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED, SCRATCH, SCRATCH_BYTES = range(11)
-FIRST = 11
+REQUEST, A, B = range(11, 14)
+FIRST = 14
 
 
 class Request(IntEnum):
-    """What compiled code asks the driver for; a number other than 0 as the answer ends the run."""
+    """What compiled code asks the driver for, of `a` and `b`; a number other than 0 as the answer ends the run."""
 
     # Memory: the workspace has to have so many bytes; buffer `a` so many.
     GROW_WORKSPACE = 1
     GROW_BUFFER = 2
-    # A turn for Python.
+    # A turn for Python, in loop `a`.
     POLL = 3
     # Stack `a`: room for another row; the rows below the current block; all rows in one block; a block to write to.
     FULL = 4
@@ -77,8 +78,9 @@ class Layout:
     buffers: int = 0
     stacks: int = 0
     stack_count: int = 0
-    # The iteration of each loop.
+    # The iteration of each loop, and its number as people count: a loop that runs backwards has the forward one's.
     counters: int = 0
+    iterations: int = 0
     loops: dict[int, Loop] = field(default_factory=dict)
     # For each outside call, where its words start.
     outside: dict[Outside, int] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class Layout:
                 self.outside[step] = self.take(sum(map(operand_words, (*step.operands, *step.results))))
                 self.calls.append(step)
         self.counters = self.take(1 + max(self.loops, default=-1))
+        self.iterations = self.take(1 + max(self.loops, default=-1))
 
     def take(self, words: int) -> int:
         start = self.words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ctrlgrad.engines.llvm import frame
 from ctrlgrad.engines.llvm.failures import failure
 from ctrlgrad.engines.llvm.frame import Layout, Request, Status
 from ctrlgrad.engines.llvm.outside import Outside, array_at
+from ctrlgrad.engines.llvm.positions import Positions, noted
 from ctrlgrad.engines.llvm.sessions import Repetition, Session
 from ctrlgrad.engines.llvm.stacks import RunningStack, copied
 from ctrlgrad.engines.pushes import describe
@@ -24,7 +25,7 @@ from ctrlgrad.plan.chunks import LoopPlan, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
 from ctrlgrad.stacks.blocks import BlockStack
 
-_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # As many iterations as a chunk may have where nobody keeps chunks.
@@ -41,6 +42,7 @@ class Program:
         self.plan, self.compile = plan, compile
         self._loops: dict[int, tuple[Program, LoopPlan]] = {}
         self.layout = Layout(plan)
+        self.positions = Positions(plan)
         self.function: Callable[[int], None] = _FUNCTION(address)
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
         self._idle: list[Frame] = []
@@ -78,7 +80,9 @@ class Frame:
         self.program, self.layout, self.plan = program, program.layout, program.plan
         self.words = np.zeros(self.layout.words, np.int64)
         self.address = self.words.ctypes.data
-        self.callback = _CALLBACK(self.answer)
+        answers = self.answers()
+        next(answers)
+        self.callback = _CALLBACK(answers.send)
         self.words[frame.CALLBACK] = ctypes.cast(self.callback, ctypes.c_void_p).value
         for number, value in enumerate(program.constants):
             self.words[self.layout.constants + number] = value.ctypes.data
@@ -112,6 +116,7 @@ class Frame:
     def run(self, arguments: Sequence[Any]) -> list[Any]:
         kept = self.fill(arguments)
         self.error = None
+        self.outside.callbacks = 0
         self.words[frame.STATUS] = Status.FINISHED
         self.words[frame.TICKS] = self.ticks = FIRST_TICKS
         self.since = time.monotonic()
@@ -195,17 +200,38 @@ class Frame:
         count = int(np.prod(shape, dtype=np.int64))
         if memory is None or not count:
             return np.empty(shape, dtype)
-        return memory[: count * dtype.itemsize].view(dtype).reshape(shape)
+        # It is as large, or was taken for a larger array that it served before.
+        memory.resize(shape, refcheck=False)
+        return memory
 
     # What compiled code asks for.
 
-    def answer(self, request: int, a: int, b: int) -> int:
-        try:
-            self.serve(request, a, b)
-        except BaseException as error:
-            self.error = error
-            return 1
-        return 0
+    def answers(self) -> Generator[int, int, None]:
+        """Does what compiled code asks for, one request after the other.
+
+        Python raises what a signal asks for as soon as it has its turn. A function would have to be entered for that
+        turn, and an exception on the way in would be lost; a generator comes back inside of its `try`.
+        """
+        answer = 0
+        while True:
+            try:
+                while True:
+                    yield answer
+                    self.serve(*self.words[frame.REQUEST : frame.B + 1].tolist())
+                    answer = 0
+            except GeneratorExit:
+                return
+            except BaseException as error:
+                self.error = error
+                if isinstance(error, KeyboardInterrupt):
+                    self.say_where(error)
+                answer = 1
+
+    def say_where(self, error: KeyboardInterrupt) -> None:
+        """Which loop was interrupted, if one was."""
+        if self.words[frame.REQUEST] == Request.POLL:
+            loop = self.layout.loops[int(self.words[frame.A])]
+            noted(error, self, (*self.program.positions.steps[loop], loop))
 
     def serve(self, request: int, a: int, b: int) -> None:
         if request == Request.GROW_WORKSPACE:
@@ -257,7 +283,9 @@ class Frame:
     def grow(self, number: int, nbytes: int) -> None:
         index = self.layout.buffers + 2 * number
         if number in self.result_buffers:
-            memory = np.empty(nbytes, np.uint8)
+            # Of the result's own dtype, and nobody's view: the caller takes it as it is.
+            dtype = self.plan.buffers[number].dtype
+            memory = np.empty(nbytes // dtype.itemsize, dtype)
         else:
             self.buffers.pop(number, None)
             memory = empty((max(nbytes, 2 * int(self.words[index + 1])),), np.dtype(np.uint8), "a temporary")

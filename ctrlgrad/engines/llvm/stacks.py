@@ -81,7 +81,7 @@ class RunningStack:
 
     def hide(self) -> None:
         self.words[:] = 0
-        if isinstance(self.stack, BlockStack):
+        if self.stack is not None:
             self.words[frame.BELOW] = len(self.stack)
 
     def show(self, block: Block, is_writable: bool) -> None:

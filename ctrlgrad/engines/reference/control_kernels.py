@@ -153,7 +153,10 @@ def _callback(node: Node) -> Callable[[Values, Run], Any]:
     fn = node.attrs["fn"]
 
     def kernel(values: Values, run: Run) -> Any:
-        fn(values, tuple(run.iterations))
+        if run.silent_callbacks:
+            run.silent_callbacks -= 1
+        else:
+            fn(values, tuple(run.iterations))
         return ()
 
     return kernel
