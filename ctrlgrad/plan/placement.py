@@ -2,12 +2,12 @@
 
 One walk in the order of execution gives each array a place when it is defined: where it is wanted, if that is free (the
 slot of its push, the carry that it becomes, the result that it is), else over an operand that nobody needs any more,
-else in a buffer of its size that is free, else in a new one. A buffer is free for an array if nothing that lies in it is
-needed after the step, and what the step itself reads of it, it reads just before it writes the same element.
+else in a buffer of its size that is free, else in a new one. A buffer is free for an array if nothing that lies in it
+is needed after the step, and what the step itself reads of it, it reads just before it writes the same element.
 
 What carries and branches give has a buffer that is reserved as long as the loop or branch runs: only the value that it
-is for may lie there. What lies elsewhere at the end is brought there by moves, in an order that overwrites nothing that is
-still to be moved. Arrays in arguments, constants, slots and popped rows are never overwritten.
+is for may lie there. What lies elsewhere at the end is brought there by moves, in an order that overwrites nothing that
+is still to be moved. Arrays in arguments, constants, slots and popped rows are never overwritten.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class _Placement:
         return replace(block, steps=tuple(steps))
 
     def pass_wishes_on(self, block: Block) -> None:
-        """Where a value is wanted, what it is an update of, and what a loop that ends as it starts with, is wanted too."""
+        """Where a value is wanted, what it updates is wanted too, and what the loop that gives it starts with."""
         for step in reversed(block.steps):
             pairs: list[tuple[object, object]] = []
             if isinstance(step, Kernel):
@@ -183,7 +183,7 @@ class _Placement:
                     self.wanted.setdefault(origin, self.wanted[result])
 
     def plan_slots(self, block: Block) -> None:
-        """Arrays that are made and pushed in one block are made in their slot, if nothing else uses that stack between."""
+        """Arrays that are made and pushed in one block are made in their slot, if nothing else uses the stack between."""
         made: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
             if isinstance(step, Kernel | Product | ReadRow):
@@ -192,7 +192,12 @@ class _Placement:
             if not isinstance(step, Push) or isinstance(step.row, tuple):
                 continue
             array = step.row.array
-            if not step.row.is_whole or array not in made or array in self.slots or array.shape != self.plan.rows[step.stack]:
+            if (
+                not step.row.is_whole
+                or array not in made
+                or array in self.slots
+                or array.shape != self.plan.rows[step.stack]
+            ):
                 continue
             handle = self.plan.handles[step.stack]
             between = block.steps[made[array] : position]

@@ -1,7 +1,7 @@
 """Whole graphs in machine code: a plan for each pattern of sizes that a graph meets.
 
-What is compiled is kept twice, both times only so much of it: with its graph, by the pattern of the arguments' sizes; and
-machine code by its text, so that a graph that says the same as another one finds that one's code.
+What is compiled is kept twice, both times only so much of it: with its graph, by the pattern of the arguments' sizes;
+and machine code by its text, so that a graph that says the same as another one finds that one's code.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ class Layout:
     calls: list[Outside] = field(default_factory=list)
     # Where the shape of each handle's rows is told.
     shapes: dict[int, int] = field(default_factory=dict)
-    # Loops in chunks: the iterations that a chunk has left; then the values that it carries, and those that it captures.
+    # Loops in chunks: the iterations that a chunk has left; then the values that it carries, and those that it
+    # captures.
     chunked: dict[int, ChunkedLoop] = field(default_factory=dict)
     chunks: dict[int, int] = field(default_factory=dict)
     captures: dict[int, int] = field(default_factory=dict)
@@ -148,4 +149,3 @@ def operand_words(item: object) -> int:
     if isinstance(item, View | Array):
         return 1 + 2 * len(item.shape)
     return 0
-

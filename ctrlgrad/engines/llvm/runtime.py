@@ -60,7 +60,6 @@ class Program:
         self._idle.append(found)
         return results
 
-
     def loop_program(self, number: int) -> tuple[Program, LoopPlan]:
         """A loop of the plan as a program of its own, to run its chunks again."""
         if number not in self._loops:
@@ -97,7 +96,12 @@ class Frame:
             if shape is not None:
                 self.ranks[handle] = len(shape)
         self.stacks = [
-            RunningStack(h, self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS], dtypes[h], h not in self.ranks)
+            RunningStack(
+                h,
+                self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS],
+                dtypes[h],
+                h not in self.ranks,
+            )
             for h in range(self.layout.stack_count)
         ]
         self.outside = Outside(self)

@@ -1,7 +1,8 @@
 """The stacks of a running plan: compiled code sees one block of each, in a few words of the frame.
 
-The block that it sees is open: pushes fill it, pops empty it, reads and writes of single rows find all rows in it. Then the
-words say how many rows of it are in use. A stack that nobody has touched yet shows no block, only how many rows lie below.
+The block that it sees is open: pushes fill it, pops empty it, reads and writes of single rows find all rows in it. Then
+the words say how many rows of it are in use. A stack that nobody has touched yet shows no block, only how many rows lie
+below.
 """
 
 from __future__ import annotations

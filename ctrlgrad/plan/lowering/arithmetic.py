@@ -123,9 +123,7 @@ def sum_to(state: State, node: Node) -> None:
     """The sum over the axes in which a shape was broadcast."""
     tensor = state.tensor(node.operands[0])
     dims = iter(node.operands[1:])
-    shape = tuple(
-        state.size_of(state.index(next(dims))) if d is None else Size(d) for d in node.attrs["shape"]
-    )
+    shape = tuple(state.size_of(state.index(next(dims))) if d is None else Size(d) for d in node.attrs["shape"])
     lead = len(tensor.shape) - len(shape)
     kept = []
     for size, target in zip(tensor.shape[lead:], shape, strict=True):

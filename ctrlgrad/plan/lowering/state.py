@@ -1,7 +1,7 @@
 """What lowering knows while it goes through a graph: what stands for each value, sizes, scopes, and the steps so far.
 
-A graph value of rank 0 is registers; an array is a `View` or, where all elements are one number, a `Splat`; a stack is a
-`Stack`. Nothing is computed for a view.
+A graph value of rank 0 is registers; an array is a `View` or, where all elements are one number, a `Splat`; a stack is
+a `Stack`. Nothing is computed for a view.
 """
 
 from __future__ import annotations
