@@ -183,7 +183,7 @@ class _Placement:
                     self.wanted.setdefault(origin, self.wanted[result])
 
     def plan_slots(self, block: Block) -> None:
-        """Arrays that are made and pushed in one block are made in their slot, if nothing else uses the stack between."""
+        """Arrays that are made and pushed in one block are made in their slot, if nothing else uses that stack before."""
         made: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
             if isinstance(step, Kernel | Product | ReadRow):
