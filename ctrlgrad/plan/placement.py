@@ -154,13 +154,16 @@ class _Placement:
         self.plan_slots(block)
         self.pass_wishes_on(block)
         steps: list[Step] = []
-        for step in block.steps:
+        for position, step in enumerate(block.steps):
             if isinstance(step, Loop):
                 steps.append(self.loop(step))
             elif isinstance(step, Branch):
                 steps.append(self.branch(step))
             elif isinstance(step, Pop) and isinstance(step.row, Array):
-                self.places[step.row] = Place("row", self.pops[step])
+                if self.is_still(block, position, step.row, self.plan.handles[step.stack]):
+                    self.places[step.row] = Place("row", self.pops[step])
+                else:
+                    self.choose(step.row, step)
                 steps.append(step)
             else:
                 for array in _results(step):
@@ -183,7 +186,7 @@ class _Placement:
                     self.wanted.setdefault(origin, self.wanted[result])
 
     def plan_slots(self, block: Block) -> None:
-        """Arrays that are made and pushed in one block are made in their slot, if nothing else uses that stack before."""
+        """Arrays made and pushed in one block are made in their slot, if nothing else uses that stack meanwhile."""
         made: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
             if isinstance(step, Kernel | Product | ReadRow):
@@ -201,8 +204,20 @@ class _Placement:
                 continue
             handle = self.plan.handles[step.stack]
             between = block.steps[made[array] : position]
-            if not any(self._touches(each, handle) for each in between):
+            if any(self._touches(each, handle) for each in between):
+                continue
+            if self.is_still(block, position, array, handle):
                 self.slots[array] = self.pushes[step]
+
+    def is_still(self, block: Block, position: int, array: Array, handle: int) -> bool:
+        """Whether nothing touches a stack after a step as long as an array is read: then its rows stay where they are."""
+        rest = block.steps[position + 1 :]
+        if not rest or array not in self.live.after[block.steps[position]]:
+            return True
+        is_at_end = array in self.live.after[rest[-1]]
+        readers = [k for k, step in enumerate(rest) if array in self.live.reads[step]]
+        last = len(rest) if is_at_end else max(readers, default=-1) + 1
+        return not any(self._touches(step, handle) for step in rest[:last])
 
     def _touches(self, step: Step, handle: int) -> bool:
         handles = self.plan.handles
@@ -380,7 +395,7 @@ def _results(step: Step) -> list[Array]:
         return [step.result]
     if isinstance(step, Outside):
         return [r for r in step.results if isinstance(r, Array)]
-    if isinstance(step, ReadRow) and isinstance(step.row, Array):
+    if isinstance(step, Pop | ReadRow) and isinstance(step.row, Array):
         return [step.row]
     return []
 
