@@ -125,10 +125,10 @@ class Function:
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """Run for these arguments and say what was done, loop by loop; on the native engine, or on "cuda" by that name.
 
-        The report prints, and has for each loop: the engine (with the reason where it is not native), the fused loops
-        and matrix products, the products that are batched over a chunk, the values pushed with their bytes and reasons,
-        and the length of a chunk. On a GPU: the text of each kernel, the other ops by where they run (some go through
-        the host), how the loop's predicate is read, and how often the run launched, copied and waited.
+        The report prints, and has for each loop: the engine (with the reason where it is not native), the fused kernels
+        and matrix products, the values pushed with their bytes and reasons, and the ops that Python is called back for,
+        with the reason. On a GPU: the text of each kernel, the other ops by where they run (some go through the host),
+        how the loop's predicate is read, and how often the run launched, copied and waited.
 
         >>> import ctrlgrad as cg
         >>> def root(a):
@@ -342,10 +342,9 @@ def function(
 
     Args:
         fn: takes and returns pytrees of arrays and numbers. Leaves of other types are part of the signature.
-        engine: "reference"; "native" to compile every loop to machine code that has a native form; "auto" to compile
-            loops once they have run long enough for it to pay; "cuda" to run on a GPU by CuPy, on NumPy or CuPy arrays;
-            "dataflow" to run asynchronously on several devices (`ctrlgrad.device`); what `ctrlgrad.options` says, if
-            left out.
+        engine: "native" to compile the whole graph to machine code; "reference" to run it op by op; "cuda" to run on a
+            GPU by CuPy, on NumPy or CuPy arrays; "dataflow" to run asynchronously on several devices
+            (`ctrlgrad.device`); "auto", which is "native", or what `ctrlgrad.options` says.
         signature: one `TensorSpec` (or pytree of them) per positional argument; None for an unknown dimension.
         name: how the graph is called.
         autograph: whether Python's `if`, `while`, `for`, `and`, `or` and `not` on traced tensors become `cond` and

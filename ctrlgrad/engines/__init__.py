@@ -19,7 +19,7 @@ from ctrlgrad.engines.forward_reads import first_forward
 from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
 from ctrlgrad.engines.reference.control_kernels import loop_name
-from ctrlgrad.engines.report import Report, explain
+from ctrlgrad.engines.report import Report
 from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
 from ctrlgrad.ir import Graph, walk
@@ -148,14 +148,15 @@ def _run_on_cuda(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
 
 
 def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
-    """Run a graph on the CUDA engine, or by another name on the native one, and say what was done with its loops."""
+    """Run a graph on the CUDA engine, or by another name on the native one, and say what was done with it."""
     if engine == "cuda":
         from ctrlgrad.engines.cuda import report
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
 
         return report.explain_on(cupy_library(), optimised_graph(graph), arguments)
+    from ctrlgrad.engines.llvm.report import explain  # loads llvmlite
+
     _check_on_host("native", arguments)
-    kernels_of("native")
     return explain(optimised_graph(graph), arguments)
 
 

@@ -13,6 +13,7 @@ from ctrlgrad.errors import NumberOverflowError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir.interning import interned, lift_constants
 from ctrlgrad.ir import BOOL, Builder, Graph, Type, Value
 from ctrlgrad.source import Source, here
 
@@ -179,4 +180,5 @@ def at_once(fn: Callable[[], Any]) -> Any:
     with trace.recording(builder):
         leaves, treedef = tree.flatten(fn())
         outputs = [value_in(builder, x) for x in leaves]
-    return tree.unflatten(treedef, evaluate(builder.finish(outputs), []))
+    graph, arrays = lift_constants(builder.finish(outputs))
+    return tree.unflatten(treedef, evaluate(interned(graph), arrays))
