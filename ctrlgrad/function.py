@@ -12,7 +12,7 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.autograph import convert
-from ctrlgrad.engines import Report, explain_on, run_on
+from ctrlgrad.engines import Report, after_failure, current_without, explain_on, program_of, run_on
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, is_weak, set_evaluator, type_of, value_in
@@ -20,11 +20,16 @@ from ctrlgrad.frontend.arguments import argument_names
 from ctrlgrad.frontend.regions import check_leaves, how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
+from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import check_engine, current_options
 from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
+# Numbers whose type says their dtype.
+_NUMBER_TYPES = frozenset([bool, int, float, complex, *(np.dtype(c).type for c in "?bhilqBHILQefdFD")])
+# How many sets of types and sizes of a function's arguments have their code at hand.
+MOST_BOUND = 256
 # What arrays of other libraries have, on the processor and on a GPU.
 _INTERFACES = ("__array__", "__cuda_array_interface__")
 
@@ -84,6 +89,20 @@ class _Signature:
     exact_only: bool = False
 
 
+class _Bound:
+    """The code of a function for arguments of certain types and sizes."""
+
+    def __init__(self, graph: Graph, treedef: tree.TreeDef, program: Callable[[Sequence[Any]], list[Any]]) -> None:
+        self.graph, self.treedef, self.program = graph, treedef, program
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        try:
+            results = self.program(leaves)
+        except Exception as error:
+            results = after_failure(self.graph, [np.asarray(x) for x in leaves], error)
+        return tree.unflatten(self.treedef, [np.asarray(x) for x in results])
+
+
 class Function:
     """A Python function that runs as a graph; made by `ctrlgrad.function`."""
 
@@ -96,6 +115,7 @@ class Function:
         self.signature = signature
         self.traces = 0
         self._cache: dict[_Key, _Signature] = {}
+        self._bound: dict[Any, _Bound] = {}
         self._lock = threading.RLock()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -104,9 +124,44 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if trace.current() is not None:
             return self.fn(*args, **kwargs)
+        leaves, treedef = tree.flatten((args, kwargs))
+        key = self._key_of_known(leaves, treedef)
+        bound = None if key is None else self._bound.get(key)
+        if bound is not None:
+            return bound(leaves)
         concrete, arrays = self._specialize(args, kwargs)
         results = _evaluate_on(self._engine_now(), concrete.simplified, arrays)
+        if key is not None:
+            self._bind(key, concrete, arrays)
         return tree.unflatten(concrete.treedef, hand_out(concrete.simplified, results, arrays))
+
+    def _key_of_known(self, leaves: Sequence[Any], treedef: Any) -> Any:
+        """What a call looks its code up by: None where that is not all that decides what runs."""
+        options = current_options()
+        engine = self.engine if self.engine != "auto" else options.engine
+        if engine not in ("auto", "native") or options.check_nans or session() is not None or current_without():
+            return None
+        key: list[Any] = [treedef]
+        for leaf in leaves:
+            kind = type(leaf)
+            if kind is np.ndarray:
+                key += (leaf.dtype, leaf.shape)
+            elif kind in _NUMBER_TYPES and (kind is not int or -(1 << 63) <= leaf < 1 << 63):
+                key.append(kind)
+            else:
+                return None
+        return tuple(key)
+
+    def _bind(self, key: Any, concrete: Concrete, arrays: Sequence[Any]) -> None:
+        """Remember the code that served this call, for calls that differ in the arrays' values alone."""
+        graph = concrete.simplified
+        if any(isinstance(v.type, StackType) for v in (*graph.inputs, *graph.outputs)):
+            return
+        program = program_of(graph, arrays)
+        if program is not None:
+            if len(self._bound) >= MOST_BOUND:
+                self._bound.clear()
+            self._bound[key] = _Bound(graph, concrete.treedef, program)
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph for these arguments, simplified as it would run. Arguments may be `TensorSpec`s.

@@ -53,9 +53,18 @@ def kernels_of(engine: str) -> Kernels:
     return NATIVE
 
 
-def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool = False) -> list[Any]:
+def run_on(
+    engine: str,
+    graph: Graph,
+    arguments: Sequence[Any],
+    check_nans: bool = False,
+    *,
+    failure: Exception | None = None,
+) -> list[Any]:
     """The outputs of a graph for the given arrays (and lists, for stacks), by an engine."""
     try:
+        if failure is not None:
+            return _run_natively(graph, arguments, failure)
         return _run_on(engine, graph, arguments, check_nans)
     except (NonFiniteError, IndexOutOfRangeError) as error:
         # Under a budget the reference engine could need more memory than there is.
@@ -97,13 +106,33 @@ def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: boo
     return _interpret(graph, arguments, Run(finite=FiniteCheck() if check_nans else None))
 
 
-def _run_natively(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
-    """The outputs by the plan of the whole graph."""
+def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]] | None:
+    """What runs a graph natively for arguments of the sizes of these, where nothing else has to be looked at.
+
+    Errors that it raises are given to `after_failure`. None where the graph asks for memory, or has no plan.
+    """
+    from ctrlgrad.engines.llvm.engine import Unsupported, patterns_of  # loads llvmlite
+
+    if asks_for_memory(graph):
+        return None
+    found = patterns_of(_optimised(graph, frozenset())).program(arguments)
+    return None if isinstance(found, Unsupported) else found
+
+
+def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> list[Any]:
+    """What `run_on` would do, now that running a graph natively has failed: the outputs, or the error as it is told."""
+    return run_on("native", graph, arguments, failure=error)
+
+
+def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
+    """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
     from ctrlgrad.engines.llvm.engine import NeedsAnotherPlan, Unsupported, run  # loads llvmlite
 
     optimised = _optimised(graph, current_without())
     try:
         with exact_errors(graph, optimised, arguments):
+            if failure is not None:
+                raise failure
             return as_lists(run(optimised, arguments))
     except Unsupported:
         again = Run()
@@ -226,12 +255,14 @@ def without_passes(*names: str) -> Iterator[None]:
 __all__ = [
     "ENGINES",
     "Report",
+    "after_failure",
     "asks_for_memory",
     "current_without",
     "explain_on",
     "has_native",
     "kernels_of",
     "optimised_graph",
+    "program_of",
     "refuse_checkpoint",
     "register_engine",
     "run_on",

@@ -113,7 +113,10 @@ class Frame:
         self.labels: dict[int, str] = {}
         # A view of the words for each dtype of a number.
         self.views = {np.dtype(d): self.words.view(d) for d in _NUMBERS}
+        self.integers = memoryview(self.words)
+        self.slots = [self.slot(a, i) for a, i in zip(self.plan.arguments, self.layout.arguments, strict=True)]
         self.result_buffers = {b.number: b.result for b in self.plan.buffers if b.result is not None}
+        self.buffer_of = {result: number for number, result in self.result_buffers.items()}
 
     # A call.
 
@@ -121,17 +124,16 @@ class Frame:
         kept = self.fill(arguments)
         self.error = None
         self.outside.callbacks = 0
-        self.words[frame.STATUS] = Status.FINISHED
-        self.words[frame.TICKS] = self.ticks = FIRST_TICKS
+        self.integers[frame.STATUS] = 0
+        self.integers[frame.TICKS] = self.ticks = FIRST_TICKS
         self.since = time.monotonic()
         self.program.function(self.address)
         del kept
         try:
             if self.error is not None:
                 raise self.error
-            status = Status(int(self.words[frame.STATUS]))
-            if status is not Status.FINISHED:
-                raise failure(self, status)
+            if self.integers[frame.STATUS]:
+                raise failure(self, Status(self.integers[frame.STATUS]))
             return self.results()
         finally:
             self.error = None
@@ -150,28 +152,39 @@ class Frame:
         """A result's memory is the caller's."""
         self.buffers.pop(number, None)
         index = self.layout.buffers + 2 * number
-        self.words[index] = self.words[index + 1] = 0
+        self.integers[index] = self.integers[index + 1] = 0
 
     def fill(self, arguments: Sequence[Any]) -> list[Any]:
         """Put the arguments into the frame; what has to stay alive meanwhile."""
-        plan, layout, words = self.plan, self.layout, self.words
+        integers = self.integers
         kept: list[Any] = []
-        for argument, index, given in zip(plan.arguments, layout.arguments, arguments, strict=True):
-            if isinstance(argument, tuple):
-                self.put(index, argument[0].dtype, given.real if len(argument) == 2 else given)
-                if len(argument) == 2:
-                    self.put(index + 1, argument[1].dtype, given.imag)
-            elif isinstance(argument, Array):
-                array = given if given.flags.c_contiguous else np.ascontiguousarray(given)
-                kept.append(array)
-                words[index] = array.ctypes.data
+        for (kind, index, view, handle), given in zip(self.slots, arguments, strict=True):
+            if kind == "number":
+                view[index] = given
+            elif kind == "array":
+                if not given.flags.c_contiguous:
+                    given = np.ascontiguousarray(given)
+                kept.append(given)
+                integers[index] = given.__array_interface__["data"][0]
+            elif kind == "complex":
+                view[index], view[index + 8 // view.itemsize] = given.real, given.imag
             else:
-                assert isinstance(argument, Stack)
-                self.stacks[plan.handles[argument]].hold(copied(given))
-        for k, (_, number, axis) in enumerate(plan.sizes):
+                self.stacks[handle].hold(copied(given))
+        for k, (_, number, axis) in enumerate(self.plan.sizes):
             given = arguments[number]
-            words[layout.sizes + k] = given.shape[axis] if isinstance(given, np.ndarray) else _row_size(given, axis)
+            size = given.shape[axis] if isinstance(given, np.ndarray) else _row_size(given, axis)
+            integers[self.layout.sizes + k] = size
         return kept
+
+    def slot(self, argument: Any, index: int) -> tuple[str, int, Any, int]:
+        """How an argument is put into the frame: what it is, where, by which view of the words, or its handle."""
+        if isinstance(argument, Array):
+            return "array", index, self.integers, 0
+        if isinstance(argument, Stack):
+            return "stack", index, self.integers, self.plan.handles[argument]
+        dtype = argument[0].dtype
+        kind = "number" if len(argument) == 1 else "complex"
+        return kind, index * (8 // dtype.itemsize), memoryview(self.views[dtype]), 0
 
     def put(self, index: int, dtype: np.dtype, value: Any) -> None:
         self.views[dtype][index * (8 // dtype.itemsize)] = value
@@ -190,9 +203,8 @@ class Frame:
                 else:
                     found.append(real)
             elif isinstance(result, Array):
-                shape = tuple(self.words[index : index + len(result.shape)].tolist())
-                buffer = next(b for b, number in self.result_buffers.items() if number == k)
-                found.append(self.taken(buffer, result.dtype, shape))
+                shape = tuple(self.integers[index : index + len(result.shape)].tolist())
+                found.append(self.taken(self.buffer_of[k], result.dtype, shape))
             else:
                 assert isinstance(result, Stack)
                 found.append(self.stacks[self.plan.handles[result]].settle())
@@ -201,8 +213,7 @@ class Frame:
     def taken(self, buffer: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         """A result's memory as an array of its own."""
         memory = self.buffers.get(buffer)
-        count = int(np.prod(shape, dtype=np.int64))
-        if memory is None or not count:
+        if memory is None or 0 in shape:
             return np.empty(shape, dtype)
         # It is as large, or was taken for a larger array that it served before.
         memory.resize(shape, refcheck=False)
