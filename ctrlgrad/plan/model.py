@@ -178,6 +178,7 @@ class Check:
     site: int
     found: int
     bound: Size
+    status: Literal["index", "value"] = "index"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,7 +186,7 @@ class Guard:
     """Registers that must hold for the run to go on: `condition` true, else the failure of `site`."""
 
     condition: Register
-    status: Literal["index", "size", "iterations", "twice", "empty"]
+    status: Literal["index", "size", "iterations", "twice", "empty", "value"]
     site: int
     found: Register | None = None
     bound: Size = ZERO

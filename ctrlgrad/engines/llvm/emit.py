@@ -45,6 +45,7 @@ _STATUS = {
     "iterations": Status.ITERATIONS,
     "twice": Status.TWICE,
     "empty": Status.EMPTY,
+    "value": Status.VALUE,
 }
 
 
@@ -141,7 +142,8 @@ class PlanWriter(OutsideText):
 
         def fail(holds: str, check: Check, found: str) -> None:
             bad = self.w.op(f"xor i1 {holds}, true")
-            self.stop_if(bad, Status.INDEX, check.site, found, self.size(check.bound))
+            found = found if check.status == "index" else "0"
+            self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
 
         KernelWriter(self.w, step, self.place_of, self.number, self.size, fail, self.vector_bytes).write()
 

@@ -45,6 +45,8 @@ def _error(site: Site, status: Status, found: int, bound: int) -> BaseException:
     error: Exception
     if status is Status.TWICE:
         error = written_twice(found)
+    elif status is Status.VALUE:
+        error = ValueError("Integers to negative integer powers are not allowed.")
     elif site.node.op.name.startswith("stack"):
         error = beyond_the_slots(found, bound)
     else:

@@ -58,6 +58,8 @@ class Status(IntEnum):
     EMPTY = 5
     # A callback raised an exception.
     RAISED = 6
+    # An op is not defined for these numbers.
+    VALUE = 7
 
 
 # The words of one stack.
