@@ -65,6 +65,8 @@ class Replay:
         self.pushes = dict(enumerate(pushes))
         self.push_numbers = {step: number for number, step in enumerate(pushes)}
         self.steps = 0
+        # The stacks that an outside call reads, by position.
+        self.operands: dict[int, RunningStack] = {}
 
     # What subclasses decide and compute.
 
@@ -537,6 +539,7 @@ class Replay:
             running = self.stacks.get(self.handle_of(stack))
             if any(running is other for other in kept):
                 self.fail(f"{stack} is put in the place of a stack that is still there")
+        self.operands = operands
         for running in taken:
             self.stacks = {handle: other for handle, other in self.stacks.items() if other is not running}
         self.computed(step, reads, [])

@@ -99,7 +99,9 @@ class State:
 
     def fresh(self, prefix: str) -> str:
         self._count += 1
-        return f"{prefix}{self._count}"
+        name = f"{prefix}{self._count}"
+        # The sizes of arguments have names of their own.
+        return self.fresh(prefix) if name in self.scopes[0].names else name
 
     def register(self, dtype: Any, prefix: str = "r") -> Register:
         register = Register(self.fresh(prefix), np.dtype(dtype))
