@@ -36,8 +36,7 @@ from ctrlgrad.dataflow.together import delay_of, run_alone, run_together
 from ctrlgrad.dataflow.transport import Exchange
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.dataflow.whole_loops import whole_loops
-from ctrlgrad.engines import asks_for_memory, kernels_of, refuse_checkpoint, register_engine
-from ctrlgrad.engines.auto import has_native
+from ctrlgrad.engines import asks_for_memory, refuse_checkpoint, register_engine
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
 from ctrlgrad.engines.pushes import RowPush
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run
@@ -147,8 +146,7 @@ def _pieces_of(device: str, settings: Settings, check_nans: bool) -> PieceOf:
     kernels = _kernels(settings)
     if settings.pieces == "reference":
         return interpreted(kernels)
-    kernels_of("native")  # says what is missing where it is not installed
-    from ctrlgrad.engines.native.pieces import compile_piece  # as above
+    from ctrlgrad.engines.llvm.pieces import compile_piece  # as above
 
     return lambda region: compile_piece(region, kernels) or interpreted(kernels)(region)
 
@@ -166,13 +164,11 @@ def _refuse_native_pieces(settings: Settings) -> None:
 
 def _kernels(settings: Settings) -> Kernels:
     """The kernels of devices of the processor."""
-    if _has_machine_code(settings):
-        return kernels_of("native")
+    if settings.loops == "whole":
+        from ctrlgrad.engines.llvm.pieces import PLANNED_LOOPS  # as above
+
+        return PLANNED_LOOPS
     return REFERENCE if memory.current() is None else IN_BLOCKS
-
-
-def _has_machine_code(settings: Settings) -> bool:
-    return settings.loops == "whole" and has_native()
 
 
 def _device_run(device: str, run: Run) -> DeviceRun:
@@ -244,7 +240,7 @@ def _noted(prepared: Prepared, settings: Settings) -> Iterator[None]:
     if session is None or not prepared.row_pushes:
         yield
         return
-    rows = rows_in_blocks(lambda: prepared.row_pushes, keeps_axes=not _has_machine_code(settings))
+    rows = rows_in_blocks(lambda: prepared.row_pushes, keeps_axes=settings.loops != "whole")
     with session.manager().running("the dataflow graph"), nullcontext() if prepared.check_nans else rows:
         yield
 

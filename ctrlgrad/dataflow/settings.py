@@ -47,8 +47,8 @@ class Settings:
         parallel_iterations: the window of every loop; None: what each `while_loop` says, 32 where it says nothing.
         clusters: "whole", "flowing" or "none", see `ctrlgrad.dataflow.clusters`; None: "whole" on one device and
             "flowing" on several.
-        loops: "lowered", or "whole": a loop whose ops all go to one device stays one node, and runs by the native
-            engine where that is installed; on a GPU by the CUDA engine.
+        loops: "lowered", or "whole": a loop whose ops all go to one device stays one node, and runs as a plan in
+            machine code; on a GPU by the CUDA engine.
         pieces: what runs a cluster on the processor: "reference", node by node, to the reference engine's bits; or
             "native": its elementwise chains and products as machine code where that pays, compiled in the first calls.
         place: where an op goes, instead of where the user put it: takes a `FlatNode`, returns a device's name or None.

@@ -57,6 +57,28 @@ def elementwise_expression(
     return result
 
 
+def has_expression(
+    name: str, attrs: Mapping[str, Any], operand_dtypes: Sequence[np.dtype], result_dtype: np.dtype
+) -> bool:
+    """Whether an elementwise op has a form as an expression on these dtypes."""
+    builder = ExpressionBuilder()
+
+    def element(position: int, dtype: np.dtype) -> Operand:
+        if dtype.kind != "c":
+            return builder.emit("load", (), dtype, position)
+        re, im = (builder.emit("load", (), _part(dtype), (position, part)) for part in (0, 1))
+        return re, im
+
+    if not DTYPES.issuperset(operand_dtypes):
+        return False
+    operands = [element(position, dtype) for position, dtype in enumerate(operand_dtypes)]
+    try:
+        elementwise_expression(name, attrs, operand_dtypes, result_dtype, builder, operands)
+    except NoExpression:
+        return False
+    return True
+
+
 def failure(name: str, operands: Sequence[Operand]) -> Number | None:
     """Whether an elementwise op is an error for these elements; None where it never is."""
     if name != "integer_power":

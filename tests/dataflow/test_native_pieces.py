@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
-
 from agreement import assert_same, at_random, leaves_of, run
 from programs import PROGRAMS, Program
 
@@ -16,8 +14,8 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import dataflow, memory
 from ctrlgrad.engines import run_on
-from ctrlgrad.engines.native import pieces
-from ctrlgrad.engines.native.piece_run import Plan
+from ctrlgrad.engines.llvm import pieces
+from ctrlgrad.engines.llvm.pieces import Part
 from ctrlgrad.errors import UserInputError
 
 SIZE = 64
@@ -38,16 +36,16 @@ def layers(x: Any, w: Any) -> Any:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Part]:
     """The parts that run in machine code, one entry per call."""
-    found: list[Plan] = []
-    original = Plan.run
-    monkeypatch.setattr(Plan, "run", lambda plan, operands: (found.append(plan), original(plan, operands))[1])
+    found: list[Part] = []
+    original = Part.__call__
+    monkeypatch.setattr(Part, "__call__", lambda part, *given: (found.append(part), original(part, *given))[1])
     return found
 
 
 @pytest.mark.parametrize("window", [1, 32])
-def test_two_layers_on_two_devices(runs: list[Plan], window: int) -> None:
+def test_two_layers_on_two_devices(runs: list[Part], window: int) -> None:
     rng = np.random.default_rng(0)
     arguments = [rng.normal(size=(SIZE, SIZE)), 0.1 * rng.normal(size=(SIZE, SIZE))]
     graph = cg.function(cg.value_and_grad(layers, argnums=(0, 1))).graph(*arguments)

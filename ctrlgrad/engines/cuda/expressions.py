@@ -16,7 +16,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.ir import Node, TensorType, Trait, Value
 from ctrlgrad.plan.elementary.table import Elementary, elementary
-from ctrlgrad.plan.elementwise import NoExpression, elementwise_expression, failure
+from ctrlgrad.plan.elementwise import elementwise_expression, failure, has_expression
 from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Instruction, Number
 
 # Whole numbers up to here are written into a kernel; others are passed to it.
@@ -151,12 +151,11 @@ def is_fusible(node: Node) -> bool:
     """Whether a node can be a part of a kernel, which no element makes fail."""
     if Trait.ELEMENTWISE not in node.op.traits or not all(map(has_kernel_type, (*node.operands, *node.results))):
         return False
-    builder = ExpressionBuilder()
-    operands = [builder.emit("load", (), v.tensor.dtype, i) for i, v in enumerate(node.operands)]
-    try:
-        node_expression(node, builder, operands)
-    except NoExpression:
+    dtypes = [v.tensor.dtype for v in node.operands]
+    if not has_expression(node.op.name, node.attrs, dtypes, node.result.tensor.dtype):
         return False
+    builder = ExpressionBuilder()
+    operands = [builder.emit("load", (), dtype, i) for i, dtype in enumerate(dtypes)]
     return failure(node.op.name, operands) is None
 
 
