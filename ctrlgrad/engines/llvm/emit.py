@@ -55,10 +55,12 @@ class PlanWriter(OutsideText):
     def function(self, name: str) -> str:
         self.find_pushes(self.plan.body)
         self.prologue()
+        self.bring_near(self.words_of_numbers())
         self.ticks = self.w.alloca("i64")
         self.w.line(f"store i64 {self.load_word(frame.TICKS)}, ptr {self.ticks}")
         self.block(self.plan.body)
         self.epilogue()
+        self.write_near()
         self.w.line("ret void")
         return self.w.module(self.w.function(f"void @{name}(ptr %frame)"))
 

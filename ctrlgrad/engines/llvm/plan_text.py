@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -37,11 +37,31 @@ class PlanText:
         self.addresses: dict[Place, str] = {}
         self.pointers: dict[Place, str] = {}
         self.loops: list[Loop] = []
+        # Words that variables stand for.
+        self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
         self.reserved: set[int] = set()
 
     def word(self, index: int) -> str:
+        """The address of a word, or of the variable that stands for it."""
+        return self.near.get(index) or self.frame_word(index)
+
+    def frame_word(self, index: int) -> str:
         return self.w.op(f"getelementptr i64, ptr %frame, i64 {index}")
+
+    def bring_near(self, indices: Iterable[int]) -> None:
+        """Keep words in variables, which become registers, between two times that the driver is asked."""
+        self.near = {index: self.w.alloca("i64") for index in indices}
+        self.read_near()
+
+    def read_near(self) -> None:
+        for index, variable in self.near.items():
+            self.w.line(f"store i64 {self.w.op(f'load i64, ptr {self.frame_word(index)}')}, ptr {variable}")
+
+    def write_near(self) -> None:
+        for index, variable in self.near.items():
+            value = self.w.op(f"load i64, ptr {variable}")
+            self.w.line(f"store i64 {value}, ptr {self.frame_word(index)}")
 
     def load_word(self, index: int, kind: str = "i64") -> str:
         return self.w.op(f"load {kind}, ptr {self.word(index)}")
@@ -182,7 +202,9 @@ class PlanText:
         self.store_word(frame.REQUEST, str(int(request)))
         self.store_word(frame.A, a)
         self.store_word(frame.B, b)
+        self.write_near()
         answer = self.w.op(f"call i64 {callback}(i64 0)")
+        self.read_near()
         self.stop_if(self.w.op(f"icmp ne i64 {answer}, 0"), Status.RAISED)
 
     def ask_if(self, condition: str, request: Request, a: str = "0", b: str = "0") -> None:

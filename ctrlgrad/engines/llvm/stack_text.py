@@ -25,6 +25,10 @@ from ctrlgrad.plan.model import (
 from ctrlgrad.plan.sizes import Size, product
 
 
+# How many stacks keep their words in registers.
+MOST_NEAR = 6
+
+
 class StackText(PlanText):
     """Writes pushes, pops, and reads and writes of rows."""
 
@@ -42,6 +46,14 @@ class StackText(PlanText):
         elif place.kind == "slot":
             self.reserve(place.number)
         return self.address(place)
+
+    def words_of_numbers(self) -> list[int]:
+        """The words of stacks of numbers, if there are few: a push or a pop of a number costs little beside them."""
+        handles = {handle for stack, handle in self.plan.handles.items() if self.plan.rows[stack] == ()}
+        if len(handles) > MOST_NEAR:
+            return []
+        parts = (frame.BASE, frame.COUNT, frame.CAPACITY)
+        return [self.layout.stack(handle) + part for handle in sorted(handles) for part in parts]
 
     def is_shape_known(self, stack: Stack) -> bool:
         """Whether the shape of a stack's rows follows from what has been computed so far."""
