@@ -41,6 +41,34 @@ def carry_written_after_its_successor(h, rows):
     return cg.fori_loop(0, 3, lambda t, s: (s[0] * 0.5, cnp.at(s[1])[t].set(s[0])), (h, rows))[1]
 
 
+@small(x2, np.zeros((2, 2)))
+def carry_read_by_a_kernel_of_another_space_after_its_successor(h, total):
+    return cg.fori_loop(0, 3, lambda t, s: (s[0] * 0.5, s[1] + s[0][:, None] * s[0]), (h, total))
+
+
+@small(x4, np.array([3, 1, 0, 2]))
+def carry_gathered_after_its_successor(h, i):
+    return cg.fori_loop(0, 3, lambda t, s: (s[0] * 0.5, np.sort(s[0][i]) + s[1]), (h, h))
+
+
+@small(x4, np.zeros(4))
+def carry_branched_on_after_its_successor(h, total):
+    def body(t, s):
+        following = s[0] * 0.5
+        return following, cg.cond(s[1][0] < 0.1, lambda: np.flip(s[0]) @ np.ones((4, 4)), lambda: s[1] + s[0])
+
+    return cg.fori_loop(0, 3, body, (h, total))
+
+
+@small(x4, np.zeros(4))
+def carry_captured_by_an_inner_loop_after_its_successor(h, total):
+    def body(t, s):
+        following = s[0] * 0.5
+        return following, cg.fori_loop(0, 2, lambda u, c: np.flip(c) + np.sort(s[0]), s[1])
+
+    return cg.fori_loop(0, 3, body, (h, total))
+
+
 @small(x2, x2 + 1, x2 + 2)
 def carries_that_change_places(a, b, c):
     return cg.fori_loop(0, 5, lambda t, s: (s[1], s[2], s[0]), (a * 2, b * 2, c * 2))
@@ -92,6 +120,13 @@ def branch_that_passes_on(x, p):
     return cg.cond(p, lambda: (x, y), lambda: (y, x))
 
 
+@small(x4, True)
+def value_needed_after_a_branch(x, p):
+    y, z = np.sin(x), np.cos(x)
+    w = cg.cond(p, lambda: np.exp(np.flip(np.sin(y[::-1]) @ np.ones((4, 4)))), lambda: np.sort(y))
+    return np.sort(w) + np.flip(z) @ np.ones((4, 4)) + np.flip(y)
+
+
 @small(x4)
 def argument_returned_twice(x):
     return x, x, np.sin(x)
@@ -100,7 +135,12 @@ def argument_returned_twice(x):
 @small(x4)
 def captured_value_in_a_loop(x):
     y = np.sin(x)
-    return cg.fori_loop(0, 4, lambda t, c: np.cos(c) + (np.ones(4) * 2 + y) * t, x * 1.0)
+
+    def body(t, c):
+        a = c + y
+        return np.sin(a[::-1]) @ (np.ones((4, 4)) + x)
+
+    return cg.fori_loop(0, 4, body, x * 1.0)
 
 
 @small(x4)
@@ -166,7 +206,7 @@ def product_packed_before_a_loop(x, w, n):
     return cg.fori_loop(0, n, lambda t, c: np.tanh(c @ w) @ np.cos(c.T @ c), x)
 
 
-@small(np.arange(24.0).reshape(2, 3, 4)[:, :1, :], signature=(cg.TensorSpec((None, None, None)),))
+@small(np.arange(120.0).reshape(2, 3, 4, 5), signature=(cg.TensorSpec((None,) * 4),))
 def sizes_named_as_the_arguments(x):
     return cnp.nonzero(x)[1] * 2
 
@@ -178,5 +218,5 @@ def a_carry_that_grows(x):
 
 @small(x4, x4[:3].copy())
 def buffers_of_two_sizes(x, y):
-    a, b = np.sin(x), np.cos(y)
-    return cnp.flip(a)[1:] * cnp.flip(b), np.sort(cnp.flip(a)), np.sort(cnp.flip(b))
+    product = np.sin(y) @ np.ones((3, 4))
+    return np.sort(np.sin(cnp.flip(product)))
