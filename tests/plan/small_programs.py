@@ -220,3 +220,20 @@ def a_carry_that_grows(x):
 def buffers_of_two_sizes(x, y):
     product = np.sin(y) @ np.ones((3, 4))
     return np.sort(np.sin(cnp.flip(product)))
+
+
+@small(x4, True)
+def array_given_by_a_branch_and_needed_after_it(x, p):
+    rows = cg.TensorArray("float64", rewritable=True).push(np.sin(x))
+    a, b = cg.cond(p, lambda: (rows, rows.push(x)), lambda: (rows.push(x * 2), rows))
+    return a.stack(), b.stack(), rows.stack()
+
+
+@small(x4, 3)
+def array_from_outside_goes_on_in_a_loop(x, n):
+    rows = cg.TensorArray("float64", rewritable=True).push(np.sin(x))
+
+    def body(t, s):
+        return rows, s[0].push(x * t), s[1], s[1]
+
+    return [a.stack() for a in cg.fori_loop(0, n, body, (rows, rows, rows, rows))]
