@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ctrlgrad.plan.effects import names_of, walk
+from ctrlgrad.plan.effects import defines, names_of, walk
 from ctrlgrad.plan.liveness import Liveness
 from ctrlgrad.plan.model import (
     Array,
@@ -34,6 +34,7 @@ from ctrlgrad.plan.model import (
     Product,
     Push,
     ReadRow,
+    Stack,
     Step,
     Value,
     View,
@@ -220,9 +221,10 @@ class _Placement:
         return not any(self._touches(step, handle) for step in rest[:last])
 
     def _touches(self, step: Step, handle: int) -> bool:
+        """Whether a step uses the stack of a handle, or puts another one there."""
         handles = self.plan.handles
-        used = {handles[v] for v in self.live.reads[step] if v in handles}
-        return handle in used
+        used = (*self.live.reads[step], *defines(step))
+        return any(isinstance(v, Stack) and handles[v] == handle for v in used)
 
     def loop(self, step: Loop) -> Loop:
         arrays = [c for c in step.carries if isinstance(c.inside, Array)]

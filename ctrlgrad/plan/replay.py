@@ -190,6 +190,9 @@ class Replay:
         wanted, cell = self.wanted(array), self.cell_at(place, array)
         if cell.content is not wanted:
             self.fail(f"{wanted} is wanted in {place}, where {described(cell.content)} lies")
+        if place.kind == "buffer" and not self.plan.buffers[place.number].is_known_at_entry:
+            # It may have come by another name, whose size was said in another way.
+            cell.room = self.room_of(array)
         return cell
 
     def written(self, array: Array) -> Cell:
@@ -219,11 +222,15 @@ class Replay:
             if not fits:
                 self.fail(f"{array}, {count} elements, is written to {place}, which has room for {buffer.count}")
             return
-        self.sees(count.names)
-        room = (count.factor, tuple(self.tokens[name] for name in count.names))
+        room = self.room_of(array)
         if cell.room != room:
             # It may have to be larger, and then it is another one.
             cell.room, cell.content = room, None
+
+    def room_of(self, array: Array) -> object:
+        """How many elements an array has, in this iteration."""
+        self.sees(array.count.names)
+        return (array.count.factor, tuple(self.tokens[name] for name in array.count.names))
 
     def reserve(self, place: Place, array: Array) -> None:
         """The row that a push will count, before the push."""
@@ -694,9 +701,7 @@ class Replay:
         while True:
             self.iterations.append((step.number, iteration))
             with self.scope():
-                for carry, token in zip(step.carries, tokens, strict=True):
-                    self.define(carry.inside, token)
-                    self.arrived(carry.inside)
+                self.arrived([c.inside for c in step.carries], tokens)
                 self.carried(before, [c.inside for c in numbers])  # type: ignore[misc]
                 before = [c.next for c in numbers]
                 self.define(step.counter)
@@ -718,18 +723,18 @@ class Replay:
             if not runs:
                 break
             iteration += 1
-        for carry, token in zip(step.carries, tokens, strict=True):
-            self.define(carry.result, token)
-            self.arrived(carry.result)
+        self.arrived([c.result for c in step.carries], tokens)
 
-    def arrived(self, value: Value) -> None:
-        """A value that a block gives is where it is wanted."""
-        if isinstance(value, Array):
+    def arrived(self, values: Sequence[Value], tokens: Sequence[Token]) -> None:
+        """Values come out of a block under other names; each is where it is wanted."""
+        for value, token in zip(values, tokens, strict=True):
+            self.define(value, token)
+        for value in values:
             with self.doing(f"carry or result {value}"):
-                self.read(value)
-        elif isinstance(value, Stack):
-            with self.doing(f"carry or result {value}"):
-                self.check_rows(self.stack(value))
+                if isinstance(value, Array):
+                    self.read(value)
+                elif isinstance(value, Stack):
+                    self.check_rows(self.stack(value))
 
     def branch(self, step: Branch) -> None:
         self.sees([step.selector.name])
@@ -741,9 +746,7 @@ class Replay:
             tokens = [self.wanted(v) for v in outputs]
             pairs = [(o, r) for o, r in zip(outputs, step.results, strict=True) if isinstance(r, Register)]
             self.carried([o for o, _ in pairs], [r for _, r in pairs])  # type: ignore[misc]
-        for result, token in zip(step.results, tokens, strict=True):
-            self.define(result, token)
-            self.arrived(result)
+        self.arrived(step.results, tokens)
 
 
 def _listed(rows: Rows) -> Iterator[Any]:

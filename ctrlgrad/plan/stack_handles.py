@@ -1,14 +1,15 @@
 """Which versions of stacks are one run-time object, a handle, and where a stack has to be copied.
 
-An update changes the object in place if nothing needs the old version afterwards; else it changes a copy. A loop
-carries one object: what its body yields in another one changes places with it at the end of the iteration.
+An update changes the object in place if nothing needs the old version afterwards; else it changes a copy. A loop carries
+one object: what its body yields in another one changes places with it at the end of the iteration.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ctrlgrad.plan.liveness import Liveness, kept
+from ctrlgrad.plan.effects import defines
+from ctrlgrad.plan.liveness import Live, Liveness, kept
 from ctrlgrad.plan.model import (
     Block,
     Branch,
@@ -139,8 +140,11 @@ class _Handles:
             carries.append(carry)
         condition, body = self.block(step.condition), self.block(step.body)
         wanted = [(c.next, c.inside) for c in carries]
-        body = self.moved(body, wanted)
-        return replace(step, carries=tuple(carries), condition=condition, body=body)
+        # What comes from outside is there for the next iteration too.
+        mine = {c.inside for c in carries} | {v for each in body.steps for v in defines(each)}
+        body = self.moved(body, wanted, kept(c.next for c in carries) - mine)
+        found = replace(step, carries=tuple(carries), condition=condition, body=body)
+        return found
 
     def branch(self, step: Branch, steps: list[Step]) -> Step:
         """A result has a handle of its own, unless all branches leave it in one."""
@@ -157,13 +161,24 @@ class _Handles:
                 self.handles[result] = only
             taken.add(self.handles[result])
         for k, (block, values) in enumerate(zip(blocks, step.outputs, strict=True)):
-            blocks[k] = self.moved(block, [(values[position], result) for position, result in stacks])
+            wanted = [(values[position], result) for position, result in stacks]
+            blocks[k] = self.moved(block, wanted, self.live.after[step])
         return replace(step, blocks=tuple(blocks))
 
-    def moved(self, block: Block, wanted: list[tuple[Value, Value]]) -> Block:
-        """The block with its stacks brought to the handles that are wanted, all at once."""
-        moves = []
-        for value, target in wanted:
-            if isinstance(value, Stack) and isinstance(target, Stack) and self.handles[value] != self.handles[target]:
-                moves.append((value, self.handles[value], self.handles[target]))
-        return replace(block, stack_moves=tuple(moves))
+    def moved(self, block: Block, wanted: list[tuple[Value, Value]], needed: Live) -> Block:
+        """The block with its stacks brought to the handles that are wanted, all at once; of what is needed, copies."""
+        copies: list[Step] = []
+        moves: list[tuple[Stack, int, int]] = []
+        stacks = [(v, t) for v, t in wanted if isinstance(v, Stack) and isinstance(t, Stack)]
+        # One that stays where it is, or that has gone already, does not go to another place as well.
+        gone = {v for v, t in stacks if self.handles[v] == self.handles[t]}
+        for value, target in stacks:
+            if self.handles[value] == self.handles[target]:
+                continue
+            source = value
+            if value in gone or value in needed:
+                copies.append(copy := self.copy(value))
+                source = copy.result
+            gone.add(value)
+            moves.append((source, self.handles[source], self.handles[target]))
+        return replace(block, steps=(*block.steps, *copies), stack_moves=tuple(moves))

@@ -1,0 +1,59 @@
+"""Plans for tests: of functions and of graphs, for the sizes that given arguments have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad as cg
+from ctrlgrad import tree
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.llvm.engine import shapes_of
+from ctrlgrad.engines.reference import REFERENCE, Run
+from ctrlgrad.ir import Graph, Node
+from ctrlgrad.plan.fusion import fuse
+from ctrlgrad.plan.lowering import lower
+from ctrlgrad.plan.model import Plan
+from ctrlgrad.plan.packing import Panels, pack_constants
+from ctrlgrad.plan.placement import place
+
+PANELS = {np.dtype(d): Panels(16, 32) for d in ("float32", "float64")}
+
+
+def unplaced(graph: Graph, arguments: Sequence[Any]) -> Plan:
+    return pack_constants(fuse(lower(graph, shapes_of(graph, arguments))), PANELS)
+
+
+def placed(graph: Graph, arguments: Sequence[Any]) -> Plan:
+    """The plan of a graph, for any machine."""
+    return place(unplaced(graph, arguments))
+
+
+def graph_of(fn: Any, *arguments: Any, order: int = 0, signature: Any = None) -> Graph:
+    """The optimised graph of a function, or of its gradients by the first argument."""
+    for _ in range(order):
+        fn = _gradient(fn)
+    return optimised_graph(cg.function(fn, signature=signature).graph(*arguments))
+
+
+def _gradient(fn: Any) -> Any:
+    def total(*args: Any) -> Any:
+        return sum((np.sum(np.sin(x)) for x in tree.leaves(fn(*args)) if x.dtype.kind == "f"), 0.0)
+
+    return cg.grad(total)
+
+
+def plan_of(fn: Any, *arguments: Any, order: int = 0, signature: Any = None) -> Plan:
+    return placed(graph_of(fn, *arguments, order=order, signature=signature), tree.leaves(arguments))
+
+
+def reference_kernel(node: Node, operands: list[Any]) -> list[Any]:
+    """An op outside of a plan, computed by the reference engine's kernel."""
+    with np.errstate(all="ignore"):
+        if node.op.name in REFERENCE.pure:
+            found = REFERENCE.pure[node.op.name](node)(*operands)
+        else:
+            found = REFERENCE.effect(node)(operands, Run())
+    return [found] if len(node.results) == 1 else list(found or ())

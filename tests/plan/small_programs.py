@@ -1,0 +1,239 @@
+"""Small programs that share memory in every way that placement knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+
+x2, x4 = np.array([1.0, 2.0]), np.array([0.3, -0.2, 0.5, 0.1])
+square = np.arange(9.0).reshape(3, 3) / 9
+wide = np.arange(32 * 33.0).reshape(32, 33) / 999
+
+
+@dataclass(frozen=True)
+class Small:
+    fn: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    order: int = 0
+    signature: Any = None
+
+
+SMALL: dict[str, Small] = {}
+
+
+def small(*arguments: Any, order: int = 0, signature: Any = None) -> Callable[[Any], Any]:
+    def add(fn: Any) -> Any:
+        SMALL[fn.__name__] = Small(fn, arguments, order, signature)
+        return fn
+
+    return add
+
+
+@small(x2, np.zeros((3, 2)))
+def carry_written_after_its_successor(h, rows):
+    """The new carry stands first, the old one is read after it."""
+    return cg.fori_loop(0, 3, lambda t, s: (s[0] * 0.5, cnp.at(s[1])[t].set(s[0])), (h, rows))[1]
+
+
+@small(x2, np.zeros((2, 2)))
+def carry_read_by_a_kernel_of_another_space_after_its_successor(h, total):
+    return cg.fori_loop(0, 3, lambda t, s: (s[0] * 0.5, s[1] + s[0][:, None] * s[0]), (h, total))
+
+
+@small(x4, np.array([3, 1, 0, 2]))
+def carry_gathered_after_its_successor(h, i):
+    return cg.fori_loop(0, 3, lambda t, s: (s[0] * 0.5, np.sort(s[0][i]) + s[1]), (h, h))
+
+
+@small(x4, np.zeros(4))
+def carry_branched_on_after_its_successor(h, total):
+    def body(t, s):
+        following = s[0] * 0.5
+        return following, cg.cond(s[1][0] < 0.1, lambda: np.flip(s[0]) @ np.ones((4, 4)), lambda: s[1] + s[0])
+
+    return cg.fori_loop(0, 3, body, (h, total))
+
+
+@small(x4, np.zeros(4))
+def carry_captured_by_an_inner_loop_after_its_successor(h, total):
+    def body(t, s):
+        following = s[0] * 0.5
+        return following, cg.fori_loop(0, 2, lambda u, c: np.flip(c) + np.sort(s[0]), s[1])
+
+    return cg.fori_loop(0, 3, body, (h, total))
+
+
+@small(x2, x2 + 1, x2 + 2)
+def carries_that_change_places(a, b, c):
+    return cg.fori_loop(0, 5, lambda t, s: (s[1], s[2], s[0]), (a * 2, b * 2, c * 2))
+
+
+@small(x2, x2 + 1)
+def carry_that_moves_on(a, b):
+    return cg.fori_loop(0, 5, lambda t, s: (s[1] + 1, s[0]), (a, b))
+
+
+@small(x4, np.array([3, 1, 0, 2]))
+def gather_of_a_dead_value(x, i):
+    y = np.sin(x)
+    z = y[i]
+    return np.exp(z[i]) + 1
+
+
+@small(square)
+def transpose_of_a_dead_value(a):
+    b = np.sin(a)
+    c = b.T * 2 + b
+    return c.T @ c.T
+
+
+@small(x4)
+def update_of_what_is_read_elsewhere(x):
+    y = np.sin(x)
+    z = cnp.at(y)[0:2].set(y[2:4] * y[1:3])
+    return cnp.at(z)[1:4].add(z[0:3])
+
+
+@small(x4)
+def update_of_what_is_needed(x):
+    y = np.sin(x)
+    z = cnp.at(y)[0:2].set(0.0)
+    return np.sum(z * 2) + np.sum(y[1:])
+
+
+@small(x4, True)
+def branch_over_what_the_other_reads(x, p):
+    y = np.sin(x)
+    z = np.cos(x) @ np.ones((4, 4))
+    return cg.cond(p, lambda: (cnp.at(y)[0].set(2.0), z * 2), lambda: (z * 3, y * 1.0))
+
+
+@small(x4, True)
+def branch_that_passes_on(x, p):
+    y = np.sin(x)
+    return cg.cond(p, lambda: (x, y), lambda: (y, x))
+
+
+@small(x4, True)
+def value_needed_after_a_branch(x, p):
+    y, z = np.sin(x), np.cos(x)
+    w = cg.cond(p, lambda: np.exp(np.flip(np.sin(y[::-1]) @ np.ones((4, 4)))), lambda: np.sort(y))
+    return np.sort(w) + np.flip(z) @ np.ones((4, 4)) + np.flip(y)
+
+
+@small(x4)
+def argument_returned_twice(x):
+    return x, x, np.sin(x)
+
+
+@small(x4)
+def captured_value_in_a_loop(x):
+    y = np.sin(x)
+
+    def body(t, c):
+        a = c + y
+        return np.sin(a[::-1]) @ (np.ones((4, 4)) + x)
+
+    return cg.fori_loop(0, 4, body, x * 1.0)
+
+
+@small(x4)
+def captured_stack_in_a_loop(x):
+    """An array of rows that the loop captures and, at its head, writes to."""
+    rows = cg.TensorArray("float64", rewritable=True).push(x).push(x * 2)
+    found = cg.fori_loop(0, 3, lambda t, c: c + rows.write(0, c).read(0) + rows.read(0), x)
+    return found, rows.stack()
+
+
+@small(x4)
+def array_pushed_and_updated(x):
+    rows = cg.TensorArray("float64", rewritable=True).push(np.sin(x)).push(x)
+    other = rows.push(x * 3)
+    third = rows.push(x * 4)
+    return rows.stack(), other.stack(), third.stack()
+
+
+@small(x4)
+def arrays_that_change_places(x):
+    a = cg.TensorArray("float64", rewritable=True).push(x).push(x * 2)
+    b = cg.TensorArray("float64", rewritable=True).push(x * 3)
+    a, b = cg.fori_loop(0, 3, lambda t, s: (s[1].push(x * t), s[0]), (a, b))
+    return a.stack(), b.stack()
+
+
+@small(x4)
+def array_of_two_carries(x):
+    a = cg.TensorArray("float64", rewritable=True).push(x)
+    a, b = cg.fori_loop(0, 3, lambda t, s: (s[0].push(x * t), s[1].push(x)), (a, a))
+    return a.stack(), b.stack()
+
+
+@small(x2, order=1)
+def popped_row_kept_over_another_pop(x):
+    shorter = cg.TensorArray("float64", rewritable=True).push(np.sin(x)).push(x * x)
+    longer = shorter.write(shorter.size(), np.cos(x) * x)
+    return np.sum(shorter.stack() ** 2) + np.sum(np.sin(longer.stack() ** 2))
+
+
+@small(x4)
+def row_needed_after_further_pushes(x):
+    rows = cg.TensorArray("float64", rewritable=True)
+    y = np.sin(x)
+    rows = rows.push(y)
+    rows = rows.push(y[::-1]).push(y + 1)
+    return rows.stack(), np.cos(y)[::-1]
+
+
+@small(x4, order=1)
+def gradient_of_a_loop(x):
+    return cg.while_loop(lambda c: np.sum(c) < 9, lambda c: np.sin(c) * c + np.exp(c) + 1, x)
+
+
+@small(x4, 3, order=1)
+def gradient_of_nested_loops(x, n):
+    inner = lambda c: cg.fori_loop(0, n, lambda t, d: np.sin(d) * d, c)
+    return cg.fori_loop(0, n, lambda t, c: cg.cond(np.sum(c) > 0, lambda: inner(c), lambda: c * c), x)
+
+
+@small(np.ones((2, 32)), wide[:, :32].copy(), 3)
+def product_packed_before_a_loop(x, w, n):
+    return cg.fori_loop(0, n, lambda t, c: np.tanh(c @ w) @ np.cos(c.T @ c), x)
+
+
+@small(np.arange(120.0).reshape(2, 3, 4, 5), signature=(cg.TensorSpec((None,) * 4),))
+def sizes_named_as_the_arguments(x):
+    return cnp.nonzero(x)[1] * 2
+
+
+@small(x4, signature=(cg.TensorSpec((None,)),))
+def a_carry_that_grows(x):
+    return cg.fori_loop(0, 3, lambda t, c: (cnp.concat([c[0], x]), np.sin(c[0])), (x, x))
+
+
+@small(x4, x4[:3].copy())
+def buffers_of_two_sizes(x, y):
+    product = np.sin(y) @ np.ones((3, 4))
+    return np.sort(np.sin(cnp.flip(product)))
+
+
+@small(x4, True)
+def array_given_by_a_branch_and_needed_after_it(x, p):
+    rows = cg.TensorArray("float64", rewritable=True).push(np.sin(x))
+    a, b = cg.cond(p, lambda: (rows, rows.push(x)), lambda: (rows.push(x * 2), rows))
+    return a.stack(), b.stack(), rows.stack()
+
+
+@small(x4, 3)
+def array_from_outside_goes_on_in_a_loop(x, n):
+    rows = cg.TensorArray("float64", rewritable=True).push(np.sin(x))
+
+    def body(t, s):
+        return rows, s[0].push(x * t), s[1], s[1]
+
+    return [a.stack() for a in cg.fori_loop(0, n, body, (rows, rows, rows, rows))]

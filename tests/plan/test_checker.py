@@ -1,0 +1,76 @@
+"""Every plan holds: those of the corpus to second order, optimised and not, of small and of random programs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from plan.plans import graph_of, placed
+from plan.random_plans import graphs_of
+from plan.small_programs import SMALL
+from programs import PROGRAMS, Program
+from random_programs.program import Program as RandomProgram
+from random_programs.strategy import programs
+
+from ctrlgrad import tree
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.plan.checker import check
+from ctrlgrad.plan.chunks import chunked_loop, loop_plan, outermost_loops
+from ctrlgrad.plan.model import Plan
+from ctrlgrad.plan.placement import place
+
+# How many random programs: each with its gradient and the gradient of that.
+PROGRAMS_CHECKED = int(os.environ.get("CTRLGRAD_RANDOM_PLANS", "60"))
+PER_RUN = 10
+
+
+def check_all(plan: Plan) -> None:
+    """The plan, and those of its loops whose chunks can be run again."""
+    check(plan)
+    for loop in outermost_loops(plan.body):
+        if chunked_loop(plan, loop).can_repeat:
+            check(place(loop_plan(plan, loop).plan))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_plan_of_a_small_program_holds(name: str) -> None:
+    program = SMALL[name]
+    graph = graph_of(program.fn, *program.arguments, order=program.order, signature=program.signature)
+    check_all(placed(graph, program.arguments))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_the_plans_of_the_corpus_hold(program: Program, order: int) -> None:
+    graph = program.graph(order)
+    arguments = [np.asarray(x) for x in tree.leaves(program.args)]
+    for each in (graph, optimised_graph(graph)):
+        check_all(placed(each, arguments))
+
+
+@pytest.mark.parametrize("part", range(-(-PROGRAMS_CHECKED // PER_RUN)))
+def test_the_plans_of_random_programs_hold(part: int) -> None:
+    checked = 0
+
+    def judge(program: RandomProgram) -> None:
+        nonlocal checked
+        for graph, arguments in graphs_of(program):
+            check_all(placed(graph, arguments))
+            checked += 1
+
+    _run(part, judge)
+    assert checked >= PER_RUN // 2
+
+
+def _run(part: int, judge: Any) -> None:
+    run = settings(
+        max_examples=PER_RUN,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    seed(part)(run(given(programs())(judge)))()

@@ -1,0 +1,107 @@
+"""Checked execution agrees with the reference engine, and says what is wrong with a plan that does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from plan.plans import graph_of, placed, plan_of, reference_kernel
+from plan.random_plans import graphs_of
+from plan.small_programs import SMALL, x4
+from programs import PROGRAMS, Program
+from random_programs.program import Program as RandomProgram
+from random_programs.strategy import programs
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad import tree
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.reference import run_graph
+from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.ir import Graph
+from ctrlgrad.plan import fusion
+from ctrlgrad.plan.machine import RunEndedError, execute
+
+RANDOM_PROGRAMS, PER_RUN = 40, 10
+
+
+def agree(graph: Graph, arguments: list[Any], rtol: float = 1e-9) -> None:
+    expected = run_graph(graph, arguments)
+    for rows in (1, 3, 64):
+        found = execute(placed(graph, arguments), arguments, reference_kernel, rows_per_block=rows)
+        for a, b in zip(found, expected, strict=True):
+            assert np.asarray(a).dtype == np.asarray(b).dtype
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_programs(name: str) -> None:
+    program = SMALL[name]
+    graph = graph_of(program.fn, *program.arguments, order=program.order, signature=program.signature)
+    agree(graph, [np.asarray(x) for x in program.arguments])
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_the_corpus(program: Program, order: int) -> None:
+    agree(optimised_graph(program.graph(order)), [np.asarray(x) for x in tree.leaves(program.args)])
+
+
+@pytest.mark.parametrize("part", range(RANDOM_PROGRAMS // PER_RUN))
+def test_random_programs(part: int) -> None:
+    compared = 0
+
+    def judge(program: RandomProgram) -> None:
+        nonlocal compared
+        for graph, arguments in graphs_of(program):
+            try:
+                run_graph(graph, arguments)
+            except CtrlgradError:
+                continue
+            agree(graph, arguments, rtol=1e-7)
+            compared += 1
+
+    run = settings(
+        max_examples=PER_RUN,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    seed(1000 + part)(run(given(programs())(judge)))()
+    assert compared >= PER_RUN // 2
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "uint8", "uint64", "float16", "float32", "complex64"])
+def test_numbers_of_every_kind(dtype: str) -> None:
+    x = np.array([[1, 0, 3], [2, 5, 1]]).astype(dtype)
+
+    def fn(x: Any) -> Any:
+        y = cnp.where(x == x[::-1], x, cnp.flip(x))
+        return y.T, cnp.sum(y, axis=0), cnp.at(y)[0].set(y[1]), cg.fori_loop(0, 3, lambda t, c: cnp.flip(c), y)
+
+    agree(graph_of(fn, x), [x], rtol=1e-3 if dtype == "float16" else 1e-6)
+
+
+def test_a_guard_that_does_not_hold_ends_the_run() -> None:
+    plan = plan_of(lambda x, i: x[i], x4, np.array(7))
+    with pytest.raises(RunEndedError, match="index at site 0, found 7"):
+        execute(plan, [x4, np.array(7)], reference_kernel)
+
+
+def test_a_loop_beyond_its_maximum_ends_the_run() -> None:
+    plan = plan_of(lambda x: cg.while_loop(lambda c: c > 0, lambda c: c + 1, x, maximum_iterations=3), 1.0)
+    with pytest.raises(RunEndedError, match="iterations"):
+        execute(plan, [1.0], reference_kernel)
+
+
+def test_fusion_that_reads_other_positions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies where is right; the numbers are not."""
+    fn = lambda x: np.sin(x) + cnp.flip(np.sin(x)) * 2
+    graph = graph_of(fn, x4)
+    agree(graph, [x4])
+    monkeypatch.setattr(fusion._Group, "takes", lambda self, kernel: True)
+    with pytest.raises(AssertionError):
+        agree(graph, [x4])

@@ -1,0 +1,235 @@
+"""The checker is judged: every mutant of the passes that make and place plans is caught on a small program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from plan.plans import placed, graph_of
+from plan.small_programs import SMALL
+
+from ctrlgrad.plan import fusion, liveness, packing, placement, stack_handles
+from ctrlgrad.plan.checker import PlanError, check
+from ctrlgrad.plan.effects import reads, walk
+from ctrlgrad.plan.lowering.state import State
+from ctrlgrad.plan.model import Branch, Kernel, Move
+from ctrlgrad.plan.placement import _Placement, _Wanted
+from ctrlgrad.plan.stack_handles import _Handles
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+MUTANTS: list[Any] = []
+
+
+def mutant(*programs: str) -> Callable[[Mutation], Mutation]:
+    """A mutation that must be caught on each of these programs."""
+
+    def add(mutation: Mutation) -> Mutation:
+        MUTANTS.extend(pytest.param(mutation, name, id=f"{mutation.__name__}-{name}") for name in programs)
+        return mutation
+
+    return add
+
+
+class _Forgetful(liveness.Liveness):
+    """Nothing is needed after a step."""
+
+    def __init__(self, plan: Any) -> None:
+        super().__init__(plan)
+        self.after = dict.fromkeys(self.after, frozenset())
+
+
+@mutant("carry_gathered_after_its_successor", "update_of_what_is_needed")
+def what_is_needed_later_is_overwritten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(placement, "Liveness", _Forgetful)
+
+
+@mutant("captured_stack_in_a_loop", "array_pushed_and_updated")
+def stacks_needed_later_are_changed_in_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(stack_handles, "Liveness", _Forgetful)
+
+
+@mutant("captured_value_in_a_loop", "carry_captured_by_an_inner_loop_after_its_successor")
+def what_a_loop_captures_is_not_kept_for_the_next_iteration(patch: pytest.MonkeyPatch) -> None:
+    def loop(self: Any, step: Any, after: Any) -> None:
+        last, inside = (liveness.kept(getattr(c, name) for c in step.carries) for name in ("next", "inside"))
+        self._block(step.body, after | last)
+        self._block(step.condition, after | inside)
+
+    patch.setattr(liveness.Liveness, "_loop", loop)
+
+
+@mutant("branch_over_what_the_other_reads")
+def what_inner_blocks_read_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(liveness, "deep_reads", lambda step: set(reads(step)))
+
+
+@mutant(
+    "carry_read_by_a_kernel_of_another_space_after_its_successor",
+    "carry_gathered_after_its_successor",
+    "carry_captured_by_an_inner_loop_after_its_successor",
+)
+def a_carry_is_overwritten_before_its_old_value_is_read(patch: pytest.MonkeyPatch) -> None:
+    """The new carry goes where the old one lies, whoever still reads that."""
+    patch.setattr(_Placement, "is_wanted_free", lambda self, wanted, array, step: self.fits(array, wanted.buffer))
+
+
+@mutant("carry_gathered_after_its_successor", "branch_over_what_the_other_reads")
+def a_carry_has_one_buffer(patch: pytest.MonkeyPatch) -> None:
+    """What is reserved for the next value is free while the one of this iteration lies elsewhere."""
+
+    def is_free(self: Any, buffer: int, array: Any, step: Any) -> bool:
+        return not any(other in self.live.after[step] for other in self.holds[buffer])
+
+    patch.setattr(_Placement, "is_free", is_free)
+    patch.setattr(placement, "_Wanted", lambda buffer, blocked=frozenset(): _Wanted(buffer))
+
+
+@mutant("gather_of_a_dead_value")
+def gathered_reads_may_be_overwritten(patch: pytest.MonkeyPatch) -> None:
+    right = placement.may_overwrite
+
+    def careless(step: Any, array: Any, other: Any) -> bool:
+        reading = [o for o in step.operands if o.view.array is other] if isinstance(step, Kernel) else []
+        return all(o.gathered for o in reading) if reading else right(step, array, other)
+
+    patch.setattr(placement, "may_overwrite", careless)
+
+
+@mutant("transpose_of_a_dead_value", "gather_of_a_dead_value")
+def reads_elsewhere_may_be_overwritten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(placement, "may_overwrite", lambda step, array, other: isinstance(step, Kernel))
+
+
+@mutant("update_of_what_is_read_elsewhere")
+def an_updated_array_is_read_elsewhere_in_the_kernel(patch: pytest.MonkeyPatch) -> None:
+    right = placement.may_overwrite
+
+    def careless(step: Any, array: Any, other: Any) -> bool:
+        if isinstance(step, Kernel) and any(w.view.array is array and w.base is other for w in step.writes):
+            return True
+        return right(step, array, other)
+
+    patch.setattr(placement, "may_overwrite", careless)
+
+
+@mutant("carries_that_change_places", "argument_returned_twice", "branch_that_passes_on")
+def a_move_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    right = _Placement.ordered
+    patch.setattr(_Placement, "ordered", lambda self, moves: right(self, moves)[:-1])
+
+
+@mutant("carries_that_change_places", "carry_that_moves_on")
+def moves_come_in_any_order(patch: pytest.MonkeyPatch) -> None:
+    def ordered(self: Any, moves: Any) -> Any:
+        return tuple(Move(array, source, target) for array, source, target in moves if source != target)
+
+    patch.setattr(_Placement, "ordered", ordered)
+
+
+@mutant("branch_over_what_the_other_reads", "value_needed_after_a_branch")
+def two_results_of_a_kernel_share_a_buffer(patch: pytest.MonkeyPatch) -> None:
+    right = _Placement.is_free
+
+    def is_free(self: Any, buffer: int, array: Any, step: Any) -> bool:
+        places, holds = self.places, self.holds
+        self.places = {}
+        self.holds = {buffer: holds[buffer] - set(placement._results(step))}
+        try:
+            return right(self, buffer, array, step)
+        finally:
+            self.places, self.holds = places, holds
+
+    patch.setattr(_Placement, "is_free", is_free)
+
+
+@mutant("value_needed_after_a_branch")
+def a_branch_forgets_what_is_needed_after_it(patch: pytest.MonkeyPatch) -> None:
+    right = liveness.Liveness._block
+
+    def block(self: Any, block: Any, at_end: Any) -> None:
+        right(self, block, self.ends.get(block, at_end))
+
+    def init(self: Any, plan: Any) -> None:
+        self.ends = {}
+        for step in walk(plan.body):
+            if isinstance(step, Branch):
+                self.ends.update((b, liveness.kept(v)) for b, v in zip(step.blocks, step.outputs, strict=True))
+        start(self, plan)
+
+    start = liveness.Liveness.__init__
+    patch.setattr(liveness.Liveness, "_block", block)
+    patch.setattr(liveness.Liveness, "__init__", init)
+
+
+@mutant("buffers_of_two_sizes", "value_needed_after_a_branch")
+def buffers_have_any_size(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Placement, "fits", lambda self, array, buffer: self.buffers[buffer].dtype == array.dtype)
+
+
+@mutant("array_pushed_and_updated", "row_needed_after_further_pushes")
+def a_slot_is_taken_while_its_stack_changes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Placement, "_touches", lambda self, step, handle: False)
+
+
+@mutant("popped_row_kept_over_another_pop", "row_needed_after_further_pushes")
+def a_row_is_read_in_place_after_its_stack_changed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Placement, "is_still", lambda self, *rest: True)
+
+
+@mutant("captured_stack_in_a_loop", "array_pushed_and_updated")
+def a_stack_is_not_copied_before_an_update(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Handles, "owned", lambda self, stack, step, steps: stack)
+
+
+@mutant("arrays_that_change_places", "gradient_of_nested_loops")
+def stacks_do_not_change_places(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Handles, "moved", lambda self, block, wanted, needed: block)
+
+
+@mutant("array_of_two_carries", "captured_stack_in_a_loop")
+def two_carries_have_one_stack(patch: pytest.MonkeyPatch) -> None:
+    right = _Handles.copy
+
+    def copy(self: Any, stack: Any) -> Any:
+        found = right(self, stack)
+        self.handles[found.result] = self.handles[stack]
+        return found
+
+    patch.setattr(_Handles, "copy", copy)
+
+
+@mutant("gather_of_a_dead_value", "transpose_of_a_dead_value")
+def fusion_puts_kernels_behind_their_readers(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fusion, "deep_reads", lambda step: set())
+
+
+@mutant("transpose_of_a_dead_value", "product_packed_before_a_loop")
+def fusion_forgets_what_blocks_give(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(fusion, "count_reads", lambda plan: Counter())
+
+
+@mutant("product_packed_before_a_loop")
+def a_changing_side_is_packed_before_the_loop(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(packing, "_defined", lambda loop: set())
+
+
+@mutant("sizes_named_as_the_arguments")
+def a_number_takes_the_name_of_a_size(patch: pytest.MonkeyPatch) -> None:
+    def fresh(self: Any, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    patch.setattr(State, "fresh", fresh)
+
+
+@pytest.mark.parametrize("mutation, name", MUTANTS)
+def test_a_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, mutation: Mutation, name: str) -> None:
+    program = SMALL[name]
+    graph = graph_of(program.fn, *program.arguments, order=program.order, signature=program.signature)
+    mutation(monkeypatch)
+    mutated = placed(graph, program.arguments)
+    with pytest.raises(PlanError):
+        check(mutated)
