@@ -12,8 +12,11 @@ show it: where the number shown is not the row's own, the row takes no part.
 
 from __future__ import annotations
 
+import ast
+import bdb
 import sys
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,7 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.regions import check_leaves
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.source import here
+from ctrlgrad.source import Source, here, user_frame
 
 Iterations = tuple[int, ...]
 
@@ -47,6 +50,7 @@ def callback(fn: Callable[[Any, Iterations], None], values: Any, label: str = "c
     >>> float(cg.fori_loop(0, 3, body, 1.0)), seen
     (8.0, [((0,), 1.0), ((1,), 2.0), ((2,), 4.0)])
     """
+    _check_function("debug.callback", fn, "values, iterations")
     leaves, treedef = tree.flatten(values)
     check_leaves("debug.callback: a value", leaves)
     builder = trace.current()
@@ -111,12 +115,49 @@ def _check_format(format: str, count: int, named: dict[str, Any]) -> None:
 
 
 def breakpoint(**values: Any) -> None:
-    """Stop in the debugger (`sys.breakpointhook`) at this place, with `values` and `iterations` at hand."""
+    """Stop in the debugger (`sys.breakpointhook`) at the user's line when this place is reached.
+
+    The debugger has the names of `values`, `values` itself as a dict, `iterations`, and the globals of the module.
+
+    Raises:
+        bdb.BdbQuit: the debugger was quit; its text says where.
+    """
+    frame, source = user_frame(), here()
+    code = _stopping(source)
 
     def stop(values: dict[str, Any], iterations: Iterations) -> None:
-        sys.breakpointhook()
+        names = {"values": values, "iterations": iterations, **values}
+        try:
+            exec(code, {} if frame_globals is None else frame_globals, names)
+        except bdb.BdbQuit as quitting:
+            quitting.args = (f"debug.breakpoint: the debugger was quit, at: {source}",)
+            raise
 
+    frame_globals = None if frame is None else frame.f_globals
+    del frame
     callback(stop, values, label="breakpoint")
+
+
+def _stopping(source: Source | None) -> CodeType:
+    """Code that calls the hook and then stands at the user's line, where the debugger stops, in his file."""
+    line, file, name = (source.line, source.file, source.function) if source else (1, "<unknown>", "<unknown>")
+    module = ast.parse("__import__('sys').breakpointhook()\npass")
+    for statement, at in zip(module.body, (line + 1, line), strict=True):
+        for node in ast.walk(statement):
+            if hasattr(node, "lineno"):
+                node.lineno = node.end_lineno = at  # type: ignore[attr-defined]
+    return compile(module, file, "exec").replace(co_name=name.rpartition(".")[2], co_qualname=name)
+
+
+def _check_function(what: str, fn: object, takes: str) -> None:
+    if not callable(fn):
+        raise UserInputError(
+            f"{what}: fn is not a function",
+            source=here(),
+            expected=f"a function that takes ({takes})",
+            got=repr(fn),
+            hint=f"pass lambda {takes}: ..., and a name as label='...'",
+        )
 
 
 def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = "cotangent") -> Any:
@@ -130,6 +171,11 @@ def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = 
 
     Args:
         x: a float tensor.
+        fn: gets an array and a tuple of ints; what it returns is ignored.
+        label: what printed graphs show.
+
+    Raises:
+        UserInputError: fn is not a function.
 
     >>> import ctrlgrad as cg
     >>> seen = []
@@ -141,6 +187,7 @@ def watch_cotangent(x: Any, fn: Callable[[Any, Iterations], None], label: str = 
     >>> seen
     [((2,), 2.0), ((1,), 4.0), ((0,), 8.0)]
     """
+    _check_function("debug.watch_cotangent", fn, "cotangent, iterations")
     builder = trace.current()
     if builder is None or not isinstance(x, Tensor):
         return x

@@ -31,6 +31,10 @@ class CtrlgradError(Exception):
         self.notes: list[str] = []
         super().__init__(problem)
 
+    def add_note(self, note: str) -> None:
+        """Add a line to the message, below the place; as on any exception."""
+        self.notes.append(note)
+
     def __str__(self) -> str:
         lines = [self.problem]
         if self.source is not None:
@@ -44,8 +48,22 @@ class CtrlgradError(Exception):
         return "\n".join(lines)
 
 
+def locate(error: BaseException, what: str, source: Any) -> None:
+    """Say where in the user's code an exception happened; it keeps its type and text. The innermost place stands."""
+    if isinstance(error, CtrlgradError):
+        if error.source is None:
+            error.source = source
+    elif not getattr(error, "_ctrlgrad_located", False):
+        error._ctrlgrad_located = True  # type: ignore[attr-defined]
+        error.add_note(f"in {what}" + (f", at: {source}" if source is not None else ""))
+
+
 class TypeMismatchError(CtrlgradError, TypeError):
     """Operands, a carry or branches do not have the types that an operation needs."""
+
+
+class NumberOverflowError(TypeMismatchError, OverflowError):
+    """A Python number lies outside of the dtype that it has to take."""
 
 
 class ShapeError(CtrlgradError, ValueError):

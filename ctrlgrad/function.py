@@ -12,7 +12,7 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.autograph import convert
-from ctrlgrad.engines import Report, explain_on, run_on
+from ctrlgrad.engines import Report, after_failure, current_without, explain_on, program_of, run_on
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, is_weak, set_evaluator, type_of, value_in
@@ -20,11 +20,16 @@ from ctrlgrad.frontend.arguments import argument_names
 from ctrlgrad.frontend.regions import check_leaves, how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
+from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import check_engine, current_options
 from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
+# Numbers whose type says their dtype.
+_NUMBER_TYPES = frozenset([bool, int, float, complex, *(np.dtype(c).type for c in "?bhilqBHILQefdFD")])
+# How many sets of types and sizes of a function's arguments have their code at hand.
+MOST_BOUND = 256
 # What arrays of other libraries have, on the processor and on a GPU.
 _INTERFACES = ("__array__", "__cuda_array_interface__")
 
@@ -84,6 +89,20 @@ class _Signature:
     exact_only: bool = False
 
 
+class _Bound:
+    """The code of a function for arguments of certain types and sizes."""
+
+    def __init__(self, graph: Graph, treedef: tree.TreeDef, program: Callable[[Sequence[Any]], list[Any]]) -> None:
+        self.graph, self.treedef, self.program = graph, treedef, program
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        try:
+            results = self.program(leaves)
+        except Exception as error:
+            results = after_failure(self.graph, [np.asarray(x) for x in leaves], error)
+        return tree.unflatten(self.treedef, [np.asarray(x) for x in results])
+
+
 class Function:
     """A Python function that runs as a graph; made by `ctrlgrad.function`."""
 
@@ -96,6 +115,7 @@ class Function:
         self.signature = signature
         self.traces = 0
         self._cache: dict[_Key, _Signature] = {}
+        self._bound: dict[Any, _Bound] = {}
         self._lock = threading.RLock()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -104,9 +124,44 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if trace.current() is not None:
             return self.fn(*args, **kwargs)
+        leaves, treedef = tree.flatten((args, kwargs))
+        key = self._key_of_known(leaves, treedef)
+        bound = None if key is None else self._bound.get(key)
+        if bound is not None:
+            return bound(leaves)
         concrete, arrays = self._specialize(args, kwargs)
         results = _evaluate_on(self._engine_now(), concrete.simplified, arrays)
+        if key is not None:
+            self._bind(key, concrete, arrays)
         return tree.unflatten(concrete.treedef, hand_out(concrete.simplified, results, arrays))
+
+    def _key_of_known(self, leaves: Sequence[Any], treedef: Any) -> Any:
+        """What a call looks its code up by: None where that is not all that decides what runs."""
+        options = current_options()
+        engine = self.engine if self.engine != "auto" else options.engine
+        if engine not in ("auto", "native") or options.check_nans or session() is not None or current_without():
+            return None
+        key: list[Any] = [treedef]
+        for leaf in leaves:
+            kind = type(leaf)
+            if kind is np.ndarray:
+                key += (leaf.dtype, leaf.shape)
+            elif kind in _NUMBER_TYPES and (kind is not int or -(1 << 63) <= leaf < 1 << 63):
+                key.append(kind)
+            else:
+                return None
+        return tuple(key)
+
+    def _bind(self, key: Any, concrete: Concrete, arrays: Sequence[Any]) -> None:
+        """Remember the code that served this call, for calls that differ in the arrays' values alone."""
+        graph = concrete.simplified
+        if any(isinstance(v.type, StackType) for v in (*graph.inputs, *graph.outputs)):
+            return
+        program = program_of(graph, arrays)
+        if program is not None:
+            if len(self._bound) >= MOST_BOUND:
+                self._bound.clear()
+            self._bound[key] = _Bound(graph, concrete.treedef, program)
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph for these arguments, simplified as it would run. Arguments may be `TensorSpec`s.
@@ -125,10 +180,10 @@ class Function:
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """Run for these arguments and say what was done, loop by loop; on the native engine, or on "cuda" by that name.
 
-        The report prints, and has for each loop: the engine (with the reason where it is not native), the fused loops
-        and matrix products, the products that are batched over a chunk, the values pushed with their bytes and reasons,
-        and the length of a chunk. On a GPU: the text of each kernel, the other ops by where they run (some go through
-        the host), how the loop's predicate is read, and how often the run launched, copied and waited.
+        The report prints, and has for each loop: the engine (with the reason where it is not native), the fused kernels
+        and matrix products, the values pushed with their bytes and reasons, and the ops that Python is called back for,
+        with the reason. On a GPU: the text of each kernel, the other ops by where they run (some go through the host),
+        how the loop's predicate is read, and how often the run launched, copied and waited.
 
         >>> import ctrlgrad as cg
         >>> def root(a):
@@ -305,11 +360,26 @@ def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any]) -> 
 
 
 def _evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-    return _evaluate_on(current_options().engine, graph, arrays)
+    engine = current_options().engine
+    # One op outside of a trace: its kernel, not a compiler.
+    if engine in ("auto", "native") and not any(node.regions for node in graph.nodes):
+        engine = "reference"
+    return _evaluate_on(engine, graph, arrays)
 
 
 def _evaluate_on(engine: str, graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-    return run_on(engine, graph, arrays, current_options().check_nans)
+    return run_on(engine, _without_calls(graph), arrays, current_options().check_nans)
+
+
+def _without_calls(graph: Graph) -> Graph:
+    """What an engine runs of a graph that was not simplified: compiled once, however often it runs."""
+    if "without calls" not in graph.compiled:
+        dissolved = inline_calls(graph)
+        if dissolved is graph:
+            return graph
+        graph.compiled["without calls"] = dissolved
+    found: Graph = graph.compiled["without calls"]
+    return found
 
 
 set_evaluator(_evaluate)
@@ -327,10 +397,9 @@ def function(
 
     Args:
         fn: takes and returns pytrees of arrays and numbers. Leaves of other types are part of the signature.
-        engine: "reference"; "native" to compile every loop to machine code that has a native form; "auto" to compile
-            loops once they have run long enough for it to pay; "cuda" to run on a GPU by CuPy, on NumPy or CuPy arrays;
-            "dataflow" to run asynchronously on several devices (`ctrlgrad.device`); what `ctrlgrad.options` says, if
-            left out.
+        engine: "native" to compile the whole graph to machine code; "reference" to run it op by op; "cuda" to run on a
+            GPU by CuPy, on NumPy or CuPy arrays; "dataflow" to run asynchronously on several devices
+            (`ctrlgrad.device`); "auto", which is "native", or what `ctrlgrad.options` says.
         signature: one `TensorSpec` (or pytree of them) per positional argument; None for an unknown dimension.
         name: how the graph is called.
         autograph: whether Python's `if`, `while`, `for`, `and`, `or` and `not` on traced tensors become `cond` and

@@ -10,7 +10,7 @@ from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.regions import check_leaves
 from ctrlgrad.function import Function
 from ctrlgrad.source import here
-from ctrlgrad.transforms import check_argnums, check_differentiable, chosen_paths, jvp, renamed, vjp
+from ctrlgrad.transforms import check_argnums, check_complex, check_differentiable, chosen_paths, jvp, renamed, vjp
 from ctrlgrad.vmap import vmap
 
 
@@ -47,11 +47,12 @@ class _Chosen:
         return packed[0] if self.single else packed
 
 
-def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Function:
+def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, holomorphic: bool = False) -> Function:
     """The Jacobian by forward mode, column by column; as `jax.jacfwd`. Best where inputs are fewer than outputs.
 
     The result is a pytree like `fn`'s result whose leaves are pytrees like the argument, of arrays of shape
-    `[*output shape, *input shape]`.
+    `[*output shape, *input shape]`. Arguments are real; with `holomorphic` they are complex, and `fn` is a holomorphic
+    function of them.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> cg.jacfwd(lambda x: x * x)(np.array([1.0, 2.0]))
@@ -61,6 +62,7 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Function
 
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         chosen = _Chosen("jacfwd", fn, argnums, args, kwargs)
+        check_complex("jacfwd", "an argument", chosen.leaves, holomorphic, here())
         zeros = [FUNCTIONS["zeros_like"](x) for x in chosen.leaves]
         columns: list[list[Any]] = []
         treedef = None
@@ -86,10 +88,11 @@ def _last(column: Any, shape: tuple[Any, ...]) -> Any:
     return FUNCTIONS["reshape"](moved, (*moved.shape[:-1], *shape))
 
 
-def jacrev(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Function:
+def jacrev(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, holomorphic: bool = False) -> Function:
     """The Jacobian by reverse mode, row by row; as `jax.jacrev`. Best where outputs are fewer than inputs.
 
-    The result has the form that `jacfwd` gives.
+    The result has the form that `jacfwd` gives. Results of `fn` are real; with `holomorphic` arguments and results are
+    complex, and `fn` is a holomorphic function.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> cg.jacrev(lambda x: np.sum(x * x, keepdims=True))(np.array([1.0, 2.0]))
@@ -97,9 +100,13 @@ def jacrev(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Function
     """
 
     def jacobian(*args: Any, **kwargs: Any) -> Any:
+        source = here()
         chosen = _Chosen("jacrev", fn, argnums, args, kwargs)
+        if holomorphic:
+            check_complex("jacrev", "an argument", chosen.leaves, holomorphic, source)
         result, pullback = vjp(chosen.of_leaves, *chosen.leaves)
         outputs, treedef = tree.flatten(result)
+        check_complex("jacrev", "the function's result", outputs, holomorphic, source)
         zeros = [FUNCTIONS["zeros_like"](y) for y in outputs]
         rows = []
         for position, y in enumerate(outputs):
@@ -116,12 +123,14 @@ def jacrev(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Function
     return Function(renamed(jacobian, fn, "jacrev"), "auto", None, None)
 
 
-def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Function:
+def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, holomorphic: bool = False) -> Function:
     """The matrix of second derivatives, forward over reverse; as `jax.hessian`.
+
+    `holomorphic` as for `jacrev`.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> cg.hessian(lambda x: np.sum(x ** 3))(np.array([1.0, 2.0]))
     array([[ 6.,  0.],
            [ 0., 12.]])
     """
-    return jacfwd(jacrev(fn, argnums), argnums)
+    return jacfwd(jacrev(fn, argnums, holomorphic), argnums, holomorphic)

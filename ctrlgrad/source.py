@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import FrameType
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(_PACKAGE)
@@ -39,6 +40,8 @@ class Source:
     order: int = 0
     # The device that the user put it on.
     device: str | None = None
+    # The ops that what stands here is a derivative of, one for each time it was differentiated.
+    of: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         file = os.path.relpath(self.file) if _is_below_cwd(self.file) else self.file
@@ -49,9 +52,13 @@ class Source:
         )
         return f"{file}:{self.line} in {self.function}{of}"
 
+    def derivative_of(self, op: str) -> Source:
+        """The same place, one derivative further: that of an op which stands there."""
+        return replace(self, order=self.order + 1, of=(*self.of, op))
+
     @property
-    def gradient(self) -> Source:
-        """The same place, one derivative further."""
+    def on_the_way_back(self) -> Source:
+        """The same place, computed once more for its derivative."""
         return replace(self, order=self.order + 1)
 
     @property
@@ -82,12 +89,20 @@ def placed_on(device: str | None) -> Iterator[None]:
         _DEVICE.reset(token)
 
 
-def here() -> Source | None:
+def user_frame() -> FrameType | None:
     """The innermost frame outside the library, or None when there is none."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not is_own(file) and not any(part in file for part in _MACHINERY):
-            return Source(file, frame.f_lineno, frame.f_code.co_qualname, device=_DEVICE.get())
-        frame = frame.f_back  # type: ignore[assignment]
+            return frame
+        frame = frame.f_back
     return None
+
+
+def here() -> Source | None:
+    """The line of the innermost frame outside the library."""
+    frame = user_frame()
+    if frame is None:
+        return None
+    return Source(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, device=_DEVICE.get())

@@ -81,12 +81,30 @@ def check_differentiable(operation: str, leaves: Sequence[Any], paths: Sequence[
             )
 
 
-def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def check_complex(operation: str, what: str, leaves: Sequence[Any], holomorphic: bool, source: Source | None) -> None:
+    """Refuse complex values where one number cannot be their derivative, and real ones with `holomorphic`."""
+    for x in leaves:
+        t = type_of(x)
+        if isinstance(t, TensorType) and t.is_differentiable and (t.dtype.kind == "c") != holomorphic:
+            raise DifferentiationError(
+                f"{operation}: {what} is {'real, with holomorphic=True' if holomorphic else 'complex'}",
+                source=source,
+                expected="complex values with holomorphic=True, real values without",
+                got=str(t),
+                hint="holomorphic=True is for holomorphic functions of complex arguments alone;\n"
+                "differentiate the real and imaginary parts of others, or use ctrlgrad.vjp or ctrlgrad.jvp",
+            )
+
+
+def value_and_grad(
+    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Function:
     """A function that returns `fn(*args)` and its gradient; as `jax.value_and_grad`.
 
     Args:
         fn: returns a float scalar, or with `has_aux` a pair of it and any pytree.
         argnums: which positional arguments to differentiate: an int, or several for a tuple of gradients.
+        holomorphic: `fn` is a holomorphic function; arguments and result are complex, and so is the derivative.
 
     Raises (when called):
         DifferentiationError: the result is no float scalar, or an argument to differentiate is no float.
@@ -104,12 +122,14 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         leaves, treedef = tree.flatten(tuple(chosen))
         check_leaves("grad: an argument", leaves)
         check_differentiable("grad", leaves, chosen_paths(fn, args, numbers), source)
+        if holomorphic:
+            check_complex("grad", "an argument", leaves, holomorphic, source)
 
         def call(tensors: list[Any]) -> Any:
             replaced = list(args)
             for n, x in zip(numbers, tree.unflatten(treedef, tensors), strict=True):
                 replaced[n] = x
-            return _loss(fn(*replaced, **kwargs), has_aux, source)
+            return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
 
         traced = _trace(fn, leaves, _hints(fn, args, numbers), call)
         captures = len(traced.captures)
@@ -124,7 +144,9 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
     return Function(renamed(value_and_gradient, fn, "value_and_grad"), "auto", None, None)
 
 
-def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def grad(
+    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Function:
     """A function that returns the gradient of `fn`; as `jax.grad`. Its result can be differentiated again.
 
     With `has_aux` it returns (gradient, aux). See `value_and_grad`.
@@ -134,7 +156,7 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool
     >>> float(cg.grad(cube)(2.0)), float(cg.grad(cg.grad(cube))(2.0))
     (12.0, 12.0)
     """
-    both = value_and_grad(fn, argnums, has_aux)
+    both = value_and_grad(fn, argnums, has_aux, holomorphic)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, result = both.fn(*args, **kwargs)
@@ -165,7 +187,7 @@ def chosen_paths(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[
     return [name for n in numbers for path, name in named if path[1] == n]
 
 
-def _loss(result: Any, has_aux: bool, source: Source | None) -> Any:
+def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) -> Any:
     loss = result
     if has_aux:
         if not isinstance(result, tuple) or len(result) != 2:
@@ -180,7 +202,9 @@ def _loss(result: Any, has_aux: bool, source: Source | None) -> Any:
     leaves = tree.leaves(loss)
     check_leaves("grad: the result", leaves)
     t = type_of(leaves[0]) if len(leaves) == 1 else None
-    if not isinstance(t, TensorType) or t.rank != 0 or t.dtype.kind != "f":
+    if isinstance(t, TensorType) and t.rank == 0:
+        check_complex("grad", "the function's result", leaves, holomorphic, source)
+    if not isinstance(t, TensorType) or t.rank != 0 or not t.is_differentiable:
         raise DifferentiationError(
             "grad: the function's result is not a float scalar",
             source=source,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import DifferentiationError
+from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.table import NOT_DIFFERENTIABLE, REVERSE, ReverseRule
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
 from ctrlgrad.ops.term import Term, constant, emit, reshape, sum_to, zeros
@@ -51,9 +52,10 @@ REGION_RULES: dict[str, Callable[[Adjoint, Node], None]] = {}
 class Adjoint:
     """The cotangents of one scope's values while its nodes are reversed."""
 
-    def __init__(self, scope: Scope, varied: set[Value]) -> None:
+    def __init__(self, scope: Scope, varied: set[Value], activity: Activity) -> None:
         self.scope = scope
         self.varied = varied
+        self.activity = activity
         self.cotangents: dict[Value, Term] = {}
         self.made_by = {v: node for node in scope.graph.nodes for v in node.results}
 
@@ -108,7 +110,7 @@ class Adjoint:
         for node in reversed(self.graph.nodes):
             if not any(v in self.cotangents for v in node.results):
                 continue
-            backward.source = node.source and node.source.gradient
+            backward.source = node.source and node.source.derivative_of(node.op.name)
             region_rule = REGION_RULES.get(node.op.name)
             if region_rule is not None:
                 region_rule(self, node)

@@ -16,7 +16,6 @@ Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroS
 
 from __future__ import annotations
 
-from ctrlgrad.gradients.activity import varied_values
 from ctrlgrad.gradients.adjoint import REGION_RULES, Adjoint
 from ctrlgrad.ir import OPS, Builder, Graph, Node, Value
 from ctrlgrad.ops.term import Term
@@ -28,12 +27,12 @@ class _Branch:
 
     def __init__(self, adjoint: Adjoint, node: Node, region: Graph, seeded: list[int], given: dict[int, Term]) -> None:
         backward = Builder(name=region.name)
-        backward.source = node.source and node.source.gradient
+        backward.source = node.source and node.source.derivative_of(node.op.name)
         outer = dict(zip(region.inputs, node.operands[1:], strict=True))
         self.region = region
         self.scope = RegionScope(region, backward, outer=adjoint.scope, captures=outer)
-        varied = varied_values(region, [v for v in region.inputs if outer[v] in adjoint.varied])
-        self.inner = Adjoint(self.scope, varied)
+        moving = [v for v in region.inputs if outer[v] in adjoint.varied]
+        self.inner = Adjoint(self.scope, adjoint.activity.varied_values(region, moving), adjoint.activity)
         self.seeds = [Value(node.results[i].type, "d") for i in seeded]
         self.shares = {j: Value(region.inputs[j].type, f"d_{region.inputs[j].hint or 'x'}") for j in given}
         for j, share in self.shares.items():

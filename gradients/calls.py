@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.adjoint import REGION_RULES, Adjoint
 from ctrlgrad.ir import OPS, Builder, Graph, Node, StackType, TensorType, Value
+from ctrlgrad.ops.call import rule_regions
 from ctrlgrad.ops.term import Term, emit
 
 # Reverse mode itself; set by `ctrlgrad.gradients.reverse`, which it would otherwise import in a circle.
@@ -147,7 +148,7 @@ def refuse_captures(node: Node, wanted: list[int]) -> None:
 def _custom_vjp(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
     refuse_captures(node, wanted)
     scope, builder, captures = adjoint.scope, adjoint.scope.backward, node.attrs["captures"]
-    _, forward, backward = node.regions
+    forward, backward = rule_regions(node)
     residuals = tuple(Value(v.type, v.hint) for v in forward.outputs[len(node.results) :])
     attrs = {"kind": "checkpoint", "captures": captures}
     results = (*node.results, *residuals)
@@ -162,7 +163,7 @@ def _custom_vjp(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[in
 def _custom_jvp(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
     refuse_captures(node, wanted)
     builder = adjoint.scope.backward
-    push = node.regions[1]
+    (push,) = rule_regions(node)
     count = len(node.operands)
     seeds = [adjoint.cotangents.pop(node.results[i]).value for i in seeded]
     forward, backward, residuals = _reverse[0](push, list(range(count, len(push.inputs))), seeded)

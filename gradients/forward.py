@@ -2,7 +2,7 @@
 
 In: a graph and the inputs that have tangents. Out: a graph over (inputs, their tangents) that yields (outputs,
 tangents of the varied outputs). A tangent that is zero is not there; a loop carries tangents for its varied
-carry (`activity.varied_carry`), a branch yields one wherever any of its siblings does. Nothing is saved, so a
+carry (`Activity.varied_carry`), a branch yields one wherever any of its siblings does. Nothing is saved, so a
 loop of any length needs the memory of one iteration.
 """
 
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
-from ctrlgrad.gradients.activity import varied_carry, varied_values
+from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import refuse_captures, rows_call
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, operand_reached
 from ctrlgrad.ir import Builder, Graph, Node, StackType, Value, copy_node
+from ctrlgrad.ops.call import rule_regions
 from ctrlgrad.ops.term import Term, broadcast_to, zeros
 
 
@@ -33,7 +34,7 @@ def push_forward(graph: Graph, wrt: Sequence[int]) -> Pushforward:
     builder = Builder(name=f"{graph.name}_forward")
     inputs = [builder.input(v.type, v.hint) for v in graph.inputs]
     given = {graph.inputs[i]: builder.input(graph.inputs[i].type, _hint(graph.inputs[i])) for i in wrt}
-    tangent = _Tangents(builder, graph, inputs, given)
+    tangent = _Tangents(builder, graph, inputs, given, Activity())
     found = tuple(i for i, v in enumerate(graph.outputs) if v in tangent.tangents)
     outputs = [tangent.went[v] for v in graph.outputs]
     outputs += [tangent.tangents[graph.outputs[i]].value for i in found]
@@ -47,8 +48,11 @@ def _hint(value: Value) -> str | None:
 class _Tangents:
     """The primal copies and the tangents of one graph's values."""
 
-    def __init__(self, builder: Builder, graph: Graph, inputs: Sequence[Value], given: dict[Value, Value]) -> None:
+    def __init__(
+        self, builder: Builder, graph: Graph, inputs: Sequence[Value], given: dict[Value, Value], activity: Activity
+    ) -> None:
         self.builder = builder
+        self.activity = activity
         self.went: dict[Value, Value] = dict(zip(graph.inputs, inputs, strict=True))
         self.tangents = {v: Term(builder, t) for v, t in given.items()}
         for node in graph.nodes:
@@ -125,14 +129,15 @@ class _Tangents:
         cond, body = node.regions
         captures = node.attrs["captures"]
         shared = [j for j in range(captures) if node.operands[j] in self.tangents]
-        carried = sorted(varied_carry(node, set(self.tangents)))
+        varied = {j for j, v in enumerate(node.operands) if v in self.tangents}
+        carried = sorted(self.activity.varied_carry(node, varied))
         positions = [*shared, *(captures + i for i in carried)]
         starts = [self.or_zeros(node.operands[k]) for k in positions]
 
         builder = Builder(name=body.name)
         inputs = [Value(v.type, v.hint) for v in body.inputs]
         tangent_inputs = {body.inputs[k]: Value(body.inputs[k].type, _hint(body.inputs[k])) for k in positions}
-        inner = _Tangents(builder, body, inputs, tangent_inputs)
+        inner = _Tangents(builder, body, inputs, tangent_inputs, self.activity)
         moved = [inner.or_zeros(body.outputs[i]).value for i in carried]
         outputs = [*(inner.went[v] for v in body.outputs), *moved]
         split = len(shared)
@@ -159,7 +164,7 @@ class _Tangents:
         moving = [v in self.tangents for v in node.operands[1:]]
         found: set[int] = set()
         for region in node.regions:
-            inside = varied_values(region, [v for v, m in zip(region.inputs, moving, strict=True) if m])
+            inside = self.activity.varied_values(region, [v for v, m in zip(region.inputs, moving, strict=True) if m])
             found.update(i for i, v in enumerate(region.outputs) if v in inside)
         wanted = sorted(i for i in found if node.results[i].type.is_differentiable)
         regions = []
@@ -167,7 +172,7 @@ class _Tangents:
             builder = Builder(name=region.name)
             inputs = [builder.input(v.type, v.hint) for v in region.inputs]
             given = {v: builder.input(v.type, _hint(v)) for v, m in zip(region.inputs, moving, strict=True) if m}
-            inner = _Tangents(builder, region, inputs, given)
+            inner = _Tangents(builder, region, inputs, given, self.activity)
             tangents = [inner.or_zeros(region.outputs[i]).value for i in wanted]
             regions.append(builder.finish([*(inner.went[v] for v in region.outputs), *tangents]))
         operands = [self.went[v] for v in node.operands]
@@ -206,7 +211,8 @@ class _Tangents:
         refuse_captures(node, moving)
         captures = node.attrs["captures"]
         tangents = [self.or_zeros(v).value for v in node.operands[captures:]]
-        found = self.builder.inline(node.regions[1], [*(self.went[v] for v in node.operands), *tangents])
+        (push,) = rule_regions(node)
+        found = self.builder.inline(push, [*(self.went[v] for v in node.operands), *tangents])
         for v, t in zip(node.results, found, strict=True):
             if v.type.is_differentiable:
                 self.tangents[v] = Term(self.builder, t)

@@ -9,7 +9,7 @@ For `results = while captures(w) carry(x)` whose results have cotangents d:
                   body: trips - 1, pops, the body's nodes reversed, dw + this iteration's share
 
 d are the cotangents of the active carry: those that depend on what is differentiated and reach a result that
-matters (`activity.active_loop`). dw starts as the capture's cotangent so far, so shares are added eagerly and
+matters (`Activity.active_loop`). dw starts as the capture's cotangent so far, so shares are added eagerly and
 nothing of w's size is made per iteration. The iteration that is being reversed is `trips - 1` after the count
 down, which gives integer induction variables back without a stack.
 
@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.gradients.activity import active_loop
 from ctrlgrad.gradients.adjoint import REGION_RULES, Adjoint
 from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, Value
 from ctrlgrad.ops.term import Term
@@ -43,7 +42,8 @@ class BackwardCarry:
 
 def reverse_while(adjoint: Adjoint, node: Node) -> None:
     given = {i for i, v in enumerate(node.results) if v in adjoint.cotangents}
-    active = active_loop(node, adjoint.varied, given)
+    varied = {j for j, v in enumerate(node.operands) if v in adjoint.varied}
+    active = adjoint.activity.active_loop(node, varied, given)
     if not active.carry:
         for v in node.results:
             adjoint.take(v)
@@ -57,7 +57,7 @@ def reverse_while(adjoint: Adjoint, node: Node) -> None:
     body, captures = node.regions[1], node.attrs["captures"]
     carried = [body.inputs[captures + i] for i in active.carry]
     shared = [body.inputs[j] for j in active.captures]
-    inner = Adjoint(scope, active.varied)
+    inner = Adjoint(scope, active.varied, adjoint.activity)
     inside = [Value(v.type, f"d_{v.hint}" if v.hint else "d") for v in (*carried, *shared)]
     for v, share in zip(shared, inside[len(carried) :], strict=True):
         inner.cotangents[v] = Term(backward, share)
@@ -93,7 +93,7 @@ class Count:
 def _open_scope(adjoint: Adjoint, node: Node) -> RegionScope:
     body, captures = node.regions[1], node.attrs["captures"]
     backward = Builder(name="body")
-    backward.source = node.source and node.source.gradient
+    backward.source = node.source and node.source.derivative_of(node.op.name)
     outer = dict(zip(body.inputs[:captures], node.operands[:captures], strict=True))
     scope = RegionScope(body, backward, outer=adjoint.scope, captures=outer)
     for position, (value, output) in enumerate(zip(body.inputs[captures:], body.outputs, strict=True)):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ctrlgrad.gradients import branches, calls, loops, rules  # noqa: F401  (they fill the tables)
-from ctrlgrad.gradients.activity import varied_values
+from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.ir import Builder, Graph
 from ctrlgrad.ops.term import Term
@@ -42,7 +42,8 @@ def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int]) -> Pullback
     """
     backward = Builder(name=f"{graph.name}_backward")
     scope = FunctionScope(graph, backward)
-    adjoint = Adjoint(scope, varied_values(graph, [graph.inputs[i] for i in wrt]))
+    activity = Activity()
+    adjoint = Adjoint(scope, activity.varied_values(graph, [graph.inputs[i] for i in wrt]), activity)
     seeds = [Builder().input(graph.outputs[i].type, f"d_{graph.outputs[i].hint or 'out'}") for i in seeded]
     for i, seed in zip(seeded, seeds, strict=True):
         adjoint.add(graph.outputs[i], Term(backward, seed))

@@ -24,13 +24,15 @@ UNITS = {
     "gib": 1 << 30,
     "tib": 1 << 40,
 }
+# What an offset into memory or into a file can count.
+MOST = (1 << 63) - 1
 SHOWN = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def parse_size(size: str | int | None) -> int | None:
     """Bytes of a size such as "64 MiB", "2GiB", "1.5 GB" or 1000; None, no limit, stays None.
 
-    Raises `UserInputError` for what is no size, and for a negative one.
+    Raises `UserInputError` for what is no size, for a negative one, and for one of 2**63 bytes or more.
     """
     if size is None:
         return None
@@ -42,9 +44,16 @@ def parse_size(size: str | int | None) -> int | None:
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", size)
         if match is None or match[2].lower() not in UNITS:
             raise _no_size(size)
-        nbytes = int(float(match[1]) * UNITS[match[2].lower()])
+        number = float(match[1]) * UNITS[match[2].lower()]
+        nbytes = int(number) if number <= MOST else MOST + 1  # infinity, too
     if nbytes < 0:
         raise _no_size(size)
+    if nbytes > MOST:
+        raise UserInputError(
+            "memory: a size that no memory has",
+            expected=f"less than {(MOST + 1) >> 60} EiB, or None for no limit",
+            got=_shortened(size),
+        )
     return nbytes
 
 
@@ -61,8 +70,16 @@ def _no_size(size: object) -> UserInputError:
     return UserInputError(
         "memory: not a size",
         expected='a number of bytes, or a text such as "64 MiB", "2GiB", "500 MB"',
-        got=repr(size),
+        got=_shortened(size),
     )
+
+
+def _shortened(size: object) -> str:
+    """As in the user's program, but not thousands of digits of it (more of them than Python itself would write)."""
+    if isinstance(size, int) and size.bit_length() > 200:
+        return f"an int of {size.bit_length()} bits"
+    text = repr(size)
+    return text if len(text) <= 60 else f"{text[:40]}... ({len(text)} characters)"
 
 
 def show_size(nbytes: int | None) -> str:

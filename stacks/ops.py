@@ -14,7 +14,7 @@ from typing import Any
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Trait, Type, declare
 from ctrlgrad.ir.types import Dim
-from ctrlgrad.ops.checks import scalar_index, stack, template, tensors
+from ctrlgrad.ops.checks import require_kind, scalar_index, stack, template, tensors
 
 Attrs = Mapping[str, Any]
 
@@ -64,6 +64,16 @@ def _infer_update(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Grap
     return (s,)
 
 
+def _numbers(operation: str, s: StackType) -> None:
+    """Require elements that add up: `add` takes no booleans."""
+    require_kind(operation, "iufc", (s.element,))
+
+
+def _infer_add(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+    _numbers("stack_add", stack("stack_add", operands[0]))
+    return _infer_update(operands, attrs, regions)
+
+
 def _infer_clear(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
     scalar_index("stack_clear", "the index", operands[1])
     return (stack("stack_clear", operands[0]),)
@@ -77,7 +87,9 @@ def _infer_resize(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Grap
 def _infer_sum(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
     if operands[0] != operands[1]:
         raise TypeMismatchError("stack_sum: types differ", expected=str(operands[0]), got=str(operands[1]))
-    return (stack("stack_sum", operands[0]),)
+    s = stack("stack_sum", operands[0])
+    _numbers("stack_sum", s)
+    return (s,)
 
 
 def _infer_length(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
@@ -149,7 +161,7 @@ declare("stack_read", None, _infer_read)
 # writing a slot that was written already is an error; left out, it is none.
 declare("stack_write", 3, _infer_update)
 # Adds to a slot; the gradient of a read.
-declare("stack_add", 3, _infer_update)
+declare("stack_add", 3, _infer_add)
 # Makes a slot zero again; the gradient of a write.
 declare("stack_clear", 2, _infer_clear)
 # Cut off at a length, or made longer by slots that were never written; the gradient of a write that appends.

@@ -342,7 +342,14 @@ class RegionScope(Scope):
             result = self.wanted.get(node.result) or Value(node.result.type, node.result.hint)
             brought[node.result] = result
             prologue.nodes.append(
-                Node(node.op, tuple(operands), (result,), node.attrs, (), node.source and node.source.gradient)
+                Node(
+                    node.op,
+                    tuple(operands),
+                    (result,),
+                    node.attrs,
+                    (),
+                    node.source and node.source.on_the_way_back,
+                )
             )
 
     def _push(self, value: Value, wanted: Value, prologue: Builder) -> None:

@@ -454,6 +454,18 @@ def test_value_that_leaked_out_of_a_function() -> None:
         traced(g, 1.0)
 
 
+@pytest.mark.parametrize(
+    "use", [lambda x: x + 1.0, float, bool, np.asarray, lambda x: cg.function(lambda y: y + x)(1.0)], ids=range(5)
+)
+def test_a_leaked_carry_says_where_it_was_made_whatever_it_is_used_for(use) -> None:
+    kept = []
+    cg.fori_loop(0, 3, lambda i, c: (kept.append(c), c * 2.0)[1], 1.0)  # <- traced the body
+    with pytest.raises(LeakedValueError) as caught:
+        use(kept[0])
+    assert "from body, made at " in caught.value.got
+    assert f"{THIS.name}:{line_of('traced the body')} " in caught.value.got
+
+
 def test_leaked_value_returned_from_another_function() -> None:
     kept = []
     traced(lambda x: kept.append(x) or x, 1.0)

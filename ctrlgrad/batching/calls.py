@@ -12,15 +12,17 @@ become one instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, SizesMayDiffer
-from ctrlgrad.batching.regions import arriving, guard_of, kind_of, leaving
+from ctrlgrad.batching.regions import arriving, entering, guard_of, kind_of, leaving
 from ctrlgrad.batching.stacks import as_ragged, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.batching.walk import Walk
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Builder, Graph, Node, TensorType, Value, close
+from ctrlgrad.ops.call import rule_regions
 from ctrlgrad.ops.indexing import DYNAMIC, Key
 from ctrlgrad.ops.term import Term, emit, reshape
 
@@ -52,32 +54,62 @@ def _checkpoint(walk: Walk, node: Node) -> Sequence[Lane]:
 
 def _custom(walk: Walk, node: Node) -> Sequence[Lane]:
     captures = node.attrs["captures"]
-    shared = [walk.lanes[v] for v in node.operands[:captures]]
-    closed = close([_with_rows(walk, node, region, shared) for region in node.regions])
-    operands = [*closed.captures, *(walk.batched(v).value for v in node.operands[captures:])]
-    attrs = {**node.attrs, "captures": len(closed.captures)}
-    results = walk.builder.emit_all("call", operands, attrs, regions=closed.regions, source=node.source)
+    crossing, operands = [], []
+    for v in node.operands[:captures]:
+        crossing.append(kind_of(walk.lanes[v]))
+        operands += leaving(walk, walk.lanes[v], crossing[-1], v.type, None)
+    # Row counts that only a run tells.
+    counts = [n for n in (walk.rows.size, *walk.rows.nested) if isinstance(n, Value)]
+    rule = _Rule(node, tuple(crossing), walk.rows, tuple(dict.fromkeys(counts)))
+    attrs = {**node.attrs, "captures": len(rule.counts) + len(operands)}
+    if "rule" in node.attrs:
+        attrs["rule"] = rule
+    regions = rule.batched(node.regions)
+    operands = [*rule.counts, *operands, *(walk.batched(v).value for v in node.operands[captures:])]
+    results = walk.builder.emit_all("call", operands, attrs, regions=regions, source=node.source)
     return [Batched(walk.builder, v) for v in results]
 
 
-def _with_rows(walk: Walk, node: Node, region: Graph, shared: Sequence[Lane]) -> Graph:
-    """A function of the call, its arguments and results with rows; what it closes over as it is."""
-    builder = Builder(walk.builder, region.name)
-    lanes: dict[Value, Lane] = dict(zip(region.inputs, shared, strict=False))
-    for v in (*region.inputs[len(shared) :], *region.outputs):
-        if not isinstance(v.type, TensorType):
-            raise TypeMismatchError(
-                f"vmap: {node.attrs['kind']} with a TensorArray as an argument, result or residual",
-                source=node.source,
-                expected="arrays",
-                got=str(v.type),
-                hint="pass array.stack() and unstack it inside",
-            )
-    for v in region.inputs[len(shared) :]:
-        lanes[v] = Batched(builder, builder.input(walk.rows.of(v.tensor), v.hint))
-    inner = Walk(builder, walk.rows, lanes)
-    produced = inner.run(region)
-    return builder.finish([inner.seen(lane, v.tensor).value for lane, v in zip(produced, region.outputs, strict=True)])
+@dataclass(frozen=True, eq=False)
+class _Rule:
+    """The regions of a rule that is there later, with rows: arguments and results have them, what is closed over
+    comes as it is."""
+
+    node: Node
+    crossing: tuple[int, ...]
+    rows: Rows
+    counts: tuple[Value, ...]
+
+    def __repr__(self) -> str:
+        return "later"
+
+    @cached_property
+    def regions(self) -> tuple[Graph, ...]:
+        return self.batched(rule_regions(self.node))
+
+    def batched(self, regions: Sequence[Graph]) -> tuple[Graph, ...]:
+        return close([self._with_rows(region) for region in regions], self.counts).regions
+
+    def _with_rows(self, region: Graph) -> Graph:
+        builder, shared = Builder(name=region.name), len(self.crossing)
+        for v in (*region.inputs[shared:], *region.outputs):
+            if not isinstance(v.type, TensorType):
+                raise TypeMismatchError(
+                    f"vmap: {self.node.attrs['kind']} with a TensorArray as an argument, result or residual",
+                    source=self.node.source,
+                    expected="arrays",
+                    got=str(v.type),
+                    hint="pass array.stack() and unstack it inside",
+                )
+        lanes: dict[Value, Lane] = {}
+        for v, kind in zip(region.inputs, self.crossing, strict=False):
+            lanes[v] = entering(builder, self.rows, kind, v.type, v.hint, None)
+        for v in region.inputs[shared:]:
+            lanes[v] = Batched(builder, builder.input(self.rows.of(v.tensor), v.hint))
+        inner = Walk(builder, self.rows, lanes)
+        produced = inner.run(region)
+        found = [inner.seen(lane, v.tensor).value for lane, v in zip(produced, region.outputs, strict=True)]
+        return builder.finish(found)
 
 
 def _rows(walk: Walk, node: Node) -> Sequence[Lane]:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ctrlgrad.ir import Builder, StackType, TensorType, Value
+from ctrlgrad.ir import Builder, Node, StackType, TensorType, Value
 from ctrlgrad.ops.indexing import DYNAMIC, Key
 from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, reshape
 
@@ -59,6 +60,9 @@ class Rows:
     size: int | Value
     one_size: bool = False
     nested: tuple[int | Value, ...] = ()
+    # How the carries of a loop go round, by the node and the lanes that its operands come in. A loop around asks for it
+    # again with each guess at its own carries: without the answer a nest of loops costs twice as much with every level.
+    carried: dict[tuple[Node, tuple[Any, ...]], list[int]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def axes(self) -> tuple[int | Value, ...]:

@@ -25,7 +25,7 @@ def _matmul(walk: Walk, node: Node) -> Sequence[Lane]:
 
 @batches(
     """cholesky det adjugate logabsdet det_sign orthonormal eigenvalues eigenvectors singular_values
-    singular_vectors pinv"""
+    singular_vectors"""
 )
 def _matrices(walk: Walk, node: Node) -> Sequence[Lane]:
     """These work on the last two axes and take any axes before them."""
@@ -35,6 +35,12 @@ def _matrices(walk: Walk, node: Node) -> Sequence[Lane]:
 @batches("adjugate_along")
 def _of_one_type(walk: Walk, node: Node) -> Sequence[Lane]:
     return [walk.lane(walk.emit(node.op.name, [walk.batched(v) for v in node.operands], node.attrs))]
+
+
+@batches("pinv")
+def _pinv(walk: Walk, node: Node) -> Sequence[Lane]:
+    a, rtol = node.operands
+    return [walk.lane(walk.emit("pinv", [walk.batched(a), walk.aligned(rtol, a.tensor.rank - 2)]))]
 
 
 @batches("solve")

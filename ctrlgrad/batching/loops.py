@@ -46,10 +46,12 @@ from ctrlgrad.ops.term import Term, emit
 def _while(walk: Walk, node: Node) -> Sequence[Lane]:
     captures = node.attrs["captures"]
     init = [walk.lanes[v] for v in node.operands[captures:]]
-    kinds = [kind_of(lane) for lane in init]
+    asked = (node, tuple((kind_of(lane), isinstance(lane, Fresh)) for lane in (walk.lanes[v] for v in node.operands)))
+    kinds = walk.rows.carried.get(asked) or [kind_of(lane) for lane in init]
     while True:
         cond = _Region(walk, node, node.regions[0], kinds, init)
         (predicate,) = cond.outputs
+        walk.rows.carried[asked] = kinds
         if kind_of(predicate) != SHARED:
             return _masked(walk, node, init)
         body = _Region(walk, node, node.regions[1], kinds, init)

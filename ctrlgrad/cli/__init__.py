@@ -22,6 +22,30 @@ app = typer.Typer(
 )
 
 
+def _path(text: str) -> Path:
+    """A path that was given; "" would be the current folder, which nobody means."""
+    if not text:
+        raise typer.BadParameter("an empty path; expected the path of a file or a folder, such as .")
+    return Path(text)
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from ctrlgrad import __version__
+
+        typer.echo(f"ctrlgrad {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
 class CellName(str, Enum):  # noqa: UP042  typer takes both; this one's values print as plain text everywhere
     """The cells of `ctrlgrad.nn`."""
 
@@ -40,6 +64,7 @@ class EngineName(str, Enum):  # noqa: UP042  as above
 
 @app.command()
 def train(
+    context: typer.Context,
     cell: Annotated[CellName, typer.Option(help="The recurrent cell.")] = CellName.lstm,
     hidden: Annotated[int, typer.Option(min=1, help="Size of each layer's state.")] = 128,
     layers: Annotated[int, typer.Option(min=1, help="Number of recurrent layers.")] = 1,
@@ -61,13 +86,22 @@ def train(
     ] = False,
     text: Annotated[
         Path | None,
-        typer.Option(help="A text file in UTF-8.", show_default="the language reference inside Python"),
+        typer.Option(
+            parser=_path,
+            metavar="FILE",
+            help="A text file in UTF-8.",
+            show_default="the language reference inside Python",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the results.", show_default="the first free runs/NUMBER"),
+        typer.Option(
+            parser=_path, metavar="DIR", help="Folder for the results.", show_default="the first free runs/NUMBER"
+        ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out, with its own options; --steps may be larger.")
+    ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="First compare a gradient with JAX (needs the extra jax).")
     ] = False,
@@ -81,13 +115,15 @@ def train(
     Exit codes: 0 done; 1 the check failed or training diverged; 2 unusable input; 130 stopped by Ctrl-C.
     """
     from ctrlgrad.cli.errors import reported  # loads rich and the library
-    from ctrlgrad.cli.train import train_and_report
+    from ctrlgrad.cli.train import Request, train_and_report
 
     with reported():
         numbers = {"hidden": hidden, "layers": layers, "batch": batch, "steps": steps, "seed": seed}
         options = {"cell": cell.value, "engine": engine.value, "memory_budget": memory_budget, **numbers}
         options["pipeline"] = pipeline
-        train_and_report(options, text, out, resume=resume, verify=verify, as_json=json, profile=profile)
+        sources = {name: context.get_parameter_source(name) for name in options}
+        given = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+        train_and_report(Request(options, given, text, out, resume, verify, json, profile))
 
 
 @app.command()
@@ -96,7 +132,8 @@ def graph(
     grad: Annotated[bool, typer.Option("--grad", help="Print the graph of its gradient.")] = False,
     dot: Annotated[bool, typer.Option("--dot", help="Print Graphviz DOT, regions as clusters.")] = False,
     svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="Draw it into an SVG file (needs Graphviz).")
+        Path | None,
+        typer.Option("--svg", parser=_path, metavar="FILE", help="Draw it into an SVG file (needs Graphviz)."),
     ] = None,
     sources: Annotated[
         bool, typer.Option("--sources", help="Show the file and line that each node comes from.")
@@ -133,7 +170,10 @@ def verify(
     npz: Annotated[
         Path | None,
         typer.Option(
-            help="A file of arrays arg0, arg1, ... or named as the parameters are.", show_default="example_args()"
+            parser=_path,
+            metavar="FILE",
+            help="A file of arrays arg0, arg1, ... or named as the parameters are.",
+            show_default="example_args()",
         ),
     ] = None,
     order: Annotated[int, typer.Option(min=1, help="The highest order of derivatives.")] = 2,
@@ -145,9 +185,10 @@ def verify(
     """Compare a function's derivatives with finite differences and with JAX (needs the extra jax).
 
     The arguments are what the file's function example_args() returns, a tuple, or the arrays in --npz. The table has a
-    row for each argument, order, mode and judge, with the largest error and the error that is tolerated.
+    row for each argument, order, mode and judge, with the largest error and the error that is tolerated. A row where
+    the judge could not judge says why, and counts neither way.
 
-    Exit codes: 0 all agree; 1 some disagree; 2 unusable input.
+    Exit codes: 0 all that were judged agree; 1 some disagree, or no derivative could be judged; 2 unusable input.
     """
     from ctrlgrad.cli.errors import reported
     from ctrlgrad.cli.verify import request_of, verify_and_report
@@ -168,12 +209,17 @@ def profile(
     ] = None,
     disk: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where spilled blocks go.", show_default="the system's temporary folder"),
+        typer.Option(
+            parser=_path,
+            metavar="FOLDER",
+            help="Where spilled blocks go.",
+            show_default="the system's temporary folder",
+        ),
     ] = None,
     grad: Annotated[bool, typer.Option("--grad", help="Run the gradient with respect to the first argument.")] = False,
-    output: Annotated[Path, typer.Option(metavar="STEM", help="Write STEM.txt, STEM.json and STEM.png.")] = Path(
-        "memory-profile"
-    ),
+    output: Annotated[
+        Path, typer.Option(parser=_path, metavar="STEM", help="Write STEM.txt, STEM.json and STEM.png.")
+    ] = Path("memory-profile"),
 ) -> None:
     """Run a function under a memory budget and show what its loops kept, moved, computed again and waited for.
 

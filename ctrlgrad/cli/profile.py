@@ -46,13 +46,21 @@ def profile_and_report(text: str, limits: Limits, output: Path, *, grad: bool) -
     arguments = target.example_args("")
     if not output.parent.is_dir():
         raise UserInputError("profile: no such folder", got=str(output.parent), hint="check the path of --output")
+    if not output.name:
+        raise UserInputError(
+            "profile: --output is a folder", expected="a path that ends in a file's name", got=str(output)
+        )
     recording = _run(target, arguments, limits, grad)
     summary = recording.summary()
     console = Console()
     if not console.is_terminal:
         console = Console(width=_UNLIMITED)
     print_summary(console, target.name + (" and its gradient" if grad else ""), summary)
-    written = recording.write_all(output)
+    try:
+        written = recording.write_all(output)
+    except OSError as error:
+        where = error.filename or output
+        raise UserInputError("profile: --output cannot be written", got=f"{where}: {error.strerror}") from None
     console.print(Text(f"written: {', '.join(str(path) for path in written)}"))
     if len(written) < 3:
         console.print(Text("No picture: it needs matplotlib (pip install 'ctrlgrad[plot]')"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ctrlgrad.cli.errors import ending_of, print_ending
-from ctrlgrad.errors import GradientMismatch, UserInputError
+from ctrlgrad.errors import GradientMismatch
 from ctrlgrad.memory.sizes import parse_size
 from ctrlgrad.mpi.launch import join, number_of_ranks
-from ctrlgrad.train import corpus, metrics, trainer
-from ctrlgrad.train.keeper import PLOT
-from ctrlgrad.train.metrics import Metrics, Summary
-from ctrlgrad.train.ranks import Alone, Pipelined, Ranks, Together
+from ctrlgrad.train import checkpoint, corpus, folder, metrics, trainer
+from ctrlgrad.train.checkpoint import Saved
+from ctrlgrad.train.folder import CHECKPOINT, PLOT
+from ctrlgrad.train.metrics import Step, Summary
+from ctrlgrad.train.ranks import Alone, Ranks, Together
 from ctrlgrad.train.settings import Settings
 from ctrlgrad.train.trainer import Job
 from ctrlgrad.train.verification import Comparison, compare_with_jax, next_gradient
@@ -31,45 +34,39 @@ SAMPLES = 3
 _WEIGHT = 0.1
 
 
-def train_and_report(
-    options: Mapping[str, Any],
-    text: Path | None,
-    out: Path | None,
-    *,
-    resume: bool,
-    verify: bool,
-    as_json: bool,
-    profile: bool = False,
-) -> None:
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for. `given` names the options that were given, not taken from their defaults."""
+
+    options: Mapping[str, Any]
+    given: Collection[str]
+    text: Path | None
+    out: Path | None
+    resume: bool = False
+    verify: bool = False
+    as_json: bool = False
+    profile: bool = False
+
+
+def train_and_report(request: Request) -> None:
     """Run `ctrlgrad train`; raises the library's errors, and `Interrupted`.
 
     Under `mpirun` every rank runs this. What goes wrong then ends all processes, with one message and one exit code.
     """
-    with _processes(options["pipeline"]) as ranks:
+    with _processes() as ranks, ExitStack() as stack:
         # Where mpirun's output goes, the ranks cannot tell: it gives them a terminal of its own.
-        console = Console(quiet=as_json or ranks.rank > 0, force_terminal=False if ranks.size > 1 else None)
-        # Rank 0 goes first, so that what is wrong with the options or the text is found, and told, by it alone.
-        if ranks.rank == 0:
-            settings = _settings(options)
-            folder = _folder(out, resume)
-            trainer.check_folder(folder, resume)
-            text_corpus = corpus.load(text, settings.batch)
-        ranks.from_first(lambda: b"go on")
-        if ranks.rank > 0:
-            settings = _settings(options)
-            folder = Path()  # of which only rank 0 makes use
-            text_corpus = corpus.load(text, settings.batch)
-        ranks.check_same("options and text", repr((settings, text_corpus.fingerprint)).encode())
-        job = trainer.prepare(settings, text_corpus, folder, resume, profile, ranks)
+        console = Console(quiet=request.as_json or ranks.rank > 0, force_terminal=False if ranks.size > 1 else None)
+        job = _job(request, ranks, stack)
         console.print(_headline(job), highlight=False)
-        if verify:
+        if request.verify:
             grads = next_gradient(job)
-            job = job.with_verified(bool(ranks.from_first(lambda: _verified(job, grads, console, as_json))))
+            verified = job.ranks.from_first(lambda: _verified(job, grads, console, request.as_json))
+            job = job.with_verified(bool(verified))
         with _progress(console, job) as on_step:
             summary, state = trainer.run(job, on_step)
         if ranks.rank > 0:
             return
-        if as_json:
+        if request.as_json:
             typer.echo(summary.json())
             return
         _print_summary(console, job, summary)
@@ -78,7 +75,7 @@ def train_and_report(
 
 
 @contextmanager
-def _processes(pipeline: bool) -> Iterator[Ranks]:
+def _processes() -> Iterator[Ranks]:
     """This process, or all that `mpirun` has started; whatever ends one of them ends all."""
     if number_of_ranks() == 1:
         yield Alone()
@@ -91,9 +88,46 @@ def _processes(pipeline: bool) -> Iterator[Ranks]:
     watch.advice = "the same command again"
     watch.catch_signals()
     try:
-        yield (Pipelined if pipeline else Together)(joined.world, watch)
+        yield Together(joined.world, watch)
     except BaseException as error:  # whatever it is, the other ranks wait for this one
         watch.fail(ending_of(error))
+
+
+def _job(request: Request, ranks: Ranks, stack: ExitStack) -> trainer.Job:
+    """The run that is asked for; the stack holds its folder.
+
+    Rank 0 goes first, so that what is wrong with the options, the folder or the text is found, and told, by it alone. A
+    run that goes on has the settings and the text that rank 0 finds in its folder.
+    """
+    saved: Saved | None = None
+    lines: corpus.Corpus | None = None
+
+    def first() -> bytes:
+        nonlocal saved, lines
+        if not request.resume:
+            settings = _settings(request.options)
+        out = stack.enter_context(folder.held(request.out, request.resume))
+        if request.resume:
+            saved = checkpoint.read(out / CHECKPOINT)
+            settings = saved.identity.settings.continued(_given(request))
+        text = str(request.text.absolute()) if request.text is not None else saved.identity.text if saved else None
+        lines = corpus.load(None if text is None else Path(text), settings.batch)
+        return json.dumps({"settings": settings.as_dict(), "text": text, "out": str(out)}).encode()
+
+    found = json.loads(ranks.from_first(first))
+    settings, text = Settings(**found["settings"]), found["text"]
+    if lines is None:
+        lines = corpus.load(None if text is None else Path(text), settings.batch)
+    ranks.check_same("options and text", repr((sorted(request.options.items()), lines.fingerprint)).encode())
+    return trainer.prepare(
+        settings,
+        lines,
+        text,
+        Path(found["out"]),
+        saved=saved,
+        is_profiled=request.profile,
+        ranks=ranks.by_layers() if settings.pipeline else ranks,
+    )
 
 
 def _verified(job: Job, grads: Any, console: Console, as_json: bool) -> bytes:
@@ -108,7 +142,7 @@ def _verified(job: Job, grads: Any, console: Console, as_json: bool) -> bytes:
 
 
 def _settings(options: Mapping[str, Any]) -> Settings:
-    """The settings of a run: its engine is the same in every step."""
+    """The settings of a new run: its engine is the same in every step."""
     engine = options["engine"]
     if engine == "auto":
         engine = "dataflow" if options["pipeline"] else "native"
@@ -116,17 +150,14 @@ def _settings(options: Mapping[str, Any]) -> Settings:
     return Settings(**{**options, "engine": engine, "memory_budget": limit})
 
 
-def _folder(out: Path | None, resume: bool) -> Path:
-    if out is not None:
-        return out
-    if resume:
-        raise UserInputError(
-            "--resume: which run?", expected="the folder of a run", got="no --out", hint="add --out DIR"
-        )
-    number = 1
-    while Path("runs", str(number)).exists():
-        number += 1
-    return Path("runs", str(number))
+def _given(request: Request) -> dict[str, Any]:
+    """The settings that were given for a run which has its own; "auto" is whatever engine that is."""
+    given = {name: value for name, value in request.options.items() if name in request.given}
+    if "memory_budget" in given:
+        given["memory_budget"] = parse_size(given["memory_budget"])
+    if given.get("engine") == "auto":
+        del given["engine"]
+    return given
 
 
 def _headline(job: Job) -> str:
@@ -152,17 +183,20 @@ class _Rate(ProgressColumn):
 @contextmanager
 def _progress(console: Console, job: Job) -> Iterator[trainer.OnStep]:
     """A progress bar; where the output is no terminal, a line for every tenth of the run."""
-    bits = speed = None
+    bits: float | None = None
+    characters, seconds, is_timed = 0.0, 0.0, False
     total = job.settings.steps
     columns = (TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=24), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal or console.quiet) as progress:
         task = progress.add_task("", total=total, completed=job.state.step, figures="")
 
-        def on_step(m: Metrics) -> None:
-            nonlocal bits, speed
+        def on_step(m: Step) -> None:
+            nonlocal bits, characters, seconds, is_timed
             bits = m.bits_per_char if bits is None else bits + _WEIGHT * (m.bits_per_char - bits)
-            rate = m.characters_per_second
-            speed = rate if speed is None else speed + _WEIGHT * (rate - speed)
+            # What the first step compiled is forgotten as soon as there is another one.
+            keep = 1.0 - _WEIGHT if m.is_timed == is_timed else 0.0
+            characters, seconds, is_timed = keep * characters + m.characters, keep * seconds + m.seconds, m.is_timed
+            speed = characters / max(seconds, 1e-9)
             figures = f"{bits:.3f} bits/char  {speed:,.0f} chars/s  {_size(m.peak_memory_bytes)}"
             progress.update(task, completed=m.step, figures=figures)
             if not console.is_terminal and (m.step * 10 // total > (m.step - 1) * 10 // total):

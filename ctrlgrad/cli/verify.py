@@ -23,12 +23,13 @@ import ctrlgrad as cg
 from ctrlgrad.cli.errors import BAD_INPUT, FAILED, print_error
 from ctrlgrad.cli.target import Target, load_target
 from ctrlgrad.errors import ExecutionError, UserInputError
-from ctrlgrad.verify.check import JUDGES, MODES, compare
+from ctrlgrad.verify.check import JUDGES, MODES, advice, compare
 from ctrlgrad.verify.report import GradientReport, Row
 
 # Nothing is cut where no terminal limits the width.
 _UNLIMITED = 400
 _LEAST_WIDTH = 110
+_STYLES = {"ok": "green", "WRONG": "bold red", "not judged": "yellow"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,10 @@ class Request:
 
 
 def verify_and_report(text: str, npz: Path | None, request: Request, *, as_json: bool) -> None:
-    """Compare, print, and exit with code 1 where something disagrees; `UserInputError` for what cannot be used."""
+    """Compare, print, and exit with code 1 where something disagrees or nothing could be judged.
+
+    Raises `UserInputError` for what cannot be used.
+    """
     target = load_target("verify", text)
     arguments = target.example_args(", or --npz") if npz is None else npz_args(target, npz)
     _check_count(target, arguments)
@@ -190,22 +194,16 @@ def print_report(name: str, report: GradientReport, names: Sequence[str]) -> Non
     for row in report.rows:
         _, order, mode, judge, absolute, relative, tolerance, verdict = row.cells()
         cells = [_shown(row, names), order, mode, judge, absolute, relative, tolerance]
-        table.add_row(*map(Text, cells), Text(verdict, style="green" if row.ok else "bold red"))
+        table.add_row(*map(Text, cells), Text(verdict, style=_STYLES[row.verdict]))
     console.print(table)
-    wrong = len(report.failures)
-    if wrong:
-        console.print(Text(f"{name}: {wrong} of {len(report.rows)} comparisons disagree", style="bold red"))
-        hint = (
-            "A kink or a jump near the arguments misleads finite differences; if JAX disagrees too, the derivative is "
-            "wrong, and the wrong line with the lowest order is where to begin."
-        )
-        console.print(Text(hint))
-    else:
-        console.print(Text(f"{name}: all {len(report.rows)} comparisons agree", style="green"))
+    console.print(Text(f"{name}: {report.summary}", style="green" if report.ok else "bold red"))
+    if not report.ok:
+        console.print(Text(" ".join(advice(report))))
 
 
 def as_data(name: str, report: GradientReport, names: Sequence[str]) -> dict[str, Any]:
-    """The report as JSON's types; null stands for a number that is not finite."""
+    """The report as JSON's types; null stands for a number that is not finite, and for the verdict where none was
+    possible."""
     rows = [
         {
             "argument": None if row.order == 0 else _shown(row, names),
@@ -215,12 +213,12 @@ def as_data(name: str, report: GradientReport, names: Sequence[str]) -> dict[str
             "absolute_error": _finite(row.absolute),
             "relative_error": _finite(row.relative),
             "tolerance": _finite(row.tolerance),
-            "ok": bool(row.ok),
+            "ok": bool(row.ok) if row.is_judged else None,
             "note": row.note or None,
         }
         for row in report.rows
     ]
-    return {"function": name, "ok": bool(report.ok), "rows": rows}
+    return {"function": name, "ok": bool(report.ok), "not_judged": len(report.not_judged), "rows": rows}
 
 
 def _finite(x: float) -> float | None:

@@ -14,12 +14,12 @@ With "none" every op is a piece of its own.
 
 A carried stack counts as there from the start: a push waits for the last push, which is never late. So does a carried
 total, to which an iteration adds something and which it needs for nothing else: the sum is in one piece with what is
-added. Constants go into the pieces that use them.
+added. Constants go into the pieces that use them, where something else says when those run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,15 +36,20 @@ def cluster(graph: FlatGraph, cut: str) -> FlatGraph:
     cutter = _Cutter(graph, cut)
     groups: dict[Any, list[FlatNode]] = {}
     for node in graph.nodes:
-        if not node.is_primitive and node.op != "constant":
+        if _is_clustered(node):
             groups.setdefault(cutter.key(node), []).append(node)
-    used = _used_outside(graph, groups)
+    used = _used_outside(cutter, groups)
     nodes = [node for node in graph.nodes if node.is_primitive]
-    nodes += [_piece(members, cutter.made_by, used) for members in groups.values()]
-    nodes += [_piece([n], cutter.made_by, used) for n in graph.nodes if n.op == "constant" and n.result in used]
+    nodes += [_piece(members, cutter, used) for members in groups.values()]
+    nodes += [_piece([n], cutter, used) for n in graph.nodes if n.op == "constant" and n.result in used]
     position = {v: i for i, node in enumerate(graph.nodes) for v in node.results}
     nodes.sort(key=lambda n: min((position[v] for v in n.results), default=len(position)))
     return FlatGraph(graph.inputs, tuple(in_order(nodes)), graph.outputs, graph.name)
+
+
+def _is_clustered(node: FlatNode) -> bool:
+    """Whether a node goes into a cluster; a constant goes into those that take it, and stands alone for all others."""
+    return not node.is_primitive and node.op != "constant"
 
 
 @dataclass
@@ -61,6 +66,8 @@ class _Cutter:
         self.taken_by = takers(self.graph)
         self.frames = frames_of(self.graph)
         self.guards = guards_of(self.graph, self.frames)
+        self.copied = {node: self._copied(node) for node in self.graph.nodes}
+        self.waited = {node: self._waited(node) for node in self.graph.nodes}
         self.levels = self._levels() if self.cut == "whole" else {}
 
     def key(self, node: FlatNode) -> Any:
@@ -69,9 +76,10 @@ class _Cutter:
         where: tuple[str, str | None, Guard] = self.group(node)
         if self.cut == "whole":
             return (*where, self.levels[node])
-        added = [value for value in node.inputs if not self._is_total(value)]
+        waited = self.waited[node]
+        added = [value for value in waited if not self._is_total(value)]
         # What is added comes from somewhere; a counter, to which a constant is added, runs ahead by itself.
-        self.sources[node] = self._wait_for(added, node.device) or self._wait_for(node.inputs, node.device)
+        self.sources[node] = self._wait_for(added, node.device) or self._wait_for(waited, node.device)
         return (*where, self.sources[node])
 
     def group(self, node: FlatNode) -> tuple[str, str | None, Guard]:
@@ -83,7 +91,7 @@ class _Cutter:
 
     def _waits_for(self, value: Value, device: str | None) -> frozenset[Value]:
         node = self.made_by.get(value)
-        if node is None or node.op == "constant" or node.is_constant_enter or self._is_carried_stack(value, node):
+        if node is None or node.is_constant_enter or self._is_carried_stack(value, node):
             return frozenset()
         if node in self.sources and node.device == device:
             return self.sources[node]
@@ -114,17 +122,16 @@ class _Cutter:
         Every path from one cluster to another raises the level, so clusters of one level never wait for each other.
         What leaves a loop comes after all that enters it, whichever carry it is of.
         """
-        nodes = [node for node in self.graph.nodes if node.op != "constant"]
-        levels: dict[FlatNode, int] = dict.fromkeys(nodes, 0)
+        levels: dict[FlatNode, int] = dict.fromkeys(self.graph.nodes, 0)
         entered: dict[str, int] = {}
         changes = True
         while changes:
             changes = False
-            for node in nodes:
+            for node in self.graph.nodes:
                 level = entered.get(self.frames.of_node[node], 0) if node.op == flat.EXIT else 0
-                for value in self._forward_inputs(node):
+                for value in self.waited[node]:
                     maker = self.made_by.get(value)
-                    if maker in levels:
+                    if maker is not None:
                         level = max(level, levels[maker] + self._is_apart(maker, node))
                 if level > levels[node]:
                     levels[node] = level
@@ -134,32 +141,48 @@ class _Cutter:
                     entered[frame] = max(entered.get(frame, 0), level)
         return levels
 
-    def _forward_inputs(self, node: FlatNode) -> tuple[Value, ...]:
-        return node.inputs[:1] if is_loop_merge(node, self.made_by) else node.inputs
+    def _copied(self, node: FlatNode) -> frozenset[Value]:
+        """The constants that a node's cluster has copies of: where what else the node takes says when it runs too."""
+        constants = {v for v in node.operands if v in self.made_by and self.made_by[v].op == "constant"}
+        if not constants or not _is_clustered(node):
+            return frozenset()
+        others = {*node.operands} - constants | {*node.controls, *node.orders}
+        guard: Guard = frozenset[Any]().union(*(self.guards[v] for v in others))
+        is_driven = any(v not in self.made_by or not self.made_by[v].is_constant_enter for v in others)
+        return frozenset(
+            v for v in constants if self.guards[v] <= guard and (is_driven or not self.made_by[v].controls)
+        )
+
+    def _waited(self, node: FlatNode) -> Sequence[Value]:
+        """What a node waits for, what comes around a loop aside."""
+        if is_loop_merge(node, self.made_by):
+            return node.inputs[:1]
+        taken = (v for v in node.operands if v not in self.copied[node])
+        return (*taken, *node.controls, *node.orders)
 
     def _is_apart(self, maker: FlatNode, node: FlatNode) -> bool:
         """Whether an ordinary op is in another cluster than what it takes from, for certain."""
-        if node.is_primitive:
+        if not _is_clustered(node):
             return False
-        return maker.is_primitive or is_effectful(maker) or is_effectful(node) or self.group(maker) != self.group(node)
+        if not _is_clustered(maker) or is_effectful(maker) or is_effectful(node):
+            return True
+        return self.group(maker) != self.group(node)
 
 
-def _used_outside(graph: FlatGraph, groups: Mapping[Any, list[FlatNode]]) -> set[Value]:
+def _used_outside(cutter: _Cutter, groups: Mapping[Any, list[FlatNode]]) -> set[Value]:
     """The values that some node takes outside of the cluster that makes them."""
     group_of = {node: key for key, members in groups.items() for node in members}
     made_in = {v: key for node, key in group_of.items() for v in node.results}
-    constants = {node.result for node in graph.nodes if node.op == "constant"}
-    used = set(graph.outputs)
-    for node in graph.nodes:
-        for value in node.inputs:
-            if value in constants and node in group_of:
-                continue  # a cluster has its own copy
+    used = set(cutter.graph.outputs)
+    for node in cutter.graph.nodes:
+        taken = (v for v in node.operands if v not in cutter.copied[node])
+        for value in (*taken, *node.controls, *node.orders):
             if node not in group_of or value not in made_in or made_in[value] != group_of[node]:
                 used.add(value)
     return used
 
 
-def _piece(members: list[FlatNode], made_by: Mapping[Value, FlatNode], used: set[Value]) -> FlatNode:
+def _piece(members: list[FlatNode], cutter: _Cutter, used: set[Value]) -> FlatNode:
     """Some ops as one Cluster node."""
     inside = {v for node in members for v in node.results}
     body: list[Node] = []
@@ -169,8 +192,8 @@ def _piece(members: list[FlatNode], made_by: Mapping[Value, FlatNode], used: set
     for node in members:
         taken = []
         for value in node.operands:
-            maker = made_by.get(value)
-            if maker is not None and maker.op == "constant" and value not in inside:
+            if value in cutter.copied[node]:
+                maker = cutter.made_by[value]
                 if value not in copied:
                     copied[value] = Value(value.type, value.hint)
                     constant = Node(OPS["constant"], (), (copied[value],), maker.attrs, (), maker.source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctrlgrad.dataflow.running import FrameRun, Iteration
 from ctrlgrad.dataflow.steps import Step
 from ctrlgrad.engines.reference.interpreter import explained
-from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError
+from ctrlgrad.errors import MaximumIterationsError, locate
 
 
 def waiting_in(frame: FrameRun, found: list[str], device: str) -> None:
@@ -36,28 +36,26 @@ def _missing(step: Step, iteration: Iteration) -> str:
     return ", ".join(missing) or "a control"
 
 
-def noted(error: Exception, step: Step, iteration: Iteration, is_late: bool) -> CtrlgradError:
-    """The error as one of ours, with the place in the user's code and the iterations that it happened in.
+def noted(error: BaseException, step: Step, iteration: Iteration, is_late: bool) -> BaseException:
+    """The error with the place in the user's code and the iterations that it happened in.
 
     Where it was seen late, the iterations are those of another step, and are left out.
     """
     node = next(iter(step.node.regions[0].nodes), None) if step.node.regions else None
-    if isinstance(error, CtrlgradError):
-        ours = error
-        if ours.source is None:
-            ours.source = step.source
-    elif node is not None:
-        ours = explained(error, node)
+    found = error
+    if node is None:
+        locate(error, step.name, step.source)
     else:
-        ours = ExecutionError(f"{step.name}: {error}", source=step.source)
+        found = explained(error, node)
     if is_late:
-        return ours
+        return found
     notes = iteration.loops()
     if isinstance(error, MaximumIterationsError) and not step.node.regions:
         # The loop itself says in its error how far it came.
         notes = notes[1:]
-    ours.notes += notes
-    return ours
+    for text in notes:
+        found.add_note(text)
+    return found
 
 
 __all__ = ["noted", "waiting_in"]

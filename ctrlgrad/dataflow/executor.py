@@ -79,6 +79,8 @@ class Executor:
         self.outputs: dict[int, Any] = {}
         # Set by another thread: give up before the next step.
         self.stopped = False
+        # How far it had come when it gave up, in a loop or outside.
+        self.stopped_at: Iteration | None = None
         # Frames and iterations that messages must find, and messages that came before their iteration.
         self.frames: dict[tuple[int, Tag], FrameRun] = {}
         self.iterations: dict[tuple[int, Tag], Iteration] = {}
@@ -128,10 +130,15 @@ class Executor:
                     if listens:
                         self._listen()
         except StoppedError:
+            self.stopped_at = iteration
             raise
-        except Exception as error:
-            assert step is not None and iteration is not None
-            raise noted(error, step, iteration, self.device.is_late) from error
+        except BaseException as error:
+            if step is None or iteration is None:
+                raise
+            found = noted(error, step, iteration, self.device.is_late)
+            if found is error:
+                raise
+            raise found from error
         finally:
             counts.firings += fired
 

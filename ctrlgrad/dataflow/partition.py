@@ -35,7 +35,7 @@ from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.devices import DEFAULT
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_loop_merge, makers
 from ctrlgrad.dataflow.node_rules import fail
-from ctrlgrad.dataflow.scopes import NO_GUARD, ROOT, Frames, Guard, frames_of, guard_of, guards_of
+from ctrlgrad.dataflow.scopes import NO_GUARD, ROOT, Frames, Guard, frames_of, goes_on, guard_of, guards_of
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.ir import BOOL, OPS, Graph, Node, Type, Value
 from ctrlgrad.source import Source
@@ -257,7 +257,7 @@ class _Partitioner:
             return None
         if guard == NO_GUARD:
             return half.begun[frame]
-        return half.live[frame] if guard == {(self.conditions[frame].result, 1)} else None
+        return half.live[frame] if guard == {goes_on(self.conditions[frame])} else None
 
     def signal(self, device: str, controls: Sequence[Value], like: FlatNode) -> Value:
         """A scalar that is true, and alive where the controls are."""

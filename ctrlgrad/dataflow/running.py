@@ -17,7 +17,7 @@ from typing import Any
 
 from ctrlgrad.dataflow.plan import FramePlan
 from ctrlgrad.dataflow.tokens import Dead, Targets
-from ctrlgrad.engines.reference.control_kernels import loop_name
+from ctrlgrad.engines.reference.control_kernels import in_iteration
 
 
 class Iteration:
@@ -63,8 +63,8 @@ class Iteration:
         numbers = self.numbers()
         while iteration.frame.parent is not None:
             frame = iteration.frame
-            name = frame.plan.name if frame.plan.loop is None else loop_name(frame.plan.loop)
-            notes.append(f"in iteration {numbers.pop()} of the {name}")
+            number, loop = numbers.pop(), frame.plan.loop
+            notes.append(in_iteration(loop, number) if loop else f"in iteration {number} of the {frame.plan.name}")
             assert frame.parent is not None
             iteration = frame.parent
         return notes

@@ -1,14 +1,15 @@
 """Which frame each node of a flat graph is in, and under which predicates it is alive.
 
 `frames_of` follows Enter and Exit from the inputs, which are in the root frame, and refuses a graph in which one op
-would take values of two frames. `guards_of` says of each value which sides of which predicates it stands under, inside
-its frame: two values of one frame with equal guards are dead or alive together.
+would take values of two frames. `guards_of` says of each value what has to hold for it to be alive, inside its frame:
+two values of one frame with equal guards are dead or alive together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, is_loop_merge, makers
@@ -17,9 +18,27 @@ from ctrlgrad.ir import Value
 
 ROOT = ""
 
-# The sides of predicates that a value stands under: (the predicate, the number of the side).
-Guard = frozenset[tuple[Value, int]]
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """That a predicate is at least `low` and at most `high`; None where there is no bound, as at a Switch's ends.
+
+    So side 1 of two and side 1 of three are not the same, and sides 0 are.
+    """
+
+    predicate: Value
+    low: int | None
+    high: int | None
+
+
+# What has to hold, all of it. A value stands for its own being alive where nothing simpler says when it is.
+Guard = frozenset[Within | Value]
 NO_GUARD: Guard = frozenset()
+
+
+def goes_on(condition: FlatNode) -> Within:
+    """That another iteration follows, by the frame's LoopCond."""
+    return Within(condition.result, 1, None)
 
 
 @dataclass
@@ -155,7 +174,7 @@ def guards_of(graph: FlatGraph, frames: Frames) -> dict[Value, Guard]:
         elif node.op == flat.EXIT:
             above = entered[frames.of_node[node]]
         for side, value in enumerate(node.results):
-            guards[value] = above | {(node.operands[0], side)} if node.op == flat.SWITCH else above
+            guards[value] = above | _side(node, side) if node.op == flat.SWITCH else above
     return guards
 
 
@@ -163,9 +182,29 @@ def _above(node: FlatNode, guards: Mapping[Value, Guard], loop_merge: bool) -> G
     if loop_merge:
         return NO_GUARD
     above = [guards[v] for v in node.inputs]
-    if node.op == flat.MERGE:
-        return frozenset.intersection(*above)
-    return frozenset().union(*above)
+    if node.op != flat.MERGE:
+        return frozenset().union(*above)
+    common: Guard = frozenset.intersection(*above)
+    return common if _cover([guard - common for guard in above]) else common | {node.result}
+
+
+def _side(switch: FlatNode, side: int) -> Guard:
+    last = len(switch.results) - 1
+    if not last:
+        return NO_GUARD  # the only side is always chosen
+    return frozenset([Within(switch.operands[0], side if side else None, side if side < last else None)])
+
+
+def _cover(guards: Sequence[Guard]) -> bool:
+    """Whether one of them holds for certain, and one only: the sides of one Switch, all of them."""
+    if len(guards) == 1:
+        return True
+    found = [condition for guard in guards for condition in guard if isinstance(condition, Within)]
+    if any(len(guard) != 1 for guard in guards) or len(found) != len(guards) or len({c.predicate for c in found}) != 1:
+        return False
+    found.sort(key=lambda c: -1 if c.low is None else c.low)
+    ends = found[0].low is None and found[-1].high is None
+    return ends and all(a.high is not None and b.low == a.high + 1 for a, b in pairwise(found))
 
 
 def guard_of(node: FlatNode, guards: Mapping[Value, Guard]) -> Guard:

@@ -103,9 +103,12 @@ def run_together(executors: Mapping[str, Executor], exchange: Exchange | RankRun
                 threading.Thread(target=run, args=(work, name), name=f"ctrlgrad {name}", daemon=True).start()
                 started += 1
             wait(started)
-        except BaseException:
+        except BaseException as error:
             stop()
             wait(started)
+            for name, executor in executors.items():
+                for text in executor.stopped_at.loops() if executor.stopped_at else ():
+                    error.add_note(f"{name} was {text}")
             raise
     if failures:
         found = next((f for f in failures if not isinstance(f, StuckError)), None)

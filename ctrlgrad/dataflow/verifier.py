@@ -24,7 +24,7 @@ from typing import Any
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, carry_switches, is_loop_merge, makers, takers
 from ctrlgrad.dataflow.node_rules import check_node, fail
-from ctrlgrad.dataflow.scopes import ROOT, Frames, describe, frames_of, guards_of
+from ctrlgrad.dataflow.scopes import ROOT, Frames, describe, frames_of, goes_on, guards_of
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.ir import Value
 
@@ -234,7 +234,7 @@ def _gated(graph: FlatGraph, frames: Frames, conditions: Mapping[str, FlatNode])
     for node in graph.nodes:
         if node.op == flat.NEXT_ITERATION:
             condition = conditions[frames.of_node[node]]
-            if not any((condition.result, 1) in guards[v] for v in node.inputs):
+            if not any(goes_on(condition) in guards[v] for v in node.inputs):
                 raise fail(
                     node,
                     "it would go on when the loop has ended",

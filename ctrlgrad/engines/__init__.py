@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad import memory
-from ctrlgrad.engines.auto import auto_kernels, has_native
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
 from ctrlgrad.engines.chunks import chunk_bytes
-from ctrlgrad.engines.exact_errors import exact_errors
+from ctrlgrad.engines.derivative_point import with_point
+from ctrlgrad.engines.exact_errors import error_of, exact_errors
+from ctrlgrad.engines.forward_reads import first_forward
 from ctrlgrad.engines.pushes import row_pushes_of
 from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
 from ctrlgrad.engines.reference.control_kernels import loop_name
-from ctrlgrad.engines.report import Report, explain
+from ctrlgrad.engines.report import Report
 from ctrlgrad.engines.row_blocks import rows_in_blocks
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
 from ctrlgrad.ir import Graph, walk
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import OPTIMISATIONS, optimise
@@ -35,60 +39,118 @@ def register_engine(name: str, runner: Runner) -> None:
     _RUNNERS[name] = runner
 
 
+def has_native() -> bool:
+    """Whether what native pieces of the dataflow engine need is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("numba", "scipy"))
+
+
 def kernels_of(engine: str) -> Kernels:
     """What an engine runs nodes by."""
-    # The CUDA engine runs regions, not nodes; where every node is looked at, the reference kernels run them.
-    if engine in ("reference", "cuda"):
+    if engine != "native":
         return REFERENCE
-    if engine == "auto":
-        return auto_kernels()
-    if not has_native():
-        raise UserInputError(
-            "the native engine is not installed",
-            expected="the packages numba and scipy",
-            got="an installation without them",
-            hint="pip install 'ctrlgrad[native]', or use engine='reference'",
-        )
     from ctrlgrad.engines.native.engine import NATIVE
 
     return NATIVE
 
 
-def run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool = False) -> list[Any]:
+def run_on(
+    engine: str,
+    graph: Graph,
+    arguments: Sequence[Any],
+    check_nans: bool = False,
+    *,
+    failure: Exception | None = None,
+) -> list[Any]:
     """The outputs of a graph for the given arrays (and lists, for stacks), by an engine."""
+    try:
+        if failure is not None:
+            return _run_natively(graph, arguments, failure)
+        return _run_on(engine, graph, arguments, check_nans)
+    except (NonFiniteError, IndexOutOfRangeError) as error:
+        # Under a budget the reference engine could need more memory than there is.
+        found = error if current() is not None else _told_again(engine, error, graph, arguments)
+        if found is error:
+            raise
+        raise found from error
+
+
+def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequence[Any]) -> CtrlgradError:
+    """The error with what only another run can say of it."""
+    if engine == "cuda" and not all(isinstance(x, np.ndarray | np.generic | list) for x in arguments):
+        from ctrlgrad.engines.cuda.cupy_library import cupy_library
+        from ctrlgrad.engines.cuda.engine import read_arguments
+
+        arguments = read_arguments(cupy_library(), arguments)
+    if isinstance(error, NonFiniteError):
+        return with_point(error, graph, arguments)
+    if engine == "dataflow" and not any(note.startswith("on rank") for note in error.notes):
+        # Iterations overlap there, and devices: another read may have come first.
+        error = error_of(graph, arguments) or error
+    return first_forward(error, graph, arguments) if isinstance(error, IndexOutOfRangeError) else error
+
+
+def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool) -> list[Any]:
     if engine != "cuda" or check_nans:
         _check_on_host(engine, arguments)
     if engine in _RUNNERS:
         return _RUNNERS[engine](graph, arguments, check_nans)
     if engine == "cuda" and not check_nans:
         return _run_on_cuda(graph, arguments)
-    if current() is not None:
-        return _run_in_session(engine, graph, arguments, check_nans)
-    if asks_for_memory(graph):
+    if current() is None and asks_for_memory(graph):
         with memory.budget():
-            return run_on(engine, graph, arguments, check_nans)
-    run = Run(finite=FiniteCheck() if check_nans else None)
-    kernels = kernels_of(engine)
-    if kernels is REFERENCE or run.is_watched:
-        return as_lists(interpret(graph, arguments, run, kernels))
+            return _run_on(engine, graph, arguments, check_nans)
+    if engine in ("auto", "native") and not check_nans:
+        return _run_natively(graph, arguments)
+    if engine not in ("auto", "native"):
+        refuse_checkpoint(graph, f"engine={engine!r}")
+    return _interpret(graph, arguments, Run(finite=FiniteCheck() if check_nans else None))
+
+
+def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]] | None:
+    """What runs a graph natively for arguments of the sizes of these, where nothing else has to be looked at.
+
+    Errors that it raises are given to `after_failure`. None where the graph asks for memory, or has no plan.
+    """
+    from ctrlgrad.engines.llvm.engine import Unsupported, patterns_of  # loads llvmlite
+
+    if asks_for_memory(graph):
+        return None
+    found = patterns_of(_optimised(graph, frozenset())).program(arguments)
+    return None if isinstance(found, Unsupported) else found
+
+
+def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> list[Any]:
+    """What `run_on` would do, now that running a graph natively has failed: the outputs, or the error as it is told."""
+    return run_on("native", graph, arguments, failure=error)
+
+
+def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
+    """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
+    from ctrlgrad.engines.llvm.engine import NeedsAnotherPlan, Unsupported, run  # loads llvmlite
+
     optimised = _optimised(graph, current_without())
-    with exact_errors(graph, optimised, arguments):
-        return as_lists(interpret(optimised, arguments, run, kernels))
+    try:
+        with exact_errors(graph, optimised, arguments):
+            if failure is not None:
+                raise failure
+            return as_lists(run(optimised, arguments))
+    except Unsupported:
+        again = Run()
+    except NeedsAnotherPlan as reason:
+        again = Run(silent_callbacks=reason.callbacks)
+    # No plan fits: the reference engine computes it, or says what is wrong.
+    return _interpret(graph, arguments, again)
 
 
-def _run_in_session(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool) -> list[Any]:
-    """As `run_on`, with kernels that count bytes."""
-    kernels = _counting(engine, graph)
-    if check_nans:
+def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
+    """The outputs by the reference engine's kernels; in a session they count bytes, and keep saved values in blocks."""
+    if current() is None:
+        return as_lists(interpret(graph, arguments, run, REFERENCE))
+    if run.is_watched:
         # Every node is looked at, and every row: they stay where they are.
-        return as_lists(interpret(graph, arguments, Run(finite=FiniteCheck()), kernels))
-    if kernels is IN_BLOCKS:
-        with rows_in_blocks(lambda: row_pushes_of(graph), keeps_axes=True):
-            return as_lists(interpret(graph, arguments, Run(), kernels))
-    optimised = _optimised(graph, current_without())
-    rows = rows_in_blocks(lambda: row_pushes_of(optimised), keeps_axes=False)
-    with exact_errors(graph, optimised, arguments), rows:
-        return as_lists(interpret(optimised, arguments, Run(), kernels))
+        return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
+    with rows_in_blocks(lambda: row_pushes_of(graph), keeps_axes=True):
+        return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
 
 
 def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:
@@ -115,14 +177,15 @@ def _run_on_cuda(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
 
 
 def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
-    """Run a graph on the CUDA engine, or by another name on the native one, and say what was done with its loops."""
+    """Run a graph on the CUDA engine, or by another name on the native one, and say what was done with it."""
     if engine == "cuda":
         from ctrlgrad.engines.cuda import report
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
 
         return report.explain_on(cupy_library(), optimised_graph(graph), arguments)
+    from ctrlgrad.engines.llvm.report import explain  # loads llvmlite
+
     _check_on_host("native", arguments)
-    kernels_of("native")
     return explain(optimised_graph(graph), arguments)
 
 
@@ -136,15 +199,6 @@ def asks_for_memory(graph: Graph) -> bool:
     return asks
 
 
-def _counting(engine: str, graph: Graph) -> Kernels:
-    """The kernels of an engine in a session: they count bytes, and keep saved values in blocks."""
-    if engine == "native" or (engine == "auto" and has_native()):
-        return kernels_of("native")
-    # Where every node is looked at, the reference kernels run them in place of the CUDA engine's.
-    refuse_checkpoint(graph, f"engine={engine!r}" if engine != "auto" else "an installation without numba and scipy")
-    return IN_BLOCKS
-
-
 def refuse_checkpoint(graph: Graph, got: str) -> None:
     """Refuse `checkpoint` on a loop, for an engine that runs no chunk again."""
     node = next((n for n in walk(graph) if n.attrs.get("checkpoint")), None)
@@ -155,7 +209,7 @@ def refuse_checkpoint(graph: Graph, got: str) -> None:
             source=node.source,
             expected="the native engine, for checkpoint",
             got=got,
-            hint="use engine='native' (pip install 'ctrlgrad[native]'), or swap_memory=True in place of checkpoint",
+            hint="use engine='native', or swap_memory=True in place of checkpoint",
         )
 
 
@@ -201,12 +255,14 @@ def without_passes(*names: str) -> Iterator[None]:
 __all__ = [
     "ENGINES",
     "Report",
+    "after_failure",
     "asks_for_memory",
     "current_without",
     "explain_on",
     "has_native",
     "kernels_of",
     "optimised_graph",
+    "program_of",
     "refuse_checkpoint",
     "register_engine",
     "run_on",

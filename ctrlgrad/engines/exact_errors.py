@@ -17,7 +17,7 @@ from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.ir import Graph, walk
 from ctrlgrad.memory.session import current
 
-_SILENT = Kernels(
+SILENT = Kernels(
     "reference without callbacks",
     REFERENCE.pure,
     {**REFERENCE.in_place, "callback": lambda node: lambda values, run: ()},
@@ -41,7 +41,7 @@ def exact_errors(
     except ExecutionError as error:
         # Under a budget the reference engine could need more memory than there is.
         is_told_again = _is_distributed(optimised) and current() is None
-        found = _error_of(graph, on_host(arguments)) if is_told_again else None
+        found = error_of(graph, on_host(arguments)) if is_told_again else None
         if found is None:
             raise
         raise found from error
@@ -51,12 +51,15 @@ def _is_distributed(graph: Graph) -> bool:
     return any("chunks_of" in node.attrs for node in walk(graph))
 
 
-def _error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
+def error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:
+    """The error of a graph by the reference engine; None where it runs to its end."""
     try:
-        interpret(graph, arguments, Run(), _SILENT)
+        interpret(graph, arguments, Run(), SILENT)
     except CtrlgradError as error:
         return error
+    except Exception:
+        return None
     return None
 
 
-__all__ = ["exact_errors"]
+__all__ = ["SILENT", "error_of", "exact_errors"]

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import CtrlgradError, LeakedValueError, ShapeError, TypeMismatchError
+from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.tensor import Tensor, is_operand
+from ctrlgrad.frontend.tensor import Tensor, is_operand, leaked
 from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value
-from ctrlgrad.source import Source, here
+from ctrlgrad.source import here
 
 # Runs one op on concrete arrays; set by `ctrlgrad.api`, which knows an engine.
 Evaluator = Callable[[Graph, Sequence[Any]], Sequence[Any]]
@@ -61,8 +61,7 @@ def type_of(x: Any) -> Type:
         return x.value.type
     if isinstance(x, EagerStack):
         return x.type
-    array = np.asarray(x)
-    check_dtype(array.dtype)
+    array = _array(x)
     return TensorType(array.dtype, x.known if isinstance(x, Unsized) else array.shape)
 
 
@@ -78,17 +77,34 @@ def check_dtype(dtype: np.dtype) -> None:
         )
 
 
+def _array(x: Any) -> np.ndarray:
+    array = np.asarray(x)
+    if array.dtype == object and isinstance(x, int):
+        raise too_large("a Python number", x, "int64 or uint64")
+    check_dtype(array.dtype)
+    return array
+
+
+def too_large(operation: str, x: Any, dtype: Any) -> NumberOverflowError:
+    """What a Python number that a dtype cannot hold is answered with."""
+    return NumberOverflowError(
+        f"{operation}: the number does not fit the dtype",
+        source=here(),
+        expected=str(dtype),
+        got=str(x),
+        hint="cast the array to a larger dtype with .astype(...), or write the number as a float",
+    )
+
+
 def value_in(builder: Builder, x: Any) -> Value:
     """The value of x in the graph that `builder` makes: a tensor's own, or a constant."""
     if isinstance(x, Tensor):
-        if not x.builder.is_open:
-            raise _leak(x)
+        if not x.builder.is_open and not builder.borrows(x.value):
+            raise leaked(x)
         return x.value
     if isinstance(x, EagerStack):
         return _stack_constant(builder, x)
-    array = np.asarray(x)
-    check_dtype(array.dtype)
-    value = builder.constant(array)
+    value = builder.constant(_array(x))
     if isinstance(x, Unsized):
         return builder.emit("forget_sizes", [value], {"axes": x.axes}, source=here())
     return value
@@ -103,17 +119,6 @@ def _stack_constant(builder: Builder, x: EagerStack) -> Value:
     return stack
 
 
-def _leak(x: Tensor) -> LeakedValueError:
-    made: Source | None = next((n.source for n in x.builder.nodes if x.value in n.results), None)
-    return LeakedValueError(
-        "a traced tensor is used after its function or region has ended",
-        source=here(),
-        expected="a value that the function or region returned",
-        got=f"{x!r} from {x.builder.name}" + (f", made at {made}" if made else ""),
-        hint="return the value from the function, or carry it through the loop (as part of the carry)",
-    )
-
-
 def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> tuple[Any, ...]:
     """Apply an op; tensors if an operand is one, else arrays computed at once."""
     source = here()
@@ -121,7 +126,7 @@ def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -
         if any(isinstance(x, Tensor) for x in operands):
             builder = trace.current()
             if builder is None:
-                raise _leak(next(x for x in operands if isinstance(x, Tensor)))
+                raise leaked(next(x for x in operands if isinstance(x, Tensor)))
             values = [value_in(builder, x) for x in operands]
             results = builder.emit_all(OPS[op], values, attrs, source=source)
             weak = all(is_weak(x) for x in operands)
@@ -161,8 +166,8 @@ def result_dtype(*operands: Any) -> np.dtype:
     return np.result_type(*kinds)
 
 
-def cast(x: Any, dtype: Any) -> Any:
-    """x with another dtype; x itself where it has it already."""
+def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:
+    """x with another dtype; x itself where it has it already. An error for a Python number that it cannot hold."""
     dtype = np.dtype(dtype)
     if isinstance(x, Tensor):
         if x.dtype == dtype:
@@ -172,7 +177,12 @@ def cast(x: Any, dtype: Any) -> Any:
         return Tensor(strong.builder, strong.value)
     if isinstance(x, Unsized):
         return Unsized.of(np.asarray(x).astype(dtype), x.axes)
-    return np.asarray(x, dtype) if is_weak(x) else np.asarray(x).astype(dtype)
+    if not is_weak(x):
+        return np.asarray(x).astype(dtype)
+    try:
+        return np.asarray(x, dtype)
+    except OverflowError as error:
+        raise too_large(operation, x, dtype) from error
 
 
 def require_numbers(operation: str, *operands: Any) -> None:

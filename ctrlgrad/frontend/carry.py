@@ -12,7 +12,7 @@ from ctrlgrad.frontend.apply import cast, is_weak, result_dtype, type_of
 from ctrlgrad.frontend.regions import Traced, check_leaves, same_structure, type_name
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tensor_array import TensorArray
-from ctrlgrad.ir import Builder, StackType, TensorType, Type
+from ctrlgrad.ir import Builder, StackType, TensorType, Type, Value
 from ctrlgrad.source import Source
 
 
@@ -56,6 +56,19 @@ class Carry:
             is_weak(x) and isinstance(t := type_of(x), TensorType) and t.dtype == d
             for x, d in zip(self.leaves, self.dtypes, strict=True)
         ]
+
+    @property
+    def may_learn(self) -> bool:
+        """Whether the body can teach anything of this carry."""
+        arrays, _ = tree.flatten(self.init, is_leaf=lambda x: isinstance(x, TensorArray))
+        return any(self.weak) or any(isinstance(x, TensorArray) and x.element is None for x in arrays)
+
+    def guessed(self, builder: Builder, following: Sequence[Any]) -> Any:
+        """The results of a loop of which no more is wanted than their types: values that no node makes."""
+        results = [Tensor(builder, Value(t)) for t in self.types]
+        # An array whose element has been learned has more leaves than before.
+        known = following if len(following) == len(results) else self.leaves
+        return tree.unflatten(self.treedef, self.rest_weak(results, known))
 
     def inputs(self, builder: Builder, hints: Sequence[str]) -> Any:
         """The pytree of tensors that stands for the carry in a region: an input per leaf."""

@@ -46,6 +46,8 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapp
     """What `__array_ufunc__` returns for a tensor."""
     if method == "reduce" and ufunc.__name__ in _REDUCERS:
         return call(f"np.{ufunc.__name__}.reduce", _REDUCERS[ufunc.__name__], inputs, {"axis": 0, **kwargs})
+    if method == "at":
+        raise _in_place(f"np.{ufunc.__name__}.at", "x = x.at[index].add(value); .multiply, .min and .max are there too")
     if method != "__call__":
         raise _unsupported(f"np.{ufunc.__name__}.{method}")
     return call(f"np.{ufunc.__name__}", ufunc.__name__, inputs, kwargs)
@@ -59,6 +61,8 @@ def call_function(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
 
 def call(shown: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call an array function by its name; a TracingError where there is none, or not with these arguments."""
+    if name in _CHANGING:
+        raise _in_place(shown, _CHANGING[name])
     if name not in FUNCTIONS:
         raise _unsupported(shown)
     kwargs = {key: value for key, value in kwargs.items() if not _says_nothing(key, value)}
@@ -101,6 +105,27 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature:
 def _parameters(signature: inspect.Signature) -> str:
     """The parameters as `(x, axis, keepdims)`."""
     return f"({', '.join(signature.parameters)})"
+
+
+# NumPy's functions that change their first argument, and what returns the changed array.
+_CHANGING = {
+    "copyto": "x = ctrlgrad.numpy.where(mask, values, x)",
+    "putmask": "x = ctrlgrad.numpy.where(mask, values, x)",
+    "place": "x = x.at[mask].set(values)",
+    "put": "x = x.ravel().at[indices].set(values).reshape(x.shape)",
+    "put_along_axis": "x = x.at[indices].set(values)",
+    "fill_diagonal": "x = ctrlgrad.numpy.where(ctrlgrad.numpy.eye(n, dtype=bool), value, x)",
+}
+
+
+def _in_place(shown: str, hint: str) -> TracingError:
+    return TracingError(
+        f"{shown}: a traced tensor cannot be changed in place",
+        source=here(),
+        expected="a function that returns the new tensor",
+        got=shown,
+        hint=hint,
+    )
 
 
 def _unsupported(shown: str) -> TracingError:

@@ -14,9 +14,10 @@ from ctrlgrad.frontend.apply import apply, cast, type_of, value_in
 from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.regions import Traced, at_once, check_callable, check_leaves
+from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
-from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, StackType, TensorType
+from ctrlgrad.frontend.while_loops import LoopOptions, emit_while, recorder
+from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, StackType, TensorType, Value
 from ctrlgrad.source import Source, here
 
 
@@ -50,8 +51,8 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init:
 
 
 def _fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, source: Source | None) -> Any:
-    carry = Carry.of("fori_loop", init, source)
-    while True:
+
+    def trace_body(carry: Carry) -> tuple[Any, Traced]:
         # An array whose elements become known has more leaves than before.
         hints = tree.names(tree.flatten((lower, carry.init))[1], "c")
         builder = Builder(trace.current(), "body")
@@ -61,14 +62,16 @@ def _fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init
             following = apply("add", [index, np.int64(1)])
             leaves, treedef = tree.flatten(body_fun(index, state))
             check_leaves("fori_loop: the body's result", leaves)
-        better = carry.settle(Traced(builder, leaves, treedef))
-        if better is None:
-            break
-        carry = better
-    body = Traced(builder, [following, *leaves], treedef).finish(dtypes=[None, *carry.dtypes])
+        return following, Traced(builder, leaves, treedef)
+
+    settled = settle(Carry.of("fori_loop", init, source), trace_body, lambda body: body[1])
+    carry, (following, next) = settled.carry, settled.body
+    if not settled.is_final:
+        return carry.guessed(recorder(), next.leaves)
+    body = Traced(next.builder, [following, *next.leaves], next.treedef).finish(dtypes=[None, *carry.dtypes])
     start = [lower, *carry.values()]
     _, *results = emit_while(_is_below(body, upper), body, start, LoopOptions(name="fori_loop"), source)
-    return tree.unflatten(carry.treedef, carry.rest_weak(results, leaves))
+    return tree.unflatten(carry.treedef, carry.rest_weak(results, next.leaves))
 
 
 def _is_below(body: Graph, upper: Any) -> Graph:
@@ -176,16 +179,16 @@ def _scan(
     rows, rows_treedef = tree.flatten(xs)
     check_leaves(f"{operation}: xs", rows)
     count, static = _length(operation, rows, length, source)
-    carry = Carry.of(operation, init, source)
-    while True:
-        step = _trace_step(f, carry, rows, rows_treedef, count, reverse, source)
-        better = carry.settle(step.next)
-        if better is None:
-            break
-        carry = better
+
+    def trace_step(carry: Carry) -> _Step:
+        return _trace_step(f, carry, rows, rows_treedef, count, reverse, source)
+
+    settled = settle(Carry.of(operation, init, source), trace_step, lambda step: step.next)
+    carry, step, builder = settled.carry, settled.body, recorder()
+    if not settled.is_final:
+        guessed = [Tensor(builder, Value(TensorType(s.element.dtype, (static, *s.element.shape)))) for s in step.stacks]
+        return carry.guessed(builder, step.next.leaves), tree.unflatten(step.ys_treedef, guessed)
     body_graph, cond_graph = step.finish(carry, count)
-    builder = trace.current()
-    assert builder is not None
     stacks = [
         Tensor(builder, builder.emit("stack_new", (), {"element": t.element}, source=source, hint="ys"))
         for t in step.stacks

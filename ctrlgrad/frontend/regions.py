@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad import tree
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import NumberOverflowError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir.interning import interned, lift_constants
 from ctrlgrad.ir import BOOL, Builder, Graph, Type, Value
 from ctrlgrad.source import Source, here
 
@@ -97,6 +98,8 @@ def check_leaves(what: str, leaves: Sequence[Any]) -> None:
     for leaf in leaves:
         try:
             type_of(leaf)
+        except NumberOverflowError:
+            raise
         except (TypeError, ValueError) as error:
             raise TypeMismatchError(
                 f"{what}: a leaf is not an array or a number",
@@ -177,4 +180,5 @@ def at_once(fn: Callable[[], Any]) -> Any:
     with trace.recording(builder):
         leaves, treedef = tree.flatten(fn())
         outputs = [value_in(builder, x) for x in leaves]
-    return tree.unflatten(treedef, evaluate(builder.finish(outputs), []))
+    graph, arrays = lift_constants(builder.finish(outputs))
+    return tree.unflatten(treedef, evaluate(interned(graph), arrays))

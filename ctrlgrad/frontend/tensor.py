@@ -10,10 +10,26 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import MissingAttributeError, TracingError, TypeMismatchError
+from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingError, TypeMismatchError
+from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
 from ctrlgrad.source import here
+
+
+def leaked(x: Tensor) -> LeakedValueError:
+    """The error of a tensor whose function or region has ended: where it was made, and by which trace."""
+    builder = x.builder
+    made = next((node.source for node in builder.nodes if x.value in node.results), None)
+    # An input has no node: it was made where the trace began.
+    made = made or builder.began
+    return LeakedValueError(
+        "a traced tensor is used after its function or region has ended",
+        source=here(),
+        expected="a value that the function or region returned",
+        got=f"{x!r} from {builder.name}" + (f", made at {made}" if made else ""),
+        hint="return the value from the function, or carry it through the loop (as part of the carry)",
+    )
 
 
 class Tensor:
@@ -80,6 +96,14 @@ class Tensor:
         return FUNCTIONS["matrix_transpose"](self)
 
     @property
+    def real(self) -> Any:
+        return FUNCTIONS["real"](self)
+
+    @property
+    def imag(self) -> Any:
+        return FUNCTIONS["imag"](self)
+
+    @property
     def at(self) -> Any:
         return FUNCTIONS["at"](self)
 
@@ -91,7 +115,9 @@ class Tensor:
 
     # What needs a concrete number is refused with advice.
 
-    def _concrete(self, what: str, hint: str) -> TracingError:
+    def _concrete(self, what: str, hint: str) -> TracingError | LeakedValueError:
+        if not self.builder.is_open:
+            return leaked(self)
         return TracingError(
             f"{what} needs a number, and a traced tensor has none until the program runs",
             source=here(),
@@ -122,7 +148,7 @@ class Tensor:
             source=here(),
             expected="NumPy's methods and attributes",
             got=f"{self!r}.{name}",
-            hint=_IN_PLACE_OF.get(name, f"a function of ctrlgrad.numpy may do it: ctrlgrad.numpy.{name}(x)"),
+            hint=instead_of(name),
         )
 
     def __int__(self) -> int:
@@ -143,6 +169,47 @@ class Tensor:
 
     def __complex__(self) -> complex:
         raise self._concrete("complex()", "keep it a tensor: x.astype(complex)")
+
+    def __round__(self, ndigits: Any = None) -> Any:
+        """As Python's numbers: to integers, unless digits are asked for."""
+        return self._whole("round") if ndigits is None else FUNCTIONS["round"](self, ndigits)
+
+    def __floor__(self) -> Any:
+        return self._whole("floor")
+
+    def __ceil__(self) -> Any:
+        return self._whole("ceil")
+
+    def __trunc__(self) -> Any:
+        return self._whole("trunc")
+
+    def _whole(self, name: str) -> Any:
+        return FUNCTIONS["astype"](FUNCTIONS[name](self), np.int64)
+
+    def __pow__(self, other: Any, modulus: Any = None) -> Any:
+        if modulus is not None:
+            raise TracingError(
+                "pow() with a modulus is not supported on traced tensors",
+                source=here(),
+                expected="pow(x, y)",
+                got="pow(x, y, modulus)",
+                hint="x ** y % modulus, where x ** y does not overflow its dtype",
+            )
+        return _power(self, other)
+
+    # A traced tensor never changes, so its copy is itself.
+
+    def __copy__(self) -> Tensor:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise self._concrete("pickling it", RETURN_IT)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        raise self._concrete("handing it to another library (from_dlpack)", RETURN_IT)
 
     def item(self) -> Any:
         raise self._concrete("x.item()", "leave it out: a tensor itself is good in arithmetic, conditions and indices")
@@ -196,6 +263,27 @@ class Tensor:
             hint="x = x.at[index].set(value), or .add(value); it is done in place where x is not used again",
         )
 
+    def __delitem__(self, key: Any) -> None:
+        raise TracingError(
+            "item deletion: a traced tensor cannot be changed in place",
+            source=here(),
+            expected="a function that returns the new tensor",
+            got=f"del of a part of {self!r}",
+            hint="ctrlgrad.numpy.concat([x[:i], x[i + 1:]])",
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in Tensor.__slots__:
+            object.__setattr__(self, name, value)
+            return
+        raise TracingError(
+            f"x.{name} = ...: a traced tensor cannot be changed in place",
+            source=here(),
+            expected="a function that returns the new tensor",
+            got=f"an assignment to {self!r}.{name}",
+            hint=SET_BY.get(name, "keep the value in a variable of its own"),
+        )
+
     # NumPy's protocols.
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -206,30 +294,6 @@ class Tensor:
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         return FUNCTIONS["__namespace__"]()
-
-
-# What other libraries call by a name that NumPy does not have.
-_RETURN_IT = "leave it out: a traced tensor has no numbers yet; return it, and the result is a NumPy array"
-_IN_PLACE_OF = {
-    "numpy": _RETURN_IT,
-    "cpu": _RETURN_IT,
-    "block_until_ready": _RETURN_IT,
-    "backward": "ctrlgrad.grad(fn) gives the gradient of a function",
-    "requires_grad": "ctrlgrad.grad(fn, argnums=...) says what is differentiated",
-    "requires_grad_": "ctrlgrad.grad(fn, argnums=...) says what is differentiated",
-    "grad": "ctrlgrad.grad(fn) gives the gradient of a function",
-    "detach": "ctrlgrad.stop_gradient(x)",
-    "clone": "leave it out: a traced tensor never changes",
-    "view": "x.reshape(shape)",
-    "unsqueeze": "ctrlgrad.numpy.expand_dims(x, axis), or x[None]",
-    "permute": "x.transpose(axes)",
-    "float": "x.astype('float32')",
-    "double": "x.astype('float64')",
-    "long": "x.astype('int64')",
-    "to": "x.astype(dtype), and ctrlgrad.device(...) around the code for a device",
-    "assign": "return the new value; x.at[index].set(value) changes a part",
-    "set_shape": "declare sizes by ctrlgrad.TensorSpec in the signature",
-}
 
 
 def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
@@ -256,6 +320,7 @@ _OPERATORS = {
     "truediv": "divide",
     "floordiv": "floor_divide",
     "mod": "remainder",
+    "divmod": "divmod",
     "pow": "power",
     "matmul": "matmul",
     "and": "bitwise_and",
@@ -272,9 +337,11 @@ _COMPARISONS = {
     "eq": "equal",
     "ne": "not_equal",
 }
+_power = _binary("power")[0]
 for _dunder, _name in _OPERATORS.items():
     _forward, _reflected = _binary(_name)
-    setattr(Tensor, f"__{_dunder}__", _forward)
+    if _dunder != "pow":  # which takes a modulus too
+        setattr(Tensor, f"__{_dunder}__", _forward)
     setattr(Tensor, f"__r{_dunder}__", _reflected)
 for _dunder, _name in _COMPARISONS.items():
     setattr(Tensor, f"__{_dunder}__", _binary(_name)[0])
@@ -291,6 +358,6 @@ def _method(name: str) -> Callable[..., Any]:
 for _dunder, _name in {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}.items():
     setattr(Tensor, f"__{_dunder}__", _method(_name))
 _METHODS = """sum mean prod max min any all argmax argmin cumsum cumprod clip reshape transpose squeeze astype take
-ravel flatten dot round std var copy conj swapaxes repeat sort argsort"""
+ravel flatten dot round std var copy conj conjugate swapaxes repeat argsort nonzero searchsorted trace diagonal"""
 for _name in _METHODS.split():
     setattr(Tensor, _name, _method(_name))

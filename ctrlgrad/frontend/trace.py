@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ctrlgrad.ir import Builder
+from ctrlgrad.source import here
 
 
 class _State(threading.local):
@@ -31,6 +32,7 @@ def recording(builder: Builder) -> Iterator[Builder]:
     outer = _STATE.builder
     _STATE.builder = builder
     builder.is_open = True
+    builder.began = builder.began or here()
     try:
         yield builder
     finally:

@@ -13,10 +13,11 @@ from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of, value_in
 from ctrlgrad.frontend.carry import Carry
-from ctrlgrad.frontend.regions import at_once, check_callable, check_predicate, trace_region
+from ctrlgrad.frontend.regions import Traced, at_once, check_callable, check_predicate, trace_region
+from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.unsized import Unsized
-from ctrlgrad.ir import TensorType, close
+from ctrlgrad.ir import Builder, TensorType, close
 from ctrlgrad.source import Source, here
 
 
@@ -135,21 +136,15 @@ def _while(
 ) -> Any:
     check_callable("while_loop", "cond_fun", cond_fun, ("carry",), source)
     check_callable("while_loop", "body_fun", body_fun, ("carry",), source)
-    carry = Carry.of("while_loop", init, source)
-    while True:
-        body = trace_region(
-            "body",
-            body_fun,
-            carry.treedef,
-            carry.types,
-            carry.hints,
-            carry.weak,
-            result="while_loop: the body's result",
-        )
-        better = carry.settle(body)
-        if better is None:
-            break
-        carry = better
+
+    def trace_body(carry: Carry) -> Traced:
+        what = "while_loop: the body's result"
+        return trace_region("body", body_fun, carry.treedef, carry.types, carry.hints, carry.weak, result=what)
+
+    settled = settle(Carry.of("while_loop", init, source), trace_body, lambda body: body)
+    carry, body = settled.carry, settled.body
+    if not settled.is_final:
+        return carry.guessed(recorder(), body.leaves)
     body_graph = body.finish(dtypes=carry.dtypes)
     tested = "while_loop: the result of cond_fun"
     cond = trace_region("cond", cond_fun, carry.treedef, carry.types, carry.hints, carry.weak, result=tested)
@@ -158,10 +153,16 @@ def _while(
     return tree.unflatten(carry.treedef, carry.rest_weak(results, body.leaves))
 
 
-def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions, source: Source | None) -> list[Tensor]:
-    """Record the loop node; what the regions use from outside become its captures."""
+def recorder() -> Builder:
+    """The builder that a loop is recorded into."""
     builder = trace.current()
     assert builder is not None
+    return builder
+
+
+def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions, source: Source | None) -> list[Tensor]:
+    """Record the loop node; what the regions use from outside become its captures."""
+    builder = recorder()
     closed = close([cond, body])
     attrs = {"captures": len(closed.captures), **vars(options)}
     initial = [value_in(builder, x) for x in carry]

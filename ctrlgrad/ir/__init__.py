@@ -1,6 +1,6 @@
 """The intermediate representation: types, ops, the structured graph, its builder, verifier and printer."""
 
-from ctrlgrad.ir.builder import Builder, close, copy_node, copy_nodes, free_values
+from ctrlgrad.ir.builder import Builder, Closed, close, copy_node, copy_nodes, free_values
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import OPS, Op, Trait, declare
 from ctrlgrad.ir.printer import format_graph
@@ -13,6 +13,7 @@ __all__ = [
     "INDEX",
     "OPS",
     "Builder",
+    "Closed",
     "Graph",
     "Node",
     "Op",

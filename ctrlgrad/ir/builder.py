@@ -33,7 +33,15 @@ class Builder:
         self.source: Source | None = None
         # Tracing closes a builder when its function or region ends; a tensor of a closed one has leaked.
         self.is_open = True
+        # Values of graphs that have ended that may be used here and inside all the same: they become captures.
+        self.lent: frozenset[Value] = frozenset()
+        # The user's line that began the trace: where the inputs of what is traced were made.
+        self.began: Source | None = None
         self._constants: dict[tuple[np.dtype, tuple[int, ...], bytes], Value] = {}
+
+    def borrows(self, value: Value) -> bool:
+        """Whether a value of a graph that has ended may be used in this one."""
+        return value in self.lent or (self.parent is not None and self.parent.borrows(value))
 
     def input(self, type: Type, hint: str | None = None) -> Value:
         value = Value(type, hint)
@@ -142,9 +150,12 @@ class Closed:
     regions: tuple[Graph, ...]
 
 
-def close(regions: Sequence[Graph]) -> Closed:
-    """Turn the free values of the regions into inputs that all of them have in front, in the same order."""
-    captures = free_values(regions)
+def close(regions: Sequence[Graph], first: Sequence[Value] = ()) -> Closed:
+    """Turn the free values of the regions into inputs that all of them have in front, in the same order.
+
+    The values in `first` become inputs before all others, whether the regions use them or not.
+    """
+    captures = list(dict.fromkeys([*first, *free_values(regions)]))
     closed = []
     for region in regions:
         inner = [Value(v.type, v.hint) for v in captures]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ctrlgrad.ir.graph import Graph, Node
 from ctrlgrad.ir.op import Op, Trait
@@ -16,6 +16,19 @@ def has_effect(op: Op, regions: Iterable[Graph]) -> bool:
     )
 
 
+def must_run(node: Node) -> bool:
+    """Whether a node does more than compute its results: an effect, or a promise that fails where it is not kept."""
+    return Trait.EFFECT in node.op.traits or _promises(node) or any(map(must_run, _inside(node)))
+
+
+def _promises(node: Node) -> bool:
+    return node.attrs.get("maximum_iterations") is not None
+
+
+def _inside(node: Node) -> Iterator[Node]:
+    return (inner for region in node.regions for inner in region.nodes)
+
+
 def nodes_with_effects(graph: Graph) -> set[Node]:
     """All nodes of a graph and of its regions where that is so; each is looked at once."""
     found: set[Node] = set()
@@ -27,4 +40,4 @@ def nodes_with_effects(graph: Graph) -> set[Node]:
     return found
 
 
-__all__ = ["has_effect", "nodes_with_effects"]
+__all__ = ["has_effect", "must_run", "nodes_with_effects"]

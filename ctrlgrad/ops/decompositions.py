@@ -122,10 +122,19 @@ def _infer_singular_vectors(
 
 
 def _infer_pinv(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
-    (x,) = tensors("pinv", operands)
+    x, rtol = tensors("pinv", operands)
     _matrix("pinv", x, square=False)
-    rows, columns = x.shape[-2:]
-    return (TensorType(x.dtype, (*x.shape[:-2], columns, rows)),)
+    *batch, rows, columns = x.shape
+    # The bound broadcasts to the matrices, not the other way round.
+    joined = broadcast_shapes((tuple(batch), rtol.shape))
+    fits = (
+        joined is not None
+        and len(joined) == len(batch)
+        and all(b in (None, j) for b, j in zip(batch, joined, strict=True))
+    )
+    if rtol.dtype != _real(x.dtype) or not fits:
+        raise ShapeError("pinv: not matrices and one bound for each, or for all", got=f"{x} and {rtol}")
+    return (TensorType(x.dtype, (*batch, columns, rows)),)
 
 
 # x with a @ x = b.
@@ -148,5 +157,6 @@ declare("eigenvectors", 1, _square("eigenvectors"))
 # Descending. The vectors are the columns of [u; v]: the left ones above the right ones, a = u @ diag(s) @ v^H.
 declare("singular_values", 1, _infer_singular_values)
 declare("singular_vectors", 1, _infer_singular_vectors)
-# The pseudo-inverse; singular values up to `attrs["rtol"]` times the largest count as zero (None: NumPy's default).
-declare("pinv", 1, _infer_pinv)
+# The pseudo-inverse; singular values up to the second operand times the largest count as zero. That operand has a
+# number for each matrix, or broadcasts to them.
+declare("pinv", 2, _infer_pinv)

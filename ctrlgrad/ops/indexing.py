@@ -15,7 +15,7 @@ from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import declare
 from ctrlgrad.ir.types import Dim, Shape, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.checks import scalar_index, tensors
+from ctrlgrad.ops.checks import require_kind, scalar_index, tensors
 
 
 class Dynamic(enum.Enum):
@@ -168,8 +168,16 @@ def _infer_update(operands: Sequence[Type], attrs: Mapping[str, Any], regions: S
 
 
 declare("getitem", None, _infer_getitem)
+
+
+def _infer_added(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    # What does not add up is not added to a part either: `add` takes no booleans.
+    require_kind("additem", "iufc", tensors("additem", operands[:1]))
+    return _infer_update(operands, attrs, regions)
+
+
 declare("setitem", None, _infer_update)
-declare("additem", None, _infer_update)
+declare("additem", None, _infer_added)
 
 
 def is_static(key: Key) -> bool:

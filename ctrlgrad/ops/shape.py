@@ -13,7 +13,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
 from ctrlgrad.ir.types import INDEX, Dim, TensorType, Type, broadcast_shapes
-from ctrlgrad.ops.checks import axes, product, template, tensors
+from ctrlgrad.ops.checks import axes, product, require_kind, template, tensors
 
 Attrs = Mapping[str, Any]
 
@@ -70,6 +70,7 @@ def _infer_sum_to(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Grap
     x, *dims = tensors("sum_to", operands)
     shape = attrs["shape"]
     template("sum_to", shape, dims)
+    require_kind("sum_to", "iufc", (x,))
     if len(shape) > x.rank or broadcast_shapes((x.shape, shape)) is None:
         raise ShapeError("sum_to: the shape does not fit", expected=f"a shape that broadcasts to {x}", got=str(shape))
     return (TensorType(x.dtype, shape),)

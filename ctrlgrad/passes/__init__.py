@@ -11,6 +11,7 @@ from ctrlgrad.passes.counters import count_outside
 from ctrlgrad.passes.dead_code import remove_dead_code
 from ctrlgrad.passes.distribution import CHUNK_BYTES, distribute
 from ctrlgrad.passes.folding import fold
+from ctrlgrad.passes.forwarding import forward_results
 from ctrlgrad.passes.inline_calls import inline_calls
 from ctrlgrad.passes.invariants import hoist_invariants
 from ctrlgrad.passes.joins import join_updates
@@ -39,7 +40,8 @@ OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
 
 def simplify(graph: Graph) -> Graph:
     """What every graph goes through before it is differentiated and before it runs."""
-    return remove_dead_code(merge_common(hoist_invariants(read_first(remove_dead_code(count_outside(graph))))))
+    graph = forward_results(remove_dead_code(count_outside(graph)))
+    return remove_dead_code(merge_common(hoist_invariants(read_first(graph))))
 
 
 def optimise(graph: Graph, without: Collection[str] = (), chunk_bytes: int = CHUNK_BYTES) -> Graph:
@@ -62,6 +64,7 @@ __all__ = [
     "count_outside",
     "distribute",
     "fold",
+    "forward_results",
     "hoist_invariants",
     "inline_calls",
     "join_updates",

@@ -1,8 +1,9 @@
 """Which loops run in chunks that a memory manager keeps, and a loop as a plan of its own, to run a chunk again.
 
 A loop that is in no other loop and pushes on stacks from outside it runs in chunks: at the head of an iteration it may
-come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing to stacks but
-push and read, and calls nothing with effects, a chunk can be run again from the values that its carries began with.
+come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing to
+stacks but push and read, and calls nothing with effects, a chunk can be run again from the values that its carries
+began with.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def chunked_loop(plan: Plan, loop: Loop) -> ChunkedLoop:
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """A loop as a plan of its own: arguments are how many iterations it runs at most, `captured`, and what it carries."""
+    """A loop as a plan of its own. Its arguments: iterations at most, what is `captured`, what is carried."""
 
     plan: Plan
     captured: tuple[Value, ...]

@@ -1,7 +1,7 @@
 """The arithmetic of a kernel: typed instructions in single assignment, without text of any target language.
 
-An `Expression` is a list of `Instruction`s; an instruction's arguments are the numbers of earlier ones. Printers turn it
-into LLVM (scalars or vectors) or CUDA C++; they need to know `PRIMITIVES` and nothing else, since every elementary
+An `Expression` is a list of `Instruction`s; an instruction's arguments are the numbers of earlier ones. Printers turn
+it into LLVM (scalars or vectors) or CUDA C++; they need to know `PRIMITIVES` and nothing else, since every elementary
 function (`exp`, `tanh`, ...) is itself an expression of primitives (`ctrlgrad.plan.elementary`), called by its name.
 
 Numbers are real here: a complex number is a pair of them, its real part first. A bool is one bit; in memory a byte.

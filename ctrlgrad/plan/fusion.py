@@ -49,7 +49,9 @@ class _Group:
             return False
         return all(
             operand.view.array not in mine
-            or (operand.view.array in self.elements and operand.view == operand.view.array.view and not operand.gathered)
+            or (
+                operand.view.array in self.elements and operand.view == operand.view.array.view and not operand.gathered
+            )
             for operand in kernel.operands
         )
 
@@ -106,9 +108,7 @@ class _Group:
         def keep(output: int) -> int:
             return kept.setdefault(self.outputs[output].number, len(kept))
 
-        writes = [
-            replace(w, outputs=tuple(map(keep, w.outputs)), indices=tuple(map(keep, w.indices))) for w in writes
-        ]
+        writes = [replace(w, outputs=tuple(map(keep, w.outputs)), indices=tuple(map(keep, w.indices))) for w in writes]
         checks = [replace(c, output=keep(c.output), found=keep(c.found)) for c in self.checks]
         return _trimmed(self, list(kept), writes, checks)
 
@@ -185,4 +185,3 @@ class _Fusion:
         if isinstance(step, Branch):
             return replace(step, blocks=tuple(map(self.block, step.blocks)))
         return step
-

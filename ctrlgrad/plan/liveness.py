@@ -16,7 +16,7 @@ def kept(values: Iterable[object]) -> Live:
 
 
 class Liveness:
-    """For each step of a plan, what is needed after it, in its own block and around; in a loop, by later iterations too.
+    """For each step of a plan, what is needed after it: in its block, around it and, in a loop, in later iterations.
 
     `after[step]` holds the values that a later step may read; `reads[step]` what it reads, with the blocks inside it.
     """

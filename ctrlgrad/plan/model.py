@@ -1,10 +1,10 @@
 """The plan: what a compiling engine does for a whole graph, as data.
 
-A plan is a tree of blocks of steps over *values*: registers (numbers), arrays (dense, in C order) and stacks. Every value
-is defined by exactly one step and never changes: an update makes a new array of an old one. Where values lie in memory,
-and so who overwrites whom, is said apart from the steps, by `Plan.places`: two arrays may share a buffer if one is dead
-before the other is written. So a step states which *value* it reads, the placement where that is to be found, and
-`ctrlgrad.plan.checker` proves that what lies there is what the step wants.
+A plan is a tree of blocks of steps over *values*: registers (numbers), arrays (dense, in C order) and stacks. Every
+value is defined by exactly one step and never changes: an update makes a new array of an old one. Where values lie in
+memory, and so who overwrites whom, is said apart from the steps, by `Plan.places`: two arrays may share a buffer if one
+is dead before the other is written. So a step states which *value* it reads, the placement where that is to be found,
+and `ctrlgrad.plan.checker` proves that what lies there is what the step wants.
 
 Views (slices, transposes, broadcasts, reversals) are not computed: a step reads an array through a `View`.
 """
@@ -18,8 +18,7 @@ import numpy as np
 
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.expression import Expression
-from ctrlgrad.plan.sizes import Size, Sizes, product, row_major
-
+from ctrlgrad.plan.sizes import ZERO, Size, Sizes, product, row_major
 
 # Values.
 
@@ -76,9 +75,7 @@ class View:
     def is_dense(self) -> bool:
         """Whether the elements lie side by side in C order."""
         expected = row_major(self.shape)
-        return all(
-            s == e or size == Size(1) for s, e, size in zip(self.strides, expected, self.shape, strict=True)
-        )
+        return all(s == e or size == Size(1) for s, e, size in zip(self.strides, expected, self.shape, strict=True))
 
     @property
     def is_whole(self) -> bool:
@@ -181,6 +178,7 @@ class Check:
     site: int
     found: int
     bound: Size
+    status: Literal["index", "value"] = "index"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,10 +186,10 @@ class Guard:
     """Registers that must hold for the run to go on: `condition` true, else the failure of `site`."""
 
     condition: Register
-    status: Literal["index", "size", "iterations", "twice", "empty"]
+    status: Literal["index", "size", "iterations", "twice", "empty", "value"]
     site: int
     found: Register | None = None
-    bound: Size = Size(0)
+    bound: Size = ZERO
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,7 +207,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pack:
-    """The right side of products, laid out as they read it fastest; made once before the loops that leave it as it is."""
+    """The right side of products, laid out as they read it fastest, before the loops that leave it as it is."""
 
     result: Array
     view: View

@@ -2,12 +2,12 @@
 
 One walk in the order of execution gives each array a place when it is defined: where it is wanted, if that is free (the
 slot of its push, the carry that it becomes, the result that it is), else over an operand that nobody needs any more,
-else in a buffer of its size that is free, else in a new one. A buffer is free for an array if nothing that lies in it is
-needed after the step, and what the step itself reads of it, it reads just before it writes the same element.
+else in a buffer of its size that is free, else in a new one. A buffer is free for an array if nothing that lies in it
+is needed after the step, and what the step itself reads of it, it reads just before it writes the same element.
 
 What carries and branches give has a buffer that is reserved as long as the loop or branch runs: only the value that it
-is for may lie there. What lies elsewhere at the end is brought there by moves, in an order that overwrites nothing that is
-still to be moved. Arrays in arguments, constants, slots and popped rows are never overwritten.
+is for may lie there. What lies elsewhere at the end is brought there by moves, in an order that overwrites nothing that
+is still to be moved. Arrays in arguments, constants, slots and popped rows are never overwritten.
 """
 
 from __future__ import annotations
@@ -154,13 +154,16 @@ class _Placement:
         self.plan_slots(block)
         self.pass_wishes_on(block)
         steps: list[Step] = []
-        for step in block.steps:
+        for position, step in enumerate(block.steps):
             if isinstance(step, Loop):
                 steps.append(self.loop(step))
             elif isinstance(step, Branch):
                 steps.append(self.branch(step))
             elif isinstance(step, Pop) and isinstance(step.row, Array):
-                self.places[step.row] = Place("row", self.pops[step])
+                if self.is_still(block, position, step.row, self.plan.handles[step.stack]):
+                    self.places[step.row] = Place("row", self.pops[step])
+                else:
+                    self.choose(step.row, step)
                 steps.append(step)
             else:
                 for array in _results(step):
@@ -169,7 +172,7 @@ class _Placement:
         return replace(block, steps=tuple(steps))
 
     def pass_wishes_on(self, block: Block) -> None:
-        """Where a value is wanted, what it is an update of, and what a loop that ends as it starts with, is wanted too."""
+        """Where a value is wanted, what it updates is wanted too, and what the loop that gives it starts with."""
         for step in reversed(block.steps):
             pairs: list[tuple[object, object]] = []
             if isinstance(step, Kernel):
@@ -183,7 +186,7 @@ class _Placement:
                     self.wanted.setdefault(origin, self.wanted[result])
 
     def plan_slots(self, block: Block) -> None:
-        """Arrays that are made and pushed in one block are made in their slot, if nothing else uses that stack between."""
+        """Arrays made and pushed in one block are made in their slot, if nothing else uses that stack meanwhile."""
         made: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
             if isinstance(step, Kernel | Product | ReadRow):
@@ -192,12 +195,29 @@ class _Placement:
             if not isinstance(step, Push) or isinstance(step.row, tuple):
                 continue
             array = step.row.array
-            if not step.row.is_whole or array not in made or array in self.slots or array.shape != self.plan.rows[step.stack]:
+            if (
+                not step.row.is_whole
+                or array not in made
+                or array in self.slots
+                or array.shape != self.plan.rows[step.stack]
+            ):
                 continue
             handle = self.plan.handles[step.stack]
             between = block.steps[made[array] : position]
-            if not any(self._touches(each, handle) for each in between):
+            if any(self._touches(each, handle) for each in between):
+                continue
+            if self.is_still(block, position, array, handle):
                 self.slots[array] = self.pushes[step]
+
+    def is_still(self, block: Block, position: int, array: Array, handle: int) -> bool:
+        """Whether nothing touches a stack after a step as long as an array is read: then its rows stay where they are."""
+        rest = block.steps[position + 1 :]
+        if not rest or array not in self.live.after[block.steps[position]]:
+            return True
+        is_at_end = array in self.live.after[rest[-1]]
+        readers = [k for k, step in enumerate(rest) if array in self.live.reads[step]]
+        last = len(rest) if is_at_end else max(readers, default=-1) + 1
+        return not any(self._touches(step, handle) for step in rest[:last])
 
     def _touches(self, step: Step, handle: int) -> bool:
         handles = self.plan.handles
@@ -375,7 +395,7 @@ def _results(step: Step) -> list[Array]:
         return [step.result]
     if isinstance(step, Outside):
         return [r for r in step.results if isinstance(r, Array)]
-    if isinstance(step, ReadRow) and isinstance(step.row, Array):
+    if isinstance(step, Pop | ReadRow) and isinstance(step.row, Array):
         return [step.row]
     return []
 

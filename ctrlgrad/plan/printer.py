@@ -112,8 +112,10 @@ class _Printer:
             yield from self.expression(step.expression, "    ")
             for w in step.writes:
                 base = "" if w.base is None else f" over {w.base}{self.at(w.base)}"
-                target = self.declared(w.view.array) if w.view == w.view.array.view else (
-                    f"{self.declared(w.view.array)} {self.view(w.view)}"
+                target = (
+                    self.declared(w.view.array)
+                    if w.view == w.view.array.view
+                    else (f"{self.declared(w.view.array)} {self.view(w.view)}")
                 )
                 yield f"    {w.how} {', '.join(f'output {o}' for o in w.outputs)} -> {target}{base}"
             for check in step.checks:

@@ -1,7 +1,7 @@
 """Sizes that a plan computes with: a number times named run-time sizes.
 
-A dimension of an array is a `Size`; so is a stride, and each term of an offset. Names are those of integer registers, so
-that one plan serves all lengths. Two sizes are known to be equal where they are the same monomial.
+A dimension of an array is a `Size`; so is a stride, and each term of an offset. Names are those of integer registers,
+so that one plan serves all lengths. Two sizes are known to be equal where they are the same monomial.
 """
 
 from __future__ import annotations

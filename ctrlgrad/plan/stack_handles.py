@@ -1,7 +1,7 @@
 """Which versions of stacks are one run-time object, a handle, and where a stack has to be copied.
 
-An update changes the object in place if nothing needs the old version afterwards; else it changes a copy. A loop carries
-one object: what its body yields in another one changes places with it at the end of the iteration.
+An update changes the object in place if nothing needs the old version afterwards; else it changes a copy. A loop
+carries one object: what its body yields in another one changes places with it at the end of the iteration.
 """
 
 from __future__ import annotations
@@ -140,8 +140,7 @@ class _Handles:
         condition, body = self.block(step.condition), self.block(step.body)
         wanted = [(c.next, c.inside) for c in carries]
         body = self.moved(body, wanted)
-        found = replace(step, carries=tuple(carries), condition=condition, body=body)
-        return found
+        return replace(step, carries=tuple(carries), condition=condition, body=body)
 
     def branch(self, step: Branch, steps: list[Step]) -> Step:
         """A result has a handle of its own, unless all branches leave it in one."""

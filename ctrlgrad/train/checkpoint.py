@@ -1,13 +1,15 @@
 """A run's state on disk: one safetensors file, replaced as a whole, read with every doubt checked.
 
 The tensors are the parameters (`params...`) and the optimiser's state (`optimiser...`); the metadata hold the format's
-name, the settings, the text's fingerprint, and the figures since the last line of metrics.
+name, the settings, the text's path and fingerprint, and the figures since the last line of metrics.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,24 +27,30 @@ FORMAT = "ctrlgrad.train 1"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that a step changes. `bits` and `characters` are sums since the last line of metrics."""
+    """All that a step changes. `bits` and `characters` are sums since the last line of metrics.
+
+    `timed_characters` and `timed_seconds` are sums over the steps that tell how fast the run is: all but each process's
+    first one, which compiles. `seconds` is the sum over all steps.
+    """
 
     step: int
     params: Any
     optimiser: Any
     bits: float = 0.0
     characters: int = 0
-    total_characters: int = 0
+    timed_characters: int = 0
+    timed_seconds: float = 0.0
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a checkpoint must agree on with the run that continues it."""
+    """Which run a checkpoint belongs to. `text` is the path of its text, None for the default text."""
 
     settings: Settings
     fingerprint: str
     verified: bool | None
+    text: str | None = None
 
 
 def temporary(path: Path, writer: int | str) -> Path:
@@ -69,26 +77,56 @@ def write(path: Path, state: State, identity: Identity) -> None:
         "settings": identity.settings.as_dict(),
         "fingerprint": identity.fingerprint,
         "verified": identity.verified,
-        "step": state.step,
-        "bits": state.bits,
-        "characters": state.characters,
-        "total_characters": state.total_characters,
-        "seconds": state.seconds,
+        "text": identity.text,
+        **{name: getattr(state, name) for name in _FIGURES},
     }
     # JSON writes a float with the digits that give the same float back.
     metadata = {"format": FORMAT, "run": json.dumps(record)}
     write_atomically(path, save({k: np.asarray(v, order="C") for k, v in named.items()}, metadata))
 
 
-def read(path: Path, like: State, identity: Identity) -> tuple[State, Identity]:
-    """The state in a file, with the structure, shapes and dtypes of `like`.
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint whose metadata have been checked; `state` checks its tensors against a model."""
 
-    Raises `UserInputError` for a file that is missing, truncated, of another program, or of another run; the result's
-    identity is `identity` with what the file says about `verified`.
-    """
+    path: Path
+    identity: Identity
+    # The counters of a `State`, by their names.
+    figures: Mapping[str, Any]
+    tensors: Mapping[str, np.ndarray]
+
+    def check_text(self, fingerprint: str) -> None:
+        """Raises `UserInputError` for another text than the run's."""
+        if self.identity.fingerprint != fingerprint:
+            raise UserInputError(
+                "--resume: the run in this folder was on another text",
+                expected=f"the text with fingerprint {self.identity.fingerprint[:12]} (in {self.path})",
+                got=f"a text with fingerprint {fingerprint[:12]}",
+                hint="give the same text with --text; the default text differs between versions of Python",
+            )
+
+    def state(self, like: State) -> State:
+        """The state, with the structure, shapes and dtypes of `like`; raises `UserInputError` where it is not one."""
+        template = {"params": like.params, "optimiser": like.optimiser}
+        expected = _named(template)
+        for name in sorted(expected.keys() | self.tensors.keys()):
+            wanted, got = (_described(tensors_of.get(name)) for tensors_of in (expected, self.tensors))
+            if wanted != got:
+                raise _damaged(self.path, f"tensor {name} is {got}, and should be {wanted}")
+            if not np.isfinite(self.tensors[name]).all():
+                raise _damaged(self.path, f"tensor {name} holds NaN or infinities")
+            if expected[name].dtype.kind == "i" and (self.tensors[name] != self.figures["step"]).any():
+                raise _damaged(self.path, f"tensor {name} counts other steps than {self.figures['step']}")
+        _, treedef = tree.flatten(template)
+        restored = tree.unflatten(treedef, [self.tensors[name] for name in expected])
+        return State(params=restored["params"], optimiser=restored["optimiser"], **self.figures)
+
+
+def read(path: Path) -> Saved:
+    """What is in a file. Raises `UserInputError` for one that is missing, truncated or of another program."""
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UserInputError(
             "--resume: there is no checkpoint",
             expected=f"{path}",
@@ -104,76 +142,83 @@ def read(path: Path, like: State, identity: Identity) -> tuple[State, Identity]:
         raise _damaged(path, str(error)) from None
     try:
         record = json.loads(metadata["run"])
-        found = Identity(Settings(**record["settings"]), record["fingerprint"], record["verified"])
-        state = State(
-            int(record["step"]),
-            like.params,
-            like.optimiser,
-            float(record["bits"]),
-            int(record["characters"]),
-            int(record["total_characters"]),
-            float(record["seconds"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, f"its metadata are not those of a run ({error!r})") from None
-    _check_same_run(path, found, identity)
-    template = {"params": like.params, "optimiser": like.optimiser}
-    expected = _named(template)
-    for name in sorted(expected.keys() | tensors.keys()):
-        wanted, got = (_described(tensors_of.get(name)) for tensors_of in (expected, tensors))
-        if wanted != got:
-            raise _damaged(path, f"tensor {name} is {got}, and should be {wanted}")
-    _, treedef = tree.flatten(template)
-    restored = tree.unflatten(treedef, [tensors[name] for name in expected])
-    state = State(
-        state.step,
-        restored["params"],
-        restored["optimiser"],
-        state.bits,
-        state.characters,
-        state.total_characters,
-        state.seconds,
-    )
-    return state, Identity(identity.settings, identity.fingerprint, found.verified)
+        identity = _identity(record, len(data))
+        figures = {name: _figure(record, name, kind) for name, kind in _FIGURES.items()}
+        if figures["step"] > identity.settings.steps:
+            raise ValueError(f"step {figures['step']} of {identity.settings.steps}")
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        # The first line: an error about an option tells how to give it, which nobody has.
+        why = str(error).partition("\n")[0] if isinstance(error, ValueError) else repr(error)
+        raise _damaged(path, f"its metadata are not those of a run ({why})") from None
+    return Saved(path, identity, figures, tensors)
 
 
-def _metadata(path: Path, data: bytes) -> dict[str, str]:
+# The figures of a state, and their types.
+_FIGURES: dict[str, type[int] | type[float]] = {
+    "step": int,
+    "bits": float,
+    "characters": int,
+    "timed_characters": int,
+    "timed_seconds": float,
+    "seconds": float,
+}
+# What checkpoints did not have from the first.
+_LATER: dict[str, Any] = {"text": None, "timed_characters": 0, "timed_seconds": 0.0}
+
+
+def _figure(record: Mapping[str, Any], name: str, kind: type[int] | type[float]) -> int | float:
+    value = record.get(name, _LATER[name]) if name in _LATER else record[name]
+    if isinstance(value, bool) or not isinstance(value, int | kind) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {_short(value)}")
+    return kind(value)
+
+
+def _identity(record: Mapping[str, Any], file_size: int) -> Identity:
+    settings = dict(record["settings"])
+    kinds: dict[str, tuple[type, ...]] = {name: (type(value),) for name, value in Settings().as_dict().items()}
+    kinds["memory_budget"] = (int, type(None))
+    for name, value in settings.items():
+        # The exact type: True is an int, too.
+        if type(value) not in kinds[name] or (name == "memory_budget" and value is not None and value < 0):
+            raise ValueError(f"the setting {name} is {_short(value)}")
+    found = Settings(**settings)
+    if found.hidden * found.hidden * found.layers > file_size:
+        # Before a model is made of such a size.
+        raise ValueError(f"{found.layers} layers of {found.hidden} do not fit into {file_size} bytes")
+    identity = Identity(found, record["fingerprint"], record["verified"], record.get("text", _LATER["text"]))
+    if not isinstance(identity.fingerprint, str) or not isinstance(identity.text, str | None):
+        raise ValueError("the text is not named")
+    if not isinstance(identity.verified, bool | None):
+        raise ValueError(f"verified is {_short(identity.verified)}")
+    return identity
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an int of {value.bit_length()} bits"
+    return repr(value)[:60]
+
+
+def _metadata(path: Path, data: bytes) -> dict[str, Any]:
     """The metadata of the file's header: a length in 8 bytes, then JSON."""
     try:
         size = int.from_bytes(data[:8], "little")
         if len(data) < 8 + size:
             raise ValueError(f"it ends after {len(data)} bytes")
         header = json.loads(data[8 : 8 + size])
-        metadata = header.get("__metadata__", {})
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, f"it is truncated or no safetensors file ({error})") from None
+    metadata = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if not isinstance(metadata, dict):
+        raise _damaged(path, "its metadata are no object")
     if metadata.get("format") != FORMAT:
         raise UserInputError(
             "--resume: the checkpoint is not one of this program",
             expected=f"a safetensors file of format {FORMAT!r}",
-            got=f"{path} of format {metadata.get('format')!r}",
+            got=f"{path} of format {_short(metadata.get('format'))}",
             hint="name the folder of a run of `ctrlgrad train` with --out",
         )
-    return dict(metadata)
-
-
-def _check_same_run(path: Path, found: Identity, wanted: Identity) -> None:
-    theirs, ours = found.settings.as_dict(), wanted.settings.as_dict()
-    different = [name for name in ours if ours[name] != theirs[name]]
-    if different:
-        raise UserInputError(
-            "--resume: the run in this folder has other settings",
-            expected=", ".join(f"--{name} {theirs[name]}" for name in different) + f" (in {path})",
-            got=", ".join(f"--{name} {ours[name]}" for name in different),
-            hint="give the options the run was started with, or start another run in another --out",
-        )
-    if found.fingerprint != wanted.fingerprint:
-        raise UserInputError(
-            "--resume: the run in this folder was on another text",
-            expected=f"the text with fingerprint {found.fingerprint[:12]} (in {path})",
-            got=f"a text with fingerprint {wanted.fingerprint[:12]}",
-            hint="give the same --text; the default text differs between versions of Python",
-        )
+    return metadata
 
 
 def _damaged(path: Path, why: str) -> UserInputError:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ctrlgrad import memory
@@ -28,8 +28,10 @@ def within(limit: int | None) -> Iterator[None]:
 class StepProfile:
     """Records a few steps of a run, and writes what it found into a folder as soon as they are over."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, writing: Callable[[], AbstractContextManager[None]]) -> None:
+        """`writing` is entered around what is written into the folder."""
         self.folder = folder
+        self._writing = writing
         self._steps = 0
         self._recording: Profile | None = None
         self._context = ExitStack()
@@ -54,7 +56,8 @@ class StepProfile:
     def _write(self) -> None:
         recording, self._recording = self._recording, None
         if recording is not None:
-            recording.write_all(self.folder / NAME)
+            with self._writing():
+                recording.write_all(self.folder / NAME)
 
 
 __all__ = ["FIRST", "STEPS", "StepProfile", "within"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,8 +15,23 @@ from ctrlgrad.train.checkpoint import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A step's own figures. A process's first step compiles: it does not tell how fast the run is (`is_timed`)."""
+
+    step: int
+    bits_per_char: float
+    characters: int
+    seconds: float
+    is_timed: bool
+    peak_memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
-    """A line of `metrics.jsonl`: the mean over the steps since the line before."""
+    """A line of `metrics.jsonl`: the mean over the steps since the line before.
+
+    The characters per second are those of the timed steps among them; of all, where none is timed.
+    """
 
     step: int
     bits_per_char: float
@@ -24,7 +41,11 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`summary.json`. `verified` is None when `--verify` was not given, and the validation figure where no step ran."""
+    """`summary.json`. `verified` is None when `--verify` was not given, and the validation figure where no step ran.
+
+    `seconds` is the time of all steps, with what was compiled in them; `characters_per_second` that of the timed steps,
+    as in `Metrics`.
+    """
 
     validation_bits_per_char: float | None
     unigram_bits_per_char: float
@@ -59,11 +80,17 @@ def read(path: Path) -> list[Metrics]:
     if not path.exists():
         return []
     lines = []
-    whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+    try:
+        whole, _, _ = path.read_text(encoding="utf-8", errors="replace").rpartition("\n")
+    except OSError as error:
+        raise UserInputError("--resume: the metrics cannot be read", got=f"{path}: {error.strerror}") from None
     for number, text in enumerate(whole.splitlines(), start=1):
         try:
-            lines.append(Metrics(**json.loads(text)))
-        except (ValueError, TypeError):
+            line = Metrics(**json.loads(text))
+            if type(line.step) is not int or not math.isfinite(line.bits_per_char):
+                raise ValueError(text)
+            lines.append(line)
+        except (ValueError, TypeError, OverflowError, RecursionError):
             raise UserInputError(
                 "--resume: a line of metrics cannot be read",
                 expected="the metrics of `ctrlgrad train`",
@@ -75,6 +102,8 @@ def read(path: Path) -> list[Metrics]:
 
 def rewind(path: Path, step: int) -> list[Metrics]:
     """Drop the lines of steps after a checkpoint's, which the run that continues writes again; returns the others."""
+    if not path.exists():
+        return []
     kept = [line for line in read(path) if line.step <= step]
     write_atomically(path, "".join(json.dumps(asdict(line)) + "\n" for line in kept).encode())
     return kept
@@ -101,8 +130,7 @@ def plot(path: Path, lines: Sequence[Metrics], summary: Summary) -> bool:
     axes.set_title("Training a character model")
     axes.grid(alpha=0.25)
     axes.legend(loc="lower left")
-    temporary = path.with_name(f".{path.name}")
-    with open(temporary, "wb") as file:
-        figure.savefig(file, format="png")
-    temporary.replace(path)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_atomically(path, picture.getvalue())
     return True

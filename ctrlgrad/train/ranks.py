@@ -72,6 +72,12 @@ class Ranks(Protocol):
     def sum(self, number: float) -> float:
         """A number's sum over all ranks."""
 
+    def by_layers(self) -> Ranks:
+        """The same processes, each with some of the layers."""
+
+    def advise(self, what: str) -> None:
+        """What the user is told to do after a rank has died."""
+
     def stopping(self, on_stop: Callable[[], Ending] | None) -> AbstractContextManager[Pressed]:
         """A block of code in which Ctrl-C stops the run.
 
@@ -111,6 +117,12 @@ class Alone:
 
     def sum(self, number: float) -> float:
         return number
+
+    def by_layers(self) -> Ranks:
+        return self
+
+    def advise(self, what: str) -> None:
+        pass
 
     @contextmanager
     def stopping(self, on_stop: Callable[[], Ending] | None) -> Iterator[Pressed]:
@@ -194,12 +206,17 @@ class Together:
         self.world.finish([self.world.start_sum(total)])
         return float(total)
 
+    def by_layers(self) -> Ranks:
+        return Pipelined(self.world, self.watch)
+
+    def advise(self, what: str) -> None:
+        self.watch.advice = what
+
     @contextmanager
     def stopping(self, on_stop: Callable[[], Ending] | None) -> Iterator[Pressed]:
         before = self.watch.on_interruption, self.watch.advice
         if on_stop is not None:
             self.watch.on_interruption = on_stop
-        self.watch.advice = "the same command with --resume"  # there is a checkpoint from now on
         try:
             yield lambda: False
         finally:

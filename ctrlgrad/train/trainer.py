@@ -8,7 +8,7 @@ share of the lines; after each step all have the same state, and it is the one a
 from __future__ import annotations
 
 import dataclasses
-import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,11 +21,12 @@ import numpy as np
 from ctrlgrad import optim, tree
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.mpi.watch import STOPPED, Ending
-from ctrlgrad.train import checkpoint, memory, metrics
-from ctrlgrad.train.checkpoint import Identity, State
+from ctrlgrad.train import memory, metrics
+from ctrlgrad.train.checkpoint import Identity, Saved, State
 from ctrlgrad.train.corpus import Batch, Corpus, TrainingOrder, pad, validation_lines
-from ctrlgrad.train.keeper import CHECKPOINT, METRICS, PLOT, SUMMARY, Keeper
-from ctrlgrad.train.metrics import Metrics, Summary
+from ctrlgrad.train.folder import CHECKPOINT, METRICS
+from ctrlgrad.train.keeper import Keeper
+from ctrlgrad.train.metrics import Metrics, Step, Summary
 from ctrlgrad.train.model import SAMPLE_LIMIT, Model
 from ctrlgrad.train.ranks import Alone, Pressed, Ranks, columns, places_of, share
 from ctrlgrad.train.settings import (
@@ -44,15 +45,17 @@ INIT_STREAM, SAMPLE_STREAM = 1, 2
 class Interrupted(Exception):
     """Ctrl-C was pressed in training; the checkpoint holds everything up to the last whole step."""
 
-    def __init__(self, path: Path, step: int) -> None:
+    def __init__(self, job: Job, step: int) -> None:
         super().__init__(f"stopped after step {step}")
-        self.path = path
+        self.job = job
         self.step = step
 
     @property
     def ending(self) -> Ending:
         """What the user is told."""
-        told = f"after step {self.step}; the checkpoint is {self.path}\n  try: the same command with --resume"
+        if not self.job.checkpoint.exists():
+            return Ending("Stopped", "before the end of the first step; nothing was written", STOPPED)
+        told = f"after step {self.step}; the checkpoint is {self.job.checkpoint}\n  try: {self.job.advice}"
         return Ending("Stopped", told, STOPPED)
 
 
@@ -75,38 +78,30 @@ class Job:
     def checkpoint(self) -> Path:
         return self.out / CHECKPOINT
 
+    @property
+    def advice(self) -> str:
+        """The command that goes on with the run: it finds the other options in the folder."""
+        processes = f"mpirun -n {self.ranks.size} " if self.ranks.size > 1 else ""
+        return f"{processes}ctrlgrad train --resume --out {shlex.quote(str(self.out))}"
+
     def with_verified(self, verified: bool) -> Job:
         return dataclasses.replace(self, identity=dataclasses.replace(self.identity, verified=verified))
-
-
-def check_folder(out: Path, resume: bool) -> None:
-    """Refuse an output folder that cannot be made or written, or that a new run would overwrite."""
-    nearest = next(p for p in (out, *out.absolute().parents) if p.exists())
-    if not nearest.is_dir():
-        raise UserInputError("--out: this is a file", expected="a folder, or a path for one", got=str(nearest))
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise UserInputError("--out: the folder cannot be written", expected="a folder of yours", got=str(nearest))
-    held = [name for name in (CHECKPOINT, METRICS, SUMMARY, PLOT) if (out / name).exists()]
-    if held and not resume:
-        raise UserInputError(
-            "--out: the folder already holds a run",
-            expected="a folder without " + ", ".join(held),
-            got=str(out),
-            hint="choose another --out, or continue that run with --resume",
-        )
 
 
 def prepare(
     settings: Settings,
     corpus: Corpus,
+    text: str | None,
     out: Path,
-    resume: bool,
+    *,
+    saved: Saved | None = None,
     is_profiled: bool = False,
     ranks: Ranks | None = None,
 ) -> Job:
-    """Make the model and its first state, or read the state of the run to continue.
+    """Make the model and its first state, or take the state of a run that is to go on: the one that was `saved`.
 
-    On several ranks all call this. Rank 0 reads, and the others get the state from it.
+    `text` is the path of the corpus. On several ranks all call this. Rank 0 has read what was saved, and the others get
+    the state from it.
     """
     ranks = ranks or Alone()
     if settings.pipeline and ranks.size > settings.layers:
@@ -126,17 +121,24 @@ def prepare(
     places = places_of(settings.layers, ranks) if settings.pipeline else ()
     # Within a budget the model is one loop: what lies between loops is not swapped.
     on_gradient = ranks.on_gradient if settings.memory_budget is None else None
-    model = Model(settings, corpus.symbols, columns(ranks, settings.batch), places, on_gradient)
     warmup = min(WARMUP_STEPS, settings.steps)
     optimiser = optim.adam(optim.warmup_cosine(PEAK_LEARNING_RATE, settings.steps, warmup))
-    params = model.init(np.random.Generator(np.random.PCG64([settings.seed, 0, INIT_STREAM])))
-    state = State(0, params, optimiser.init(params))
-    identity = Identity(settings, corpus.fingerprint, None)
-    if ranks.rank == 0:
-        check_folder(out, resume)
-        if resume:
-            state, identity = checkpoint.read(out / CHECKPOINT, state, identity)
-            metrics.read(out / METRICS)  # what cannot be continued is refused here, before anything is written
+    try:
+        model = Model(settings, corpus.symbols, columns(ranks, settings.batch), places, on_gradient)
+        params = model.init(np.random.Generator(np.random.PCG64([settings.seed, 0, INIT_STREAM])))
+        state = State(0, params, optimiser.init(params))
+    except MemoryError as error:
+        raise UserInputError(
+            "--hidden: the model does not fit into memory",
+            got=f"{settings.layers} layers of {settings.hidden} ({error})",
+            hint="use a smaller --hidden",
+        ) from None
+    identity = Identity(settings, corpus.fingerprint, None, text)
+    if saved is not None:
+        saved.check_text(corpus.fingerprint)
+        state = saved.state(state)
+        identity = dataclasses.replace(identity, verified=saved.identity.verified)
+        metrics.read(out / METRICS)  # what cannot be continued is refused here, before anything is written
     state = _from_first(ranks, state)
     return Job(settings, corpus, model, optimiser, out, state, identity, is_profiled, ranks)
 
@@ -152,7 +154,7 @@ def _from_first(ranks: Ranks, state: State) -> State:
     return State(**dict(zip(names, values, strict=True)))
 
 
-OnStep = Callable[[Metrics], None]
+OnStep = Callable[[Step], None]
 
 
 def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
@@ -161,26 +163,29 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
     `on_step` gets each step's own figures. Raises `Interrupted` on Ctrl-C, after it has written a checkpoint; where
     there are several ranks, Ctrl-C ends the processes instead.
     """
-    keeper = Keeper(job.out, job.identity) if job.ranks.rank == 0 else None
-    if keeper is not None:
-        keeper.begin(job.state)
+    keeper = Keeper(job.out, job.identity, job.state, job.advice) if job.ranks.rank == 0 else None
     state = job.state
     with (
-        job.ranks.stopping(None if keeper is None else lambda: _stopped(keeper)) as pressed,
+        job.ranks.stopping(None if keeper is None else lambda: _stopped(job, keeper)) as pressed,
         memory.within(job.settings.memory_budget),
         ExitStack() as recording,
     ):
-        is_recorded = job.is_profiled and keeper is not None
-        recorded = recording.enter_context(memory.StepProfile(job.out)) if is_recorded else None
+        recorded = None
+        if job.is_profiled and keeper is not None:
+            recorded = recording.enter_context(memory.StepProfile(job.out, keeper.writing))
+        rate = 0.0
         for state, line in steps(job, on_step, recorded.before_step if recorded is not None else _nothing):
             if keeper is not None:
                 keeper.keep(state, line)
+            if line is not None:
+                rate = line.characters_per_second
+            job.ranks.advise(job.advice)  # there is a checkpoint from now on
             if state.step % CHECKPOINT_INTERVAL == 0:
                 _check_same(job.ranks, state)
             if pressed():
                 assert keeper is not None
                 keeper.save()
-                raise Interrupted(job.checkpoint, state.step)
+                raise Interrupted(job, state.step)
         validation = validate(job, state.params, pressed)
         summary = Summary(
             validation_bits_per_char=validation,
@@ -188,7 +193,8 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
             bigram_bits_per_char=job.corpus.bigram_bits_per_char(),
             steps=state.step,
             seconds=state.seconds,
-            characters_per_second=state.total_characters / max(state.seconds, 1e-9),
+            # Where no step was timed, there was one, which the line of metrics is about.
+            characters_per_second=state.timed_characters / state.timed_seconds if state.timed_seconds else rate,
             peak_memory_bytes=metrics.peak_memory_bytes(),
             verified=job.identity.verified,
         )
@@ -201,9 +207,9 @@ def _nothing() -> None:
     """Before each step of a run that is not profiled."""
 
 
-def _stopped(keeper: Keeper) -> Ending:
+def _stopped(job: Job, keeper: Keeper) -> Ending:
     """What is done, and said, when a run on several ranks is interrupted."""
-    return Interrupted(keeper.path, keeper.save().step).ending
+    return Interrupted(job, keeper.save().step).ending
 
 
 def _check_same(ranks: Ranks, state: State) -> None:
@@ -221,7 +227,7 @@ def steps(job: Job, on_step: OnStep, before: Callable[[], None]) -> Iterator[tup
     """
     order = TrainingOrder(job.corpus, job.settings.batch, job.settings.seed)
     state = job.state
-    since, characters = time.perf_counter(), 0
+    interval = _Clock()
     mine = share_at(job, order, state.step)
     while state.step < job.settings.steps:
         before()
@@ -231,32 +237,54 @@ def steps(job: Job, on_step: OnStep, before: Callable[[], None]) -> Iterator[tup
         bits, grads = finish_sum()
         # All ranks have the same loss; rank 0 speaks for them, and its end is theirs.
         if not np.isfinite(bits) and job.ranks.rank == 0:
+            kept = f"the last checkpoint is {job.checkpoint}; " if job.checkpoint.exists() else ""
             raise ExecutionError(
                 f"training has diverged: the loss is {bits} at step {state.step + 1}",
-                hint=f"the state before is in {job.checkpoint}; try another --seed, --cell, --hidden or --layers",
+                hint=f"{kept}try another --seed, --cell, --hidden or --layers",
             )
         grads = optim.clip_by_global_norm(grads, GRADIENT_NORM_LIMIT)
         params, optimiser = job.optimiser.update(grads, state.optimiser, state.params)
-        now = time.perf_counter()
-        characters += mine.characters
+        seconds = time.perf_counter() - start
+        is_timed = state.step > job.state.step
+        interval.add(mine.characters, seconds, is_timed)
         state = State(
             state.step + 1,
             params,
             optimiser,
             state.bits + bits * mine.characters,
             state.characters + mine.characters,
-            state.total_characters + mine.characters,
-            state.seconds + now - start,
+            state.timed_characters + is_timed * mine.characters,
+            state.timed_seconds + is_timed * seconds,
+            state.seconds + seconds,
         )
         peak = metrics.peak_memory_bytes()
-        on_step(Metrics(state.step, bits, mine.characters / (now - start), peak))
+        on_step(Step(state.step, bits, mine.characters, seconds, is_timed, peak))
         line = None
         if state.step % LOG_INTERVAL == 0 or state.step == job.settings.steps:
-            line = Metrics(state.step, state.bits / state.characters, characters / (now - since), peak)
+            line = Metrics(state.step, state.bits / state.characters, interval.rate, peak)
             state = dataclasses.replace(state, bits=0.0, characters=0)
-            since, characters = now, 0
+            interval = _Clock()
         mine = following
         yield state, line
+
+
+@dataclass
+class _Clock:
+    """Characters and seconds of the timed steps of an interval; of any step, as long as there is no timed one."""
+
+    characters: int = 0
+    seconds: float = 0.0
+    is_timed: bool = False
+
+    def add(self, characters: int, seconds: float, is_timed: bool) -> None:
+        if is_timed and not self.is_timed:
+            self.characters, self.seconds, self.is_timed = 0, 0.0, True
+        self.characters += characters
+        self.seconds += seconds
+
+    @property
+    def rate(self) -> float:
+        return self.characters / max(self.seconds, 1e-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +314,7 @@ def validate(job: Job, params: Any, pressed: Pressed) -> float:
         bits += float(np.sum(job.model.line_bits_of(params, batch.symbols, batch.lengths), dtype=np.float64))
         characters += sum(map(len, lines))
         if pressed():
-            raise Interrupted(job.checkpoint, job.settings.steps)
+            raise Interrupted(job, job.settings.steps)
     return job.ranks.sum(bits) / characters
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad import tree
-from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.errors import ExecutionError, GradientMismatch, UserInputError
 from ctrlgrad.ir import Graph
 from ctrlgrad.verify.finite_differences import Sample, Slope, slope
@@ -26,10 +25,11 @@ from ctrlgrad.verify.subject import (
     by_forward,
     by_forward_along_inputs,
     by_reverse,
+    outputs_and_path,
     sample,
     subject_of,
 )
-from ctrlgrad.verify.tolerances import Tolerances, coarsest_epsilon
+from ctrlgrad.verify.tolerances import ERROR_FACTOR, Tolerances, coarsest_epsilon
 
 MODES = ("rev", "fwd")
 JUDGES = ("finite_differences", "jax")
@@ -62,10 +62,13 @@ def check_grads(
         seed: of the random cotangents and directions.
 
     Returns:
-        The report: a row for each argument leaf, order, mode and judge. `print` shows it as a table.
+        The report: a row for each argument leaf, order, mode and judge. `print` shows it as a table. A row where the
+        judge could not judge counts neither way, and is in `not_judged`: finite differences have nothing to say where
+        every step changes a trip count or a branch, at a kink, where the function is not finite, and where their own
+        estimate of their error is too large; JAX where its own derivative is NaN.
 
     Raises:
-        GradientMismatch: a derivative disagrees with a judge; the message holds the table.
+        GradientMismatch: a derivative disagrees with a judge, or none could be judged; the message holds the table.
         UserInputError: nothing to differentiate, an unknown mode or judge, or JAX is not installed.
 
     >>> import numpy as np
@@ -80,12 +83,21 @@ def check_grads(
         fn, args, gradient=cg.grad, jvp=jvp, order=order, modes=modes, against=against, rtol=rtol, atol=atol, seed=seed
     )
     if not report.ok:
-        raise GradientMismatch(
-            f"check_grads: {len(report.failures)} of {len(report.rows)} comparisons disagree\n{report}",
-            hint="a kink or a jump near the arguments misleads finite differences: try other arguments, or JAX alone;\n"
-            "if JAX disagrees too, the derivative is wrong, and the line with the lowest order is where to begin",
-        )
+        raise GradientMismatch(f"check_grads: {report.summary}\n{report}", hint="\n".join(advice(report)))
     return report
+
+
+def advice(report: GradientReport) -> tuple[str, str]:
+    """What to do about a report that is not `ok`."""
+    if report.failures:
+        return (
+            "a jump near the arguments misleads finite differences: try other arguments, or JAX alone;",
+            "if JAX disagrees too, the derivative is wrong, and the wrong line with the lowest order is where to begin",
+        )
+    return (
+        "at these arguments the judges have nothing to say, so nothing is known about the derivatives:",
+        "try arguments away from where a trip count, a branch or the domain ends, or the other judge",
+    )
 
 
 def compare(
@@ -174,9 +186,8 @@ class _Check:
         """Translate the scalar function, and compare its value."""
         self.judge = _jax_judge().JaxJudge(graph, self.subject.leaves, self.subject.wrt)
         judged = self.jax(1)
-        value = np.asarray(run_graph(graph, self.subject.leaves)[0])
-        moved = np.asarray(run_graph(graph, self.last_bit())[0])
-        self.elementwise("value", 0, "", value, judged.value, float(np.abs(moved - value)))
+        (value,), (moved,) = self.evaluated(graph)
+        self.elementwise("value", 0, "", value, judged.value, moved)
 
     def jax(self, order: int) -> Any:
         if not self.judged:
@@ -208,20 +219,16 @@ class _Check:
         """Every element against JAX; with the graph of the function, every leaf along random directions against finite
         differences of it."""
         graph = self.subject.graph(self.gradient(function, self.subject.wrt))
-        gradient = [np.asarray(g) for g in run_graph(graph, self.subject.leaves)]
+        gradient, moved = self.evaluated(graph)
         if self.judge is not None:
-            moved = run_graph(graph, self.last_bit())
             for path, g, m, expected in zip(self.subject.paths, gradient, moved, self.jax(order).gradient, strict=True):
-                distance = float(np.max(np.abs(m - g))) if np.shape(m) == g.shape else 0.0
-                self.elementwise(path, order, label, g, expected, distance)
+                self.elementwise(path, order, label, g, expected, m)
         if scalar is not None:
-            magnitude = max(float(np.max(np.abs(g))) for g in gradient)
+            magnitude = max(map(_largest, gradient))
             for leaf, g in enumerate(gradient):
-                size = float(np.linalg.norm(g.astype(np.float64))) / np.sqrt(g.size)
-                pairs = [
-                    (float(np.sum(g.astype(np.float64) * d)), self.difference(scalar, leaf, d))
-                    for d in self.unit_directions(leaf)
-                ]
+                g = g.astype(np.float64)
+                size = float(np.linalg.norm(g[np.isfinite(g)])) / np.sqrt(g.size)
+                pairs = [(_inner_product(g, d), self.difference(scalar, leaf, d)) for d in self.unit_directions(leaf)]
                 self.along_directions(leaf, order, label, pairs, size, magnitude)
 
     def forward(self, function: Function, order: int, label: str, scalar: Graph | None) -> None:
@@ -232,48 +239,71 @@ class _Check:
             found, exact, moved, pairs = [], [], 0.0, []
             for d in self.unit_directions(leaf):
                 tangent = [d if other == leaf else np.zeros_like(x) for other, x in enumerate(self.subject.point())]
-                value = float(run_graph(graph, [*self.subject.leaves, *tangent])[0])
+                (output,), (distance,) = self.evaluated(graph, tangent)
+                value, moved = float(output), max(moved, distance)
                 found.append(value)
                 if self.judge is not None:
-                    moved = max(moved, abs(float(run_graph(graph, [*self.last_bit(), *tangent])[0]) - value))
-                    exact.append(float(np.sum(self.jax(order).gradient[leaf] * d)))
+                    exact.append(_inner_product(self.jax(order).gradient[leaf], d))
                 if scalar is not None:
                     pairs.append((value, self.difference(scalar, leaf, d)))
             if self.judge is not None:
                 path = self.subject.paths[leaf]
                 self.elementwise(path, order, label, np.array(found), np.array(exact), moved)
             if scalar is not None:
-                size = max(abs(s.value) for _, s in pairs)
+                size = _largest(np.array([s.value for _, s in pairs]))
                 self.along_directions(leaf, order, label, pairs, size, size)
 
     def elementwise(
         self, path: str, order: int, label: str, found: np.ndarray, expected: np.ndarray, moved: float
     ) -> None:
-        """A row for an array against JAX's."""
+        """A row for an array against JAX's; elements of which JAX's own derivative is NaN are not judged."""
         judge = f"jax ({self.judge.translation.form})"
-        scale = float(np.max(np.abs(expected)))
+        scale = _largest(expected)
         if found.shape != expected.shape or found.dtype != expected.dtype:
             note = f"{found.dtype.name}{list(found.shape)}, not {expected.dtype.name}{list(expected.shape)}"
             self.rows.append(Row(path, order, label, judge, float("nan"), scale, 0.0, note))
             return
         tolerance = self.tolerances.jax(order, scale, self.magnitude(order), moved)
-        self.rows.append(Row(path, order, label, judge, float(np.max(np.abs(found - expected))), scale, tolerance))
+        unknown = np.isnan(expected)
+        with np.errstate(invalid="ignore"):
+            errors = np.where(found == expected, 0.0, np.abs(found - expected))  # the same infinity has no difference
+        if unknown.all():
+            note = "JAX's own result is NaN"
+            self.rows.append(Row(path, order, label, judge, float("nan"), scale, tolerance, note, is_judged=False))
+            return
+        note = f"JAX's own result is NaN in {unknown.sum()} of {unknown.size} elements" if unknown.any() else ""
+        self.rows.append(Row(path, order, label, judge, float(np.max(errors[~unknown])), scale, tolerance, note))
 
     def magnitude(self, order: int) -> float:
         judged = self.jax(max(order, 1))
-        return max(float(np.max(np.abs(x))) for x in (judged.value, *judged.gradient))
+        return max(map(_largest, (judged.value, *judged.gradient)))
 
     def along_directions(
         self, leaf: int, order: int, label: str, pairs: list[tuple[float, Slope]], size: float, magnitude: float
     ) -> None:
-        """A row for directional derivatives against finite differences: that of the worst of them."""
-        rows = []
-        for found, judged in pairs:
-            tolerance = self.tolerances.differences(order, size, magnitude, judged.error, judged.noise)
-            note = "" if judged.is_conclusive else "no step keeps the trip counts and branches, or is finite"
-            error = abs(found - judged.value)
-            rows.append(Row(self.subject.paths[leaf], order, label, "finite differences", error, size, tolerance, note))
+        """A row for directional derivatives against finite differences: that of the worst that was judged."""
+        rows = [self.against_slope(leaf, order, label, found, slope, size, magnitude) for found, slope in pairs]
         self.rows.append(max(rows, key=_badness))
+
+    def against_slope(
+        self, leaf: int, order: int, label: str, found: float, judged: Slope, size: float, magnitude: float
+    ) -> Row:
+        """A row for one directional derivative.
+
+        It is not judged where there is no slope, nor where it differs from the slope by no more than the slope may
+        itself be wrong: by its own estimate, or because the function has a kink there. An agreement says nothing either
+        where the estimate is as large as the derivatives.
+        """
+        tolerance = self.tolerances.differences(order, size, magnitude, judged.error, judged.noise)
+        error = abs(found - judged.value)
+        doubt = ERROR_FACTOR * judged.error
+        note = judged.reason
+        if judged.is_conclusive and error <= doubt and (error > tolerance or doubt > 0.1 * max(size, magnitude, 1.0)):
+            note = f"the differences are uncertain by {doubt:.1e}"
+        elif judged.kink and tolerance < error <= judged.kink + doubt:
+            note = f"a kink: one-sided derivatives {2.0 * judged.kink:.1e} apart"
+        path = self.subject.paths[leaf]
+        return Row(path, order, label, "finite differences", error, size, tolerance, note, is_judged=not note)
 
     def difference(self, graph: Graph, leaf: int, direction: np.ndarray) -> Slope:
         """The slope of a scalar graph along a direction of one leaf."""
@@ -289,16 +319,28 @@ class _Check:
                 # Out of the function's domain, for instance an index out of range there.
                 return Sample(float("nan"))
 
-        centre = at(0.0)
-        moved = sample(graph, self.last_bit()).value
-        rounding = max(4.0 * self.tolerances.epsilon * abs(centre.value), 2.0 * abs(moved - centre.value))
-        return slope(at, step, rounding)
+        (centre,), (moved,) = self.evaluated(graph)
+        return slope(at, step, max(4.0 * self.tolerances.epsilon * abs(float(centre)), 2.0 * moved))
 
     def unit_directions(self, leaf: int) -> Iterator[np.ndarray]:
         x = self.subject.point()[leaf]
         for _ in range(DIRECTIONS if x.size > 1 else 1):
             direction = self.rng.standard_normal(x.shape)
             yield np.asarray(direction / np.linalg.norm(direction), x.dtype)
+
+    def evaluated(self, graph: Graph, tangent: Sequence[np.ndarray] = ()) -> tuple[list[np.ndarray], list[float]]:
+        """What a graph gives, and how far each result moves when the arguments do by their last bit.
+
+        That is zero where it cannot be told: where the last bit changes the path, or leaves the function's domain.
+        """
+        results, path = outputs_and_path(graph, [*self.subject.leaves, *tangent])
+        try:
+            moved, moved_path = outputs_and_path(graph, [*self.last_bit(), *tangent])
+        except ExecutionError:
+            return results, [0.0] * len(results)
+        if moved_path != path:
+            return results, [0.0] * len(results)
+        return results, [_distance(m, x) for m, x in zip(moved, results, strict=True)]
 
     def last_bit(self) -> Arrays:
         """The arguments, each differentiated element moved by its last bit up or down."""
@@ -309,6 +351,25 @@ class _Check:
         )
 
 
+def _largest(x: np.ndarray) -> float:
+    """The largest magnitude among the finite elements, 0 where there is none."""
+    return float(np.max(np.abs(x), where=np.isfinite(x), initial=0.0))
+
+
+def _inner_product(g: np.ndarray, direction: np.ndarray) -> float:
+    with np.errstate(invalid="ignore"):  # of infinities of both signs
+        return float(np.sum(g * direction))
+
+
+def _distance(a: np.ndarray, b: np.ndarray) -> float:
+    """The largest finite difference of any element; 0 for other shapes, since sizes may depend on values."""
+    with np.errstate(invalid="ignore"):
+        return _largest(a - b) if a.shape == b.shape else 0.0
+
+
 def _badness(row: Row) -> float:
+    """By which the worst row is found: one that was not judged is none, and NaN is the worst."""
+    if not row.is_judged:
+        return -1.0
     ratio = row.absolute / row.tolerance if row.tolerance else row.absolute
     return float("inf") if np.isnan(ratio) else ratio

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from ctrlgrad.ir import Node
@@ -47,9 +46,12 @@ def _adjugate(a: Any) -> Any:
     return jnp.linalg.det(a)[..., None, None] * jnp.linalg.inv(a)
 
 
-def _pinv(node: Node, sizes: Sizes | None, a: Any) -> Any:
-    rtol = node.attrs["rtol"]
-    return jnp.linalg.pinv(a, rtol=max(a.shape[-2:]) * float(np.finfo(a.dtype).eps) if rtol is None else rtol)
+def _pinv(a: Any, rtol: Any) -> Any:
+    # JAX's own takes a bound that is known while it traces.
+    u, s, vh = jnp.linalg.svd(a, full_matrices=False)
+    counts = s > jnp.asarray(rtol)[..., None] * s[..., :1]
+    inverse = jnp.where(counts, 1 / jnp.where(counts, s, 1), 0)
+    return (jnp.conj(jnp.swapaxes(vh, -1, -2)) * inverse[..., None, :]) @ jnp.conj(jnp.swapaxes(u, -1, -2))
 
 
 def _fft(node: Node, sizes: Sizes | None, x: Any) -> Any:
@@ -70,10 +72,11 @@ _MATRICES: dict[str, Entry] = {
     "eigenvectors": _elementwise(lambda a: jnp.linalg.eigh(a, symmetrize_input=False)[1]),
     "singular_values": _elementwise(lambda a: jnp.linalg.svd(a, full_matrices=False)[1]),
     "singular_vectors": _elementwise(_singular_vectors),
+    "pinv": _elementwise(_pinv),
 }
 
 TENSOR_OPS |= _MATRICES
-TENSOR_OPS |= {"argsort": _argsort, "searchsorted": _searchsorted, "pinv": _pinv, "fft": _fft}
+TENSOR_OPS |= {"argsort": _argsort, "searchsorted": _searchsorted, "fft": _fft}
 
 # The ops that this file adds.
 ADDED = frozenset(TENSOR_OPS) - _FIRST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 HEADER = ("argument", "order", "mode", "judge", "absolute error", "relative error", "tolerance", "")
@@ -12,7 +13,8 @@ class Row:
     """One derivative compared with one judge.
 
     `absolute` is the largest error of any element (for finite differences: of any directional derivative);
-    `relative` is that over `scale`, the size of the judge's own numbers; `tolerance` bounds `absolute`.
+    `relative` is that over `scale`, the size of the judge's own numbers; `tolerance` bounds `absolute`. Where the judge
+    could not judge, `is_judged` is False and `note` says why: the row is neither right nor wrong.
     """
 
     path: str
@@ -23,6 +25,7 @@ class Row:
     scale: float
     tolerance: float
     note: str = ""
+    is_judged: bool = True
 
     @property
     def relative(self) -> float:
@@ -32,13 +35,21 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether the error is within the tolerance; never for NaN."""
-        return self.absolute <= self.tolerance
+        """Whether the error is within the tolerance; never for NaN, nor for what was not judged."""
+        return self.is_judged and self.absolute <= self.tolerance
+
+    @property
+    def verdict(self) -> str:
+        """ "ok", "WRONG" or "not judged"."""
+        if not self.is_judged:
+            return "not judged"
+        return "ok" if self.ok else "WRONG"
 
     def cells(self) -> tuple[str, ...]:
         """The row as text, in the order of `HEADER`."""
-        verdict = ("ok" if self.ok else "WRONG") + (f": {self.note}" if self.note else "")
-        errors = (f"{self.absolute:.1e}", f"{self.relative:.1e}", f"{self.tolerance:.1e}")
+        verdict = self.verdict + (f": {self.note}" if self.note else "")
+        figures = (self.absolute, self.relative, self.tolerance)
+        errors = ["-" if not (self.is_judged or math.isfinite(self.absolute)) else f"{x:.1e}" for x in figures]
         return (self.path, str(self.order), self.mode, self.judge, *errors, verdict)
 
 
@@ -55,11 +66,44 @@ class GradientReport:
 
     @property
     def ok(self) -> bool:
-        return all(row.ok for row in self.rows)
+        """Whether no comparison failed, and at least one of a derivative was judged."""
+        return not self.failures and self.is_judged
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a derivative was judged at all, not the function's value alone."""
+        return any(row.is_judged and row.order for row in self.rows)
 
     @property
     def failures(self) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if not row.ok)
+        """The comparisons that disagree."""
+        return tuple(row for row in self.rows if row.is_judged and not row.ok)
+
+    @property
+    def not_judged(self) -> tuple[Row, ...]:
+        """The comparisons in which the judge could not judge; each one's note says why."""
+        return tuple(row for row in self.rows if not row.is_judged)
+
+    @property
+    def summary(self) -> str:
+        """How many comparisons there were, and how they ended.
+
+        >>> row = Row("args[0]", 1, "rev", "jax (scan)", 2e-12, 1.0, 1e-9)
+        >>> GradientReport((row, row)).summary
+        'all 2 comparisons agree'
+        >>> other = Row("args[1]", 1, "rev", "jax (scan)", 0.0, 1.0, 1e-9, is_judged=False)
+        >>> GradientReport((row, other)).summary
+        '1 of 2 comparisons agree, 1 could not be judged'
+        """
+        count, wrong, unjudged = len(self.rows), len(self.failures), len(self.not_judged)
+        suffix = f", {unjudged} could not be judged" if unjudged else ""
+        if wrong:
+            return f"{wrong} of {count} comparisons disagree{suffix}"
+        if not self.is_judged:
+            return f"no derivative could be judged: {unjudged} of {count} comparisons could not"
+        return (
+            f"{count - unjudged} of {count} comparisons agree{suffix}" if unjudged else f"all {count} comparisons agree"
+        )
 
     def __str__(self) -> str:
         lines = [HEADER, *(row.cells() for row in self.rows)]

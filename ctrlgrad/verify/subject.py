@@ -7,7 +7,7 @@ of the arguments, in order; `wrt` names those that are differentiated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,7 +171,13 @@ def by_forward_along_inputs(jvp: Jvp, function: Function, wrt: tuple[int, ...]) 
 
 
 def sample(graph: Graph, leaves: Sequence[np.ndarray]) -> Sample:
-    """The scalar that a graph gives, with the control-flow path it took: every branch and every trip count."""
+    """The scalar that a graph gives, with the control-flow path it took."""
+    (value,), path = outputs_and_path(graph, leaves)
+    return Sample(float(value), path)
+
+
+def outputs_and_path(graph: Graph, leaves: Sequence[np.ndarray]) -> tuple[list[np.ndarray], Hashable]:
+    """What a graph gives, and the control-flow path it took: every branch and every trip count."""
     path = 0
 
     def observer(node: Node, operands: Sequence[Any]) -> None:
@@ -182,6 +188,6 @@ def sample(graph: Graph, leaves: Sequence[np.ndarray]) -> Sample:
             path = hash((path, id(node)))
 
     run = Run(observer=observer)
-    (value,) = run_graph(graph, leaves, run)
+    outputs = [np.asarray(x) for x in run_graph(graph, leaves, run)]
     trips = tuple((id(node), trips, run.counters.iterations[node]) for node, trips in run.counters.trips.items())
-    return Sample(float(value), (path, trips))
+    return outputs, (path, trips)

@@ -18,6 +18,9 @@ from ctrlgrad.ir import Graph, TensorType, walk
 # Exponents of the machine epsilon: float64 gives 1e-9, 9e-8 and 7e-4, float32 1e-4, 8e-4 and 4e-2.
 _JAX, _DIFFERENCES, _LIMIT = 0.575, 0.45, 0.2
 
+# By how much finite differences may be wrong, over the error that they estimate of themselves.
+ERROR_FACTOR = 10.0
+
 
 @dataclass(frozen=True)
 class Tolerances:
@@ -39,7 +42,7 @@ class Tolerances:
     def differences(self, order: int, scale: float, magnitude: float, error: float, noise: float) -> float:
         """For a directional derivative with an estimated `error`; `noise` is what rounding alone does to it."""
         base: float = self.epsilon**_DIFFERENCES * 10.0 ** (order - 1)
-        return self._total(base, scale, magnitude, 10.0 * error, 100.0 * noise)
+        return self._total(base, scale, magnitude, ERROR_FACTOR * error, 100.0 * noise)
 
     def _total(self, base: float, scale: float, magnitude: float, measured: float, allowed: float) -> float:
         if self.rtol is not None or self.atol is not None:

@@ -367,14 +367,16 @@ reverse("singular_vectors", _pull_singular_vectors)
 # b = a^+ of constant rank:  db = -b da b + b b^H da^H (1 - a b) + (1 - b a) da^H b^H b.
 
 
-def _push_pinv(tangents: Sequence[Term], out: Term, a: Term, rtol: object) -> Term:
+def _push_pinv(tangents: Sequence[Term | None], out: Term, a: Term, rtol: Term) -> Term:
     da, b = tangents[0], out
+    if da is None:
+        return zeros(b.builder, b.dtype, b.dims)
     dah, bh = _adjoint(da), _adjoint(b)
     outside, inside = b @ (bh @ dah), (dah @ bh) @ b
     return outside - (outside @ a) @ b + inside - b @ (a @ inside) - b @ da @ b
 
 
-def _pull_pinv(ct: Term, out: Term, a: Term, rtol: object) -> Term:
+def _pull_pinv(ct: Term, out: Term, a: Term, rtol: Term) -> Term:
     b, bt = out, swap_last(out)
     left, right = swap_last(b @ _adjoint(b)), swap_last(_adjoint(b) @ b)
     of_rows = left @ (ct - ct @ swap_last(a @ b))
@@ -383,4 +385,4 @@ def _pull_pinv(ct: Term, out: Term, a: Term, rtol: object) -> Term:
 
 
 forward("pinv", _push_pinv)
-reverse("pinv", _pull_pinv)
+reverse("pinv", _pull_pinv, None)

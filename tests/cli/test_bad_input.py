@@ -7,7 +7,11 @@ import struct
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+from ctrlgrad.cli import app
+from ctrlgrad.train.model import Model
 
 SMALL = ("--hidden", "8", "--batch", "4", "--steps", "2")
 
@@ -96,7 +100,7 @@ def test_resume_without_a_run(refused, tmp_path, text):
 @pytest.fixture
 def run(train):
     """The folder of a finished run."""
-    return train("run", steps=2).out
+    return train("run", "--engine", "reference", steps=2).out
 
 
 def resume(refused, run, text, *options):
@@ -106,11 +110,45 @@ def resume(refused, run, text, *options):
 
 
 @pytest.mark.parametrize(
-    "option", [("--hidden", "9"), ("--steps", "3"), ("--seed", "5"), ("--cell", "gru"), ("--layers", "2")]
+    "option",
+    [
+        ("--hidden", "9"),
+        ("--seed", "5"),
+        ("--cell", "gru"),
+        ("--layers", "2"),
+        ("--engine", "native"),
+        ("--memory-budget", "1000"),
+        ("--pipeline",),
+    ],
 )
-def test_resume_with_other_settings(refused, run, text, option):
-    message = resume(refused, run, text, *option)
-    assert "other settings" in message and " ".join(option) in message
+def test_resume_with_other_settings(refused, train, option):
+    """They are named; what was not given does not count."""
+    run = train("run", "--engine", "reference", "--layers", 3, steps=2).out
+    message = refused("train", "--resume", "--out", run, *option)
+    assert "other settings" in message and f"got: {' '.join(option)}\n" in message
+
+
+def test_resume_with_fewer_steps(refused, run):
+    message = refused("train", "--resume", "--out", run, "--steps", "1")
+    assert "--steps 2 or more" in message and "got: --steps 1" in message
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "--out", ""),
+        ("train", "--text", ""),
+        ("graph", "f.py:f", "--svg", ""),
+        ("verify", "f.py:f", "--npz", ""),
+        ("profile", "f.py:f", "--disk", ""),
+        ("profile", "f.py:f", "--output", ""),
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_refused(refused, tmp_path, monkeypatch, arguments):
+    """It would be the current folder."""
+    monkeypatch.chdir(tmp_path)
+    assert "an empty path" in refused(*arguments)
 
 
 def test_resume_with_another_text(refused, run, text, tmp_path):
@@ -147,6 +185,133 @@ def test_foreign_checkpoints(refused, run, text):
     changed = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(changed)) + changed + whole[8 + size :])
     assert "metadata" in resume(refused, run, text)
+
+
+def rewritten(path, change):
+    """Change what a checkpoint holds: `change` gets the metadata's strings, the run's record and the tensors."""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    metadata = json.loads(data[8 : 8 + size])["__metadata__"]
+    record, tensors = json.loads(metadata["run"]), load_file(path)
+    metadata["run"] = json.dumps(record)
+    text = change(metadata, record, tensors)
+    save_file(tensors, path, metadata={**metadata, "run": text or json.dumps(record)})
+
+
+def put(**figures):
+    return lambda metadata, record, tensors: record.update(figures)
+
+
+def setting(**settings):
+    return lambda metadata, record, tensors: record["settings"].update(settings)
+
+
+def spoil(name, value):
+    def change(metadata, record, tensors):
+        tensors[name] = tensors[name].copy()
+        tensors[name][...] = value
+
+    return change
+
+
+MALFORMED = {
+    "a record that is a list": (lambda m, r, t: "[]", "metadata"),
+    "a record that is a number": (lambda m, r, t: "7", "metadata"),
+    "settings that are a list": (put(settings=[1]), "metadata"),
+    "nested too deeply": (lambda m, r, t: "[" * 100_000, "metadata"),
+    "a setting nobody knows": (setting(speed=3), "speed"),
+    "a size that is no whole number": (setting(hidden=8.5), "hidden is 8.5"),
+    "a size that is true": (setting(layers=True), "layers is True"),
+    "a size that is negative": (setting(hidden=-8), "--hidden"),
+    "a size that no file of this size holds": (setting(hidden=10**6), "do not fit into"),
+    "a number of layers that no file of this size holds": (setting(layers=10**8), "do not fit into"),
+    "more steps than can be counted": (setting(steps=10**400), "steps"),
+    "an engine nobody has": (setting(engine="steam"), "engine"),
+    "a budget that is negative": (setting(memory_budget=-1), "memory_budget is -1"),
+    "an infinite number of seconds": (put(seconds=float("inf")), "seconds is inf"),
+    "a loss that is not a number": (put(bits=float("nan")), "bits is nan"),
+    "a negative number of seconds": (put(timed_seconds=-1.0), "timed_seconds is -1.0"),
+    "a negative step": (put(step=-1), "step is -1"),
+    "an infinite step": (put(step=float("inf")), "step is inf"),
+    "a step that is a text": (put(step="2"), "step is '2'"),
+    "a step after the last": (put(step=3), "step 3 of 2"),
+    "a step that the optimiser does not know": (put(step=1), "optimiser.step counts other steps than 1"),
+    "a negative number of characters": (put(characters=-5), "characters is -5"),
+    "more characters than can be written": (put(timed_characters=10**4000, characters=-(10**4000)), "characters is"),
+    "a fingerprint that is a number": (put(fingerprint=3), "text"),
+    "a text that is a number": (put(text=3), "text"),
+    "a verdict that is a text": (put(verified="yes"), "verified is 'yes'"),
+    "parameters that are NaN": (spoil("params.layers.0.wh", np.nan), "params.layers.0.wh holds NaN"),
+    "parameters that are infinite": (spoil("params.out.b", -np.inf), "params.out.b holds NaN or inf"),
+    "an optimiser that is NaN": (spoil("optimiser.mean.out.b", np.nan), "optimiser.mean.out.b holds NaN"),
+    "an optimiser before its first step": (spoil("optimiser.step", -3), "optimiser.step counts"),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The bytes of a checkpoint, and the text it was trained on."""
+    folder = tmp_path_factory.mktemp("whole")
+    text = folder / "text.txt"
+    text.write_text("\n".join(f"line number {n}" for n in range(40)))
+    options = ("--engine", "reference", "--text", str(text), "--out", str(folder / "run"))
+    assert CliRunner().invoke(app, ["train", *SMALL, *options]).exit_code == 0
+    return (folder / "run" / "checkpoint.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("change, words", MALFORMED.values(), ids=MALFORMED)
+def test_a_checkpoint_with_other_contents(refused, tmp_path, whole, change, words):
+    """It stays as it is: `refused` compares all files."""
+    path = tmp_path / "run" / "checkpoint.safetensors"
+    path.parent.mkdir()
+    path.write_bytes(whole)
+    rewritten(path, change)
+    message = refused("train", "--resume", "--out", path.parent)
+    assert "cannot be used" in message and words in message and str(path) in message
+    assert len(message) < 1000
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"[]", b"3", b'"text"', b'{"__metadata__": []}', b'{"__metadata__": 3}', b"[" * 200_000, b'{"a":' * 100_000],
+    ids=["list", "number", "text", "metadata list", "metadata number", "deep list", "deep object"],
+)
+def test_a_checkpoint_with_another_header(refused, tmp_path, header):
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header)
+    assert "cannot be used" in refused("train", "--resume", "--out", tmp_path)
+
+
+def test_a_checkpoint_of_another_format_is_named(refused, tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    for value in ([1] * 1000, {"a": 1}, "ctrlgrad.train 2"):
+        header = json.dumps({"__metadata__": {"format": value, "run": 3}}).encode()
+        path.write_bytes(struct.pack("<Q", len(header)) + header)
+        assert "not one of this program" in refused("train", "--resume", "--out", tmp_path)
+
+
+def test_a_text_that_is_gone_when_the_run_goes_on(refused, run, text):
+    text.unlink()
+    message = refused("train", "--resume", "--out", run)
+    assert "no such file" in message and str(text) in message
+
+
+def test_a_model_that_no_memory_holds(refused, tmp_path, text, monkeypatch):
+    options = ("--batch", "4", "--steps", "1", "--text", text, "--out", tmp_path / "out")
+    assert "--hidden: too small or too large" in refused("train", "--hidden", 1 << 60, *options)
+
+    def init(model, rng):
+        raise MemoryError("Unable to allocate 2.00 PiB")
+
+    monkeypatch.setattr(Model, "init", init)
+    message = refused("train", "--hidden", 1 << 31, *options)
+    assert "does not fit into memory" in message and "2.00 PiB" in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_metrics_nested_too_deeply(refused, run):
+    (run / "metrics.jsonl").write_text("[" * 100_000 + "\n")
+    assert "line 1" in refused("train", "--resume", "--out", run)
 
 
 def test_metrics_that_are_not_ours(refused, run, text):

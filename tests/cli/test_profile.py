@@ -121,6 +121,15 @@ def test_what_cannot_be_used(command, program, monkeypatch, arguments, message):
     assert not list(program.parent.glob("memory-profile*"))
 
 
+def test_an_output_that_is_a_folder_or_cannot_be_written(command, program, tmp_path):
+    (tmp_path / "taken.txt").mkdir()
+    result = command("profile", f"{program}:straight", "--output", tmp_path / "taken")
+    assert result.exit_code == 2 and "--output cannot be written" in result.stderr
+    assert "taken.txt: Is a directory" in result.stderr
+    result = command("profile", f"{program}:straight", "--output", "/")
+    assert result.exit_code == 2 and "--output is a folder" in result.stderr
+
+
 def test_a_budget_that_is_too_small_says_what_is_needed(command, program, tmp_path):
     pytest.importorskip("numba")
     result = command("profile", f"{program}:recurrent", "--grad", "--device-budget", "100", "--output", tmp_path / "o")

@@ -1,16 +1,22 @@
 """A run of `ctrlgrad train`: what it leaves, that it is repeatable, and that it continues exactly."""
 
+import errno
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import ctrlgrad
+from ctrlgrad.memory.profile import Profile
 from ctrlgrad.train import trainer
 from ctrlgrad.train.model import Model
 
@@ -144,6 +150,224 @@ def test_resuming_a_finished_run_ends_in_the_same_numbers(train):
     first = train("run", steps=12)
     before = numbers(first)
     assert numbers(train("run", "--resume", steps=12)) == before
+
+
+def test_the_advice_after_ctrl_c_is_the_command_that_works(command, train_until, tmp_path, monkeypatch):
+    """Without --out, and with a folder that a shell would split."""
+    for name in ("run", "a run of 'mine'"):
+        broken = train_until(7, name, "--cell", "gru", "--engine", "reference")
+        advice = broken.stderr.split("try: ")[1].strip()
+        words = shlex.split(advice)
+        assert words == ["ctrlgrad", "train", "--resume", "--out", str(tmp_path / name)]
+        assert command(*words[1:]).exit_code == 0
+        assert json.loads((tmp_path / name / "summary.json").read_text())["steps"] == 30
+
+
+def test_the_advice_names_the_folder_that_was_chosen(command, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = trainer.run
+
+    def stopped(job, on_step):
+        return run(job, lambda step: signal.raise_signal(signal.SIGINT))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "run", stopped)
+        options = ("--hidden", 4, "--batch", 2, "--steps", 4, "--engine", "reference", "--text", text)
+        broken = command("train", *options)
+    assert broken.exit_code == 130
+    assert broken.stderr.endswith("try: ctrlgrad train --resume --out runs/1\n")
+    assert command("train", "--resume", "--out", "runs/1").exit_code == 0
+
+
+def test_a_run_resumes_with_its_own_options(train, train_until, command):
+    """The numbers are those of the whole run: cell, sizes, seed, engine, budget and text are in the folder."""
+    options = ("--cell", "gru", "--seed", 5, "--engine", "reference", "--memory-budget", "1MiB")
+    whole = train("whole", *options)
+    broken = train_until(13, "broken", *options)
+    assert command("train", "--resume", "--out", broken.out).exit_code == 0
+    broken.summary = json.loads((broken.out / "summary.json").read_text())
+    assert_same_numbers(whole, broken)
+
+
+def test_a_finished_run_is_trained_further(train, command):
+    first = train("run", "--engine", "reference", steps=12)
+    result = command("train", "--resume", "--out", first.out, "--steps", 25)
+    assert result.exit_code == 0, result.output
+    assert "from step 12" in " ".join(result.stdout.split())
+    assert json.loads((first.out / "summary.json").read_text())["steps"] == 25
+    assert [m["step"] for m in metrics_of(first.out)] == [10, 12, 20, 25]
+    again = command("train", "--resume", "--out", first.out)  # 25 steps are now its own
+    assert again.exit_code == 0 and "25 steps from step 25" in " ".join(again.stdout.split())
+
+
+def test_a_run_that_is_trained_further_has_no_summary_until_its_end(train, train_until):
+    train("run", "--engine", "reference", steps=5)
+    broken = train_until(7, "run", "--resume")
+    assert broken.exit_code == 130 and broken.summary is None
+
+
+class Clock:
+    """Each step takes two seconds, a process's first one a hundred; a look at the clock in between takes none."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.looks = 0
+
+    def __call__(self):
+        self.looks += 1
+        if self.looks % 2 == 0:
+            self.now += 100.0 if self.looks == 2 else 2.0
+        return self.now
+
+
+def test_the_summary_and_the_log_have_the_same_characters_per_second(train, train_until, monkeypatch):
+    """Neither counts a process's first step, in which the functions are compiled."""
+    lengths = {}
+    share_at = trainer.share_at
+
+    def noted(job, order, step):
+        share = share_at(job, order, step)
+        lengths[step] = share.characters
+        return share
+
+    monkeypatch.setattr(trainer, "share_at", noted)
+    monkeypatch.setattr(trainer.time, "perf_counter", Clock())
+    train_until(13, "run", "--engine", "reference")
+    monkeypatch.setattr(trainer.time, "perf_counter", Clock())
+    result = train("run", "--resume")
+    assert result.exit_code == 0, result.output
+    rates = {m["step"]: m["characters_per_second"] for m in metrics_of(result.out)}
+    mean = lambda steps: sum(lengths[s] for s in steps) / (2.0 * len(steps))
+    assert rates[10] == pytest.approx(mean(range(1, 10)))
+    assert rates[20] == pytest.approx(mean(range(14, 20)))  # since it was resumed at 13
+    assert rates[30] == pytest.approx(mean(range(20, 30)))
+    assert result.summary["characters_per_second"] == pytest.approx(mean([*range(1, 13), *range(14, 30)]))
+    assert result.summary["seconds"] == 2 * 100.0 + 28 * 2.0
+    last = re.findall(r"([\d,]+) chars/s", result.stdout)[-1]
+    assert min(lengths.values()) / 2 <= float(last.replace(",", "")) <= max(lengths.values()) / 2
+
+
+def test_a_run_of_one_step_has_that_steps_characters_per_second(train):
+    result = train("run", "--engine", "reference", steps=1)
+    assert result.summary["characters_per_second"] == metrics_of(result.out)[0]["characters_per_second"] > 0.0
+
+
+def test_a_run_that_cannot_make_a_step_leaves_no_folder(train, tmp_path):
+    for name in ("run", "above/run"):
+        result = train(name, "--engine", "reference", "--memory-budget", "10", steps=2)
+        assert result.exit_code == 2 and "limit 10 bytes" in result.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["text.txt"]
+
+
+def test_a_folder_that_was_there_stays(train, tmp_path):
+    (tmp_path / "run").mkdir()
+    assert train("run", "--engine", "reference", "--memory-budget", "10", steps=2).exit_code == 2
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+# One process for one folder.
+
+
+def test_a_run_is_resumed_by_one_process_at_a_time(train, train_until, monkeypatch):
+    """The other one is refused before it has written anything; what has ended holds no lock."""
+    broken = train_until(13, "broken", "--engine", "reference")
+    run, seen = trainer.run, []
+
+    def and_another(job, on_step):
+        before = {p.name: p.read_bytes() for p in broken.out.iterdir()}
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer, "run", run)
+            seen.append(train("broken", "--resume"))
+        assert {p.name: p.read_bytes() for p in broken.out.iterdir()} == before
+        return run(job, on_step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer, "run", and_another)
+        resumed = train("broken", "--resume")
+    assert resumed.exit_code == 0
+    (other,) = seen
+    assert other.exit_code == 2 and "another process is training in this folder" in other.stderr
+    assert_same_numbers(train("whole", "--engine", "reference"), resumed)
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from ctrlgrad.train import folder
+with folder.held(Path(sys.argv[1]), True):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_process_that_was_killed_holds_no_lock(train):
+    run = train("run", "--engine", "reference", steps=2)
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(run.out)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        assert "another process" in train("run", "--resume", steps=2).stderr
+        process.kill()
+        process.wait()
+    assert train("run", "--resume", steps=2).exit_code == 0
+
+
+def test_two_new_runs_take_two_folders(command, text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--hidden", 4, "--batch", 2, "--steps", 1, "--engine", "reference", "--text", text)
+    run = trainer.run
+
+    def and_another(job, on_step):
+        monkeypatch.setattr(trainer, "run", run)
+        assert command("train", *options).exit_code == 0
+        return run(job, on_step)
+
+    monkeypatch.setattr(trainer, "run", and_another)
+    assert command("train", *options).exit_code == 0
+    assert sorted(p.parent.name for p in Path("runs").glob("*/summary.json")) == ["1", "2"]
+
+
+# A disk that is full.
+
+
+def full(*arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("name", ["checkpoint.fsync", "metrics.append", "metrics.plot"])
+def test_a_disk_that_is_full_is_an_error_and_the_last_checkpoint_stays(train, train_until, monkeypatch, name):
+    """The whole run is still there once there is room."""
+    whole = train("whole", "--engine", "reference")
+    broken = train_until(13, "broken", "--engine", "reference")
+    before = (broken.out / "checkpoint.safetensors").read_bytes()
+    with monkeypatch.context() as patch:
+        place = {"checkpoint.fsync": "ctrlgrad.train.checkpoint.os.fsync"}.get(name, f"ctrlgrad.train.{name}")
+        patch.setattr(place, full)
+        stopped = train("broken", "--resume")
+    assert stopped.exit_code == 2 and "Traceback" not in stopped.stderr
+    assert "cannot be written" in stopped.stderr and "No space left on device" in stopped.stderr
+    if name == "checkpoint.fsync":
+        assert (broken.out / "checkpoint.safetensors").read_bytes() == before
+    assert not list(broken.out.glob(".*"))
+    resumed = train("broken", "--resume")
+    assert resumed.exit_code == 0, resumed.output
+    assert_same_numbers(whole, resumed)
+
+
+def test_a_disk_that_is_full_from_the_first_leaves_nothing(train, monkeypatch):
+    monkeypatch.setattr("ctrlgrad.train.checkpoint.os.fsync", full)
+    stopped = train("run", "--engine", "reference")
+    assert stopped.exit_code == 2 and "No space left on device" in stopped.stderr
+    assert not stopped.out.exists()
+
+
+def test_a_profile_that_cannot_be_written_is_an_error(train, monkeypatch):
+    monkeypatch.setattr(Profile, "write_all", full)
+    stopped = train("run", "--engine", "reference", "--profile", steps=8)
+    assert stopped.exit_code == 2 and "No space left on device" in stopped.stderr
+
+
+def test_version(command):
+    result = command("--version")
+    assert result.exit_code == 0 and result.stdout == f"ctrlgrad {ctrlgrad.__version__}\n"
 
 
 @pytest.mark.slow

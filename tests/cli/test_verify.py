@@ -56,6 +56,12 @@ def plain(params, x):
     return repeated(lambda y: y * y, params, x)
 
 
+def doubled(params, x):
+    # At the first element of x every step changes the trip count.
+    y = cg.while_loop(lambda y: y[0] < 8.0, lambda y: y * 2.0, x / 0.8)
+    return y * params["w"]
+
+
 def scaled(x, y, by=2.0):
     return x * y * by
 
@@ -149,6 +155,29 @@ def test_the_table_names_arguments_errors_and_tolerances(command, program):
     for name in (r"params\['w'\]", "x"):
         assert re.search(rf"{name} +1 +rev +jax \(scan\) +{numbers} +{numbers} +{numbers} +WRONG", result.stdout)
     assert "wrong: 4 of 5 comparisons disagree" in result.stdout
+
+
+def test_a_comparison_that_crosses_a_trip_count_is_not_judged(command, program, verified):
+    result = command("verify", f"{program}:doubled", "--modes", "rev", "--order", 1)
+    assert result.exit_code == 0
+    assert re.search(r"x +1 +rev +finite differences .* not judged: every step changes a trip count", result.stdout)
+    assert "doubled: 4 of 5 comparisons agree, 1 could not be judged" in result.stdout
+    data = verified("doubled", "--modes", "rev", "--order", 1).data
+    assert data["ok"] and data["not_judged"] == 1
+    assert [(r["argument"], r["judge"]) for r in data["rows"] if r["ok"] is None] == [("x", "finite differences")]
+
+
+def test_where_nothing_could_be_judged_the_command_fails_and_says_so(command, tmp_path):
+    path = tmp_path / "jump.py"
+    path.write_text(
+        "import numpy as np, ctrlgrad as cg\n"
+        "def f(x): return cg.cond(x > 0.0, lambda: x, lambda: 3.0 * x)\n"
+        "def example_args(): return (np.array(0.0),)\n"
+    )
+    result = command("verify", f"{path}:f", "--against", "finite_differences", "--order", 1)
+    assert result.exit_code == 1
+    assert "f: no derivative could be judged: 2 of 2 comparisons could not" in result.stdout
+    assert "nothing is known about the derivatives" in result.stdout
 
 
 def test_the_table_fits_a_terminal_of_100_columns(command, program):

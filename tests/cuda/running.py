@@ -26,7 +26,8 @@ class Ran:
 def on_stand_in(graph: Graph, arguments: Sequence[Any], kinds: str = "", library: StandIn | None = None) -> Ran:
     """Run on the stand-in, arguments of some dtype kinds being on the device from the start."""
     context = Context(library or StandIn())
-    given = [StandInArray(np.array(x)) if np.asarray(x).dtype.kind in kinds else x for x in arguments]
+    lies = [not isinstance(x, list) and np.asarray(x).dtype.kind in kinds for x in arguments]
+    given = [StandInArray(np.array(x)) if on_device else x for x, on_device in zip(arguments, lies, strict=True)]
     return Ran(run_with(context, _optimised(graph, frozenset()), given), context.counts)
 
 

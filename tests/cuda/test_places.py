@@ -81,6 +81,7 @@ SCALARS = [
     Call("squeeze", (X,), {"axes": ()}),
     Call("flip", (X,), {"axes": ()}),
     Call("searchsorted", (VECTOR, X), {"side": "left"}),
+    Call("pinv", (MATRIX, X)),
     Call("stack_new", (I,), {"element": SCALAR}),
     Call("stack_push", (rows(), X)),
     Call("stack_pop", (rows(),)),
@@ -105,7 +106,7 @@ ROWS = [
     Call("stack_resize", ([VECTOR, VECTOR + 1], np.int64(4))),
 ]
 ARRAYS_ONLY = {
-    *("solve", "cholesky", "det", "adjugate", "adjugate_along", "logabsdet", "det_sign", "orthonormal", "pinv"),
+    *("solve", "cholesky", "det", "adjugate", "adjugate_along", "logabsdet", "det_sign", "orthonormal"),
     *("eigenvalues", "eigenvectors", "singular_values", "singular_vectors", "fft", "matmul", "argmax", "argmin"),
     *("cumsum", "cumprod", "dim", "common_size", "concat", "argsort", "nonzero", "constant"),
     *("stack_from_tensor", "stack_rows", "stack_concat", "stack_split"),

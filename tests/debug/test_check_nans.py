@@ -195,3 +195,29 @@ def test_elements_of_an_array_and_complex_numbers():
 
 def test_outside_of_a_trace_too():
     assert culprit(lambda x: cg.fori_loop(0, 3, lambda i, y: y / (1.0 - i), x), 1.0).loops[0][0] == 1
+
+
+@pytest.mark.parametrize("engine", ["reference", "dataflow"])
+def test_the_op_whose_derivative_it_is_and_its_value(engine):
+    with cg.options(engine=engine):
+        found = culprit(cg.grad(root), 4.0)
+        assert found.text.splitlines()[0].endswith(": the derivative of sqrt at 0")
+        # The rule of arccos has 1 - x * x, not x: what is named is x.
+        found = culprit(cg.value_and_grad(lambda x: np.sum(np.arccos(x))), np.array([0.5, 1.0, 0.25]))
+        assert found.text.splitlines()[0].endswith(": the derivative of arccos at 1")
+        # Where the value is needed nowhere, what the backward node was given says enough.
+        found = culprit(cg.grad(np.log), 0.0)
+        assert ": the derivative of log" in found.text and "divide(1, 0)" in found.text
+    assert "the derivative" not in culprit(cg.function(np.log), 0.0).text.splitlines()[0]
+
+
+def test_two_ops_on_the_line_with_different_values_are_not_mixed_up():
+    found = culprit(cg.grad(lambda x: np.sqrt(x) + np.sqrt(x - 1.0)), 1.0)
+    assert found.text.splitlines()[0].endswith(": the derivative of sqrt")
+
+
+@pytest.mark.parametrize("engine", ["reference", "dataflow"])
+def test_whether_the_iteration_counts_forwards_or_backwards(engine):
+    with cg.options(engine=engine):
+        assert "which runs backwards; numbered as forwards" in culprit(cg.grad(root), 4.0).text
+        assert "backwards" not in culprit(cg.function(nested), 0.0).text

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bdb
+import io
+import pdb
 import sys
 
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.errors import CtrlgradError, UserInputError
+from ctrlgrad.errors import UserInputError
 
 both_ways = pytest.mark.parametrize("way", [lambda f: f, cg.function], ids=["at once", "traced"])
 
@@ -142,9 +145,9 @@ def test_an_error_in_a_callback_names_the_line():
         cg.debug.callback(lambda v, at: {}["missing"], x)  # here
         return x
 
-    with pytest.raises(CtrlgradError, match="missing") as caught:
+    with pytest.raises(KeyError, match="missing") as caught:
         cg.function(f)(1.0)
-    assert f"test_looking_in.py:{f.__code__.co_firstlineno + 1}" in str(caught.value)
+    assert f"test_looking_in.py:{f.__code__.co_firstlineno + 1}" in caught.value.__notes__[0]
 
 
 # breakpoint.
@@ -162,7 +165,56 @@ def test_a_breakpoint_calls_the_hook_of_python_with_values_at_hand(monkeypatch):
     assert seen == [((0, 0), 1.0), ((1, 0), 2.0), ((1, 1), 4.0)]
 
 
+class Typed(pdb.Pdb):
+    """A debugger that is given its commands, and keeps what it prints."""
+
+    def __init__(self, commands):
+        self.printed = io.StringIO()
+        super().__init__(stdin=io.StringIO(commands), stdout=self.printed, nosigint=True, readrc=False)
+        self.use_rawinput = False
+
+
+def in_the_debugger(monkeypatch, commands):
+    """What pdb prints at the first breakpoint of a loop."""
+    debugger = Typed(commands)
+    monkeypatch.setattr(sys, "breakpointhook", lambda: debugger.set_trace(sys._getframe(1)))
+
+    def body(i, y):
+        cg.debug.breakpoint(y=y)  # stops here
+        return y * 2.0
+
+    trace = sys.gettrace()
+    try:
+        cg.function(lambda x: cg.fori_loop(0, 3, body, x))(1.5)
+    finally:
+        sys.settrace(trace)
+        line = body.__code__.co_firstlineno + 1
+        assert f"test_looking_in.py({line})body()" in debugger.printed.getvalue()
+        assert "# stops here" in debugger.printed.getvalue()
+    return debugger.printed.getvalue()
+
+
+def test_a_breakpoint_stops_at_the_users_line_with_the_names_that_were_given(monkeypatch):
+    printed = in_the_debugger(monkeypatch, "p float(y), iterations, nested.__name__\nc\n" + "c\n" * 2)
+    assert "(1.5, (0,), 'nested')" in printed
+
+
+def test_quitting_the_debugger_says_where(monkeypatch):
+    with pytest.raises(bdb.BdbQuit, match=r"the debugger was quit, at: .*test_looking_in\.py") as caught:
+        in_the_debugger(monkeypatch, "q\n")
+    assert any("in iteration 0 of the fori_loop" in note for note in caught.value.__notes__)
+
+
 # watch_cotangent.
+
+
+@pytest.mark.parametrize("x", [1.0, np.ones(3)])
+@both_ways
+def test_a_watch_takes_a_function_and_says_so_at_once(x, way):
+    with pytest.raises(UserInputError, match=r"cotangent, iterations[\s\S]*'name'"):
+        way(lambda x: cg.debug.watch_cotangent(x, "name"))(x)
+    with pytest.raises(UserInputError, match="values, iterations"):
+        way(lambda x: cg.debug.callback("name", x))(x)
 
 
 def watched(seen):

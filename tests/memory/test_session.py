@@ -43,6 +43,24 @@ def test_what_is_no_size(wrong: object) -> None:
         parse_size(wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "size",
+    ["9" * 400 + " TiB", "99999999999 TiB", "8388608TiB", 1 << 63, 10**5000],
+    ids=["400 digits", "text", "just too much", "int", "5000 digits"],
+)
+def test_a_size_that_no_memory_has_is_refused(size: str | int) -> None:
+    with pytest.raises(UserInputError, match="a size that no memory has") as caught, budget(device=size):
+        pass
+    assert "less than 8 EiB" in str(caught.value) and len(str(caught.value)) < 200
+    with pytest.raises(UserInputError, match="not a size"):
+        parse_size(-(10**5000))
+
+
+def test_the_largest_sizes() -> None:
+    assert parse_size((1 << 63) - 1) == (1 << 63) - 1
+    assert parse_size("8388607 TiB") == 8388607 << 40
+
+
 def test_sizes_are_shown() -> None:
     assert [show_size(n) for n in (0, 1023, 1024, 64 << 20, 3 << 30, None)] == [
         "0 bytes",

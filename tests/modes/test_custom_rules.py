@@ -274,3 +274,29 @@ def test_derivatives_that_do_not_exist(wrong):
     with pytest.raises(CtrlgradError) as caught:
         wrong()
     assert "test_custom_rules.py" in str(caught.value) and "expected" in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [reversed_sine, pushed_sine], ids=["custom_vjp", "custom_jvp"])
+def test_a_loop_over_a_rule_outside_of_a_function_runs_in_machine_code(make: Any) -> None:
+    pytest.importorskip("numba")
+    from ctrlgrad.engines.native.checked import checked
+
+    rule = make()
+
+    def repeated(x: Any) -> Any:
+        return cg.fori_loop(0, 3, lambda i, c: cg.cond(i > 0, lambda: rule(c) + 0.1, lambda: rule(2 * c)), x)
+
+    def batched(x: Any) -> Any:
+        outputs, pull = cg.vjp(cg.vmap(lambda c: cg.scan(lambda c, q: (rule(c) + q, rule(c) * q), c, X)), x)
+        return outputs, pull(outputs)
+
+    programs = [lambda: repeated(0.5), lambda: repeated(X), lambda: cg.vjp(repeated, X)[1](X), lambda: batched(X)]
+    if make is pushed_sine:
+        programs.append(lambda: cg.jvp(repeated, (X,), (X,)))
+    for program in programs:
+        with cg.options(engine="reference"):
+            expected = tree.flatten(program())[0]
+        with cg.options(engine="native"), checked():
+            found = tree.flatten(program())[0]
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-14)

@@ -56,40 +56,23 @@ print((len(PROGRAMS), sent, received))
 RANDOM = (
     COMPARE
     + """
-import ctrlgrad as cg
-from hypothesis import HealthCheck, Phase, assume, given, seed, settings
-from random_programs.checks import MARGIN
-from random_programs.kinds import Float
-from random_programs.running import TooLongError, plain_run, signature, traced_function
-from random_programs.strategy import programs
+from random_programs.engines import graphs
+from random_programs.expected import UnsuitableError, expectation
+from random_programs.generate import generate
 
 count = 0
-
-def judge(program):
-    global count
+for seed in range(int(sys.argv[2])):
+    program = generate(seed)
     try:
-        decisions = plain_run(program)[1]
-    except TooLongError:
-        assume(False)
-    assume(decisions.margin >= MARGIN)
-    function = traced_function(program)
-    wrt = tuple(i for i, a in enumerate(program.arguments) if isinstance(a.variable.kind, Float))
-
-    def loss(*arguments):
-        results = zip(function(*arguments), program.result_kinds, strict=True)
-        return sum(np.sum(np.sin(leaf)) for leaf, kind in results if isinstance(kind, Float))
-
+        if expectation(program).results is None:
+            continue
+    except UnsuitableError:
+        continue
     arguments = [a.value for a in program.arguments]
-    for traced in (function, cg.grad(loss, argnums=wrt)):
-        graph = cg.function(traced, signature=signature(program)).graph(*arguments)
+    for graph in graphs(program, 2):
         compare(graph, arguments, count, 1e-10, parallel_iterations=(1, 3, 32)[count % 3])
     count += 1
 
-every = settings(
-    max_examples=int(sys.argv[2]), database=None, deadline=None, phases=(Phase.generate,),
-    suppress_health_check=list(HealthCheck),
-)
-seed(7)(every(given(programs())(judge)))()
 print((count, sent, received))
 """
 )

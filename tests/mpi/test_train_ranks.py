@@ -187,6 +187,7 @@ def test_an_interrupted_run_resumes_on_another_number_of_ranks(mpirun, options, 
     assert ended.code == 130
     assert ended.stderr.count("Stopped: after step ") == 1 and str(tmp_path / "two") in ended.stderr
     assert "Traceback" not in ended.stderr
+    assert f"try: mpirun -n 2 ctrlgrad train --resume --out {tmp_path / 'two'}\n" in ended.stderr
     step = int(ended.stderr.split("after step ")[1].split(";")[0])
     assert 25 <= step <= 28
     assert_same_within_rounding(alone("one"), alone("two", "--resume"))
@@ -244,9 +245,18 @@ def test_a_rank_that_dies_ends_all_and_the_last_checkpoint_resumes(mpirun, optio
     ended = mpirun(3, PROGRAM, "kill", 2, 55, *options("run"))
     assert ended.code in KILLED
     assert ended.stderr.count("rank 2 of 3 has died") == 1 and "Traceback" not in ended.stderr
-    resumed = mpirun(2, PROGRAM, "nothing", 0, 0, *options("run", "--resume"))
+    assert f"try: mpirun -n 3 ctrlgrad train --resume --out {tmp_path / 'run'}\n" in ended.stderr
+    # The options and the text are in the folder, where rank 0 reads them for all.
+    resumed = mpirun(2, PROGRAM, "nothing", 0, 0, "train", "--resume", "--out", tmp_path / "run")
     assert resumed.code == 0 and "from step 50" in " ".join(resumed.stdout.split())
     assert_same_within_rounding(alone("one"), tmp_path / "run")
+
+
+def test_a_rank_that_dies_in_the_first_step_leaves_nothing_to_resume(mpirun, options, tmp_path):
+    ended = mpirun(2, PROGRAM, "kill", 1, 1, *options("run"))
+    assert ended.code in KILLED
+    assert "try: the same command again" in ended.stderr
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_the_death_of_rank_0_is_told_too(mpirun, options):

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -143,6 +144,27 @@ def _link(path: Path) -> None:
     path.symlink_to(elsewhere)
 
 
+def _fifo(path: Path) -> None:
+    """Opened to be read, it would wait for a writer."""
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+def _link_to_a_fifo(path: Path) -> None:
+    os.mkfifo(path.parent.parent / "fifo", 0o600)
+    path.unlink()
+    path.symlink_to(path.parent.parent / "fifo")
+
+
+def _socket(path: Path) -> None:
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as end:
+        place = os.open(path.parent, os.O_RDONLY)  # the path of a socket may have 107 characters
+        end.bind(f"/proc/self/fd/{place}/s")
+        os.close(place)
+    (path.parent / "s").rename(path)
+
+
 DAMAGE = [
     _truncate,
     _cut_in_the_header,
@@ -154,6 +176,9 @@ DAMAGE = [
     _other_symbol,
     _writable_by_others,
     _link,
+    _fifo,
+    _link_to_a_fifo,
+    pytest.param(_socket, marks=pytest.mark.skipif(sys.platform != "linux", reason="by way of /proc"), id="_socket"),
 ]
 
 
@@ -171,6 +196,27 @@ def test_what_is_not_whole_or_not_ours_is_made_again(damage, folder: Path, monke
     forget_process(monkeypatch)
     no_compiling(monkeypatch)
     assert result(SOURCE) == 42
+
+
+def test_a_folder_in_the_place_of_an_entry_is_left_alone(folder: Path, monkeypatch, caplog) -> None:
+    """All goes on without the entry, and no descriptor is left open."""
+    result(SOURCE)
+    entry_of(SOURCE).unlink()
+    (entry_of(SOURCE) / "inside").mkdir(parents=True)
+    forget_process(monkeypatch)
+    with caplog.at_level(logging.INFO, "ctrlgrad"):
+        assert result(SOURCE) == 42
+    assert [p.name for p in folder.iterdir()] == [entry_of(SOURCE).name]
+    assert (entry_of(SOURCE) / "inside").is_dir()
+    assert "compiled loops are not kept on disk: Is a directory" in caplog.text
+    place, key = cache.open_cache(), cache.key_of(SOURCE)
+    assert place is not None and key is not None
+    before = os.open(os.devnull, os.O_RDONLY)
+    assert place.read(key) is None
+    after = os.open(os.devnull, os.O_RDONLY)
+    os.close(before)
+    os.close(after)
+    assert after == before + 1
 
 
 def test_an_entry_passed_off_is_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

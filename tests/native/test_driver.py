@@ -428,3 +428,21 @@ def test_threads_compiled(plans: Any) -> None:
     for a, b in zip(found, expected * 4, strict=True):
         np.testing.assert_array_equal(a, b)
     assert plans.native
+
+
+def test_plans_are_kept_for_the_sizes_met_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "MOST_PLANS", 3)
+    specs = (cg.TensorSpec((None,), "float64"),)
+    graph = cg.function(lambda x: cg.fori_loop(0, 2, lambda i, c: c * 2, x), signature=specs).graph(np.ones(3))
+    (node,) = [node for node in graph.nodes if node.op.name == "while"]
+    native = loop.NativeLoop(node)
+
+    def plan(length: int) -> Any:
+        values = {"float64": np.ones(length), "int64": np.int64(2)}
+        return native.plan([values[v.tensor.dtype.name] for v in node.operands])
+
+    first = plan(2)
+    for length in range(3, 40):
+        plan(length)
+        assert plan(2) is first
+        assert len(native.plans) <= 3

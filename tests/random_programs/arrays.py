@@ -17,6 +17,8 @@ def new_array(w: Writer) -> bool:
         return True
     if kind.rank > 1:
         return False
+    # Where sizes are fixed, an array has one too.
+    form = "sized" if w.fixed else form
     name = w.int_variable()
     shape = shape_text(kind.dims)
     if form in ("growing", "unstack") or not kind.is_static:

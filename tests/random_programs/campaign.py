@@ -1,36 +1,43 @@
-"""Runs any number of random programs, batch by batch, and says what was found.
-
-A batch is some runs of Hypothesis with seeds of their own: a run generates, and shrinks the first program that fails.
-"""
+"""Judges any number of random programs and says what was found; a program that fails is shrunk."""
 
 from __future__ import annotations
 
 import multiprocessing
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
-from hypothesis import HealthCheck, Phase, assume, given, seed, settings
-
-from random_programs.checks import ProgramMismatch, Rotation, UnsuitableError, examine
+from random_programs.checks import Rotation, examine
+from random_programs.choices import Choices, shrunk
+from random_programs.engines import Settings, judge
+from random_programs.expected import ProgramMismatch, UnsuitableError
+from random_programs.generate import write
 from random_programs.program import Program
-from random_programs.strategy import programs
+from random_programs.writer import FEATURES
+
+# Of attempts to simplify a program that fails.
+ATTEMPTS = 150
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some programs, and who judges them."""
+    """Some programs, and who judges them: the engine of the settings, or all judges of the reference engine."""
 
     seed: int
+    first: int
     count: int
-    rotation: Rotation
+    settings: Settings = field(default_factory=lambda: Settings("reference"))
+    rotation: Rotation = field(default_factory=Rotation)
+    features: frozenset[str] = frozenset(FEATURES)
+    attempts: int = ATTEMPTS
 
 
 @dataclass
 class Outcome:
-    """`examined` counts programs that were judged to the end, shrinking left out; `failures` are shrunk."""
+    """`examined` counts programs that were judged to the end; `failures` are shrunk."""
 
     examined: int = 0
     unsuitable: Counter[str] = field(default_factory=Counter)
@@ -55,58 +62,51 @@ class Outcome:
         self.failures += other.failures
 
 
-# After ten examples Hypothesis goes on with small changes of those it has: a new run gives new programs.
-ROUND = 10
-
-
 def run_batch(batch: Batch) -> Outcome:
-    """Judge a batch; it ends at its first failure, which is then shrunk."""
+    """Judge a batch to its end, whatever fails in it."""
     outcome = Outcome()
     began = time.process_time()
-    for number, start in enumerate(range(0, batch.count, ROUND)):
-        _run_round(batch, batch.seed * 1000 + number, min(ROUND, batch.count - start), outcome)
-        if outcome.failures:
-            break
+    for number in range(batch.first, batch.first + batch.count):
+        choices = Choices(random.Random(f"{batch.seed} {number}"))
+        program = write(choices, batch.features)
+        try:
+            compared, iterations = _judged(batch, program, number)
+        except UnsuitableError as error:
+            outcome.unsuitable[str(error)] += 1
+        except ProgramMismatch:
+            outcome.failures.append(_shrunk(batch, choices, number))
+        else:
+            contents = program.contents()
+            outcome.depths[contents.pop("depth", 0)] += 1
+            outcome.contents.update(contents.keys())
+            outcome.compared.update(compared)
+            outcome.iterations += iterations
+            outcome.examined += 1
     outcome.seconds = time.process_time() - began
     return outcome
 
 
-def _run_round(batch: Batch, number: int, count: int, outcome: Outcome) -> None:
-    """One run of Hypothesis."""
+def _judged(batch: Batch, program: Program, number: int) -> tuple[Counter[str], int]:
+    if batch.settings.engine != "reference":
+        return judge(program, batch.settings, number), 0
+    verdict = examine(program, batch.rotation.share(number))
+    return verdict.compared, verdict.iterations
 
-    def judge(program: Program) -> None:
-        failed = bool(outcome.failures)
-        share = batch.rotation.everything() if failed else batch.rotation.share(outcome.examined)
+
+def _shrunk(batch: Batch, choices: Choices, number: int) -> str:
+    """What fails in the simplest program that fails."""
+
+    def failure(program: Program) -> str | None:
         try:
-            verdict = examine(program, share)
-        except UnsuitableError as error:
-            outcome.unsuitable[str(error)] += 1
-            assume(False)
-            return
+            _judged(batch, program, number)
         except ProgramMismatch as mismatch:
-            # From here on Hypothesis shrinks: what it tries is not counted.
-            outcome.failures = [str(mismatch)]
-            raise
-        if not failed:
-            contents = program.contents()
-            outcome.depths[contents.pop("depth", 0)] += 1
-            outcome.contents.update(contents.keys())
-            outcome.compared.update(verdict.compared)
-            outcome.iterations += verdict.iterations
-            outcome.examined += 1
+            return str(mismatch)
+        except UnsuitableError:
+            pass
+        return None
 
-    run = settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False,
-    )
-    try:
-        seed(number)(run(given(programs())(judge)))()
-    except ProgramMismatch as mismatch:
-        outcome.failures = [f"run {number}: {mismatch}"]
+    simplest = shrunk(choices, lambda c: write(c, batch.features), lambda p: failure(p) is not None, batch.attempts)
+    return f"program {number} of seed {batch.seed}, shrunk: {failure(simplest)}"
 
 
 def run_batches(batches: list[Batch], jobs: int) -> Iterator[Outcome]:

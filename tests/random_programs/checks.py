@@ -16,7 +16,7 @@ Of one program in `Rotation.jax_every` (8 in the tests, 1 for `python -m tests.r
 second derivative agree with JAX.
 
 The scalar that is differentiated is a weighted sum of the sines of all results. Where a float is compared, the twin
-notes how nearly: programs that decide within `MARGIN` are not judged, since rounding could turn the decision.
+notes how nearly: programs that decide within `expected.MARGIN` are not judged, since rounding could turn the decision.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad.engines.reference import Run, run_graph
-from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.errors import MaximumIterationsError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
@@ -41,12 +41,15 @@ from ctrlgrad.ir import Graph, verify
 from ctrlgrad.verify.finite_differences import Sample, Slope, slope
 from ctrlgrad.verify.jax_translation import translate, x64
 from ctrlgrad.verify.subject import sample
-from random_programs.kinds import Float
+from random_programs.expected import ERRORS, ProgramMismatch, describe, expectation, rounding
 from random_programs.program import Program
-from random_programs.running import Decisions, TooLongError, plain_run, signature, traced_function
-from random_programs.source import plain_source, traced_source
+from random_programs.running import (
+    differentiated,
+    loss_of,
+    signature,
+    traced_function,
+)
 
-MARGIN = 1e-4
 # Relative to the largest element of what is compared, or to one where all are smaller.
 TWIN, MODES, JAX_FIRST, JAX_SECOND, DIFFERENCES = 1e-11, 1e-9, 1e-8, 1e-7, 1e-5
 
@@ -55,8 +58,6 @@ SECOND = ("reverse over reverse", "forward over reverse", "reverse over forward"
 Arrays = tuple[np.ndarray, ...]
 # How JAX runs loops; auto: by a scan where the program has that form.
 JaxForm = Literal["auto", "scan", "unrolled"]
-# What a wrong program, graph or translation raises where it runs.
-_ERRORS = (CtrlgradError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AssertionError)
 
 
 def tells(judged: Slope) -> bool:
@@ -65,14 +66,6 @@ def tells(judged: Slope) -> bool:
     A chaotic program varies within every step that rounding allows; its derivatives are still exact.
     """
     return judged.is_conclusive and judged.error <= 1e-3 * max(1.0, abs(judged.value))
-
-
-class ProgramMismatch(AssertionError):
-    """A random program for which something does not hold."""
-
-
-class UnsuitableError(Exception):
-    """The program is empty, decides too nearly, or takes too long to be judged."""
 
 
 @dataclass(frozen=True)
@@ -117,39 +110,24 @@ def examine(program: Program, share: Share = Share(), *, seed: int = 0) -> Verdi
 
     Raises `ProgramMismatch` with the program's source, and `UnsuitableError`.
     """
-    if not program.body.statements:
-        raise UnsuitableError("nothing happens in it")
-    try:
-        results, decisions = plain_run(program)
-    except TooLongError as error:
-        raise UnsuitableError("too many iterations") from error
-    except _ERRORS as error:
-        raise ProgramMismatch(f"the plain twin: {type(error).__name__}: {error}\n\n{describe(program)}") from error
-    if decisions.margin < MARGIN:
-        raise UnsuitableError("a decision is too near")
+    expected = expectation(program)
     judged = _Judged(program, seed)
     try:
-        judged.value(results)
+        if expected.results is None:
+            judged.refusal()
+            return Verdict(judged.compared, 0)
+        judged.value(expected.results)
         if share.retraced:
             judged.retrace()
         judged.first_derivative()
         judged.second_derivative(share.second)
         if share.jax is not None:
-            judged.jax(share.jax, share.second[0])
+            judged.jax(share.jax, SECOND[0] if program.is_reverse_only else share.second[0])
     except ProgramMismatch as mismatch:
         raise ProgramMismatch(f"{mismatch}\n\n{describe(program)}") from None
-    except _ERRORS as error:
+    except ERRORS as error:
         raise ProgramMismatch(f"{type(error).__name__}: {error}\n\n{describe(program)}") from error
-    return Verdict(judged.compared, decisions.iterations)
-
-
-def describe(program: Program) -> str:
-    """The program as source with its arguments."""
-    arguments = "\n".join(
-        f"{a.variable.name} = np.array({a.value.tolist()}, np.{a.value.dtype})  # declared {a.spec[0]}"
-        for a in program.arguments
-    )
-    return f"{traced_source(program)}\n{arguments}\n\n# The twin.\n{plain_source(program)}"
+    return Verdict(judged.compared, expected.iterations)
 
 
 @dataclass
@@ -162,7 +140,7 @@ class _Judged:
     def __post_init__(self) -> None:
         self.fn = traced_function(self.program)
         self.arguments: Arrays = tuple(a.value for a in self.program.arguments)
-        self.wrt = tuple(i for i, a in enumerate(self.program.arguments) if isinstance(a.variable.kind, Float))
+        self.wrt = differentiated(self.program)
         self.signature = signature(self.program)
         rng = np.random.default_rng(self.seed)
         self.direction: Arrays = tuple(np.asarray(rng.standard_normal(x.shape)) for x in self.point)
@@ -184,12 +162,7 @@ class _Judged:
 
     def traced_loss(self, *arguments: Any) -> Any:
         """A scalar in which every float of the results counts."""
-        total: Any = 0.0
-        results = self.replayed(self.forward_graph)(*arguments)
-        for position, (leaf, kind) in enumerate(zip(results, self.program.result_kinds, strict=True)):
-            if isinstance(kind, Float):
-                total = total + (1.0 + position / 8.0) * np.sum(np.sin(leaf))
-        return total
+        return loss_of(self.program, self.replayed(self.forward_graph)(*arguments))
 
     def replayed(self, graph: Graph) -> Callable[..., Any]:
         """A function that records a graph into the trace around it.
@@ -246,7 +219,9 @@ class _Judged:
 
     @cached_property
     def slope_graph(self) -> Graph:
-        """The derivative of the loss along the direction, by forward mode."""
+        """The derivative of the loss along the direction: by forward mode where there is one."""
+        if self.program.is_reverse_only:
+            return self.trace(self.slope_by_reverse, "slope")
         return self.trace(self.along(self.scalar(self.loss_graph)), "slope")
 
     def second_graph(self, name: str) -> Graph:
@@ -267,6 +242,16 @@ class _Judged:
         return sum(np.sum(g * v) for g, v in zip(gradient, self.direction, strict=True))
 
     # Judgements.
+
+    def refusal(self) -> None:
+        """A loop that goes on beyond its limit is refused, whether its results are used or not."""
+        for graph in (self.forward_graph, self.gradient_graph):
+            try:
+                self.run(graph)
+            except MaximumIterationsError:
+                self.compared["the limit of a loop"] += 1
+            else:
+                raise ProgramMismatch(f"{graph.name}: a loop went on beyond its maximum_iterations without an error")
 
     def value(self, expected: Sequence[Any]) -> None:
         """The engine against the plain twin."""
@@ -301,8 +286,9 @@ class _Judged:
         for g, x in zip(self.found_gradient, self.point, strict=True):
             if g.shape != x.shape or g.dtype != x.dtype:
                 raise ProgramMismatch(f"the gradient of {x.dtype}{x.shape} is {g.dtype}{g.shape}")
-        (forward,) = self.run(self.slope_graph)
-        self.same("forward mode", "reverse mode", self.dot(self.found_gradient), forward, MODES)
+        if not self.program.is_reverse_only:
+            (forward,) = self.run(self.slope_graph)
+            self.same("forward mode", "reverse mode", self.dot(self.found_gradient), forward, MODES)
         self.finite_differences("first derivative", self.loss_graph, self.dot(self.found_gradient))
 
     def second(self, name: str) -> list[np.ndarray]:
@@ -319,9 +305,11 @@ class _Judged:
 
     def second_derivative(self, modes: Sequence[str]) -> None:
         """The first of the modes against finite differences and all others, or the next one where there is no judge."""
+        if self.program.is_reverse_only:
+            modes = SECOND[:1]
         first, *others = modes
         judged = self.finite_differences("second derivative", self.slope_graph, self.second_along(first))
-        if not others and not judged:
+        if not others and not judged and not self.program.is_reverse_only:
             others = [SECOND[(SECOND.index(first) + 1) % len(SECOND)]]
         for other in others:
             if "forward over forward" in (first, other):
@@ -331,9 +319,11 @@ class _Judged:
 
     def finite_differences(self, name: str, graph: Graph, found: np.ndarray) -> bool:
         """A derivative along the direction against differences of a scalar graph; False where they say nothing."""
-        if self.program.cuts:
+        if self.program.cuts or self.program.coarse or not self.point:
             return False
         length = float(np.sqrt(sum(np.sum(v * v) for v in self.direction)))
+        if not length:
+            return False
         judged = slope(partial(self.sample, graph), 0.05 / length, 1e-14)
         if not tells(judged):
             return False
@@ -387,21 +377,8 @@ class _Judged:
             raise ProgramMismatch(f"{what}: shape {found.shape}; by {judge}: {expected.shape}")
         if not found.size:
             return
-        a, b = np.asarray(found, np.float64), np.asarray(expected, np.float64)
-        allowed = tolerance * max(1.0, scale, float(np.max(np.abs(b))))
+        wide = np.complex128 if found.dtype.kind == "c" else np.float64
+        a, b = np.asarray(found, wide), np.asarray(expected, wide)
+        allowed = max(tolerance, rounding(self.program, found.dtype)) * max(1.0, scale, float(np.max(np.abs(b))))
         if not (np.all(np.isfinite(a)) and np.max(np.abs(a - b)) <= allowed):
             raise ProgramMismatch(f"{what}: {found!r}\nby {judge}: {expected!r}\nallowed difference: {allowed:.2e}")
-
-
-__all__ = [
-    "SECOND",
-    "Decisions",
-    "JaxForm",
-    "ProgramMismatch",
-    "Rotation",
-    "Share",
-    "UnsuitableError",
-    "Verdict",
-    "describe",
-    "examine",
-]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class Unknown:
@@ -65,7 +67,33 @@ class Array:
         return self.filled or Float(self.element).is_static
 
 
-Kind = Float | Int | Bool | Array
+@dataclass(frozen=True)
+class Typed:
+    """A tensor of known shape and of another dtype than float64.
+
+    Floats and the parts of complex numbers stay within [-2, 2]; integers are any, and wrap around.
+    """
+
+    dims: tuple[int, ...]
+    dtype: str
+
+    @property
+    def family(self) -> str:
+        """NumPy's letter: b, i, u, f or c."""
+        return np.dtype(self.dtype).kind
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it rounds more coarsely than float64."""
+        return self.dtype in ("float16", "float32", "complex64")
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of random numbers."""
+
+
+Kind = Float | Int | Bool | Array | Typed | Key
 SCALAR = Float()
 
 
@@ -92,6 +120,8 @@ def fits(target: Kind, given: Kind, free: frozenset[str] = frozenset(), *, unkno
             and _same_size(target.size, given.size)
             and (given.filled or not target.filled)
         )
+    if isinstance(target, Typed):
+        return target == given
     return type(target) is type(given)
 
 

@@ -75,8 +75,8 @@ def stacking(w: Writer) -> bool:
 @operation(2)
 def forgetting(w: Writer) -> bool:
     """Count a known size as unknown: the start of a carry whose shape changes."""
-    found = w.floats(lambda k: k.rank == 1 and k.is_static)
-    if found is None:
+    found = w.floats(lambda k: k.rank == 1 and k.is_static and is_filled(k.dims[0]))
+    if found is None or w.fixed:
         return False
     kind = Float((w.unknown(filled=True),))
     w.line(kind, "unknown_dims", f"cg.unknown_dims({found[0]})", f"{found[0]} * 1.0")
@@ -94,7 +94,7 @@ def slicing(w: Writer) -> bool:
     x, kind = found
     first, rest = kind.dims[0], kind.dims[1:]
     form = w.choose(("index", "last", "tail", "backwards", "column", "strided", "dynamic", "window"))
-    name = w.int_variable()
+    name = None if w.fixed else w.int_variable()
     if form in ("index", "last") and not is_filled(first):
         form = "backwards"
     if form == "index":
@@ -117,7 +117,7 @@ def slicing(w: Writer) -> bool:
     return True
 
 
-def _place(w: Writer, x: str, kind: Float) -> str:
+def place_in(w: Writer, x: str, kind: Float) -> str:
     """A valid index of a tensor's first axis, static or traced."""
     name = w.int_variable()
     if name is None or w.chance(3):
@@ -132,7 +132,7 @@ def indexing(w: Writer) -> bool:
         return False
     x, kind = found
     form = w.choose(("row", "row", "element", "column", "gather"))
-    place = _place(w, x, kind)
+    place = place_in(w, x, kind)
     if form == "element" and kind.rank > 1 and is_filled(kind.dims[1]):
         w.line(Float(kind.dims[2:]), "traced index", f"{x}[{place}, -1]")
     elif form == "column" and kind.rank > 1 and kind.dims[1] == 2:
@@ -157,16 +157,16 @@ def updating(w: Writer) -> bool:
     if form == "slice":
         key = "1:"
     elif form == "gather" and how == "add":
-        key = f"(np.arange(2) + {_place(w, x, kind)}) % {x}.shape[0]"
+        key = f"(np.arange(2) + {place_in(w, x, kind)}) % {x}.shape[0]"
     else:
-        key = _place(w, x, kind)
+        key = place_in(w, x, kind)
     operand = value[0] if value is not None and not w.chance(5) else "0.25"
     if how == "add":
         operand = f"{operand} * 0.3"
     plain_key = "slice(1, None)" if key == "1:" else key
     # A sum may leave the bounds: halve it.
     scale = " * 0.5" if how == "add" else ""
-    traced = f"{x}.at[{key}].{how}({operand}){scale}"
+    traced = f"cnp.at({x})[{key}].{how}({operand}){scale}"
     w.line(kind, f"at {how}", traced, f'updated({x}, {plain_key}, {operand}, "{how}"){scale}')
     return True
 

@@ -57,6 +57,7 @@ class While:
     structure: Structure
     condition: Block
     body: Block
+    maximum: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class For:
     carry: tuple[Carried, ...]
     structure: Structure
     body: Block
+    # What it is there for, where that is not plain.
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,10 +104,11 @@ class Scan:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a branch or function, and what it is called with."""
+    """A parameter of a branch or function, and what it is called with; `mapped`: by rows."""
 
     inner: str
     operand: str
+    mapped: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,15 +120,22 @@ class Branch:
     structure: Structure
     blocks: tuple[Block, ...]
     outs: tuple[str, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Call:
-    form: Literal["plain", "function", "checkpoint"]
+    """`grad`: its results are the gradients of the block's one result, one for each parameter."""
+
+    form: Literal["plain", "function", "checkpoint", "custom_jvp", "custom_vjp", "grad", "vmap"]
     parameters: tuple[Parameter, ...]
     structure: Structure
     block: Block
     outs: tuple[str, ...]
+    # Of a vmap: what a row of each result is, as text, for the case that there is none.
+    rows: tuple[str, ...] = ()
+    # Of a grad: what it may use from outside.
+    visible: tuple[str, ...] = ()
 
 
 Statement = Line | While | For | Scan | Branch | Call
@@ -151,6 +162,13 @@ class Program:
     result_kinds: tuple[Kind, ...]
     # Whether it cuts gradients, which finite differences see through.
     cuts: bool
+    # Whether its derivatives pass through numbers that round coarsely.
+    coarse: bool = False
+
+    @property
+    def is_reverse_only(self) -> bool:
+        """Whether a function has a rule for reverse mode alone."""
+        return "call custom_vjp" in self.contents()
 
     @property
     def has_unknown_sizes(self) -> bool:
@@ -160,8 +178,10 @@ class Program:
         """How many of each construct and operation it has, and how deep they nest ("depth")."""
         found: Counter[str] = Counter()
         for statement, depth in _walk(self.body, 0):
-            found[_label(statement)] += 1
+            found.update([_label(statement), *_traits(statement)])
             found["depth"] = max(found["depth"], depth)
+        if any(0 in argument.value.shape for argument in self.arguments):
+            found["axis without elements"] += 1
         return found
 
 
@@ -193,3 +213,24 @@ def _label(statement: Statement) -> str:
     if isinstance(statement, Call):
         return f"call {statement.form}"
     return "while_loop" if isinstance(statement, While) else "fori_loop"
+
+
+def _traits(statement: Statement) -> Iterator[str]:
+    """What is special about it."""
+    if isinstance(statement, While | For | Scan):
+        if any(c.inner == r for c, r in zip(statement.carry, statement.body.results, strict=False)):
+            yield "carry passed through"
+        if isinstance(statement, While) and statement.maximum is not None:
+            yield "maximum_iterations"
+    elif isinstance(statement, Branch):
+        blocks = statement.blocks
+        if len(blocks) == 1:
+            yield "switch of one branch"
+        if any(not block.statements for block in blocks):
+            yield "empty branch"
+        if len(blocks) > 1 and all(block == blocks[0] for block in blocks):
+            yield "identical branches"
+        if any(not any(result[0].islower() for result in block.results) for block in blocks):
+            yield "constant branch"
+    if isinstance(statement, Branch | For) and statement.note:
+        yield statement.note

@@ -12,6 +12,7 @@ import numpy as np
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from random_programs.kinds import Float, Kind, Typed
 from random_programs.program import Program
 from random_programs.source import plain_source, traced_source
 
@@ -22,6 +23,10 @@ _numbers = count()
 
 class TooLongError(Exception):
     """The program takes more iterations than a test should."""
+
+
+class LimitError(Exception):
+    """A loop goes on after its `maximum_iterations`: every engine must refuse the program as well."""
 
 
 @dataclass
@@ -67,6 +72,24 @@ def stacked(rows: Sequence[Any], shape: tuple[int, ...]) -> np.ndarray:
     return np.stack(rows) if rows else np.zeros((0, *shape))
 
 
+def limited(trips: int, maximum: int) -> int:
+    """One more iteration, if it is allowed."""
+    if trips >= maximum:
+        raise LimitError
+    return trips + 1
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    return np.asarray(x).astype(dtype)
+
+
+def gradients(count: int, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    """Gradients of a function of values that are known, by the first so many of them, outside of any trace."""
+    with cg.options(engine="reference"):
+        result: tuple[Any, ...] = cg.grad(function, argnums=tuple(range(count)))(*arguments)
+    return result
+
+
 def written(array: list[Any], index: Any, value: Any) -> list[Any]:
     """A list with one item replaced, or added at its end."""
     return [*array[:index], np.asarray(value, np.float64), *array[index + 1 :]]
@@ -91,18 +114,47 @@ def _compiled(source: str, names: dict[str, Any]) -> Callable[..., Any]:
     return function
 
 
+_TWINS = (stacked, written, updated, limited, cast, gradients)
+
+
 def traced_function(program: Program) -> Callable[..., Any]:
     """The program with ctrlgrad's constructs."""
     return _compiled(traced_source(program), {"np": np, "cnp": cnp, "cg": cg})
 
 
 def plain_run(program: Program) -> tuple[tuple[Any, ...], Decisions]:
-    """The results of the plain twin, and its decisions. Raises `TooLongError`."""
+    """The results of the plain twin, and its decisions. Raises `TooLongError` and `LimitError`."""
     decisions = Decisions()
     methods = ("tick", "less", "floored", "maximum", "largest", "ordered")
-    names = {"np": np, "stacked": stacked, "written": written, "updated": updated}
+    names: dict[str, Any] = {"np": np, "cnp": cnp, "cg": cg} | {f.__name__: f for f in _TWINS}
     function = _compiled(plain_source(program), names | {name: getattr(decisions, name) for name in methods})
-    return function(*(a.value for a in program.arguments)), decisions
+    # Small integers wrap around in a graph without a word.
+    with np.errstate(over="ignore"):
+        return function(*(a.value for a in program.arguments)), decisions
+
+
+def differentiated(program: Program) -> tuple[int, ...]:
+    """The arguments that derivatives are taken with respect to."""
+    return tuple(i for i, a in enumerate(program.arguments) if isinstance(a.variable.kind, Float))
+
+
+def loss_of(program: Program, results: Sequence[Any]) -> Any:
+    """A scalar in which every float of the results counts: a weighted sum of their sines."""
+    total: Any = 0.0
+    for position, (leaf, kind) in enumerate(zip(results, program.result_kinds, strict=True)):
+        for part in _floats_of(program, leaf, kind):
+            total = total + (1.0 + position / 8.0) * np.sum(np.sin(part))
+    return total
+
+
+def _floats_of(program: Program, leaf: Any, kind: Kind) -> Sequence[Any]:
+    if isinstance(kind, Float):
+        return (leaf,)
+    if not isinstance(kind, Typed) or (kind.is_narrow and not program.coarse):
+        return ()
+    if kind.family == "c":
+        return (np.real(leaf) * 1.0, np.imag(leaf) * 0.7)
+    return (leaf.astype(np.float64),) if kind.family == "f" else ()
 
 
 def signature(program: Program) -> tuple[Any, ...] | None:

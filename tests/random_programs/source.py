@@ -7,6 +7,7 @@ a list that is never changed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from random_programs.program import Block, Branch, Call, For, Line, Program, Scan, Statement, Structure, While
@@ -128,7 +129,8 @@ class _Traced(_Writer):
         self.function(condition, ["carry"], loop.condition, unpack, loop.condition.results[0])
         self.function(body, ["carry"], loop.body, unpack, pack(loop.structure, loop.body.results))
         start = pack(loop.structure, [c.start for c in loop.carry])
-        self.results(loop.structure, [c.out for c in loop.carry], f"cg.while_loop({condition}, {body}, {start})")
+        limit = "" if loop.maximum is None else f", maximum_iterations={loop.maximum}"
+        self.results(loop.structure, [c.out for c in loop.carry], f"cg.while_loop({condition}, {body}, {start}{limit})")
 
     def for_(self, loop: For) -> None:
         body = self.label("body")
@@ -196,11 +198,36 @@ class _Traced(_Writer):
         name = self.label("function")
         parameters = [p.inner for p in call.parameters]
         self.function(name, parameters, call.block, (Structure(), "", ()), pack(call.structure, call.block.results))
-        called = name if call.form == "plain" else f"cg.{call.form}({name})"
+        if call.form == "plain":
+            called = name
+        elif call.form in ("custom_jvp", "custom_vjp"):
+            called = self.rule(call.form, name)
+        elif call.form == "grad":
+            called = f"cg.grad({name}, argnums={tuple(range(len(parameters)))})"
+        elif call.form == "vmap":
+            called = f"cg.vmap({name}, in_axes={_tuple([('None', '0')[p.mapped] for p in call.parameters])})"
+        else:
+            called = f"cg.{call.form}({name})"
         operands = ", ".join(p.operand for p in call.parameters)
-        self.results(call.structure, call.outs, f"{called}({operands})")
+        structure = Structure() if call.form == "grad" else call.structure
+        self.results(structure, call.outs, f"{called}({operands})")
+
+    def rule(self, form: str, name: str) -> str:
+        """A function with a rule that says the truth."""
+        rule = self.label("rule")
+        self.emit(f"{rule} = cg.{form}({name})")
+        if form == "custom_jvp":
+            self.emit(f"{rule}.defjvp(lambda primals, tangents: cg.jvp({name}, primals, tangents))")
+        else:
+            forward, backward = (
+                f"lambda *given: ({name}(*given), given)",
+                f"lambda given, ct: cg.vjp({name}, *given)[1](ct)",
+            )
+            self.emit(f"{rule}.defvjp({forward}, {backward})")
+        return rule
 
 
+_NAME = re.compile(r"\b[a-z]+\d+\b")
 _Unpack = tuple[Structure, str, Sequence[str]]
 
 
@@ -213,12 +240,17 @@ class _Plain(_Writer):
     def while_(self, loop: While) -> None:
         inner = [c.inner for c in loop.carry]
         self.assign(inner, [c.plain_start or c.start for c in loop.carry])
+        trips = self.label("trips")
+        if loop.maximum is not None:
+            self.emit(f"{trips} = 0")
         self.emit("while True:")
         with self.indented():
             self.statements(loop.condition.statements)
             self.emit(f"if not {loop.condition.results[0]}:")
             with self.indented():
                 self.emit("break")
+            if loop.maximum is not None:
+                self.emit(f"{trips} = limited({trips}, {loop.maximum})")
             self.emit("tick()")
             self.statements(loop.body.statements)
             self.assign(inner, loop.body.results)
@@ -275,6 +307,47 @@ class _Plain(_Writer):
                 self.assign(branch.outs, block.results)
 
     def call_(self, call: Call) -> None:
+        if call.form == "vmap":
+            self.rows(call)
+            return
         self.assign([p.inner for p in call.parameters], [p.operand for p in call.parameters])
         self.statements(call.block.statements)
-        self.assign(call.outs, call.block.results)
+        if call.form == "grad":
+            self.gradient(call)
+        else:
+            self.assign(call.outs, call.block.results)
+
+    def rows(self, call: Call) -> None:
+        """Row by row."""
+        lists = [self.label("rows") for _ in call.outs]
+        for name in lists:
+            self.emit(f"{name} = []")
+        row = self.label("row")
+        mapped = next(p.operand for p in call.parameters if p.mapped)
+        self.emit(f"for {row} in range(len({mapped})):")
+        with self.indented():
+            operands = [f"{p.operand}[{row}]" if p.mapped else p.operand for p in call.parameters]
+            self.assign([p.inner for p in call.parameters], operands)
+            self.statements(call.block.statements)
+            for name, result in zip(lists, call.block.results, strict=True):
+                self.emit(f"{name}.append({result})")
+        for name, out, shape in zip(lists, call.outs, call.rows, strict=True):
+            self.emit(f"{out} = stacked({name}, {shape})")
+
+    def gradient(self, call: Call) -> None:
+        """Differentiated here and now, by the reference engine, of concrete values; decisions were noted before.
+
+        What is used from outside is passed in: traced code cannot index NumPy's arrays by traced integers.
+        """
+        inner = _Traced()
+        inner.indent, inner.labels = self.indent + "    ", self.labels + 1
+        inner.statements(call.block.statements)
+        inner.emit(f"return {call.block.results[0]}")
+        words = set(_NAME.findall("\n".join(inner.lines)))
+        captures = [name for name in call.visible if name in words]
+        name = self.label("function")
+        self.emit(f"def {name}({', '.join([*(p.inner for p in call.parameters), *captures])}):")
+        self.lines += inner.lines
+        self.labels = inner.labels
+        operands = ", ".join([*(p.operand for p in call.parameters), *captures])
+        self.emit(f"{_tuple(call.outs)} = gradients({len(call.parameters)}, {name}, {operands})")

@@ -1,22 +1,34 @@
 """The scope in which a random program is written: what is visible, and what was drawn.
 
-Every float of a program stays within [-2, 2], every integer within 0..3, and no operation is steep: so whatever is
-written is well conditioned to second order. Every decision of Hypothesis prefers the simpler choice for its lower
-number, so that a failing program shrinks to few lines.
+Every float of a program stays within [-2, 2], every integer scalar within 0..3, and no operation is steep: so whatever
+is written is well conditioned to second order. Every decision gives the simpler choice the lower number, so that a
+failing program shrinks to few lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from hypothesis import strategies as st
-
-from random_programs.kinds import SCALAR, Bool, Float, Int, Kind, Unknown, Variable
+from random_programs.choices import Choices
+from random_programs.kinds import SCALAR, Bool, Float, Int, Key, Kind, Typed, Unknown, Variable
 from random_programs.program import Block, Line, Statement
 
 T = TypeVar("T")
+# What a program may have besides lines of float64, loops, branches and calls.
+FEATURES = (
+    "bare",  # carries read as they are, by whatever reads; new ones computed before the old are read
+    "branches",  # one branch, empty ones, ones that are alike or give constants
+    "passed",  # carries passed through
+    "rules",  # custom_jvp and custom_vjp
+    "gradients",  # a gradient inside
+    "vmap",
+    "dtypes",  # integer, bool, complex and narrow tensors
+    "zero",  # axes without elements
+    "random",  # keys and random numbers
+    "limits",  # maximum_iterations, now and then too few
+)
 DEEPEST = 3
 # Of a program; what costs most are the long ones.
 MOST_STATEMENTS = (6, 12, 20)
@@ -28,10 +40,25 @@ HIGH = (0.93, 1.31, 0.71, 0.52)
 class Writer:
     """Writes lines into the current block; `pick` and its kin draw operands from all that is visible there."""
 
-    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], *, cuts: bool, most: int) -> None:
-        self.draw = draw
+    def __init__(
+        self,
+        choices: Choices,
+        *,
+        cuts: bool,
+        most: int,
+        features: frozenset[str] = frozenset(FEATURES),
+        coarse: bool = False,
+    ) -> None:
+        self.choices = choices
         self.cuts = cuts
+        self.features = features
+        self.coarse = coarse
         self.visible: list[Variable] = []
+        # The carries of the loops around, and whether no size may depend on data here.
+        self.carried: list[Variable] = []
+        self.fixed = False
+        # Whether what is written must have a forward mode: the rule of a custom_jvp uses it.
+        self.forward = False
         self.statements: list[Statement] = []
         self.depth = 0
         self.left = most
@@ -40,7 +67,7 @@ class Writer:
     # Drawing.
 
     def number(self, low: int, high: int) -> int:
-        return int(self.draw(st.integers(low, high))) if high > low else low
+        return self.choices.number(low, high) if high > low else low
 
     def chance(self, one_in: int) -> bool:
         """True once in so many times; shrinks to False."""
@@ -57,7 +84,7 @@ class Writer:
 
     def declare(self, kind: Kind, name: str | None = None) -> str:
         """Make a variable visible."""
-        letters = {Float: "v", Int: "i", Bool: "b"}
+        letters = {Float: "v", Int: "i", Bool: "b", Typed: "z", Key: "r"}
         name = name or self.fresh(letters.get(type(kind), "a"))
         self.visible.append(Variable(name, kind))
         return name
@@ -88,6 +115,14 @@ class Writer:
         if found is None:
             return None
         assert isinstance(found.kind, Float)
+        return found.name, found.kind
+
+    def typed(self, wanted: Callable[[Typed], bool] = lambda kind: True) -> tuple[str, Typed] | None:
+        """The name and kind of a tensor of another dtype."""
+        found = self.pick(lambda kind: isinstance(kind, Typed) and wanted(kind))
+        if found is None:
+            return None
+        assert isinstance(found.kind, Typed)
         return found.name, found.kind
 
     def any_float(self) -> tuple[str, Float]:
@@ -133,7 +168,7 @@ class Writer:
     @contextmanager
     def block(self) -> Iterator[list[Statement]]:
         """A block of its own: sees everything, and what it declares ends with it."""
-        before, visible, self.statements = self.statements, len(self.visible), []
+        before, visible, carried, self.statements = self.statements, len(self.visible), len(self.carried), []
         self.depth += 1
         try:
             yield self.statements
@@ -141,6 +176,36 @@ class Writer:
             self.depth -= 1
             self.statements = before
             del self.visible[visible:]
+            del self.carried[carried:]
+
+    @contextmanager
+    def hidden(self, wanted: Callable[[Kind], bool] = lambda kind: False) -> Iterator[None]:
+        """Only what is wanted stays visible."""
+        before = self.visible, self.carried
+        self.visible = [v for v in self.visible if wanted(v.kind)]
+        self.carried = [v for v in self.carried if wanted(v.kind)]
+        try:
+            yield
+        finally:
+            self.visible, self.carried = before
+
+    @contextmanager
+    def forward_mode(self) -> Iterator[None]:
+        """What is written has a forward mode."""
+        before, self.forward = self.forward, True
+        try:
+            yield
+        finally:
+            self.forward = before
+
+    @contextmanager
+    def fixed_sizes(self) -> Iterator[None]:
+        """No size of what is written depends on data."""
+        before, self.fixed = self.fixed, True
+        try:
+            yield
+        finally:
+            self.fixed = before
 
     def finished(self, results: Sequence[str]) -> Block:
         """The current block with its results."""

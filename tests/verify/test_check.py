@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 import ctrlgrad.verify
 from ctrlgrad.errors import GradientMismatch, TypeMismatchError, UserInputError
 from ctrlgrad.gradients import table
 from ctrlgrad.verify import GradientReport, check_grads
 from ctrlgrad.verify.check import compare
+from ctrlgrad.verify.report import Row
 
 X = np.array([0.3, 0.5, -0.3])
 W = np.array([[0.5, -0.2, 0.1], [0.3, 0.9, -0.4], [-0.6, 0.2, 0.7]])
@@ -199,13 +201,117 @@ def test_a_wrong_forward_rule_is_caught_in_forward_mode_alone() -> None:
     assert len(report.failures) == 4
 
 
-def test_a_jump_at_the_arguments_is_said() -> None:
-    def f(x: Any) -> Any:
-        return cg.cond(np.sum(x) > 0.0, lambda: np.sum(x), lambda: 3.0 * np.sum(x))
+# What a judge cannot judge.
 
-    with pytest.raises(GradientMismatch, match="no step keeps the trip counts and branches"):
-        check_grads(f, (np.zeros(2),), against=["finite_differences"])
-    assert check_grads(f, (np.zeros(2),), against=["jax"]).ok
+
+def jump(x: Any) -> Any:
+    return cg.cond(np.sum(x) > 0.0, lambda: np.sum(x), lambda: 3.0 * np.sum(x))
+
+
+def doubled(x: Any) -> Any:
+    """At 1 every step to the left or the right changes the trip count."""
+    return cg.while_loop(lambda y: y < 8.0, lambda y: y * 2.0, x)
+
+
+def relu(x: Any) -> Any:
+    return np.sum(cnp.where(x > 0.0, x, 0.0))
+
+
+@pytest.mark.parametrize("modes", [("rev",), ("fwd",)])
+@pytest.mark.parametrize(("f", "x"), [(jump, np.zeros(2)), (doubled, np.array(1.0))])
+def test_differences_that_change_the_path_are_not_judged(f: Any, x: Any, modes: Any) -> None:
+    report = check_grads(f, (x,), modes=modes)
+    assert report.ok and not report.failures
+    (row,) = report.not_judged
+    assert row.judge == "finite differences" and not row.ok
+    assert row.note == "every step changes a trip count or a branch"
+    assert report.summary == "2 of 3 comparisons agree, 1 could not be judged"
+    assert str(report).endswith("not judged: every step changes a trip count or a branch")
+
+
+def test_a_report_in_which_nothing_was_judged_is_an_error() -> None:
+    with pytest.raises(GradientMismatch, match="no derivative could be judged: 1 of 1 comparisons could not") as caught:
+        check_grads(jump, (np.zeros(2),), against=["finite_differences"])
+    assert "not judged: every step changes a trip count or a branch" in str(caught.value)
+    assert "away from where a trip count" in str(caught.value)
+
+
+def test_the_value_alone_is_no_derivative_judged() -> None:
+    value = Row("value", 0, "", "jax (scan)", 0.0, 1.0, 1e-9)
+    unjudged = Row("args[0]", 1, "rev", "jax (scan)", float("nan"), 0.0, 1e-9, is_judged=False)
+    assert not GradientReport((value, unjudged)).ok
+
+
+@pytest.mark.parametrize(("f", "x"), [(jump, np.zeros(2)), (doubled, np.array(1.0))])
+def test_a_wrong_gradient_where_differences_cannot_judge_is_caught_by_jax(f: Any, x: Any) -> None:
+    report = compare(f, (x,), gradient=injected(scaled))
+    assert [row.judge for row in report.failures] == ["jax (scan)"] and len(report.not_judged) == 1
+    assert report.summary == "1 of 3 comparisons disagree, 1 could not be judged"
+
+
+def test_another_argument_is_judged_all_the_same() -> None:
+    f = lambda x, y: doubled(x) * y
+    right = compare(f, (1.0, 0.7), gradient=cg.grad, against=["finite_differences"])
+    assert right.ok and [row.path for row in right.not_judged] == ["args[0]"]
+    wrong = compare(f, (1.0, 0.7), gradient=injected(one_leaf_forgotten), against=["finite_differences"])
+    assert [row.path for row in wrong.failures] == ["args[1]"]
+
+
+def test_where_the_function_is_not_finite_differences_cannot_judge() -> None:
+    report = check_grads(lambda x: np.sqrt(x), (np.array(0.0),), order=2, modes=("rev", "fwd"))
+    assert report.ok
+    assert {row.note for row in report.not_judged} >= {"the function is not finite nearby"}
+    assert all(np.isfinite(row.tolerance) for row in report.rows if row.is_judged)
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+def test_a_gradient_that_is_not_finite_where_the_judge_is_finite_is_wrong(judge: str) -> None:
+    for value in (np.nan, np.inf):
+        to = lambda gradients, value=value: tuple(g * value for g in gradients)
+        report = compare(lambda x: np.sum(np.exp(x)), (X,), gradient=injected(to), against=[judge])
+        assert [row.path for row in report.failures] == ["args[0]"], value
+
+
+def test_elements_of_which_jax_has_no_derivative_are_not_judged() -> None:
+    """JAX's derivative of the norm at zero is NaN, and so is this library's; a single such row does not count."""
+    f = lambda x, y: np.sqrt(np.sum(x * x)) + np.sum(y * y)
+    report = compare(f, (np.zeros(2), X), gradient=cg.grad, against=["jax"])
+    (row,) = report.not_judged
+    assert report.ok and row.path == "args[0]" and row.note == "JAX's own result is NaN"
+    some = lambda x: np.sum(np.sqrt(x * x))
+    wrong = lambda gradients: (gradients[0] + np.array([0.0, 1e-5]),)
+    assert check_grads(some, (np.array([0.0, 1.0]),), against=["jax"]).rows[1].note.endswith("NaN in 1 of 2 elements")
+    assert compare(some, (np.array([0.0, 1.0]),), gradient=injected(wrong), against=["jax"]).failures
+
+
+def test_at_a_kink_differences_judge_between_the_one_sided_derivatives() -> None:
+    """The gradient taken at the kink of relu is 0; the differences on both sides average to 1/2."""
+    report = check_grads(relu, (np.array(0.0),), order=1)
+    (row,) = report.not_judged
+    assert report.ok and row.judge == "finite differences"
+    assert row.note == "a kink: one-sided derivatives 1.0e+00 apart"
+    beyond = lambda gradients: (gradients[0] + 1.1,)
+    report = compare(relu, (np.array(0.0),), gradient=injected(beyond), against=["finite_differences"])
+    assert len(report.failures) == 1
+
+
+def test_differences_that_are_less_exact_than_the_derivative_cannot_judge() -> None:
+    """In float32 the last digits of a million are a sixteenth: the slope, 1, drowns in them."""
+    f = lambda x: 1e6 + x
+    x = np.array(0.5, np.float32)
+    report = check_grads(f, (x,))
+    (row,) = report.not_judged
+    assert report.ok and row.judge == "finite differences" and "the differences are uncertain by" in row.note
+    wrong = lambda gradients: (1e5 * gradients[0],)
+    assert compare(f, (x,), gradient=injected(wrong), against=["finite_differences"]).failures
+
+
+def test_own_tolerances_finer_than_the_differences_are_not_judged_by_them() -> None:
+    """But a difference that the estimated error does not explain is wrong."""
+    options = {"against": ["finite_differences"], "rtol": 1e-16, "atol": 0.0}
+    report = compare(program, ARGS, gradient=cg.grad, **options)
+    assert not report.failures and len(report.not_judged) == 2
+    assert {row.path for row in compare(program, ARGS, gradient=injected(scaled), **options).failures} == {*paths()}
 
 
 def test_own_tolerances_are_used_as_they_are() -> None:

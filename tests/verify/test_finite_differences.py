@@ -57,6 +57,26 @@ def test_a_jump_at_the_point_itself_is_not_conclusive() -> None:
     s = slope_of(lambda t: np.sin(t), path=lambda t: int(t > 0.0))
     assert not s.is_conclusive
     assert np.isnan(s.value)
+    assert s.reason == "every step changes a trip count or a branch"
+
+
+def test_without_an_answer_there_is_a_reason() -> None:
+    with np.errstate(all="ignore"):
+        assert slope_of(np.sqrt).reason == "the function is not finite nearby"
+        assert slope_of(lambda t: np.log(t - 1.0)).reason == "the function is not finite here"
+    assert slope_of(np.sin).reason == ""
+
+
+@pytest.mark.parametrize(("left", "right"), [(0.0, 1.0), (-1.0, 1.0), (2.0, 2.5)])
+def test_a_kink_is_told_by_half_the_distance_of_the_one_sided_slopes(left: float, right: float) -> None:
+    s = slope_of(lambda t: np.sin(t) + (right if t > 0 else left) * np.exp(t) - (right if t > 0 else left))
+    assert s.value == pytest.approx(1.0 + (left + right) / 2.0, abs=1e-2)
+    assert s.kink == pytest.approx((right - left) / 2.0, rel=0.05)
+
+
+@pytest.mark.parametrize("function", [f for f, _ in SMOOTH] + [lambda t: t**4, lambda t: t**3, lambda t: 0.0 * t])
+def test_a_smooth_function_has_no_kink(function: Callable[[np.float64], np.float64]) -> None:
+    assert slope_of(function).kink == 0.0
 
 
 def test_noise_is_part_of_the_error() -> None:

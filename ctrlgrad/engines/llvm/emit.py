@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-
-import numpy as np
+from collections.abc import Iterator
 
 from ctrlgrad.engines.llvm import frame
 from ctrlgrad.engines.llvm.expressions import emit_expression
-from ctrlgrad.engines.llvm.frame import Layout, Request, Status
+from ctrlgrad.engines.llvm.frame import Request, Status
 from ctrlgrad.engines.llvm.nests import KernelWriter, element_parts
+from ctrlgrad.engines.llvm.outside_text import OutsideText
 from ctrlgrad.engines.llvm.product_calls import ProductWriter, write_pack
-from ctrlgrad.engines.llvm.text import Writer, memory_type_of, type_of
-from ctrlgrad.plan.effects import names_of
+from ctrlgrad.engines.llvm.text import type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
-    Buffer,
     Check,
     Compute,
     CopyStack,
@@ -32,8 +28,6 @@ from ctrlgrad.plan.model import (
     NewStack,
     Outside,
     Pack,
-    Place,
-    Plan,
     Pop,
     Product,
     Push,
@@ -41,11 +35,9 @@ from ctrlgrad.plan.model import (
     Register,
     Stack,
     Step,
-    Value,
-    View,
     WriteRow,
 )
-from ctrlgrad.plan.sizes import Size, product, row_major
+from ctrlgrad.plan.sizes import Size
 
 _STATUS = {
     "index": Status.INDEX,
@@ -53,24 +45,12 @@ _STATUS = {
     "iterations": Status.ITERATIONS,
     "twice": Status.TWICE,
     "empty": Status.EMPTY,
+    "value": Status.VALUE,
 }
 
 
-class PlanWriter:
+class PlanWriter(OutsideText):
     """Writes a plan as a function `void @NAME(ptr %frame)`."""
-
-    def __init__(self, plan: Plan, vector_bytes: int) -> None:
-        self.plan, self.layout, self.vector_bytes = plan, Layout(plan), vector_bytes
-        self.w = Writer()
-        self.registers: dict[str, str] = {}
-        # Registers that live in memory: what loops carry and branches give.
-        self.variables: dict[str, str] = {}
-        # Addresses that are known all along, by place, and those of slots and rows, which change.
-        self.addresses: dict[Place, str] = {}
-        self.pointers: dict[Place, str] = {}
-        self.loops: list[Loop] = []
-        self.pushes: dict[int, Push] = {}
-        self.reserved: set[int] = set()
 
     def function(self, name: str) -> str:
         self.find_pushes(self.plan.body)
@@ -81,181 +61,6 @@ class PlanWriter:
         self.epilogue()
         self.w.line("ret void")
         return self.w.module(self.w.function(f"void @{name}(ptr %frame)"))
-
-    # Words of the frame.
-
-    def word(self, index: int) -> str:
-        return self.w.op(f"getelementptr i64, ptr %frame, i64 {index}")
-
-    def load_word(self, index: int, kind: str = "i64") -> str:
-        return self.w.op(f"load {kind}, ptr {self.word(index)}")
-
-    def store_word(self, index: int, value: str, kind: str = "i64") -> None:
-        self.w.line(f"store {kind} {value}, ptr {self.word(index)}")
-
-    def load_number(self, index: int, dtype: np.dtype) -> str:
-        if dtype.kind == "b":
-            return self.w.op(f"trunc i8 {self.load_word(index, 'i8')} to i1")
-        return self.load_word(index, type_of(dtype))
-
-    def store_number(self, index: int, register: Register) -> None:
-        value = self.number(register)
-        if register.dtype.kind == "b":
-            self.store_word(index, self.w.op(f"zext i1 {value} to i8"), "i8")
-        else:
-            self.store_word(index, value, type_of(register.dtype))
-
-    # Registers and sizes.
-
-    def number(self, register: Register) -> str:
-        if register.name in self.variables:
-            return self.w.op(f"load {type_of(register.dtype)}, ptr {self.variables[register.name]}")
-        return self.registers[register.name]
-
-    def size(self, size: Size) -> str:
-        text = ""
-        for name in size.names:
-            one = self.number(Register(name, np.dtype(np.int64)))
-            text = one if not text else self.w.op(f"mul i64 {text}, {one}")
-        if not text:
-            return str(size.factor)
-        return text if size.factor == 1 else self.w.op(f"mul i64 {text}, {size.factor}")
-
-    # Memory.
-
-    def prologue(self) -> None:
-        plan, layout, w = self.plan, self.layout, self.w
-        for number, (argument, index) in enumerate(zip(plan.arguments, layout.arguments, strict=True)):
-            if isinstance(argument, tuple):
-                for k, register in enumerate(argument):
-                    self.registers[register.name] = self.load_number(index + k, register.dtype)
-            elif isinstance(argument, Array):
-                self.addresses[Place("argument", number)] = self.load_word(index, "ptr")
-        for k, (register, _, _) in enumerate(plan.sizes):
-            self.registers[register.name] = self.load_word(layout.sizes + k)
-        for number in range(len(plan.constants)):
-            self.addresses[Place("constant", number)] = self.load_word(layout.constants + number, "ptr")
-        mine = [b for b in plan.buffers if b.result is None and b.is_known_at_entry]
-        offsets, total = [], "0"
-        for buffer in mine:
-            offsets.append(total)
-            size = self.padded(buffer)
-            total = str(int(total) + int(size)) if total.isdigit() and size.isdigit() else w.op(f"add i64 {total}, {size}")
-        if mine:
-            self.ask_if(
-                w.op(f"icmp ult i64 {self.load_word(frame.WORKSPACE_BYTES)}, {total}"),
-                Request.GROW_WORKSPACE,
-                total,
-            )
-            base = self.load_word(frame.WORKSPACE, "ptr")
-            for buffer, offset in zip(mine, offsets, strict=True):
-                address = w.op(f"getelementptr i8, ptr {base}, i64 {offset}")
-                self.addresses[Place("buffer", buffer.number)] = address
-        for buffer in plan.buffers:
-            if buffer.result is not None and buffer.is_known_at_entry:
-                self.ensure(buffer, buffer.count)
-                index = layout.buffers + 2 * buffer.number
-                self.addresses[Place("buffer", buffer.number)] = self.load_word(index, "ptr")
-
-    def padded(self, buffer: Buffer) -> str:
-        """The bytes of a buffer, a multiple of 64."""
-        if buffer.count.is_known:
-            return str((buffer.count.factor * buffer.dtype.itemsize + 63) // 64 * 64)
-        nbytes = self.size(buffer.count * Size(buffer.dtype.itemsize))
-        return self.w.op(f"and i64 {self.w.op(f'add i64 {nbytes}, 63')}, -64")
-
-    def ensure(self, buffer: Buffer, count: Size) -> None:
-        """A buffer of its own has room for so many elements."""
-        needed = self.size(count * Size(buffer.dtype.itemsize))
-        index = self.layout.buffers + 2 * buffer.number
-        short = self.w.op(f"icmp ult i64 {self.load_word(index + 1)}, {needed}")
-        self.ask_if(short, Request.GROW_BUFFER, str(buffer.number), needed)
-
-    def define(self, array: Array) -> str:
-        """The address of an array that is about to be written."""
-        place = self.plan.places[array]
-        if place.kind == "buffer" and not self.is_known(place):
-            self.ensure(self.plan.buffers[place.number], array.count)
-        elif place.kind == "slot":
-            self.reserve(place.number)
-        return self.address(place)
-
-    def is_known(self, place: Place) -> bool:
-        return self.plan.buffers[place.number].is_known_at_entry
-
-    def address(self, place: Place) -> str:
-        if place in self.addresses:
-            return self.addresses[place]
-        if place.kind == "buffer":
-            return self.load_word(self.layout.buffers + 2 * place.number, "ptr")
-        return self.w.op(f"load ptr, ptr {self.pointer(place)}")
-
-    def pointer(self, place: Place) -> str:
-        """The variable that holds the address of a slot or row."""
-        if place not in self.pointers:
-            self.pointers[place] = self.w.alloca("ptr")
-        return self.pointers[place]
-
-    def place_of(self, array: Array) -> str:
-        return self.address(self.plan.places[array])
-
-    def view_address(self, view: View) -> str:
-        """The address of a view's first element."""
-        offset = "0"
-        for term in view.offset:
-            text = self.size(term)
-            offset = text if offset == "0" else self.w.op(f"add i64 {offset}, {text}")
-        base = self.place_of(view.array)
-        if offset == "0":
-            return base
-        nbytes = self.w.op(f"mul i64 {offset}, {view.dtype.itemsize}")
-        return self.w.op(f"getelementptr i8, ptr {base}, i64 {nbytes}")
-
-    def copy_bytes(self, target: str, source: str, nbytes: str) -> None:
-        self.w.declare("void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-        self.w.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {nbytes}, i1 false)")
-
-    # Asking the driver.
-
-    def ask(self, request: Request, a: str = "0", b: str = "0") -> None:
-        """Call back; an answer other than 0 ends the run."""
-        callback = self.load_word(frame.CALLBACK, "ptr")
-        answer = self.w.op(f"call i64 {callback}(i64 {int(request)}, i64 {a}, i64 {b})")
-        self.stop_if(self.w.op(f"icmp ne i64 {answer}, 0"), Status.RAISED)
-
-    def ask_if(self, condition: str, request: Request, a: str = "0", b: str = "0") -> None:
-        with self.when(condition):
-            self.ask(request, a, b)
-
-    @contextmanager
-    def when(self, condition: str, *, unlikely: bool = True) -> Iterator[None]:
-        yes, after = self.w.new_label("when"), self.w.new_label("after")
-        self.w.branch_if(condition, yes, after)
-        self.w.label(yes)
-        yield
-        self.w.branch(after)
-        self.w.label(after)
-
-    def stop_if(self, condition: str, status: Status, site: int = 0, found: str = "0", bound: str = "0") -> None:
-        """End the run where a condition holds, saying why and in which iterations."""
-        stop, after = self.w.new_label("stop"), self.w.new_label("on")
-        self.w.branch_if(condition, stop, after)
-        self.w.label(stop)
-        if status is not Status.RAISED:
-            self.store_word(frame.STATUS, str(int(status)))
-            self.store_word(frame.SITE, str(site))
-            self.store_word(frame.FOUND, found)
-            self.store_word(frame.BOUND, bound)
-        self.tell_position()
-        self.w.line("ret void")
-        self.w.label(after)
-
-    def tell_position(self) -> None:
-        """Write the iteration of each loop around."""
-        for loop in self.loops:
-            self.store_word(self.layout.counters + loop.number, self.number(loop.counter))
-
-    # Steps.
 
     def block(self, block: Block) -> None:
         for step in block.steps:
@@ -321,22 +126,6 @@ class PlanWriter:
             handles = self.plan.handles
             self.ask(Request.COPY_STACK, str(handles[step.result]), str(handles[step.stack]))
 
-    def load_at(self, address: str, index: int, dtype: np.dtype) -> str:
-        kind = memory_type_of(dtype)
-        if index:
-            address = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {index}")
-        value = self.w.op(f"load {kind}, ptr {address}, align {dtype.itemsize}")
-        return self.w.op(f"trunc i8 {value} to i1") if dtype.kind == "b" else value
-
-    def store_at(self, address: str, index: int, register: Register) -> None:
-        dtype, value = register.dtype, self.number(register)
-        kind = memory_type_of(dtype)
-        if index:
-            address = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {index}")
-        if dtype.kind == "b":
-            value = self.w.op(f"zext i1 {value} to i8")
-        self.w.line(f"store {kind} {value}, ptr {address}, align {dtype.itemsize}")
-
     def compute(self, step: Compute) -> None:
         def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
             return self.number(step.operands[instruction.value]), False
@@ -353,7 +142,8 @@ class PlanWriter:
 
         def fail(holds: str, check: Check, found: str) -> None:
             bad = self.w.op(f"xor i1 {holds}, true")
-            self.stop_if(bad, Status.INDEX, check.site, found, self.size(check.bound))
+            found = found if check.status == "index" else "0"
+            self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
 
         KernelWriter(self.w, step, self.place_of, self.number, self.size, fail, self.vector_bytes).write()
 
@@ -362,8 +152,6 @@ class PlanWriter:
 
     def pack(self, step: Pack) -> None:
         write_pack(self, step)
-
-    # Control.
 
     def loop(self, step: Loop) -> None:
         w, plan = self.w, self.plan
@@ -382,7 +170,7 @@ class PlanWriter:
         left = self.begin_chunks(step)
         w.branch(head)
         w.label(head)
-        self.poll()
+        self.poll(step)
         if left is not None:
             self.end_of_chunk(step, left)
         self.block(step.condition)
@@ -412,8 +200,6 @@ class PlanWriter:
             assert isinstance(carry.inside, Register) and isinstance(carry.result, Register)
             self.registers[carry.result.name] = self.number(carry.inside)
         del plan
-
-    # Loops in chunks.
 
     def is_managed(self) -> str:
         return self.w.op(f"icmp ne i64 {self.load_word(frame.IS_MANAGED)}, 0")
@@ -453,24 +239,14 @@ class PlanWriter:
             if isinstance(carry.inside, Stack) and self.plan.handles[carry.inside] in pushed:
                 yield carry.inside
 
-    def tell_value(self, value: Value, index: int) -> int:
-        """Write a number, or where an array lies and its sizes; where the next value starts."""
-        if isinstance(value, Register):
-            self.store_number(index, value)
-        elif isinstance(value, Array):
-            self.store_word(index, self.place_of(value), "ptr")
-            for k, size in enumerate(value.shape, 1):
-                self.store_word(index + k, self.size(size))
-        return index + frame.value_words(value)
-
-    def poll(self) -> None:
+    def poll(self, step: Loop) -> None:
         """Now and then Python has its turn."""
         w = self.w
         left = w.op(f"sub i64 {w.op(f'load i64, ptr {self.ticks}')}, 1")
         w.line(f"store i64 {left}, ptr {self.ticks}")
         with self.when(w.op(f"icmp sle i64 {left}, 0")):
             self.tell_position()
-            self.ask(Request.POLL)
+            self.ask(Request.POLL, str(step.number))
             w.line(f"store i64 {self.load_word(frame.TICKS)}, ptr {self.ticks}")
 
     def branch(self, step: Branch) -> None:
@@ -512,232 +288,3 @@ class PlanWriter:
             elif isinstance(result, Array):
                 for k, size in enumerate(result.shape):
                     self.store_word(index + k, self.size(size))
-
-    # Outside calls.
-
-    def outside(self, step: Outside) -> None:
-        index = self.layout.outside[step]
-        number = str(self.layout.calls.index(step))
-        self.tell_position()
-        for operand in step.operands:
-            index = self.tell(operand, index)
-        known = all(not step.sizes or not names_of(r.shape) & {s.name for s, _, _ in step.sizes} for r in step.results if isinstance(r, Array))
-        if known:
-            self.tell_results(step, index)
-        self.ask(Request.COMPUTE, number, self.told_rows(step))
-        for register, result, axis in step.sizes:
-            at = index + sum(frame.operand_words(r) for r in step.results[:result]) + 1 + axis
-            self.registers[register.name] = self.load_word(at)
-        if not known:
-            self.tell_results(step, index)
-        if any(isinstance(r, Array) for r in step.results):
-            self.ask(Request.FETCH, number)
-        at = index
-        for result in step.results:
-            if isinstance(result, tuple):
-                for k, register in enumerate(result):
-                    self.registers[register.name] = self.load_number(at + k, register.dtype)
-            at += frame.operand_words(result)
-
-    def told_rows(self, step: Outside) -> str:
-        """Tell the shape of the rows of a stack among the results, if it is known yet; whether it is."""
-        for result in step.results:
-            shape = self.plan.rows[result] if isinstance(result, Stack) else None
-            if isinstance(result, Stack) and shape is not None:
-                known = self.registers.keys() | self.variables.keys()
-                if names_of(shape) <= known:
-                    self.row_shape(result)
-                    return "1"
-        return "0"
-
-    def tell_results(self, step: Outside, index: int) -> None:
-        for result in step.results:
-            if isinstance(result, Array):
-                self.store_word(index, self.define(result), "ptr")
-                for k, (size, stride) in enumerate(zip(result.shape, row_major(result.shape), strict=True)):
-                    self.store_word(index + 1 + k, self.size(size))
-                    self.store_word(index + 1 + len(result.shape) + k, self.size(stride))
-            index += frame.operand_words(result)
-
-    def tell(self, item: Sequence[Register] | View | Stack, index: int) -> int:
-        """Write an operand of an outside call; where the next one starts."""
-        if isinstance(item, View):
-            self.store_word(index, self.view_address(item), "ptr")
-            for k, (size, stride) in enumerate(zip(item.shape, item.strides, strict=True)):
-                self.store_word(index + 1 + k, self.size(size))
-                self.store_word(index + 1 + len(item.shape) + k, self.size(stride))
-        elif isinstance(item, tuple):
-            for k, register in enumerate(item):
-                self.store_number(index + k, register)
-        return index + frame.operand_words(item)
-
-    # Stacks.
-
-    def find_pushes(self, block: Block) -> None:
-        from ctrlgrad.plan.effects import walk
-
-        for number, step in enumerate(s for s in walk(block) if isinstance(s, Push)):
-            self.pushes[number] = step
-        self.push_numbers = {step: number for number, step in self.pushes.items()}
-        self.pop_numbers = {s: k for k, s in enumerate(s for s in walk(block) if isinstance(s, Pop))}
-
-    def row_shape(self, stack: Stack) -> None:
-        """Tell the shape of a stack's rows."""
-        rows = self.plan.rows[stack]
-        for k, size in enumerate(rows or ()):
-            self.store_word(self.layout.shapes[self.plan.handles[stack]] + k, self.size(size))
-
-    def row_bytes(self, stack: Stack) -> Size:
-        shape = self.plan.rows[stack]
-        assert shape is not None
-        return product(shape) * Size(stack.dtype.itemsize)
-
-    def reserve(self, number: int) -> None:
-        """Room for the row of a push, and its address."""
-        push = self.pushes[number]
-        address = self.top(push.stack)
-        self.w.line(f"store ptr {address}, ptr {self.pointer(Place('slot', number))}")
-
-    def top(self, stack: Stack) -> str:
-        """The address of the next row of a stack, for which there is room."""
-        handle = self.plan.handles[stack]
-        words = self.layout.stack(handle)
-        full = self.w.op(
-            f"icmp sge i64 {self.load_word(words + frame.COUNT)}, {self.load_word(words + frame.CAPACITY)}"
-        )
-        with self.when(full):
-            self.row_shape(stack)
-            self.ask(Request.FULL, str(handle))
-        return self.row_at(stack, self.load_word(words + frame.COUNT))
-
-    def row_at(self, stack: Stack, index: str) -> str:
-        """The address of a row of the current block."""
-        words = self.layout.stack(self.plan.handles[stack])
-        nbytes = self.w.op(f"mul i64 {index}, {self.size(self.row_bytes(stack))}")
-        return self.w.op(f"getelementptr i8, ptr {self.load_word(words + frame.BASE, 'ptr')}, i64 {nbytes}")
-
-    def push(self, step: Push) -> None:
-        words = self.layout.stack(self.plan.handles[step.stack])
-        number = self.push_numbers[step]
-        slot = Place("slot", number)
-        is_in_place = isinstance(step.row, View) and self.plan.places[step.row.array] == slot
-        if not is_in_place:
-            self.store_row(step.row, self.top(step.stack), self.row_bytes(step.stack))
-        count = self.load_word(words + frame.COUNT)
-        self.store_word(words + frame.COUNT, self.w.op(f"add i64 {count}, 1"))
-
-    def store_row(self, row: View | Sequence[Register], address: str, nbytes: Size) -> None:
-        if isinstance(row, View):
-            self.copy_bytes(address, self.view_address(row), self.size(nbytes))
-            return
-        for k, register in enumerate(row):
-            self.store_at(address, k, register)
-
-    def load_row(self, row: Array | Sequence[Register], address: str, nbytes: Size) -> None:
-        if isinstance(row, Array):
-            self.copy_bytes(self.place_of(row), address, self.size(nbytes))
-            return
-        for k, register in enumerate(row):
-            self.registers[register.name] = self.load_at(address, k, register.dtype)
-
-    def pop(self, step: Pop) -> None:
-        handle = self.plan.handles[step.stack]
-        words = self.layout.stack(handle)
-        self.ask_if(
-            self.w.op(f"icmp sle i64 {self.load_word(words + frame.COUNT)}, 0"), Request.EMPTY, str(handle)
-        )
-        count = self.w.op(f"sub i64 {self.load_word(words + frame.COUNT)}, 1")
-        self.store_word(words + frame.COUNT, count)
-        address = self.row_at(step.stack, count)
-        if isinstance(step.row, Array) and self.plan.places[step.row].kind == "row":
-            self.w.line(f"store ptr {address}, ptr {self.pointer(self.plan.places[step.row])}")
-            return
-        if isinstance(step.row, Array):
-            self.define(step.row)
-        self.load_row(step.row, address, self.row_bytes(step.stack))
-
-    def found_row(self, stack: Stack, index: Register, site: int, grow: bool) -> tuple[str, str]:
-        """The position of an index among all rows, which are in the current block then; and how many they are."""
-        w, handle = self.w, self.plan.handles[stack]
-        words = self.layout.stack(handle)
-        count, below = self.load_word(words + frame.COUNT), self.load_word(words + frame.BELOW)
-        length = w.op(f"add i64 {count}, {below}")
-        given = self.number(index)
-        negative = w.op(f"icmp slt i64 {given}, 0")
-        at = w.op(f"select i1 {negative}, i64 {w.op(f'add i64 {given}, {length}')}, i64 {given}")
-        if grow:
-            over = w.op(f"icmp ugt i64 {at}, {length}")
-            same = w.op(f"icmp eq i64 {given}, {length}")
-            bad = w.op(f"or i1 {over}, {w.op(f'and i1 {negative}, {same}')}")
-        else:
-            bad = w.op(f"icmp uge i64 {at}, {length}")
-        self.stop_if(bad, Status.INDEX, site, given, length)
-        with self.when(w.op(f"icmp slt i64 {at}, {below}")):
-            self.row_shape(stack)
-            self.ask(Request.GATHER, str(handle))
-        return at, length
-
-    def row_of(self, stack: Stack, at: str) -> str:
-        """The address of the row at a position among all rows."""
-        words = self.layout.stack(self.plan.handles[stack])
-        return self.row_at(stack, self.w.op(f"sub i64 {at}, {self.load_word(words + frame.BELOW)}"))
-
-    def read_row(self, step: ReadRow) -> None:
-        at, _ = self.found_row(step.stack, step.index, step.site, False)
-        if isinstance(step.row, Array):
-            self.define(step.row)
-        self.load_row(step.row, self.row_of(step.stack, at), self.row_bytes(step.stack))
-
-    def write_row(self, step: WriteRow) -> None:
-        w, handle = self.w, self.plan.handles[step.stack]
-        words = self.layout.stack(handle)
-        at, length = self.found_row(step.stack, step.index, step.site, step.grow)
-        with self.when(w.op(f"icmp eq i64 {self.load_word(words + frame.WRITABLE)}, 0")):
-            self.row_shape(step.stack)
-            self.ask(Request.OWN, str(handle))
-        at_end = None
-        if step.grow:
-            at_end = w.op(f"icmp eq i64 {at}, {length}")
-            with self.when(at_end):
-                self.top(step.stack)
-                count = self.load_word(words + frame.COUNT)
-                self.store_word(words + frame.COUNT, w.op(f"add i64 {count}, 1"))
-        marks = self.load_word(words + frame.MARKS, "ptr")
-        with self.when(w.op(f"icmp ne ptr {marks}, null")):
-            mark = w.op(f"getelementptr i8, ptr {marks}, i64 {at}")
-            if step.once:
-                written = w.op(f"icmp ne i8 {w.op(f'load i8, ptr {mark}')}, 0")
-                if at_end is not None:
-                    written = w.op(f"and i1 {written}, {w.op(f'xor i1 {at_end}, true')}")
-                self.stop_if(written, Status.TWICE, step.site, at, "0")
-            w.line(f"store i8 1, ptr {mark}")
-        address = self.row_of(step.stack, at)
-        if step.how == "store":
-            self.store_row(step.row, address, self.row_bytes(step.stack))
-        else:
-            self.add_row(step, address)
-
-    def add_row(self, step: WriteRow, address: str) -> None:
-        """Add to a row, number by number."""
-        from ctrlgrad.engines.llvm.nests import counted_loop
-
-        dtype, parts = element_parts(step.stack.dtype)
-        kind = memory_type_of(dtype)
-        op = "fadd" if dtype.kind == "f" else "add"
-        if not isinstance(step.row, View):
-            for k, register in enumerate(step.row):
-                at = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {k}")
-                total = self.w.op(f"{op} {kind} {self.w.op(f'load {kind}, ptr {at}')}, {self.number(register)}")
-                self.w.line(f"store {kind} {total}, ptr {at}")
-            return
-        source = self.view_address(step.row)
-        shape = self.plan.rows[step.stack]
-        assert shape is not None
-        with counted_loop(self.w, "0", self.size(product(shape) * Size(parts))) as i:
-            at = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {i}")
-            other = self.w.op(f"getelementptr {kind}, ptr {source}, i64 {i}")
-            total = self.w.op(
-                f"{op} {kind} {self.w.op(f'load {kind}, ptr {at}')}, {self.w.op(f'load {kind}, ptr {other}')}"
-            )
-            self.w.line(f"store {kind} {total}, ptr {at}")
-

@@ -1,4 +1,8 @@
-"""Whole graphs in machine code: a plan for each pattern of sizes that a graph meets."""
+"""Whole graphs in machine code: a plan for each pattern of sizes that a graph meets.
+
+What is compiled is kept twice, both times only so much of it: with its graph, by the pattern of the arguments' sizes;
+and machine code by its text, so that a graph that says the same as another one finds that one's code.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,23 @@ import numpy as np
 
 from ctrlgrad.engines.llvm import library, objects, target
 from ctrlgrad.engines.llvm.emit import PlanWriter
+from ctrlgrad.engines.llvm.failures import NeedsAnotherPlan
 from ctrlgrad.engines.llvm.products import pack
 from ctrlgrad.engines.llvm.products.library import products
+from ctrlgrad.engines.llvm.recent import Recent
 from ctrlgrad.engines.llvm.runtime import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.plan.fusion import fuse
-from ctrlgrad.plan.packing import Panels, pack_constants
-from ctrlgrad.plan.lowering import ArgumentShape, lower
+from ctrlgrad.plan.lowering import ArgumentShape, Unsupported, lower
 from ctrlgrad.plan.model import Plan
+from ctrlgrad.plan.packing import Panels, pack_constants
 from ctrlgrad.plan.placement import place
 from ctrlgrad.stacks.blocks import BlockStack
+
+# Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
+PATTERNS, FUNCTIONS = 16, 1024
+
+_FUNCTIONS: Recent[str, int] = Recent(FUNCTIONS)
 
 
 def plan_of(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
@@ -79,17 +90,54 @@ def compiled(plan: Plan) -> Program:
     """Machine code for a plan."""
     writer = PlanWriter(plan, target.host().vector_bytes)
     written = writer.function("plan")
-    uses = _addresses(library.called(writer.w.declarations))
-    key = objects.key_of([written], [])
-    found = objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)
-    return Program(plan, found["plan"], lambda loop: compiled(place(loop)))
+
+    def load() -> int:
+        uses = _addresses(library.called(writer.w.declarations))
+        key = objects.key_of([written], [])
+        return objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)["plan"]
+
+    return Program(plan, _FUNCTIONS.get(written, load), lambda loop: compiled(place(loop)))
+
+
+class Patterns:
+    """The programs of one graph, or why there is none, by the pattern of the arguments' sizes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.programs: Recent[tuple[ArgumentShape, ...], Program | Unsupported] = Recent(PATTERNS)
+        # Where sizes were otherwise than a plan assumes: what they were found to be, the last time.
+        self.assumed: NeedsAnotherPlan | None = None
+
+    def program(self, arguments: Sequence[Any]) -> Program | Unsupported:
+        """The program for such arguments."""
+        shapes = shapes_of(self.graph, arguments)
+        return self.programs.get(shapes, lambda: self._make(shapes))
+
+    def _make(self, shapes: tuple[ArgumentShape, ...]) -> Program | Unsupported:
+        try:
+            return compiled(plan_of(self.graph, shapes))
+        except Unsupported as reason:
+            return Unsupported(str(reason))
+
+
+def patterns_of(graph: Graph) -> Patterns:
+    """What is compiled of a graph."""
+    # `setdefault` is one step, also where several threads come at once.
+    patterns: Patterns = graph.compiled.setdefault("plans", Patterns(graph))
+    return patterns
 
 
 def run(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
-    """The outputs of a graph."""
-    shapes = shapes_of(graph, arguments)
-    key = f"llvm plan for {shapes}"
-    if key not in graph.compiled:
-        graph.compiled[key] = compiled(plan_of(graph, shapes))
-    program: Program = graph.compiled[key]
-    return program(arguments)
+    """The outputs of a graph. Raises `Unsupported` and `NeedsAnotherPlan` where there is no plan for it."""
+    patterns = patterns_of(graph)
+    program = patterns.program(arguments)
+    if isinstance(program, Unsupported):
+        raise program
+    try:
+        return program(arguments)
+    except NeedsAnotherPlan as reason:
+        patterns.assumed = reason
+        raise
+
+
+__all__ = ["NeedsAnotherPlan", "Patterns", "Unsupported", "compiled", "patterns_of", "plan_of", "run", "shapes_of"]

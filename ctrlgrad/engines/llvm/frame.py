@@ -15,16 +15,17 @@ from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Val
 
 # The first words.
 CALLBACK, STATUS, SITE, FOUND, BOUND, TICKS, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED, SCRATCH, SCRATCH_BYTES = range(11)
-FIRST = 11
+REQUEST, A, B = range(11, 14)
+FIRST = 14
 
 
 class Request(IntEnum):
-    """What compiled code asks the driver for; a number other than 0 as the answer ends the run."""
+    """What compiled code asks the driver for, of `a` and `b`; a number other than 0 as the answer ends the run."""
 
     # Memory: the workspace has to have so many bytes; buffer `a` so many.
     GROW_WORKSPACE = 1
     GROW_BUFFER = 2
-    # A turn for Python.
+    # A turn for Python, in loop `a`.
     POLL = 3
     # Stack `a`: room for another row; the rows below the current block; all rows in one block; a block to write to.
     FULL = 4
@@ -57,6 +58,8 @@ class Status(IntEnum):
     EMPTY = 5
     # A callback raised an exception.
     RAISED = 6
+    # An op is not defined for these numbers.
+    VALUE = 7
 
 
 # The words of one stack.
@@ -77,15 +80,17 @@ class Layout:
     buffers: int = 0
     stacks: int = 0
     stack_count: int = 0
-    # The iteration of each loop.
+    # The iteration of each loop, and its number as people count: a loop that runs backwards has the forward one's.
     counters: int = 0
+    iterations: int = 0
     loops: dict[int, Loop] = field(default_factory=dict)
     # For each outside call, where its words start.
     outside: dict[Outside, int] = field(default_factory=dict)
     calls: list[Outside] = field(default_factory=list)
     # Where the shape of each handle's rows is told.
     shapes: dict[int, int] = field(default_factory=dict)
-    # Loops in chunks: the iterations that a chunk has left; then the values that it carries, and those that it captures.
+    # Loops in chunks: the iterations that a chunk has left; then the values that it carries, and those that it
+    # captures.
     chunked: dict[int, ChunkedLoop] = field(default_factory=dict)
     chunks: dict[int, int] = field(default_factory=dict)
     captures: dict[int, int] = field(default_factory=dict)
@@ -118,6 +123,7 @@ class Layout:
                 self.outside[step] = self.take(sum(map(operand_words, (*step.operands, *step.results))))
                 self.calls.append(step)
         self.counters = self.take(1 + max(self.loops, default=-1))
+        self.iterations = self.take(1 + max(self.loops, default=-1))
 
     def take(self, words: int) -> int:
         start = self.words
@@ -145,4 +151,3 @@ def operand_words(item: object) -> int:
     if isinstance(item, View | Array):
         return 1 + 2 * len(item.shape)
     return 0
-

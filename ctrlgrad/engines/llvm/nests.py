@@ -42,7 +42,7 @@ def counted_loop(writer: Writer, start: str, end: str, step: int = 1) -> Iterato
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis of the nest: how long it is, and the strides of operands and writes along it, parts of numbers counted."""
+    """An axis of the nest: how long it is, and the strides of operands and writes along it, in elements."""
 
     size: Size
     strides: tuple[Size, ...]
@@ -181,7 +181,7 @@ class KernelWriter:
         count = len(kernel.operands)
         if any(axis.strides[k] not in (ZERO, ONE) for k in range(count)):
             return 1
-        for k, write in enumerate(kernel.writes):
+        for k in range(len(kernel.writes)):
             stride = axis.strides[count + k]
             if stride != ONE and not (k in self.still and stride == ZERO):
                 return 1

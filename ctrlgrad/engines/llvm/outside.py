@@ -8,6 +8,7 @@ import numpy as np
 
 from ctrlgrad.engines.block_kernels import IN_BLOCKS
 from ctrlgrad.engines.llvm.frame import operand_words
+from ctrlgrad.engines.llvm.positions import iterations, noted
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.plan.model import Array, Stack, View
@@ -44,6 +45,8 @@ class Outside:
         self.frame = frame
         self.run = Run()
         self.pending: list[Any] = []
+        # How many calls of callbacks were made in this run.
+        self.callbacks = 0
 
     def compute(self, number: int, knows_rows: bool) -> None:
         frame, step = self.frame, self.frame.layout.calls[number]
@@ -53,16 +56,22 @@ class Outside:
         for position, item in enumerate(step.operands):
             operands.append(self.operand(item, index, position in step.taken))
             index += operand_words(item)
-        self.set_iterations()
+        if node.op.name == "callback":
+            self.run.iterations = iterations(frame, frame.program.positions.steps[step])
         try:
             with np.errstate(all="ignore"):
                 if node.op.name in IN_BLOCKS.pure:
                     found: Any = IN_BLOCKS.pure[node.op.name](node)(*operands)
                 else:
                     found = IN_BLOCKS.effect(node)(operands, self.run)
-        except Exception as error:
-            raise explained(error, node) from error
+        except BaseException as error:
+            found = explained(error, node)
+            noted(found, frame, frame.program.positions.steps[step])
+            if found is error:
+                raise
+            raise found from error
         del operands
+        self.callbacks += node.op.name == "callback"
         results = [found] if len(step.results) == 1 else list(found or ())
         self.pending = results
         for item, value in zip(step.results, results, strict=True):
@@ -97,9 +106,6 @@ class Outside:
             dtype = np.result_type(item[0].dtype, np.complex64)
             return dtype.type(complex(value, frame.number(index + 1, item[1].dtype)))
         return value
-
-    def set_iterations(self) -> None:
-        """The numbers of the iterations around, for callbacks."""
 
     def fetch(self, number: int) -> None:
         """Write the arrays to where they belong."""

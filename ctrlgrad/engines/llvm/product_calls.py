@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ctrlgrad.engines.llvm import frame
 from ctrlgrad.engines.llvm.frame import Request
 from ctrlgrad.engines.llvm.nests import counted_loop
+from ctrlgrad.engines.llvm.stack_text import StackText
 from ctrlgrad.plan.model import Pack, Product
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, row_major
-
-if TYPE_CHECKING:
-    from ctrlgrad.engines.llvm.emit import PlanWriter
 
 _KINDS = {"f": "f32", "d": "f64", "F": "c64", "D": "c128", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
 _KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
@@ -23,7 +20,7 @@ _KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
 class ProductWriter:
     """Writes one product: a call for each matrix of the batch."""
 
-    def __init__(self, plan: PlanWriter, step: Product) -> None:
+    def __init__(self, plan: StackText, step: Product) -> None:
         self.plan, self.w, self.step = plan, plan.w, step
         self.kind = _KINDS[step.result.dtype.char]
 
@@ -84,13 +81,11 @@ class ProductWriter:
         )
 
 
-def write_pack(plan: PlanWriter, step: Pack) -> None:
+def write_pack(plan: StackText, step: Pack) -> None:
     """Lay a right side out."""
     kind = _KINDS[np.dtype(step.view.dtype).char]
     target, source = plan.define(step.result), plan.view_address(step.view)
     k, n = (plan.size(s) for s in step.view.shape[-2:])
     rows, columns = (plan.size(s) for s in step.view.strides[-2:])
     plan.w.declare(f"void @cg_pack_b_{kind}(ptr, ptr, i64, i64, i64, i64)")
-    plan.w.line(
-        f"call void @cg_pack_b_{kind}(ptr {target}, ptr {source}, i64 {rows}, i64 {columns}, i64 {k}, i64 {n})"
-    )
+    plan.w.line(f"call void @cg_pack_b_{kind}(ptr {target}, ptr {source}, i64 {rows}, i64 {columns}, i64 {k}, i64 {n})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ctrlgrad.engines.llvm import frame
 from ctrlgrad.engines.llvm.failures import failure
 from ctrlgrad.engines.llvm.frame import Layout, Request, Status
 from ctrlgrad.engines.llvm.outside import Outside, array_at
+from ctrlgrad.engines.llvm.positions import Positions, noted
 from ctrlgrad.engines.llvm.sessions import Repetition, Session
 from ctrlgrad.engines.llvm.stacks import RunningStack, copied
 from ctrlgrad.engines.pushes import describe
@@ -24,7 +25,7 @@ from ctrlgrad.plan.chunks import LoopPlan, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
 from ctrlgrad.stacks.blocks import BlockStack
 
-_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # As many iterations as a chunk may have where nobody keeps chunks.
@@ -41,6 +42,7 @@ class Program:
         self.plan, self.compile = plan, compile
         self._loops: dict[int, tuple[Program, LoopPlan]] = {}
         self.layout = Layout(plan)
+        self.positions = Positions(plan)
         self.function: Callable[[int], None] = _FUNCTION(address)
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
         self._idle: list[Frame] = []
@@ -57,7 +59,6 @@ class Program:
         results = found.run(arguments)
         self._idle.append(found)
         return results
-
 
     def loop_program(self, number: int) -> tuple[Program, LoopPlan]:
         """A loop of the plan as a program of its own, to run its chunks again."""
@@ -78,7 +79,9 @@ class Frame:
         self.program, self.layout, self.plan = program, program.layout, program.plan
         self.words = np.zeros(self.layout.words, np.int64)
         self.address = self.words.ctypes.data
-        self.callback = _CALLBACK(self.answer)
+        answers = self.answers()
+        next(answers)
+        self.callback = _CALLBACK(answers.send)
         self.words[frame.CALLBACK] = ctypes.cast(self.callback, ctypes.c_void_p).value
         for number, value in enumerate(program.constants):
             self.words[self.layout.constants + number] = value.ctypes.data
@@ -93,7 +96,12 @@ class Frame:
             if shape is not None:
                 self.ranks[handle] = len(shape)
         self.stacks = [
-            RunningStack(h, self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS], dtypes[h], h not in self.ranks)
+            RunningStack(
+                h,
+                self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS],
+                dtypes[h],
+                h not in self.ranks,
+            )
             for h in range(self.layout.stack_count)
         ]
         self.outside = Outside(self)
@@ -105,24 +113,27 @@ class Frame:
         self.labels: dict[int, str] = {}
         # A view of the words for each dtype of a number.
         self.views = {np.dtype(d): self.words.view(d) for d in _NUMBERS}
+        self.integers = memoryview(self.words)
+        self.slots = [self.slot(a, i) for a, i in zip(self.plan.arguments, self.layout.arguments, strict=True)]
         self.result_buffers = {b.number: b.result for b in self.plan.buffers if b.result is not None}
+        self.buffer_of = {result: number for number, result in self.result_buffers.items()}
 
     # A call.
 
     def run(self, arguments: Sequence[Any]) -> list[Any]:
         kept = self.fill(arguments)
         self.error = None
-        self.words[frame.STATUS] = Status.FINISHED
-        self.words[frame.TICKS] = self.ticks = FIRST_TICKS
+        self.outside.callbacks = 0
+        self.integers[frame.STATUS] = 0
+        self.integers[frame.TICKS] = self.ticks = FIRST_TICKS
         self.since = time.monotonic()
         self.program.function(self.address)
         del kept
         try:
             if self.error is not None:
                 raise self.error
-            status = Status(int(self.words[frame.STATUS]))
-            if status is not Status.FINISHED:
-                raise failure(self, status)
+            if self.integers[frame.STATUS]:
+                raise failure(self, Status(self.integers[frame.STATUS]))
             return self.results()
         finally:
             self.error = None
@@ -141,28 +152,39 @@ class Frame:
         """A result's memory is the caller's."""
         self.buffers.pop(number, None)
         index = self.layout.buffers + 2 * number
-        self.words[index] = self.words[index + 1] = 0
+        self.integers[index] = self.integers[index + 1] = 0
 
     def fill(self, arguments: Sequence[Any]) -> list[Any]:
         """Put the arguments into the frame; what has to stay alive meanwhile."""
-        plan, layout, words = self.plan, self.layout, self.words
+        integers = self.integers
         kept: list[Any] = []
-        for argument, index, given in zip(plan.arguments, layout.arguments, arguments, strict=True):
-            if isinstance(argument, tuple):
-                self.put(index, argument[0].dtype, given.real if len(argument) == 2 else given)
-                if len(argument) == 2:
-                    self.put(index + 1, argument[1].dtype, given.imag)
-            elif isinstance(argument, Array):
-                array = given if given.flags.c_contiguous else np.ascontiguousarray(given)
-                kept.append(array)
-                words[index] = array.ctypes.data
+        for (kind, index, view, handle), given in zip(self.slots, arguments, strict=True):
+            if kind == "number":
+                view[index] = given
+            elif kind == "array":
+                if not given.flags.c_contiguous:
+                    given = np.ascontiguousarray(given)
+                kept.append(given)
+                integers[index] = given.__array_interface__["data"][0]
+            elif kind == "complex":
+                view[index], view[index + 8 // view.itemsize] = given.real, given.imag
             else:
-                assert isinstance(argument, Stack)
-                self.stacks[plan.handles[argument]].hold(copied(given))
-        for k, (_, number, axis) in enumerate(plan.sizes):
+                self.stacks[handle].hold(copied(given))
+        for k, (_, number, axis) in enumerate(self.plan.sizes):
             given = arguments[number]
-            words[layout.sizes + k] = given.shape[axis] if isinstance(given, np.ndarray) else _row_size(given, axis)
+            size = given.shape[axis] if isinstance(given, np.ndarray) else _row_size(given, axis)
+            integers[self.layout.sizes + k] = size
         return kept
+
+    def slot(self, argument: Any, index: int) -> tuple[str, int, Any, int]:
+        """How an argument is put into the frame: what it is, where, by which view of the words, or its handle."""
+        if isinstance(argument, Array):
+            return "array", index, self.integers, 0
+        if isinstance(argument, Stack):
+            return "stack", index, self.integers, self.plan.handles[argument]
+        dtype = argument[0].dtype
+        kind = "number" if len(argument) == 1 else "complex"
+        return kind, index * (8 // dtype.itemsize), memoryview(self.views[dtype]), 0
 
     def put(self, index: int, dtype: np.dtype, value: Any) -> None:
         self.views[dtype][index * (8 // dtype.itemsize)] = value
@@ -181,9 +203,8 @@ class Frame:
                 else:
                     found.append(real)
             elif isinstance(result, Array):
-                shape = tuple(self.words[index : index + len(result.shape)].tolist())
-                buffer = next(b for b, number in self.result_buffers.items() if number == k)
-                found.append(self.taken(buffer, result.dtype, shape))
+                shape = tuple(self.integers[index : index + len(result.shape)].tolist())
+                found.append(self.taken(self.buffer_of[k], result.dtype, shape))
             else:
                 assert isinstance(result, Stack)
                 found.append(self.stacks[self.plan.handles[result]].settle())
@@ -192,20 +213,40 @@ class Frame:
     def taken(self, buffer: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         """A result's memory as an array of its own."""
         memory = self.buffers.get(buffer)
-        count = int(np.prod(shape, dtype=np.int64))
-        if memory is None or not count:
+        if memory is None or 0 in shape:
             return np.empty(shape, dtype)
-        return memory[: count * dtype.itemsize].view(dtype).reshape(shape)
+        # It is as large, or was taken for a larger array that it served before.
+        memory.resize(shape, refcheck=False)
+        return memory
 
     # What compiled code asks for.
 
-    def answer(self, request: int, a: int, b: int) -> int:
-        try:
-            self.serve(request, a, b)
-        except BaseException as error:
-            self.error = error
-            return 1
-        return 0
+    def answers(self) -> Generator[int, int, None]:
+        """Does what compiled code asks for, one request after the other.
+
+        Python raises what a signal asks for as soon as it has its turn. A function would have to be entered for that
+        turn, and an exception on the way in would be lost; a generator comes back inside of its `try`.
+        """
+        answer = 0
+        while True:
+            try:
+                while True:
+                    yield answer
+                    self.serve(*self.words[frame.REQUEST : frame.B + 1].tolist())
+                    answer = 0
+            except GeneratorExit:
+                return
+            except BaseException as error:
+                self.error = error
+                if isinstance(error, KeyboardInterrupt):
+                    self.say_where(error)
+                answer = 1
+
+    def say_where(self, error: KeyboardInterrupt) -> None:
+        """Which loop was interrupted, if one was."""
+        if self.words[frame.REQUEST] == Request.POLL:
+            loop = self.layout.loops[int(self.words[frame.A])]
+            noted(error, self, (*self.program.positions.steps[loop], loop))
 
     def serve(self, request: int, a: int, b: int) -> None:
         if request == Request.GROW_WORKSPACE:
@@ -257,7 +298,9 @@ class Frame:
     def grow(self, number: int, nbytes: int) -> None:
         index = self.layout.buffers + 2 * number
         if number in self.result_buffers:
-            memory = np.empty(nbytes, np.uint8)
+            # Of the result's own dtype, and nobody's view: the caller takes it as it is.
+            dtype = self.plan.buffers[number].dtype
+            memory = np.empty(nbytes // dtype.itemsize, dtype)
         else:
             self.buffers.pop(number, None)
             memory = empty((max(nbytes, 2 * int(self.words[index + 1])),), np.dtype(np.uint8), "a temporary")

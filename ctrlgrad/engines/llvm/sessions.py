@@ -280,11 +280,9 @@ class LoopReplay:
             length.room,
         )
         carry_after = tuple(
-            None if isinstance(c.inside, Stack) else x
-            for x, c in zip(results, self.roles.loop.carries, strict=True)
+            None if isinstance(c.inside, Stack) else x for x, c in zip(results, self.roles.loop.carries, strict=True)
         )
         return EntryState(carry_after, state.done + length.iterations)
 
     def copy_bytes(self, state: EntryState) -> int:
         return state.nbytes
-

@@ -1,7 +1,8 @@
 """The stacks of a running plan: compiled code sees one block of each, in a few words of the frame.
 
-The block that it sees is open: pushes fill it, pops empty it, reads and writes of single rows find all rows in it. Then the
-words say how many rows of it are in use. A stack that nobody has touched yet shows no block, only how many rows lie below.
+The block that it sees is open: pushes fill it, pops empty it, reads and writes of single rows find all rows in it. Then
+the words say how many rows of it are in use. A stack that nobody has touched yet shows no block, only how many rows lie
+below.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class RunningStack:
 
     def hide(self) -> None:
         self.words[:] = 0
-        if isinstance(self.stack, BlockStack):
+        if self.stack is not None:
             self.words[frame.BELOW] = len(self.stack)
 
     def show(self, block: Block, is_writable: bool) -> None:

@@ -279,13 +279,20 @@ def _parsed(key: str, data: bytes) -> ObjectCode | None:
 
 
 def _own_bytes(path: Path) -> bytes | None:
-    """The bytes of a file that belongs to the user and that only the user may write to; None for another."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(path, flags), "rb") as file:
-        status = os.fstat(file.fileno())
+    """The bytes of a plain file that belongs to the user and that only the user may write to; None for another."""
+    # Without O_NONBLOCK the opening of a FIFO would wait for somebody to write into it.
+    flags = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    descriptor = os.open(path, flags)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return None
         if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
             return None
-        return file.read()
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def _touch(path: Path) -> None:

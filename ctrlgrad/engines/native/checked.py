@@ -83,6 +83,12 @@ def _invoke(routine: int, number: int, addresses: Pointer) -> int:
     return status
 
 
+def _look(address: int) -> int:
+    """As `machine.look`."""
+    left: int = ctypes.CFUNCTYPE(ctypes.c_int64)(address)()
+    return left
+
+
 def _sigmoid(x: Any) -> Any:
     half = x.dtype.type(0.5)
     return np.tanh(x * half) * half + half
@@ -124,7 +130,14 @@ def _functions() -> dict[str, Any]:
     names |= {f"pointer_{name}": pointer_maker(name) for name in _DTYPES}
     names |= {name: _number(np.dtype(name)) for name in _DTYPES if name != "bool"}
     names |= {"fetch": lambda pointer, index: pointer.read(index, "fetch"), "shifted": _shifted}
-    names |= {"widest_vectors": lambda: None, "gemm": gemm, "gemv": gemv, "span": _span, "invoke": _invoke}
+    names |= {
+        "widest_vectors": lambda: None,
+        "gemm": gemm,
+        "gemv": gemv,
+        "span": _span,
+        "invoke": _invoke,
+        "look": _look,
+    }
     names |= {"put": lambda pointer, index, value: pointer.write(index, value, "put"), "inf": np.inf, "nan": np.nan}
     return names
 

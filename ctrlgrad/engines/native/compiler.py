@@ -83,7 +83,7 @@ def _names() -> dict[str, Any]:
     names: dict[str, Any] = dict(scalars.FUNCTIONS)
     names |= {kernel.name: kernel.function for kernel in elementary.KERNELS.values()}
     names |= {f"pointer_{name}": function for name, function in machine.POINTERS.items()}
-    for name in ("scopes", "load", "store", "fetch", "put", "shifted", "span", "invoke", "gemm", "gemv"):
+    for name in ("scopes", "load", "store", "fetch", "put", "shifted", "span", "invoke", "look", "gemm", "gemv"):
         names[name] = getattr(machine, name)
     names["widest_vectors"] = intrinsics.widest_vectors
     for name in [

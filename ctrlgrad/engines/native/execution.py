@@ -16,8 +16,9 @@ from ctrlgrad.engines.account import empty, supply
 from ctrlgrad.engines.chunks import Chunk, Chunks
 from ctrlgrad.engines.native.checked import CheckedFunction, buffers_of
 from ctrlgrad.engines.native.compiler import blas_address
-from ctrlgrad.engines.native.failures import failure
+from ctrlgrad.engines.native.failures import failure, number_of
 from ctrlgrad.engines.native.lending import LentStack
+from ctrlgrad.engines.native.looking import Looking
 from ctrlgrad.engines.native.operands import layout_of, own_array
 from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.program import (
@@ -32,10 +33,10 @@ from ctrlgrad.engines.native.program import (
     Status,
 )
 from ctrlgrad.engines.ownership import LENT_ALONE
-from ctrlgrad.engines.reference.control_kernels import too_many_iterations
+from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.replay import EntryState
-from ctrlgrad.errors import CtrlgradError, ExecutionError
+from ctrlgrad.errors import CtrlgradError, ExecutionError, locate
 from ctrlgrad.ir import StackType
 from ctrlgrad.stacks.blocks import BlockStack, from_rows
 from ctrlgrad.stacks.storage import Storage
@@ -73,6 +74,9 @@ class Execution:
         self.states: dict[int, list[np.ndarray]] = {}
         self.stacks: dict[int, LentStack] = {}
         self.outside = Outside(plan.calls) if plan.calls else None
+        self.looking: Looking | None = None
+        # What was raised with the place and iteration in it.
+        self.told: BaseException | None = None
         # How long each chunk was, by the iterations before it.
         self.lengths: dict[int, ChunkLength] = {}
         uses = {use.position: use for use in plan.program.stacks}
@@ -106,6 +110,9 @@ class Execution:
         elif kind == "outside":
             assert self.outside is not None
             self.table[place] = self.outside.address
+        elif kind == "look":
+            self.looking = Looking()
+            self.table[place] = self.looking.address
         elif kind == "scalar":
             self.scalars[position] = np.array(values[position]).reshape(1)
             self.table[place] = self.scalars[position].ctypes.data
@@ -172,6 +179,9 @@ class Execution:
                     limit *= 2
                 limit = min(limit, self.most)
             return self._results()
+        except BaseException as error:
+            self._tell(error)
+            raise
         finally:
             self.end()
 
@@ -331,12 +341,21 @@ class Execution:
         self.run_state.counters.looped(self.plan.node, self.done)
         return results if len(results) != 1 else results[0]
 
-    def _failure(self, status: Status) -> CtrlgradError:
+    def _failure(self, status: Status) -> BaseException:
         node, sites = self.plan.node, self.program.sites
-        raised = self.outside.error if self.outside is not None else None
-        return failure(
+        raised = next((x.error for x in (self.outside, self.looking) if x is not None and x.error is not None), None)
+        found = failure(
             node, status, self.table, sites, self.done, self.before, self.trips_at_first, self.run_state, raised
         )
+        self.told = found
+        return found
+
+    def _tell(self, error: BaseException) -> None:
+        """Add to what interrupted the driver between chunks how far the loop had come."""
+        if error is not self.told and not isinstance(error, CtrlgradError):
+            locate(error, self.plan.node.op.name, self.plan.node.source)
+            iteration = number_of(self.plan.node, self.done, self.before, self.trips_at_first)
+            note(error, self.plan.node, iteration, self.run_state, is_inside=False)
 
     def _check_maximum(self, maximum: int) -> None:
         """At the maximum the condition must be false."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ctrlgrad.engines.native.program import BOUND, FOUND, ITERATIONS, PLACE, TRIPS, Site, Status
-from ctrlgrad.engines.reference.control_kernels import loop_name, note, too_many_iterations
+from ctrlgrad.engines.reference.control_kernels import in_iteration, note, too_many_iterations
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.run import Run
-from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError
+from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
 from ctrlgrad.ir import Node
 
 
@@ -23,8 +23,8 @@ def failure(
     before: int,
     first: int | None,
     run: Run,
-    raised: Exception | None = None,
-) -> CtrlgradError:
+    raised: BaseException | None = None,
+) -> BaseException:
     """The error of a loop, from what its function left in the table.
 
     `done` iterations were over before this chunk, `before` of them elsewhere; `first` is the first value of the first
@@ -34,7 +34,7 @@ def failure(
     site = sites[place]
     name, source = site.node.op.name, site.node.source
     if status is Status.WRITTEN_TWICE:
-        error: CtrlgradError = ExecutionError(
+        error: BaseException = ExecutionError(
             f"TensorArray: slot {found} is written twice",
             source=source,
             expected="a slot that was not written before",
@@ -61,12 +61,10 @@ def failure(
     if status is Status.TOO_MANY_ITERATIONS and around:
         around.pop()  # the loop itself
     for loop, passed in reversed(around):
-        error.notes.append(f"in iteration {int(passed)} of the {loop_name(loop)}")
+        error.add_note(in_iteration(loop, int(passed), from_the_end=True))
     if status is not Status.TOO_MANY_ITERATIONS or site.loops:
-        iteration = _number(node, done + int(table[TRIPS]), before, first)
-        run.iterations.append(iteration)
-        note(error, node, iteration, run)
-        run.iterations.pop()
+        iteration = number_of(node, done + int(table[TRIPS]), before, first)
+        note(error, node, iteration, run, is_inside=False)
     return error
 
 
@@ -82,7 +80,7 @@ def out_of_range(site: Site, found: int, bound: int) -> IndexOutOfRangeError:
     )
 
 
-def _number(loop: Node, passed: int, before: int, first: int | None) -> int:
+def number_of(loop: Node, passed: int, before: int, first: int | None) -> int:
     """The number of the iteration after `passed` others; a reversed loop counts down from its number of iterations."""
     if loop.attrs.get("counts_down") and first is not None:
         return first - 1 - (passed - before)

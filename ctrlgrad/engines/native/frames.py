@@ -71,6 +71,7 @@ class Frame:
 
     graph: Graph
     items: dict[Value, Item]
+    # How often each value will still be read by code that is not written yet; as an output of the region, too.
     remaining: Counter[Value]
     # Where a value of the region goes: asked when the value is made.
     targets: dict[Value, Callable[[], Ref | None]]
@@ -81,6 +82,10 @@ class Frame:
     slots: dict[Value, Node] = field(default_factory=dict)
     # Values whose memory this region may overwrite once nothing reads it: carries and what was made here.
     own: set[Value] = field(default_factory=set)
+    # Stacks from outside that nothing takes after this region.
+    used_up: set[Value] = field(default_factory=set)
+    # Stacks that are made here and leave with the region: they have their memory already.
+    leaving: dict[Value, StackState] = field(default_factory=dict)
 
 
 def merged(shape: Sizes, strides: Sequence[Sizes]) -> tuple[list[Size], list[list[Size]]]:

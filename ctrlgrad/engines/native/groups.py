@@ -57,6 +57,7 @@ class GroupWriter(Writer):
         if result.tensor.rank == 0:
             args = [self.number(v) for v in node.operands]
             self.frame.items[result] = self.scalar(expression(node, args), result.tensor.dtype)
+            self.has_read(node)
             return
         shape = self.shapes.sizes(result)
         group = next((g for g in self.frame.groups if g.shape == shape), None)
@@ -109,6 +110,8 @@ class GroupWriter(Writer):
             self._loop(group, outputs, written, group.lines)
         for v, ref in outputs:
             self.frame.items[v] = ref
+        for node in group.nodes:
+            self.has_read(node)
         operations = Counter(node.op.name for node in group.nodes)
         if len(group.nodes) > 1:
             text = ", ".join(f"{n} {name}" if n > 1 else name for name, n in operations.items())
@@ -134,25 +137,26 @@ class GroupWriter(Writer):
         former = self.frame.in_place.get(value)
         if former is not None and not group.limits:  # a loop that may run twice leaves what it reads
             ref = self.frame.items[former]
-            inside = sum(v is former for node in group.nodes for v in node.operands)
+            inside = Counter(v for node in group.nodes for v in node.operands)
             mine = [r for r in group.reads if isinstance(ref, Ref) and r.base == ref.base]
             if (
                 isinstance(ref, Ref)
-                and self.frame.remaining[former] == 0
-                and inside
-                and not self.others_read(ref.base, group)
+                and former in inside
+                and not self.others_read(ref.base, inside)
                 and all(r == ref for r in mine)
                 and ref.shape == group.shape
             ):
                 return ref
         return self.place(value)
 
-    def others_read(self, base: str, group: Group | None) -> bool:
-        """Whether values that are still needed lie in a buffer, or open groups other than this one read it."""
-        if any(r.base == base for g in self.frame.groups if g is not group for r in g.reads):
-            return True
+    def has_read(self, node: Node) -> None:
+        """The code that reads a node's operands is written."""
+        self.frame.remaining.subtract(node.operands)
+
+    def others_read(self, base: str, mine: Counter[Value]) -> bool:
+        """Whether code that is not written yet reads a buffer, beside the reads that count as mine."""
         return any(
-            isinstance(item, Ref) and item.base == base and self.frame.remaining[v] > 0
+            isinstance(item, Ref) and item.base == base and self.frame.remaining[v] > mine[v]
             for v, item in self.frame.items.items()
         )
 
@@ -166,7 +170,8 @@ class GroupWriter(Writer):
         ref = target() if target is not None else None
         if ref is None:
             ref = self.temporary(self.shapes.sizes(value), value.tensor.dtype)
-        self.frame.own.add(value)
+        if all(ref.base != state.base for state in self.stacks):  # a stack's row is read by who has the stack
+            self.frame.own.add(value)
         return ref
 
 

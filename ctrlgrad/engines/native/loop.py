@@ -28,12 +28,14 @@ from ctrlgrad.passes import CHUNK_BYTES
 
 # The least iterations that a chunk has where no budget asks for fewer, and the most.
 LEAST_ITERATIONS, MOST_ITERATIONS = 16, 1 << 16
+# How many sets of shapes a loop keeps plans for: those that it met last.
+MOST_PLANS = 64
 
 Key = tuple[Any, ...]
 
 
 class NativeLoop:
-    """One `while` node; a plan for each set of operand shapes it has met."""
+    """One `while` node; a plan for each of the sets of operand shapes it met last."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -50,12 +52,16 @@ class NativeLoop:
         nbytes = chunk_bytes()
         key = (shapes, tuple(known.values()), layouts, nbytes, is_checked())
         with self._lock:
-            if key not in self.plans:
+            plan = self.plans.pop(key, None)
+            if plan is None:
                 try:
-                    self.plans[key] = Plan(self.node, infer(self.node, shapes, known), layouts, nbytes)
+                    plan = Plan(self.node, infer(self.node, shapes, known), layouts, nbytes)
                 except NotNative as reason:
-                    self.plans[key] = str(reason)
-            return self.plans[key]
+                    plan = str(reason)
+                while len(self.plans) >= MOST_PLANS:
+                    del self.plans[next(iter(self.plans))]
+            self.plans[key] = plan
+            return plan
 
 
 class Plan:

@@ -167,6 +167,17 @@ def invoke(typing_context: Any, address: Any, number: Any, addresses: Any) -> An
 
 
 @intrinsic
+def look(typing_context: Any, address: Any) -> Any:
+    """Let Python handle signals: how many iterations may pass before the next look, or 0 to stop."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(64), [])
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), [])
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
 def gemm(
     typing_context: Any,
     address: Any,

@@ -70,7 +70,7 @@ class Outside:
 
     def __init__(self, calls: Sequence[PreparedCall]) -> None:
         self.calls = calls
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._callback = _CALLBACK(self._run)
         self.address: int = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
 
@@ -80,7 +80,7 @@ class Outside:
         try:
             with np.errstate(all="ignore"):
                 call.run(list((ctypes.c_int64 * count).from_address(table)))
-        except Exception as error:
+        except BaseException as error:  # Ctrl-C too: it would be lost here
             self.error = error
             return 1
         return 0

@@ -35,7 +35,7 @@ class Status(IntEnum):
     OUT_OF_RANGE = 6
     TOO_MANY_ITERATIONS = 7
     WRITTEN_TWICE = 8
-    # A reference kernel that the function called raised an exception.
+    # A reference kernel that the function called raised an exception, or a signal's handler did.
     RAISED = 9
 
 
@@ -44,8 +44,8 @@ class Entry:
     """One place of the table.
 
     "dim": the size named `name`. "operand", "constant", "temporary", "routine": an address; "outside": that of the
-    callback for ops without a native form. "state": the address of a
-    carry's current array, and "other": of the one that the next value is written to. "scalar": the address of a
+    callback for ops without a native form; "look": of the one that lets Python handle signals. "state": the address of
+    a carry's current array, and "other": of the one that the next value is written to. "scalar": the address of a
     scalar carry or capture. "result": that of what straight-line code makes for its output `position`. "rows",
     "length", "capacity", "written": of the stack at carry `position`.
     """
@@ -57,6 +57,7 @@ class Entry:
         "temporary",
         "routine",
         "outside",
+        "look",
         "state",
         "other",
         "scalar",

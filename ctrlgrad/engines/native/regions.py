@@ -6,7 +6,9 @@ needed: into its slot of a stack, into its part of a concatenation, into the arr
 such place gets a temporary array of its own.
 
 Invariants: a reference stays valid to the end of its iteration (what may overwrite memory first closes the groups that
-still have to read it); a carry's new value never overwrites the old one unless nothing reads the old one any more.
+still have to read it); a carry's new value never overwrites the old one unless nothing reads the old one any more. A
+node counts as a reader of its operands until the code that reads them is written, and not only until its turn comes: a
+rule may close groups before it reads, and what those write must not go over what it has yet to read.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from ctrlgrad.engines.native.frames import Frame, Item, Pending, StackState, mak
 from ctrlgrad.engines.native.groups import GroupWriter
 from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, plus, product, row_major, times
 from ctrlgrad.engines.native.program import ITERATIONS, Site, Status
+from ctrlgrad.engines.native.stack_uses import touched_later
 from ctrlgrad.ir import Graph, Node, StackType, Trait, Value
 
 
@@ -37,8 +40,6 @@ class RegionWriter(GroupWriter):
 
     def run(self, frame: Frame) -> None:
         for node in frame.graph.nodes:
-            for v in node.operands:
-                frame.remaining[v] -= 1
             self.visit(node)
         self.flush()
 
@@ -48,9 +49,12 @@ class RegionWriter(GroupWriter):
     def _plan_targets(self, graph: Graph) -> None:
         frame = self.frame
         made = {v for node in graph.nodes if makes_memory(node) for v in node.results}
+        touched = touched_later(graph)
         for node in graph.nodes:
             name = node.op.name
             if name == "stack_push" and node.operands[1] in made and node.operands[1].tensor.rank:
+                if node.result in touched:
+                    continue
                 if node.operands[1] not in frame.targets:
                     frame.targets[node.operands[1]] = self._slot_target(frame, node)
                     frame.slots[node.operands[1]] = node
@@ -154,6 +158,7 @@ class RegionWriter(GroupWriter):
 
     def visit(self, node: Node) -> None:
         if node in self.done:
+            self.has_read(node)
             return
         if Trait.ELEMENTWISE in node.op.traits and has_expression(node):
             self.elementwise(node)
@@ -164,6 +169,7 @@ class RegionWriter(GroupWriter):
         if rule is None:
             raise NotNative(f"{node.op.name} has no native form")
         rule(self, node)
+        self.has_read(node)
 
     def site(self, node: Node, axis: int = 0) -> int:
         self.sites.append(Site(node, axis, tuple(loop for loop, _ in self.inner)))
@@ -227,10 +233,8 @@ class RegionWriter(GroupWriter):
                 finals.append((scalars[i], item))
             else:
                 shape, dtype = self.shapes.sizes(out), out.tensor.dtype
-                if isinstance(item, Ref) and item.base == current[i] and counts[out] == 1 and out is not carry:
-                    continue  # updated in place
-                if out is carry:
-                    continue
+                if item == Ref(current[i], "0", shape, row_major(shape), dtype):
+                    continue  # updated in place, or passed through
                 assert isinstance(item, Ref | Splat)
                 self.copy(item, Ref(following[i], "0", shape, row_major(shape), dtype))
                 swapped.append(i)

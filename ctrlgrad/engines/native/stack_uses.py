@@ -58,6 +58,32 @@ def local_use(graph: Graph, value: Value, position: int, element: Sizes) -> Stac
     return StackUse(position, element, dtype, "whole", 0, 0, marks, inside=True, is_local=True)
 
 
+def touched_later(graph: Graph) -> set[Value]:
+    """The stacks whose rows a region reads, changes or takes off later on: all that it does not only push on.
+
+    A value that is pushed on another one may lie in its row from the start.
+    """
+    touched: set[Value] = set()
+    for node in reversed(graph.nodes):
+        only_grows = node.op.name == "stack_push" and node.result not in touched
+        touched.update(v for v in node.operands if isinstance(v.type, StackType) and not only_grows)
+    return touched
+
+
+def origin(graph: Graph, stack: Value) -> Value | None:
+    """The value with which a stack begins that a region makes; None for one that comes from outside."""
+    made = {v: node for node in graph.nodes for v in node.results}
+    while stack in made:
+        node = made[stack]
+        if node.op.name == "while":
+            stack = node.operands[node.attrs["captures"] + node.results.index(stack)]
+        elif node.op.name != "cond" and node.operands and isinstance(node.operands[0].type, StackType):
+            stack = node.operands[0]
+        else:
+            return stack
+    return None
+
+
 def _lineage(graph: Graph, value: Value, repeated: bool = False, conditional: bool = False) -> Iterator[StackUpdate]:
     """The ops that a stack goes through in a region and in those inside."""
     following = {value}

@@ -145,7 +145,7 @@ class Writer:
 
         `stores`: how many stores in it are told apart from all loads, and from each other.
 
-        Axes that all tensors run through alike become one.
+        Axes that all tensors run through alike become one. What has nothing to do inside does nothing.
         """
         self._loops += 1
         strides = [t.strides if isinstance(t, Ref) else () for t in tensors]
@@ -179,5 +179,8 @@ class Writer:
             text = f"load({t.base}, {offsets[k]}, {loop})"
             return f"{text} != 0" if t.dtype.kind == "b" else text
 
+        before = len(self.lines)
         yield (lambda k: offsets[k]), element
+        if axes and len(self.lines) == before:
+            self.line("pass")
         self.depth = depth

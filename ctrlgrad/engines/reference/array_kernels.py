@@ -82,7 +82,13 @@ def _extreme_index(fn: Callable[..., Any]) -> Pure:
     return lambda node: lambda x: fn(x, axis=node.attrs["axes"][0], keepdims=node.attrs["keepdims"])
 
 
-PURE |= {name: _reduction(getattr(np, name)) for name in ("sum", "prod", "max", "min", "any", "all")}
+def _total(fn: Callable[..., Any]) -> Pure:
+    """A sum or a product in the operand's dtype: by itself NumPy widens small integers."""
+    return lambda node: lambda x: fn(x, axis=node.attrs["axes"], keepdims=node.attrs["keepdims"], dtype=x.dtype)
+
+
+PURE |= {name: _reduction(getattr(np, name)) for name in ("max", "min", "any", "all")}
+PURE |= {name: _total(getattr(np, name)) for name in ("sum", "prod")}
 PURE |= {name: _extreme_index(getattr(np, name)) for name in ("argmax", "argmin")}
 
 

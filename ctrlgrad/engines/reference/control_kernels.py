@@ -9,7 +9,7 @@ from typing import Any
 from ctrlgrad.engines.reference.interpreter import Kernels, Values, compile_graph
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
-from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
+from ctrlgrad.errors import MaximumIterationsError
 from ctrlgrad.ir import Node
 
 
@@ -65,7 +65,7 @@ class InterpretedLoop:
                 run.iterations[-1] += step
                 if pause is not None and pause(state.trips):
                     return False
-        except CtrlgradError as error:
+        except BaseException as error:
             if not isinstance(error, MaximumIterationsError) or error.source is not self.node.source:
                 note(error, self.node, run.iterations[-1], run)
             raise
@@ -88,17 +88,25 @@ def too_many_iterations(node: Node, maximum: int | None, trips: int) -> MaximumI
     )
 
 
-def note(error: CtrlgradError, node: Node, iteration: int, run: Run) -> None:
-    """Add to an error in which iteration of a loop it happened.
+def note(error: BaseException, node: Node, iteration: int, run: Run, *, is_inside: bool = True) -> None:
+    """Add to an error in which iteration of a loop it happened; `is_inside`: the run's iterations have this loop's.
 
     Of a loop over chunks and the loop inside it, which were one, the inner one speaks for both.
     """
     if "chunks_of" in node.attrs:
         return
     length = node.attrs.get("chunk")
-    if length is not None and not node.attrs.get("counts_down") and len(run.iterations) > 1:
-        iteration += run.iterations[-2] * length
-    error.notes.append(f"in iteration {iteration} of the {loop_name(node)}")
+    if length is not None and not node.attrs.get("counts_down") and len(run.iterations) > is_inside:
+        iteration += run.iterations[-1 - is_inside] * length
+    error.add_note(in_iteration(node, iteration))
+
+
+def in_iteration(node: Node, iteration: int, *, from_the_end: bool = False) -> str:
+    """Which iteration of a loop, for a note; a reversed loop has the numbers of the forward one unless it says so."""
+    text = f"in iteration {iteration} of the {loop_name(node)}"
+    if not node.attrs.get("counts_down"):
+        return text
+    return f"{text}, which runs backwards; " + ("counted from the end" if from_the_end else "numbered as forwards")
 
 
 def loop_name(node: Node) -> str:
@@ -145,7 +153,10 @@ def _callback(node: Node) -> Callable[[Values, Run], Any]:
     fn = node.attrs["fn"]
 
     def kernel(values: Values, run: Run) -> Any:
-        fn(values, tuple(run.iterations))
+        if run.silent_callbacks:
+            run.silent_callbacks -= 1
+        else:
+            fn(values, tuple(run.iterations))
         return ()
 
     return kernel

@@ -20,20 +20,34 @@ class Found:
     inf: bool
 
 
+@dataclass(frozen=True)
+class Culprit:
+    """Where a value that is not finite was made: the node, the iterations of the loops around, the element."""
+
+    node: Node
+    iterations: tuple[int, ...]
+    element: tuple[int, ...]
+
+
 class FiniteCheck:
     """Compares what an op makes with what it was given: the first op that adds a NaN or an Inf is the culprit."""
+
+    def __init__(self) -> None:
+        self.culprit: Culprit | None = None
 
     def before(self, node: Node, operands: Sequence[Any]) -> Found:
         return look(operands)
 
-    def after(self, node: Node, given: Found, results: Sequence[Any]) -> None:
+    def after(self, node: Node, given: Found, results: Sequence[Any], iterations: Sequence[int]) -> None:
         if node.regions or node.op.name == "constant":
             return
         made = look(results)
         nan = made.nan and not given.nan
         if nan or (made.inf and not given.inf and not given.nan):
+            self.culprit = Culprit(node, tuple(iterations), _element(results))
+            of = f": the derivative of {node.source.of[-1]}" if node.source is not None and node.source.of else ""
             raise NonFiniteError(
-                f"{node.op.name} makes {'a NaN' if nan else 'an Inf'}",
+                f"{node.op.name} makes {'a NaN' if nan else 'an Inf'}{of}",
                 source=node.source,
                 expected="finite numbers from finite operands",
                 got=", ".join(str(v.type) for v in node.operands) or "no operands",
@@ -44,12 +58,19 @@ class FiniteCheck:
 def look(values: Sequence[Any]) -> Found:
     """Whether any float array among values, or in a stack's last slot, holds a NaN or an Inf."""
     nan = inf = False
-    for value in values:
-        if isinstance(value, list):
-            value = value[-1] if value else None
-        if value is None or value.dtype.kind not in "fc":
-            continue
+    for value in _floats(values):
         if not np.isfinite(value).all():
             nan = nan or bool(np.isnan(value).any())
             inf = inf or bool(np.isinf(value).any())
     return Found(nan, inf)
+
+
+def _floats(values: Sequence[Any]) -> list[Any]:
+    last = [(value[-1] if value else None) if isinstance(value, list) else value for value in values]
+    return [value for value in last if value is not None and value.dtype.kind in "fc"]
+
+
+def _element(values: Sequence[Any]) -> tuple[int, ...]:
+    """The first element that is not finite."""
+    bad = next(value for value in _floats(values) if not np.isfinite(value).all())
+    return tuple(int(i) for i in np.unravel_index(int(np.argmin(np.isfinite(bad))), np.shape(bad)))

@@ -16,7 +16,7 @@ import numpy as np
 from ctrlgrad.engines.reference.kernels import IN_PLACE
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import InPlace, Pure
-from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError
+from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError, locate
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
 
 Values = list[Any]
@@ -60,8 +60,9 @@ class Program:
                 for step in self.steps:
                     node = step.node
                     _execute(step, values, run)
-        except Exception as error:
-            assert node is not None
+        except BaseException as error:
+            if node is None:
+                raise
             found = explained(error, node)
             if found is error:
                 raise
@@ -97,7 +98,7 @@ def _watched(step: Step, values: Values, run: Run) -> None:
     del operands
     _execute(step, values, run)
     if run.finite is not None and given is not None:
-        run.finite.after(step.node, given, [values[slot] for slot in step.results])
+        run.finite.after(step.node, given, [values[slot] for slot in step.results], run.iterations)
     if run.check_types:
         _check_types(step, values)
 
@@ -178,12 +179,20 @@ def interpret(graph: Graph, arguments: Sequence[Any], run: Run, kernels: Kernels
         return compile_graph(graph, kernels)(list(arguments), run)
 
 
-def explained(error: Exception, node: Node) -> CtrlgradError:
-    """An error as one of ours, with the node's place in the user's code."""
-    if isinstance(error, CtrlgradError):
-        if error.source is None:
-            error.source = node.source
+# What a kernel raises for sizes and values that it cannot compute with.
+_OF_VALUES = (ValueError, ArithmeticError, IndexError)
+
+
+def explained(error: BaseException, node: Node) -> BaseException:
+    """An error with the node's place in the user's code, as one of ours if it is about this run's sizes or values.
+
+    All others keep their type and text: what a user's callback raises, an interruption, a defect of the library.
+    """
+    if isinstance(error, CtrlgradError) or not isinstance(error, _OF_VALUES) or "fn" in node.attrs:
+        locate(error, node.op.name, node.source)
         return error
+    if getattr(error, "_ctrlgrad_located", False):
+        return error  # of a callback inside
     got = ", ".join(str(v.type) for v in node.operands) or "no operands"
     if isinstance(error, IndexError):
         found = re.search(r"index (-?\d+) is out of bounds for axis \d+ with size (\d+)", str(error))

@@ -49,6 +49,8 @@ class Run:
     finite: FiniteCheck | None = None
     # The number of the current iteration of each loop around the node that runs, the outermost first.
     iterations: list[int] = field(default_factory=list)
+    # So many calls of callbacks are left out: in an earlier attempt at this run they were made already.
+    silent_callbacks: float = 0
     # Called before each node with its operands' values; it must not keep them, or updates in place become copies.
     observer: Callable[[Node, Sequence[Any]], None] | None = None
 

@@ -39,16 +39,22 @@ def _element(node: Node) -> TensorType:
 def _slot(s: list[Any], index: Any) -> int:
     position = int(index)
     if not -len(s) <= position < len(s):
-        raise IndexOutOfRangeError(
-            f"TensorArray: index {position} is out of range",
-            expected=f"-{len(s)} <= index < {len(s)}",
-            got=str(position),
-            hint="give the array a larger size, or none: then a write at index size() makes it grow",
-        )
+        raise beyond_the_slots(position, len(s))
     return position % len(s)
 
 
-def _written_twice(position: int) -> ExecutionError:
+def beyond_the_slots(position: int, length: int) -> IndexOutOfRangeError:
+    """The error of an index that no slot has."""
+    return IndexOutOfRangeError(
+        f"TensorArray: index {position} is out of range",
+        expected=f"-{length} <= index < {length}",
+        got=str(position),
+        hint="give the array a larger size, or none: then a write at index size() makes it grow",
+    )
+
+
+def written_twice(position: int) -> ExecutionError:
+    """The error of writing a slot again that may be written once."""
     return ExecutionError(
         f"TensorArray: slot {position} is written twice",
         expected="a slot that was not written before",
@@ -112,7 +118,7 @@ def _write(node: Node) -> Callable[[list[Any], Run], Any]:
         else:
             position = _slot(s, index)
             if once and s[position] is not None:
-                raise _written_twice(position)
+                raise written_twice(position)
             s[position] = value
         return s
 

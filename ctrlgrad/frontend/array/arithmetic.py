@@ -11,7 +11,7 @@ from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak
 from ctrlgrad.frontend.array.creation import ones_like
 from ctrlgrad.frontend.array.elementwise import reciprocal, sqrt
-from ctrlgrad.frontend.array.promote import convert, elementwise, loop_dtypes, operand, operands, rest_weak, shown
+from ctrlgrad.frontend.array.promote import elementwise, loop_dtypes, operand, operands, rest_weak, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import here
@@ -59,6 +59,17 @@ nextafter = _binary("nextafter", "The next number after x1 towards x2.", "nextaf
 
 
 @array_function()
+def divmod(x1: Any, x2: Any) -> tuple[Any, Any]:
+    """The whole number below x1 / x2, and what remains: `divmod(x1, x2)` and `numpy.divmod` of traced tensors.
+
+    >>> import ctrlgrad as cg
+    >>> cg.function(lambda x: divmod(x, 2.0))(7.0)
+    (array(3.), array(1.))
+    """
+    return floor_divide(x1, x2), remainder(x1, x2)
+
+
+@array_function()
 def clip(x: Any, min: Any = None, max: Any = None, *, a_min: Any = None, a_max: Any = None) -> Any:
     """x where it lies between `min` and `max`, else the nearer of the two; None is no bound.
 
@@ -103,7 +114,7 @@ def power(x1: Any, x2: Any) -> Any:
             return elementwise("integer_power", np.power, base, exponent, keep_weak=True)
         return rest_weak(_product(cast(base, dtype), int(constant)), (base, exponent))
     if isinstance(constant, int | float):
-        simple = _simple_power(convert("power", base, dtype), constant)
+        simple = _simple_power(cast(base, dtype, "power"), constant)
         if simple is not None:
             return rest_weak(simple, (base, exponent))
     return elementwise("power", np.power, base, exponent, keep_weak=True)

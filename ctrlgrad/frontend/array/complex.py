@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import apply, result_dtype
+from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import arctan2
 from ctrlgrad.frontend.array.creation import zeros_like
 from ctrlgrad.frontend.array.dims import dtype_of
-from ctrlgrad.frontend.array.promote import convert, operand, operands, shown
+from ctrlgrad.frontend.array.promote import operand, operands, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.source import here
 
@@ -88,7 +88,7 @@ def make_complex(real: Any, imag: Any) -> Any:
         )
     single = result_dtype(*parts) in (np.float32, np.float16)
     dtype = np.dtype(np.float32 if single else np.float64)
-    return apply("complex", [convert("make_complex", x, dtype) for x in parts])
+    return apply("complex", [cast(x, dtype, "make_complex") for x in parts])
 
 
 @array_function()

@@ -12,7 +12,7 @@ import numpy as np
 
 from ctrlgrad.frontend.apply import check_dtype
 from ctrlgrad.frontend.array.dims import broadcasted, dims, dtype_of, shape_of, sizes_argument
-from ctrlgrad.frontend.array.promote import from_nested, has_tensor, operand, to_dtype
+from ctrlgrad.frontend.array.promote import from_nested, operand, to_dtype
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 
@@ -26,6 +26,11 @@ def _filled(operation: str, shape: Any, value: Any, dtype: Any) -> Any:
     return np.full(tuple(sizes), value)
 
 
+def _of_one_number(operation: str, shape: Any, value: int, dtype: Any) -> Any:
+    """Zeros or ones, in float64 where the dtype is not given or None."""
+    return _filled(operation, shape, value, np.float64 if dtype is None else dtype)
+
+
 def _filled_like(operation: str, x: Any, value: Any, dtype: Any, shape: Any) -> Any:
     x = operand(operation, x)
     dtype = dtype_of(x) if dtype is None else dtype
@@ -35,8 +40,8 @@ def _filled_like(operation: str, x: Any, value: Any, dtype: Any, shape: Any) -> 
 
 
 @array_function()
-def zeros(shape: Any, dtype: Any = np.float64) -> Any:
-    """Zeros of a shape: an int or several, any of which may be a traced integer scalar.
+def zeros(shape: Any, dtype: Any = None) -> Any:
+    """Zeros of a shape: an int or several, any of which may be a traced integer scalar. Floats of 64 bits by default.
 
     Raises:
         ShapeError: a negative size. TypeMismatchError: a size that is not an integer.
@@ -45,29 +50,29 @@ def zeros(shape: Any, dtype: Any = np.float64) -> Any:
     >>> cnp.zeros((2,))
     array([0., 0.])
     """
-    return _filled("zeros", shape, 0, dtype)
+    return _of_one_number("zeros", shape, 0, dtype)
 
 
 @array_function()
-def ones(shape: Any, dtype: Any = np.float64) -> Any:
+def ones(shape: Any, dtype: Any = None) -> Any:
     """As `zeros`, filled with ones.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.ones(2)
     array([1., 1.])
     """
-    return _filled("ones", shape, 1, dtype)
+    return _of_one_number("ones", shape, 1, dtype)
 
 
 @array_function()
-def empty(shape: Any, dtype: Any = np.float64) -> Any:
+def empty(shape: Any, dtype: Any = None) -> Any:
     """As `zeros`: every run of a program must give the same numbers, so nothing is left uninitialised.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.empty(2)
     array([0., 0.])
     """
-    return _filled("empty", shape, 0, dtype)
+    return _of_one_number("empty", shape, 0, dtype)
 
 
 @array_function()
@@ -126,7 +131,7 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) 
 
 
 def _as_array(operation: str, x: Any, dtype: Any) -> Any:
-    if not isinstance(x, Tensor) and not has_tensor(x):
+    if not isinstance(x, Tensor | int | list | tuple):
         x = from_nested(operation, x)
     return operand(operation, x) if dtype is None else to_dtype(operation, x, dtype)
 

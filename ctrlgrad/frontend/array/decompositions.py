@@ -31,7 +31,7 @@ from ctrlgrad.frontend.array.elementwise import stop_gradient
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.logic import greater
 from ctrlgrad.frontend.array.manipulation import matrix_transpose
-from ctrlgrad.frontend.array.promote import operand, shown
+from ctrlgrad.frontend.array.promote import operand, shown, to_dtype
 from ctrlgrad.frontend.array.ranges import eye, triu
 from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import sum as total
@@ -293,23 +293,33 @@ def pinv(x: Any, /, *, rtol: Any = None) -> Any:
     """The pseudo-inverse of matrices [..., m, n]: [..., n, m].
 
     Args:
-        rtol: a number; singular values up to rtol times the largest count as zero. By default max(m, n) * eps.
+        rtol: a number, or one for each matrix; known or traced. Singular values up to rtol times the largest count
+            as zero. By default max(m, n) * eps.
 
-    The derivative is the one along matrices of the same rank.
+    The derivative is the one along matrices of the same rank; rtol has none.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.pinv([[2.0, 0.0], [0.0, 0.0]])
     array([[0.5, 0. ],
            [0. , 0. ]])
     """
-    if rtol is not None and (isinstance(rtol, Tensor) or np.ndim(rtol)):
-        raise TypeMismatchError("pinv: rtol is not a known number", source=here(), expected="a float", got=repr(rtol))
-    return apply("pinv", [matrices("pinv", x)], {"rtol": None if rtol is None else float(rtol)})
+    x = matrices("pinv", x)
+    return apply("pinv", [x, _relative_bound("pinv", x, rtol)])
+
+
+def _relative_bound(operation: str, x: Any, rtol: Any) -> Any:
+    """`rtol` in the dtype of singular values, max(m, n) * eps where it is None."""
+    real = np.zeros(0, dtype_of(x)).real.dtype
+    if rtol is None:
+        return multiply(cast(maximum(dim(x, -2), dim(x, -1)), real), np.finfo(real).eps)
+    return stop_gradient(to_dtype(operation, rtol, real))
 
 
 @array_function()
 def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
     """How many singular values exceed rtol (by default max(m, n) * eps) times the largest: int64 [...].
+
+    `rtol` is a number, or one for each matrix.
 
     >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.linalg.matrix_rank([[1.0, 1.0], [1.0, 1.0]]))
@@ -317,10 +327,8 @@ def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
     """
     x = matrices("matrix_rank", x)
     values = stop_gradient(apply("singular_values", [x]))
-    if rtol is None:
-        size = maximum(dim(x, -2), dim(x, -1))
-        rtol = multiply(cast(size, dtype_of(values)), np.finfo(dtype_of(values)).eps)
-    bound = multiply(largest(values, axis=-1, keepdims=True), rtol)
+    rtol = _relative_bound("matrix_rank", x, rtol)
+    bound = multiply(largest(values, axis=-1, keepdims=True), expanded(rtol, (rank_of(rtol),)))
     return total(greater(values, bound), axis=-1)
 
 

@@ -15,7 +15,18 @@ import numpy as np
 
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.dims import along, at_index, axis_of, dim, dtype_of, iota, rank_of, reshaped, shape_of
+from ctrlgrad.frontend.array.dims import (
+    along,
+    at_index,
+    axis_of,
+    dim,
+    dtype_of,
+    expanded,
+    iota,
+    rank_of,
+    reshaped,
+    shape_of,
+)
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import from_nested, has_tensor, operand, shown
 from ctrlgrad.frontend.functions import array_function
@@ -28,8 +39,9 @@ from ctrlgrad.source import here
 class Index:
     """A key for an indexing op on `target`, and the operands of its placeholders, in order.
 
-    `target` is the indexed array, with the sizes that a mask has told. `may_repeat`: an integer array takes
-    part, so one position may be meant twice. `mask` is the traced mask that is all of the key, if it is.
+    `target` is the indexed array, with the sizes that a mask has told, and an axis of size 1 at `chosen` for each
+    scalar boolean to choose from. `may_repeat`: an integer array takes part, so one position may be meant twice.
+    `mask` is the traced mask that is all of the key, if it is.
     """
 
     target: Any
@@ -37,6 +49,7 @@ class Index:
     operands: tuple[Any, ...]
     may_repeat: bool
     mask: Any = None
+    chosen: tuple[int, ...] = ()
 
     @property
     def is_everything(self) -> bool:
@@ -59,8 +72,9 @@ def index(x: Any, key: Any) -> Index:
         TypeMismatchError: an item that is no index.
     """
     items = [_array_of(item) for item in (key if isinstance(key, tuple) else (key,))]
-    mask = items[0] if len(items) == 1 and isinstance(items[0], Tensor) and _is_mask(items[0]) else None
-    items = _without_ellipsis(items, rank_of(x), key)
+    is_one = len(items) == 1
+    x, items, chosen = _scalars_as_masks(x, _without_ellipsis(items, rank_of(x), key))
+    mask = items[0] if is_one and isinstance(items[0], Tensor) and _is_mask(items[0]) else None
     x = _sized_by_masks(x, items)
     resolved: list[Item] = []
     operands: list[Any] = []
@@ -84,25 +98,34 @@ def index(x: Any, key: Any) -> Index:
             operands.append(cast(item, np.int64))
             may_repeat |= rank_of(item) > 0
             axis += 1
-    return Index(x, tuple(resolved), tuple(operands), may_repeat, mask)
+    return Index(x, tuple(resolved), tuple(operands), may_repeat, mask, chosen)
+
+
+def _scalars_as_masks(x: Any, items: Sequence[Any]) -> tuple[Any, list[Any], tuple[int, ...]]:
+    """x with an axis of size 1 for each scalar boolean, which becomes a mask along it; and the places of those axes."""
+    found: list[Any] = []
+    places: list[int] = []
+    axis = 0
+    for item in items:
+        if _is_mask(item) and item.ndim == 0:
+            places.append(axis)
+            item = expanded(item, (0,))
+        found.append(item)
+        axis += item.ndim if _is_mask(item) else item is not None
+    return expanded(x, places), found, tuple(places)
 
 
 def _array_of(item: Any) -> Any:
-    """An item as None, Ellipsis, a slice, an int, a traced or known integer array, or a known mask."""
+    """An item as None, Ellipsis, a slice, an int, a traced or known integer array, or a mask."""
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
     if isinstance(item, bool | np.bool_):
-        raise TypeMismatchError(
-            "indexing: a single boolean is not an index",
-            source=here(),
-            got=str(item),
-            hint="x[None] for a new axis, numpy.where to choose",
-        )
+        return np.asarray(item)
     if isinstance(item, list | tuple):
         item = from_nested("indexing", item) if len(item) else np.zeros(0, np.int64)
     if isinstance(item, Tensor):
         return _traced_index(item)
-    if isinstance(item, np.ndarray) and item.ndim:
+    if isinstance(item, np.ndarray) and (item.ndim or item.dtype.kind == "b"):
         if item.dtype.kind not in "biu":
             raise _no_index(f"an array of {item.dtype}")
         return item
@@ -113,9 +136,7 @@ def _array_of(item: Any) -> Any:
 
 
 def _traced_index(item: Tensor) -> Tensor:
-    if item.dtype.kind == "b" and item.ndim:
-        return item
-    if item.dtype.kind not in "iu":
+    if item.dtype.kind not in "biu":
         raise _no_index(str(item.type))
     return item
 
@@ -124,7 +145,7 @@ def _no_index(got: str) -> TypeMismatchError:
     return TypeMismatchError(
         "indexing: not an index",
         source=here(),
-        expected="an int, a slice, None, ..., an integer array or a mask of rank 1 or more",
+        expected="an int, a slice, None, ..., an integer array or a mask",
         got=got,
         hint="convert with .astype(int)",
     )
@@ -261,7 +282,8 @@ def getitem(x: Any, key: Any) -> Any:
     Args:
         x: any shape.
         key: ints, slices, None, ..., integer arrays or lists, boolean masks, traced integer scalars (as slice
-            bounds too) and arrays, or a tuple of them. A traced mask makes a dimension of unknown size.
+            bounds too) and arrays, or a tuple of them. A traced mask makes a dimension of unknown size; one that is
+            a scalar boolean, a dimension of size 1 or 0.
 
     Raises:
         ShapeError, TypeMismatchError: the key does not fit. IndexOutOfRangeError: an index does not, at once

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import apply, result_dtype
+from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import add, minimum, multiply, subtract
 from ctrlgrad.frontend.array.dims import dim, dtype_of, reshaped, shape_of, sliced, times
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import isfinite, isnan
-from ctrlgrad.frontend.array.promote import convert, elementwise, operand, operands, truth
+from ctrlgrad.frontend.array.promote import compared, operand, operands, truth
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.source import here
 
@@ -34,7 +34,7 @@ def _comparison(name: str, summary: str, example: str) -> Binary:
     ufunc = getattr(np, name)
 
     def function(x1: Any, x2: Any) -> Any:
-        return elementwise(name, ufunc, x1, x2, keep_weak=True, exact=True)
+        return compared(name, ufunc, x1, x2)
 
     _document(function, name, summary, example)
     return array_function()(function)
@@ -88,7 +88,7 @@ def where(condition: Any, x: Any = MISSING, y: Any = MISSING) -> Any:
         raise TypeMismatchError("where: both x and y are needed, or none", source=here(), hint="where(condition, x, y)")
     x, y = operands("where", (x, y))
     dtype = result_dtype(x, y)
-    return apply("where", [truth("where", condition), convert("where", x, dtype), convert("where", y, dtype)])
+    return apply("where", [truth("where", condition), cast(x, dtype, "where"), cast(y, dtype, "where")])
 
 
 @array_function()
@@ -101,7 +101,7 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     """
     a, b = (operand("isclose", x) for x in (a, b))
     if dtype_of(b).kind in "biu":
-        b = convert("isclose", b, np.result_type(dtype_of(b), np.float64))
+        b = cast(b, np.result_type(dtype_of(b), np.float64), "isclose")
     bound = add(atol, multiply(rtol, absolute(b)))
     result = logical_or(equal(a, b), logical_and(isfinite(b), less_equal(absolute(subtract(a, b)), bound)))
     return logical_or(result, logical_and(isnan(a), isnan(b))) if equal_nan else result

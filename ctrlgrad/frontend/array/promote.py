@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.frontend.apply import apply, cast, check_dtype, is_weak, require_numbers, type_of
+from ctrlgrad.frontend.apply import apply, cast, check_dtype, is_weak, require_numbers, too_large, type_of
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
 
 _WEAK: dict[str, Any] = {"i": int, "f": float, "c": complex}
@@ -82,23 +83,14 @@ def operands(operation: str, xs: Sequence[Any]) -> list[Any]:
     return [from_nested(operation, x) if isinstance(x, list | tuple) else x for x in xs]
 
 
-def convert(operation: str, x: Any, dtype: Any) -> Any:
-    """As `cast`, with an error for a Python integer that the dtype cannot hold."""
-    try:
-        return cast(x, dtype)
-    except OverflowError as error:
-        raise TypeMismatchError(
-            f"{operation}: the number does not fit the dtype",
-            source=here(),
-            expected=str(dtype),
-            got=str(x),
-            hint="cast the array to a larger dtype with .astype(...)",
-        ) from error
-
-
 def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
-    """x as an array of `dtype`; refuses to drop an imaginary part."""
-    x, dtype = operand(operation, x), np.dtype(dtype)
+    """x as an array of `dtype`; refuses to drop an imaginary part, and Python integers that it cannot hold."""
+    given, x, dtype = x, operand(operation, x), np.dtype(dtype)
+    if isinstance(given, int | list | tuple) and isinstance(x, np.ndarray) and x.dtype.kind in "iu":
+        try:
+            return np.asarray(given, dtype)
+        except OverflowError as error:
+            raise too_large(operation, given, dtype) from error
     if type_of(x).dtype.kind == "c" and dtype.kind in "iuf":  # type: ignore[union-attr]
         raise TypeMismatchError(
             f"{operation}: a complex array does not become {dtype}",
@@ -107,7 +99,7 @@ def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
             got=shown(x),
             hint="take numpy.real(x) or abs(x)",
         )
-    return convert(operation, x, dtype)
+    return cast(x, dtype, operation)
 
 
 def same_dtype(operation: str, xs: Sequence[Any]) -> list[Any]:
@@ -121,9 +113,12 @@ def _kind(x: Any) -> Any:
     """What NumPy's promotion sees: a dtype, or a Python type for what stands for a Python number."""
     if isinstance(x, Tensor):
         return _WEAK.get(x.dtype.kind, x.dtype) if x.weak else x.dtype
+    if is_weak(x) and not isinstance(x, bool):
+        # However large it is: whether a dtype holds it is seen when it takes that dtype.
+        return next(kind for kind in (int, float, complex) if isinstance(x, kind))
     dtype = np.asarray(x).dtype
     check_dtype(dtype)
-    return _WEAK.get(dtype.kind, dtype) if is_weak(x) else dtype
+    return dtype
 
 
 @lru_cache(maxsize=4096)
@@ -131,18 +126,9 @@ def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> tuple[np.dtype, ...]:
     return ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout))[: ufunc.nin]
 
 
-def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], *, exact: bool = False) -> tuple[np.dtype, ...]:
-    """The dtypes that NumPy's ufunc would take the operands in.
-
-    With `exact`, a Python integer beside integer arrays keeps its value even where it does not fit their
-    dtype, as NumPy's comparisons do. The value of a tensor that stands for one is not known: its dtype decides.
-    """
+def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any]) -> tuple[np.dtype, ...]:
+    """The dtypes that NumPy's ufunc would take the operands in."""
     kinds = [_kind(x) for x in xs]
-    if exact and all(kind is int or (isinstance(kind, np.dtype) and kind.kind in "biu") for kind in kinds):
-        kinds = [
-            np.min_scalar_type(x) if isinstance(x, int) and not isinstance(x, bool) else x.dtype if k is int else k
-            for x, k in zip(xs, kinds, strict=True)
-        ]
     try:
         return _loop(ufunc, tuple(kinds))
     except TypeError as error:
@@ -155,16 +141,68 @@ def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], *, exact: bool = False) -> t
         ) from error
 
 
-def elementwise(op: str, ufunc: np.ufunc, *xs: Any, keep_weak: bool = False, exact: bool = False) -> Any:
+def elementwise(op: str, ufunc: np.ufunc, *xs: Any, keep_weak: bool = False) -> Any:
     """Apply an op to operands in the dtypes of NumPy's ufunc.
 
     `keep_weak`: Python's own operators make Python numbers of Python numbers, so their result stays weak where
     all operands are. All other functions make an array of a dtype of its own, as NumPy's do.
     """
     xs = tuple(operands(ufunc.__name__, xs))
-    dtypes = loop_dtypes(ufunc, xs, exact=exact)
-    result = apply(op, [convert(ufunc.__name__, x, dtype) for x, dtype in zip(xs, dtypes, strict=True)])
+    dtypes = loop_dtypes(ufunc, xs)
+    result = apply(op, [cast(x, dtype, ufunc.__name__) for x, dtype in zip(xs, dtypes, strict=True)])
     return rest_weak(result, xs) if keep_weak else result
+
+
+def compared(op: str, ufunc: np.ufunc, x1: Any, x2: Any) -> Any:
+    """As `elementwise`, for a comparison: a Python integer keeps its value beside integers that cannot take it."""
+    x1, x2 = operands(ufunc.__name__, (x1, x2))
+    for n, x, order in ((x2, x1, (0, 1)), (x1, x2, (1, 0))):
+        side = _outside(n, x)
+        if side:
+            # All elements of x lie on one side of it.
+            is_true = bool(ufunc(*(side * place for place in order)))
+            result = apply("equal" if is_true else "not_equal", [x, x])
+            return rest_weak(result, (x1, x2))
+    if _kind(x1) is int and _kind(x2) is int:
+        # NumPy compares two Python integers as objects.
+        return rest_weak(elementwise(op, ufunc, *(cast(x, np.int64) for x in (x1, x2))), (x1, x2))
+    first, second = loop_dtypes(ufunc, (x1, x2))
+    if first != second:
+        # NumPy has no dtype that holds both int64 and uint64, and compares them as they are.
+        a, b = cast(x1, first), cast(x2, second)
+        return _signed_with_unsigned(op, a, b) if first.kind == "i" else _signed_with_unsigned(_MIRRORED[op], b, a)
+    return elementwise(op, ufunc, x1, x2, keep_weak=True)
+
+
+_MIRRORED = {
+    "equal": "equal",
+    "not_equal": "not_equal",
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+
+
+def _signed_with_unsigned(name: str, a: Any, b: Any) -> Any:
+    """int64 compared with uint64: a negative number is below every other, and all others are the same in both."""
+    negative = apply("less", [a, np.zeros((), np.int64)])
+    of_others = apply(name, [cast(a, np.uint64), b])
+    if name in ("less", "less_equal", "not_equal"):
+        return apply("logical_or", [negative, of_others])
+    return apply("logical_and", [apply("logical_not", [negative]), of_others])
+
+
+def _outside(n: Any, x: Any) -> int:
+    """1 for a Python integer above the dtype of an array of integers, -1 for one below it, else 0."""
+    if isinstance(n, Tensor) or _kind(n) is not int:
+        return 0
+    t = type_of(x) if isinstance(x, Tensor) or _kind(x) is not int else TensorType(np.dtype(np.int64))
+    if not isinstance(t, TensorType) or t.dtype.kind not in "biu":
+        return 0
+    # Booleans are compared with integers as int64.
+    bounds = np.iinfo(np.int64 if t.dtype.kind == "b" else t.dtype)
+    return 1 if n > bounds.max else -1 if n < bounds.min else 0
 
 
 def rest_weak(result: Any, xs: Sequence[Any]) -> Any:

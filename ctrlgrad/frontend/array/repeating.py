@@ -100,7 +100,8 @@ def repeat(x: Any, repeats: Any, axis: Any = None) -> Any:
 
     Args:
         x: any shape.
-        repeats: an int, a traced integer scalar, or integers, one for each element of the axis, known or traced.
+        repeats: an int, a traced integer scalar, or integers, one for each element of the axis or one for all, known
+            or traced.
         axis: None flattens.
 
     >>> import ctrlgrad.numpy as cnp
@@ -132,12 +133,12 @@ def _repeat_by_counts(x: Any, counts: Any, axis: int) -> Any:
     The k-th result is the first element whose running count exceeds k.
     """
     known, given = shape_of(x)[axis], shape_of(counts)[0]
-    if dtype_of(counts).kind not in "iu" or (None not in (known, given) and known != given):
+    if dtype_of(counts).kind not in "iu" or (None not in (known, given) and given not in (1, known)):
         raise ShapeError(
             "repeat: one integer for each element", source=here(), expected=f"i64[{known}]", got=shown(counts)
         )
-    # A reshape fails at run time where there are not as many counts as elements.
-    counts = reshaped(cast(counts, np.int64), [dim(x, axis)])
+    # One count is for all elements; this fails at run time where there are not as many counts as elements.
+    counts = broadcasted(cast(counts, np.int64), [dim(x, axis)])
     ends = apply("cumsum", [counts], {"axis": 0, "reverse": False})
     total = apply("sum", [counts], {"axes": (0,), "keepdims": False})
     positions = apply("searchsorted", [ends, iota(total)], {"side": "right"})

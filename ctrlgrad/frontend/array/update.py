@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import apply, result_dtype
+from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import maximum, minimum, multiply
 from ctrlgrad.frontend.array.dims import (
     broadcasted,
@@ -23,11 +23,12 @@ from ctrlgrad.frontend.array.dims import (
     rank_of,
     reshaped,
     shape_of,
+    squeezed,
     times,
 )
 from ctrlgrad.frontend.array.indexing import Index, index
 from ctrlgrad.frontend.array.manipulation import ravel
-from ctrlgrad.frontend.array.promote import convert, operand, operands, shown
+from ctrlgrad.frontend.array.promote import operand, operands, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
@@ -66,23 +67,27 @@ class Place:
 
     def set(self, value: Any) -> Any:
         """With `value` there. Where an integer array names a position twice, the last value stays."""
-        return self._update("setitem", "set", self._value("set", value))
+        return self._whole(self._update("setitem", "set", self._value("set", value)))
 
     def add(self, value: Any) -> Any:
         """With `value` added. Where an integer array names a position twice, both values are added."""
-        return self._update("additem", "add", self._value("add", value))
+        return self._whole(self._update("additem", "add", self._value("add", value)))
 
     def multiply(self, value: Any) -> Any:
         """With `value` multiplied in. Where an integer array names a position twice, both values are."""
-        return self._combine("multiply", multiply, value)
+        return self._whole(self._combine("multiply", multiply, value))
 
     def min(self, value: Any) -> Any:
         """With the smaller one of what is there and `value`, or the smallest where a position is named twice."""
-        return self._combine("min", minimum, value)
+        return self._whole(self._combine("min", minimum, value))
 
     def max(self, value: Any) -> Any:
         """With the larger one of what is there and `value`, or the largest where a position is named twice."""
-        return self._combine("max", maximum, value)
+        return self._whole(self._combine("max", maximum, value))
+
+    def _whole(self, changed: Any) -> Any:
+        """The array in its own shape: without the axes that scalar booleans choose from."""
+        return squeezed(changed, self.index.chosen)
 
     def _value(self, method: str, value: Any) -> Any:
         (value,) = operands(f"at[...].{method}", (value,))
@@ -95,7 +100,7 @@ class Place:
                 got=shown(value),
                 hint=f"value.astype({dtype.name}), or an array of another dtype",
             )
-        return convert(f"at[...].{method}", value, dtype)
+        return cast(value, dtype, f"at[...].{method}")
 
     def _update(self, op: str, method: str, value: Any) -> Any:
         at = self.index

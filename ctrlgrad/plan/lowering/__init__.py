@@ -1,4 +1,4 @@
-"""From a graph to a plan: a family of ops per file. `lower` gives steps over values, not yet fused and not yet placed."""
+"""From a graph to a plan, a family of ops per file: steps over values, not fused and not placed yet."""
 
 from ctrlgrad.plan.lowering.lower import ArgumentShape, Unsupported, lower
 

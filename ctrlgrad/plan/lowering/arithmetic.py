@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from ctrlgrad.ir import Node
-from ctrlgrad.plan.elementwise import elementwise_expression
+from ctrlgrad.plan.elementwise import elementwise_expression, failure
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number
 from ctrlgrad.plan.lowering.state import (
     INDEX,
@@ -20,7 +20,7 @@ from ctrlgrad.plan.lowering.state import (
     joined_shape,
     parts_of,
 )
-from ctrlgrad.plan.model import Compute, Guard, Kernel, Product, View, Write
+from ctrlgrad.plan.model import Check, Compute, Guard, Kernel, Product, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
 
 How = Literal["sum", "product", "max", "min"]
@@ -36,12 +36,17 @@ def elementwise(state: State, node: Node) -> None:
     def make(builder: ExpressionBuilder, *leaves: tuple[Number, ...]) -> Sequence[Number]:
         operands = [leaf if len(leaf) == 2 else leaf[0] for leaf in leaves]
         found = elementwise_expression(node.op.name, node.attrs, dtypes, result.dtype, builder, operands)
-        return found if isinstance(found, tuple) else (found,)
+        fails = failure(node.op.name, operands)
+        numbers = found if isinstance(found, tuple) else (found,)
+        return numbers if fails is None else (*numbers, ~fails)
 
     if all(isinstance(t, Splat) for t in tensors):
         expression, _, numbers = expression_of(state, tensors, make)
         registers = state.registers(result.dtype)
-        state.emit(Compute(expression, numbers, registers))
+        holds = tuple(state.register(BOOL) for _ in expression.outputs[len(registers) :])
+        state.emit(Compute(expression, numbers, (*registers, *holds)))
+        for register in holds:
+            state.emit(Guard(register, "value", state.site()))
         state.items[node.result] = Splat(registers, shape, result.dtype) if result.rank else registers
         if result.rank == 0:
             _note_size(state, node)
@@ -49,7 +54,10 @@ def elementwise(state: State, node: Node) -> None:
     expression, operands, numbers = expression_of(state, [broadcast(t, shape) for t in tensors], make)
     array = state.array(result.dtype, shape)
     write = Write(array.view, expression_outputs(result.dtype))
-    state.emit(Kernel(shape, operands, numbers, expression, (write,), nodes=(node,)))
+    # What must hold everywhere is the output behind the element's parts.
+    behind = range(len(write.outputs), len(expression.outputs))
+    checks = tuple(Check(k, state.site(), k, ZERO, "value") for k in behind)
+    state.emit(Kernel(shape, operands, numbers, expression, (write,), checks, nodes=(node,)))
     state.items[node.result] = array.view
 
 
@@ -123,9 +131,7 @@ def sum_to(state: State, node: Node) -> None:
     """The sum over the axes in which a shape was broadcast."""
     tensor = state.tensor(node.operands[0])
     dims = iter(node.operands[1:])
-    shape = tuple(
-        state.size_of(state.index(next(dims))) if d is None else Size(d) for d in node.attrs["shape"]
-    )
+    shape = tuple(state.size_of(state.index(next(dims))) if d is None else Size(d) for d in node.attrs["shape"])
     lead = len(tensor.shape) - len(shape)
     kept = []
     for size, target in zip(tensor.shape[lead:], shape, strict=True):

@@ -1,8 +1,8 @@
 """Loops and branches.
 
-What a loop carries has one shape for the whole loop where each iteration leaves it as it is. A dimension that changes is
-carried itself, as a number beside its array: which dimensions do is found by lowering the body with the sizes that the
-carry starts with, and once more for those that came out different.
+What a loop carries has one shape for the whole loop where each iteration leaves it as it is. A dimension that changes
+is carried itself, as a number beside its array: which dimensions do is found by lowering the body with the sizes that
+the carry starts with, and once more for those that came out different.
 """
 
 from __future__ import annotations

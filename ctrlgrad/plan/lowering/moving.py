@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.expression import ExpressionBuilder
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast
@@ -118,9 +117,7 @@ def concat(state: State, node: Node) -> None:
     tensors = [state.tensor(v) for v in node.operands]
     total = _sum_of(state, [t.shape[axis] for t in tensors])
     shape = tuple(
-        total
-        if a == axis
-        else next((t.shape[a] for t in tensors if t.shape[a].is_known), tensors[0].shape[a])
+        total if a == axis else next((t.shape[a] for t in tensors if t.shape[a].is_known), tensors[0].shape[a])
         for a in range(len(tensors[0].shape))
     )
     strides = row_major(shape)
@@ -147,5 +144,3 @@ def _sum_of(state: State, sizes: Sequence[Size]) -> Size:
     registers = [state.size_register(s) for s in sizes]
     register = state.compute(registers, INDEX, lambda *ns: sum(ns[1:], start=ns[0]))
     return state.size_of(register)
-
-

@@ -1,7 +1,7 @@
 """What lowering knows while it goes through a graph: what stands for each value, sizes, scopes, and the steps so far.
 
-A graph value of rank 0 is registers; an array is a `View` or, where all elements are one number, a `Splat`; a stack is a
-`Stack`. Nothing is computed for a view.
+A graph value of rank 0 is registers; an array is a `View` or, where all elements are one number, a `Splat`; a stack is
+a `Stack`. Nothing is computed for a view.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class State:
 
     def fresh(self, prefix: str) -> str:
         self._count += 1
-        return f"{prefix}{self._count}"
+        name = f"{prefix}{self._count}"
+        # The sizes of arguments have names of their own.
+        return self.fresh(prefix) if name in self.scopes[0].names else name
 
     def register(self, dtype: Any, prefix: str = "r") -> Register:
         register = Register(self.fresh(prefix), np.dtype(dtype))

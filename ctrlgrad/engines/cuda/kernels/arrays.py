@@ -41,7 +41,9 @@ def _reduction(name: str, *, one_axis: bool = False) -> Factory:
             if axis == ():
                 return x
             context.counts.calls += 1
-            return getattr(context.xp, name)(x, axis=axis, keepdims=keepdims)
+            # By itself the library adds up and multiplies small integers in 64 bits.
+            dtype = {"dtype": x.dtype} if name in ("sum", "prod") else {}
+            return getattr(context.xp, name)(x, axis=axis, keepdims=keepdims, **dtype)
 
         return kernel
 

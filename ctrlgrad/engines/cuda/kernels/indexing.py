@@ -66,7 +66,9 @@ def _getitem(node: Node) -> Kernel:
         except IndexError as error:
             if context.speculation is None:
                 raise
-            context.speculation.fail(explained(error, node))
+            found = explained(error, node)
+            assert isinstance(found, Exception)
+            context.speculation.fail(found)
             return _blank(context, node, x, operands[1:])
         if any(context.library.is_array(item) for item in key):
             context.counts.calls += 1

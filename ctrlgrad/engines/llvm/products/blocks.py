@@ -20,7 +20,9 @@ DEPTH_BYTES = 1024
 BLOCK_BYTES = 192 << 10
 """What a block of A's rows takes of the second cache."""
 PACKED_COLUMNS = 1024
-"""How many columns of B are packed at a time."""
+"""How many columns of B are packed at a time at most."""
+HELD_COLUMNS = 256
+"""How many, where A need not be packed again for each time: then they stay in the second cache."""
 PACK_A_COLUMNS = 128
 """Columns of B from which packing A pays."""
 READ_WHERE_IT_LIES = 1 << 15
@@ -175,8 +177,10 @@ def gemm(real: Real) -> str:
         f.line(f"call void @block_{real.name}({arguments}, ptr %scratch)")
         f.leave()
     depth = depth_of_panel(real)
-    with f.loop(0, "%n", PACKED_COLUMNS) as j, f.loop(0, "%k", depth) as p:
-        n, k = f.smaller(f.sub("%n", j), PACKED_COLUMNS), f.smaller(f.sub("%k", p), depth)
+    one_block = f.test("sle", f.mul("%m", f.smaller("%k", depth)), BLOCK_BYTES // real.bytes)
+    width = f.select(one_block, "i64", HELD_COLUMNS, PACKED_COLUMNS)
+    with f.loop(0, "%n", width) as j, f.loop(0, "%k", depth) as p:
+        n, k = f.smaller(f.sub("%n", j), width), f.smaller(f.sub("%k", p), depth)
         b = real.at(f, "%b", f.add(f.mul(p, "%rb"), f.mul(j, "%cb")))
         f.line(f"call void @{pack_name(real, 'b')}(ptr %scratch, ptr {b}, i64 %rb, i64 %cb, i64 {k}, i64 {n})")
         rest = real.at(f, "%scratch", f.add(f.mul(f.rounded_up(n, real.columns), k), SLACK // real.bytes))

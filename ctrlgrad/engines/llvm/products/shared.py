@@ -20,6 +20,8 @@ WORK_TO_SHARE = 1 << 20
 another costs."""
 WORK_OF_A_PART = 1 << 19
 PARTS_PER_THREAD = 4
+LONG_PART = 512
+"""So long at least is a part of a product whose other side is half as long or longer, while there are enough parts."""
 
 # What a part finds in its context: the arguments of the product, then how C is cut.
 _FIELDS = [name for _, name in GEMM] + ["by_rows", "unit", "last"]
@@ -39,7 +41,10 @@ def _call(real: Real, whole: str) -> str:
     threads = f.let("call i64 @cg_pool_threads()")
     parts = f.smaller(f.div(work, WORK_OF_A_PART), f.mul(threads, PARTS_PER_THREAD))
     by_rows = f.test("sgt", "%m", "%n")
-    length = f.select(by_rows, "i64", "%m", "%n")
+    length, other = f.select(by_rows, "i64", "%m", "%n"), f.select(by_rows, "i64", "%n", "%m")
+    # Each part packs the other operand again, where that is large.
+    widest = f.larger(f.div(length, LONG_PART), threads)
+    parts = f.select(f.test("sge", other, LONG_PART // 2), "i64", f.smaller(parts, widest), parts)
     tile = f.select(by_rows, "i64", real.rows, real.columns)
     if whole == "gemm":
         vector = f.test("eq", f.smaller("%m", "%n"), 1)

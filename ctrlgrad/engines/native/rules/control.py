@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ctrlgrad.engines.native.expressions import type_name
-from ctrlgrad.engines.native.frames import Item, StackState
+from ctrlgrad.engines.native.frames import Item, StackState, uses_of
 from ctrlgrad.engines.native.layout import NotNative, Ref, Scalar, Splat, product, row_major
+from ctrlgrad.engines.native.looking import FIRST
 from ctrlgrad.engines.native.program import Entry, Status
 from ctrlgrad.engines.native.regions import RegionWriter
-from ctrlgrad.engines.native.rules.stacks import changed, state_of
+from ctrlgrad.engines.native.rules.stacks import changed, local_stack, state_of
 from ctrlgrad.engines.native.rules.table import rule
+from ctrlgrad.engines.native.stack_uses import origin
 from ctrlgrad.ir import Graph, Node, StackType, Value
 
 
@@ -42,6 +44,8 @@ def _cond(e: RegionWriter, node: Node) -> None:
             targets.append(e.place(v))
     before = {id(item): item.version for items in passed for item in items.values() if isinstance(item, StackState)}
     results: list[StackState | None] = [None] * len(node.results)
+    leaving = [_leaving(e, node, position) for position in range(len(node.results))]
+    last_readers = [operand for operand in node.operands[1:] if _is_used_up(e, operand)]
     e.in_branch += 1
     for number, k in enumerate(order):
         last = number == len(order) - 1
@@ -49,9 +53,12 @@ def _cond(e: RegionWriter, node: Node) -> None:
         if len(order) == 1:
             head = "if True:"
         with e.block(head):
-            _branch(e, node.regions[k], passed[k], targets, results)
+            used_up = {v for v, o in zip(node.regions[k].inputs, node.operands[1:], strict=True) if o in last_readers}
+            made = {origins[k]: state for origins, state in filter(None, leaving)}
+            _branch(e, node.regions[k], passed[k], targets, results, used_up, made)
     e.in_branch -= 1
     changed_ones = {id(state) for state in results if state is not None}
+    changed_ones |= {id(e.frame.items[operand]) for operand in last_readers}
     for items in passed:
         for item in items.values():
             if isinstance(item, StackState) and id(item) not in changed_ones:
@@ -66,12 +73,37 @@ def _cond(e: RegionWriter, node: Node) -> None:
             e.frame.items[v] = Scalar(target, v.tensor.dtype)
 
 
+def _leaving(e: RegionWriter, node: Node, position: int) -> tuple[list[Value], StackState] | None:
+    """A stack that each branch makes anew: what it is at first in each of them, and the memory that they share."""
+    result = node.results[position]
+    if not isinstance(result.type, StackType):
+        return None
+    origins = [v for region in node.regions if (v := origin(region, region.outputs[position])) is not None]
+    if len(origins) < len(node.regions):
+        return None
+    also = list(zip(node.regions, origins, strict=True))
+    return origins, e.frame.leaving.get(result) or local_stack(e, result, also)
+
+
+def _is_used_up(e: RegionWriter, stack: Value) -> bool:
+    """Whether nothing after a branch takes a stack that goes into it: then the branch may leave it as it likes.
+
+    If it came from outside of the region, nothing outside may take it either; only a branch around knows that.
+    """
+    frame = e.frame
+    if not isinstance(stack.type, StackType) or uses_of(frame.graph)[stack] != 1:
+        return False
+    return stack not in frame.graph.inputs or stack in frame.used_up
+
+
 def _branch(
     e: RegionWriter,
     region: Graph,
     passed: dict[Value, Item],
     targets: Sequence[Ref | str | None],
     results: list[StackState | None],
+    used_up: set[Value],
+    leaving: dict[Value, StackState],
 ) -> None:
     items = dict(passed)
     for v, item in passed.items():
@@ -82,6 +114,7 @@ def _branch(
         if isinstance(target, Ref) and out not in wanted and out not in region.inputs:
             wanted[out] = _fixed(target)
     frame = e.region(region, items, wanted)
+    frame.used_up, frame.leaving = used_up, leaving
     e.run(frame)
     for position, (out, target) in enumerate(zip(region.outputs, targets, strict=True)):
         item = e.item(out)
@@ -97,10 +130,9 @@ def _branch(
         else:
             assert isinstance(target, Ref) and isinstance(item, Ref | Splat)
             e.copy(item, Ref(target.base, target.offset, item.shape, target.strides, target.dtype))
-    stacks = [item for item in passed.values() if isinstance(item, StackState)]
     kept = {id(r) for r in results if r is not None}
-    for item in stacks:
-        if id(item) not in kept and item.version not in passed:
+    for v, item in passed.items():
+        if isinstance(item, StackState) and id(item) not in kept and item.version is not v and v not in used_up:
             raise NotNative("a branch changes a stack and does not yield it")
     e.leave()
 
@@ -145,6 +177,7 @@ def _while(e: RegionWriter, node: Node) -> None:
                 e.line(f"A_{name} = pointer_{v.tensor.dtype.name}(a_{name})")
                 e.line(f"B_{name} = pointer_{v.tensor.dtype.name}(b_{name})")
         _inner_test(e, cond, [items[v] for v in body.inputs])
+        _look(e, node)
         if maximum is not None:
             e.fail(f"{trips} == {maximum}", Status.TOO_MANY_ITERATIONS, str(e.site(node)))
         for v in carries:
@@ -179,6 +212,17 @@ def _while(e: RegionWriter, node: Node) -> None:
         else:
             assert final is not None
             e.frame.items[v] = e.scalar(final.text, v.tensor.dtype) if isinstance(final, Scalar) else final
+
+
+def _look(e: RegionWriter, node: Node) -> None:
+    """Let signals through once in so many iterations; see `looking`."""
+    if "look" not in e.routines:
+        e.routines["look"] = "look_at"
+        e.header += [f"look_at = {e.entry(Entry('look'))}", f"left = {FIRST}"]
+    e.line("left -= 1")
+    with e.block("if left <= 0:"):
+        e.line("left = look(look_at)")
+        e.fail("left <= 0", Status.RAISED, str(e.site(node)))
 
 
 def _carried_array(e: RegionWriter, value: Value, name: str, initial: Ref | Splat) -> Ref:

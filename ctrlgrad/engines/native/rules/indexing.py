@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -104,28 +105,31 @@ def _update(e: RegionWriter, node: Node) -> None:
     given = e.tensor(value)
     e.flush()
     target = _updatable(e, node, x)
+    if isinstance(given, Ref) and given.base == target.base:
+        given = e.copied(given)
     if is_advanced(key, [v.type for v in indices]):
         _scatter(e, node, target, given)
     else:
         part = _basic_view(e, node, target, key, indices)
         _combine(e, node, part, given)
     give(e, node.result, target)
-    if target.shape:
-        e.frame.own.add(node.result)
 
 
 def _updatable(e: RegionWriter, node: Node, x: Value) -> Ref:
-    """The array of x itself where nothing else reads it any more, else a copy."""
+    """The array of x itself where nothing else reads it any more, else a copy.
+
+    What the update itself reads of that array, its value or its indices, is read before anything is written.
+    """
     item = e.tensor(x)
     frame = e.frame
     if (
         isinstance(item, Ref)
         and x in frame.own
         and item.is_contiguous
-        and frame.remaining[x] == 0
-        and not e.others_read(item.base, None)
+        and not e.others_read(item.base, Counter(node.operands))
     ):
         frame.targets.pop(node.result, None)
+        frame.own.add(node.result)
         return item
     target = e.place(node.result)
     e.copy(item, target)
@@ -182,9 +186,13 @@ def _each_place(
     region: Sizes,
     body: Callable[[str, list[str]], None],
 ) -> None:
-    """Loops over a region of x that arrays index; `body` is given the place in x and the counters."""
+    """Loops over a region of x that arrays index; `body` is given the place in x and the counters.
+
+    Indices that lie in x itself are copied first: `body` may write there.
+    """
     axes, _ = _advanced(e, node, x, key, indices, region)
     refs = {item: e.ref(item) for kind, _, item, _ in axes if isinstance(item, Value) and item.tensor.rank}
+    refs = {item: e.copied(ref) if ref.base == x.base else ref for item, ref in refs.items()}
     numbers = {item: e.number(item) for kind, _, item, _ in axes if isinstance(item, Value) and not item.tensor.rank}
     depth = e.depth
     counters = []

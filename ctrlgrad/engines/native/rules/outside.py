@@ -33,7 +33,6 @@ def by_reference(e: RegionWriter, node: Node) -> None:
     failed = f"invoke({_routine(e)}, {len(e.calls) - 1}, {addresses}) != 0"
     e.fail(failed, Status.RAISED, str(e.site(node)))
     for v, ref in zip(node.results, results, strict=True):
-        e.frame.own.add(v)
         give(e, v, ref)
     e.notes.append(f"{node.op.name} by the reference engine")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ctrlgrad.engines.native.expressions import literal
@@ -11,7 +13,7 @@ from ctrlgrad.engines.native.program import FIRST_LOCAL, Status
 from ctrlgrad.engines.native.regions import RegionWriter
 from ctrlgrad.engines.native.rules.table import give, rule
 from ctrlgrad.engines.native.stack_uses import local_use
-from ctrlgrad.ir import Node, Value
+from ctrlgrad.ir import Graph, Node, Value
 
 
 def state_of(e: RegionWriter, value: Value) -> StackState:
@@ -155,14 +157,22 @@ def _resize(e: RegionWriter, node: Node) -> None:
     changed(e, state, node.result)
 
 
-def _local(e: RegionWriter, node: Node) -> StackState:
-    """A stack that lives for one iteration, in rows that the driver lends for the chunk."""
-    value = node.result
+def local_stack(e: RegionWriter, value: Value, also: Sequence[tuple[Graph, Value]] = ()) -> StackState:
+    """A stack that lives for one iteration, in rows that the driver lends for the chunk.
+
+    `also`: what it is in regions inside, before it becomes the value.
+    """
     use = local_use(e.frame.graph, value, FIRST_LOCAL + e.locals, e.shapes.element(value))
+    use.marks |= any(local_use(graph, inner, 0, ()).marks for graph, inner in also)
     e.locals += 1
     state = StackState(use.position, use, value)
     e.declare(state)
-    e.frame.items[value] = state
+    return state
+
+
+def _local(e: RegionWriter, node: Node) -> StackState:
+    state = e.frame.leaving.get(node.result) or local_stack(e, node.result)
+    changed(e, state, node.result)
     return state
 
 

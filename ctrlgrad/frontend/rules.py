@@ -1,0 +1,197 @@
+"""Calls with a rule of the user's: Python functions traced into the regions of the `call` op.
+
+A rule may call the function that it is the rule of, itself or through others: so a derivative is given to every order.
+Tracing such a rule at once would never end. The calls of a function that are met while its own rule is traced are
+therefore recorded without regions for the rule: they hold a `Later`, which traces the rule once more when a derivative
+of that call is asked for.
+
+A rule that is traced later may use what it closes over: what it used the first time are captures of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ctrlgrad import tree
+from ctrlgrad.errors import DifferentiationError, LeakedValueError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import is_weak, type_of, value_in
+from ctrlgrad.frontend.regions import check_leaves
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import Builder, Closed, Graph, Type, Value, close
+from ctrlgrad.source import Source
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An argument or result of a traced function: its type, whether it stands for a Python number, and its name."""
+
+    type: Type
+    weak: bool = False
+    hint: str | None = None
+
+
+def leaves_of(values: Sequence[Any], hints: Sequence[str | None]) -> list[Leaf]:
+    return [Leaf(type_of(x), is_weak(x), hint) for x, hint in zip(values, hints, strict=True)]
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a function returns: a leaf for each result, and how they are put together."""
+
+    leaves: list[Leaf]
+    treedef: tree.TreeDef
+
+    def stand_ins(self) -> list[Tensor]:
+        """Tensors of these types, for errors to show."""
+        return [Tensor(Builder(), Value(x.type, x.hint), x.weak) for x in self.leaves]
+
+
+class Region:
+    """A Python function traced over the leaves of its arguments."""
+
+    def __init__(self, fn: Callable[[list[Any]], Any], inputs: Sequence[Leaf], what: str) -> None:
+        self.builder = Builder(trace.current(), what.replace(" ", "_"))
+        with trace.recording(self.builder):
+            given = [Tensor(self.builder, self.builder.input(x.type, x.hint), x.weak) for x in inputs]
+            self.result = fn(given)
+            self.leaves, self.treedef = tree.flatten(self.result)
+            check_leaves(f"{what}: the result", self.leaves)
+            self.outputs = [value_in(self.builder, x) for x in self.leaves]
+
+    @property
+    def results(self) -> Results:
+        return Results(leaves_of(self.leaves, [None] * len(self.leaves)), self.treedef)
+
+    def finish(self) -> Graph:
+        return self.builder.finish(self.outputs)
+
+
+@dataclass(frozen=True)
+class Custom:
+    """A function with a rule that errors call `label`; `rules` traces the rule's regions, given what the function
+    returns."""
+
+    function: Any
+    label: str
+    rules: Callable[[Results], list[Graph]]
+
+
+@dataclass
+class _Trace:
+    """A rule that is being traced: of which function, and what it closes over as far as that is known."""
+
+    function: Any
+    captures: tuple[Value, ...]
+    # Asked for later: calls of functions whose rules are traced around it are traced by it all the same.
+    is_later: bool = False
+    met_itself: bool = False
+
+
+# The rules that are being traced, the innermost last.
+_TRACED: ContextVar[tuple[_Trace, ...]] = ContextVar("rules that are being traced", default=())
+
+
+@contextmanager
+def _tracing(rule: _Trace) -> Iterator[None]:
+    token = _TRACED.set((*_TRACED.get(), rule))
+    try:
+        yield
+    finally:
+        _TRACED.reset(token)
+
+
+def _traced_around(function: Any) -> _Trace | None:
+    """The tracing of this function's rule that goes on now."""
+    for rule in reversed(_TRACED.get()):
+        if rule.function is function:
+            return rule
+        if rule.is_later:
+            break
+    return None
+
+
+class Later:
+    """The regions of a rule, traced when they are asked for; over the captures and arguments of the call."""
+
+    def __init__(self, custom: Custom, results: Results, captures: tuple[Value, ...], source: Source | None) -> None:
+        self.custom = custom
+        self.results = results
+        self.captures = captures
+        self.source = source
+
+    def __repr__(self) -> str:
+        return "later"
+
+    @cached_property
+    def regions(self) -> tuple[Graph, ...]:
+        if any(rule.function is self.custom.function for rule in _TRACED.get()):
+            raise DifferentiationError(
+                f"{self.custom.label}: the rule differentiates the function that it is the rule of",
+                source=self.source,
+                expected="a rule made of functions and their values",
+                got="a rule that needs itself",
+                hint="take the derivative of the function behind it, or write it out",
+            )
+        around = Builder(name="later")
+        around.lent = frozenset(self.captures)
+        rule = _Trace(self.custom.function, self.captures, is_later=True)
+        try:
+            with trace.recording(around), _tracing(rule):
+                regions = self.custom.rules(self.results)
+        except LeakedValueError as error:
+            raise DifferentiationError(
+                f"{self.custom.label}: the rule uses a traced value, for a derivative of higher order, that it did not"
+                " use at first",
+                source=self.source,
+                expected="a rule that closes over the same values each time",
+                got=str(error.got),
+                hint="pass the value as an argument of the function",
+            ) from error
+        return close(regions, self.captures).regions
+
+
+def record(
+    custom: Custom,
+    kind: str,
+    primal: Callable[[list[Any]], Any],
+    leaves: Sequence[Any],
+    inputs: Sequence[Leaf],
+    source: Source | None,
+) -> Any:
+    """Record a call of a function that has a rule; returns the function's result."""
+    region = Region(primal, inputs, kind)
+    graph, around = region.finish(), _traced_around(custom.function)
+    if around is not None:
+        around.met_itself = True
+        closed = close([graph], around.captures)
+        later = Later(custom, region.results, closed.captures, source)
+        return tree.unflatten(region.treedef, emit_call(kind, closed, leaves, source, {"rule": later}))
+    captures: tuple[Value, ...] = ()
+    while True:
+        rule = _Trace(custom.function, captures)
+        with _tracing(rule):
+            closed = close([graph, *custom.rules(region.results)])
+        if not rule.met_itself or set(closed.captures) <= set(captures):
+            break
+        # The calls of itself in the rule have to capture all that the rule closes over.
+        captures = closed.captures
+    return tree.unflatten(region.treedef, emit_call(kind, closed, leaves, source))
+
+
+def emit_call(
+    kind: str, closed: Closed, leaves: Sequence[Any], source: Source | None, attrs: dict[str, Any] | None = None
+) -> list[Tensor]:
+    """Record the call; what its functions use from outside are captures of all of them."""
+    builder = trace.current()
+    assert builder is not None
+    operands = [*closed.captures, *(value_in(builder, x) for x in leaves)]
+    attrs = {"kind": kind, "captures": len(closed.captures), **(attrs or {})}
+    hints = [v.hint for v in closed.regions[0].outputs]
+    values = builder.emit_all("call", operands, attrs, regions=closed.regions, source=source, hints=hints)
+    return [Tensor(builder, v) for v in values]

@@ -1,0 +1,427 @@
+"""Checked execution: a machine that computes a placed plan in its places, one step after the other, with NumPy.
+
+Every read is checked as `replay` does, by name and iteration; every index against the array that it goes into; memory
+that nobody has written holds NaN. Ops outside of plans are computed by a function that is given.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.ir import Node
+from ctrlgrad.plan.evaluate import evaluate
+from ctrlgrad.plan.expression import Instruction
+from ctrlgrad.plan.model import (
+    Array,
+    Branch,
+    Compute,
+    Guard,
+    Kernel,
+    Length,
+    Load,
+    Loop,
+    NewStack,
+    Outside,
+    Pack,
+    Place,
+    Plan,
+    Pop,
+    Product,
+    Push,
+    ReadRow,
+    Register,
+    Stack,
+    Step,
+    View,
+    Write,
+    WriteRow,
+)
+from ctrlgrad.plan.replay import Replay
+from ctrlgrad.plan.replay_memory import Cell, Content, RunningStack, Token
+from ctrlgrad.plan.sizes import Size, Sizes
+
+# Computes a node outside: arrays, numbers and lists of rows come and go.
+OutsideCall = Callable[[Node, list[Any]], list[Any]]
+
+_REDUCTIONS = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+class RunEndedError(Exception):
+    """The plan ended the run: a guard or check does not hold; `status` as that of a `Guard`."""
+
+    def __init__(self, status: str, site: int, found: object = None) -> None:
+        super().__init__(f"{status} at site {site}, found {found}")
+        self.status, self.site, self.found = status, site, found
+
+
+def execute(plan: Plan, arguments: Sequence[Any], outside: OutsideCall, *, rows_per_block: int = 3) -> list[Any]:
+    """The results of a placed plan. Raises `PlanError` where it does not do what it says, and `RunEndedError`."""
+    machine = _Machine(plan, arguments, outside, rows_per_block)
+    machine.run()
+    return machine.results()
+
+
+class _Machine(Replay):
+    def __init__(self, plan: Plan, arguments: Sequence[Any], outside: OutsideCall, rows_per_block: int) -> None:
+        super().__init__(plan)
+        self.arguments, self.outside_call, self.rows_per_block = arguments, outside, rows_per_block
+        self.values: dict[str, Any] = {}
+        # Rows that a new stack begins with, and what an outside call gave.
+        self.pending: list[Any] = []
+        self.pending_results: list[Any] = []
+        self.counted_chunks = 0
+
+    # Sizes and numbers.
+
+    def size(self, size: Size) -> int:
+        return size.factor * math.prod(int(self.values[name]) for name in size.names)
+
+    def shape(self, sizes: Sizes) -> tuple[int, ...]:
+        return tuple(map(self.size, sizes))
+
+    def assign(self, registers: Sequence[Register], value: Any) -> None:
+        """A number to its registers: one, or two for a complex one."""
+        parts = (value.real, value.imag) if len(registers) == 2 else (value,)
+        for register, part in zip(registers, parts, strict=True):
+            self.values[register.name] = register.dtype.type(part)
+
+    def number(self, registers: Sequence[Register]) -> Any:
+        parts = [self.values[register.name] for register in registers]
+        if len(parts) == 1:
+            return parts[0]
+        return np.result_type(parts[0].dtype, np.complex64).type(complex(*parts))
+
+    # Memory.
+
+    def begin(self) -> None:
+        plan = self.plan
+        for argument, given in zip(plan.arguments, self.arguments, strict=True):
+            if isinstance(argument, tuple):
+                self.assign(argument, given)
+        for register, number, axis in plan.sizes:
+            given = self.arguments[number]
+            row = given if isinstance(given, np.ndarray) else next((r for r in given if r is not None), None)
+            self.values[register.name] = np.int64(0 if row is None else np.shape(row)[axis])
+        super().begin()
+        for buffer in plan.buffers:
+            if buffer.is_known_at_entry:
+                nbytes = self.size(buffer.count) * buffer.dtype.itemsize
+                self.cells[Place("buffer", buffer.number)].data = _poisoned(nbytes, buffer.dtype)
+
+    def given(self, number: int, cell: Cell) -> None:
+        cell.data = np.frombuffer(np.ascontiguousarray(self.arguments[number]).tobytes(), np.uint8)
+
+    def given_constant(self, number: int, cell: Cell) -> None:
+        cell.data = np.frombuffer(np.ascontiguousarray(self.plan.constants[number][1]).tobytes(), np.uint8)
+
+    def given_rows(self, number: int, argument: Stack) -> Sequence[Content]:
+        self.pending = list(self.arguments[number])
+        return [Token(f"row {k} of {argument}") for k in range(len(self.pending))]
+
+    def hold(self, stack: Stack, rows: Sequence[Content]) -> RunningStack:
+        running = super().hold(stack, rows)
+        for cell, row in zip(running.cells(), self.pending, strict=False):
+            cell.data = self.row_data(stack, row)
+        self.pending = []
+        return running
+
+    def row_data(self, stack: Stack, row: Any) -> Any:
+        """A row as memory; as it is where rows differ in shape."""
+        if row is None or self.plan.rows[stack] is None:
+            return row
+        return np.frombuffer(np.ascontiguousarray(row, stack.dtype).tobytes(), np.uint8)
+
+    def elements(self, cell: Cell, array: Array) -> np.ndarray:
+        """The elements of the array that lies in a cell."""
+        nbytes = self.size(array.count) * array.dtype.itemsize
+        if cell.data is None or cell.data.nbytes < nbytes:
+            self.fail(f"{array} has {nbytes} bytes, its memory {0 if cell.data is None else cell.data.nbytes}")
+        found: np.ndarray = cell.data[:nbytes].view(array.dtype)
+        return found
+
+    def allocated(self, cell: Cell, array: Array) -> None:
+        nbytes = self.size(array.count) * array.dtype.itemsize
+        is_fixed = any(
+            self.cells.get(Place("buffer", b.number)) is cell for b in self.plan.buffers if b.is_known_at_entry
+        )
+        if not is_fixed:
+            cell.data = _poisoned(nbytes, array.dtype)
+            return
+        if cell.data.nbytes < nbytes:
+            self.fail(f"{array} has {nbytes} bytes, its buffer {cell.data.nbytes}")
+        cell.data[:nbytes] = _poisoned(nbytes, array.dtype)
+
+    def copied(self, array: Array, source: Cell, target: Cell) -> None:
+        elements = self.elements(source, array).copy()
+        self.allocated(target, array)
+        self.elements(target, array)[...] = elements
+
+    def addresses(self, view: View) -> np.ndarray:
+        shape = self.shape(view.shape)
+        total = np.full(shape, sum(self.size(term) for term in view.offset), np.int64)
+        for axis, stride in enumerate(view.strides):
+            steps = np.arange(shape[axis], dtype=np.int64) * self.size(stride)
+            total += steps.reshape((-1,) + (1,) * (len(shape) - axis - 1))
+        return total
+
+    def inside(self, addresses: np.ndarray, array: Array) -> np.ndarray:
+        """Addresses that are all in an array."""
+        if addresses.size and (addresses.min() < 0 or addresses.max() >= self.size(array.count)):
+            self.fail(f"an element of {array} beyond its {self.size(array.count)} is touched")
+        return addresses
+
+    def gathered(self, view: View, cell: Cell) -> np.ndarray:
+        """The elements of a view."""
+        found: np.ndarray = self.elements(cell, view.array)[self.inside(self.addresses(view), view.array)]
+        return found
+
+    # Control.
+
+    def capacity(self) -> int:
+        return self.rows_per_block
+
+    def chunk_ends(self) -> bool:
+        self.counted_chunks += 1
+        return self.counted_chunks % 3 == 0
+
+    def goes_on(self, step: Loop, iteration: int) -> bool:
+        runs = bool(self.values[step.test.name])
+        if runs and step.maximum is not None and iteration >= step.maximum:
+            raise RunEndedError("iterations", step.number, iteration)
+        return runs
+
+    def counted(self, step: Loop, iteration: int) -> None:
+        self.values[step.counter.name] = np.int64(iteration)
+
+    def carried(self, sources: Sequence[Register], targets: Sequence[Register]) -> None:
+        found = [self.values[source.name] for source in sources]
+        self.values.update((target.name, value) for target, value in zip(targets, found, strict=True))
+
+    def chosen(self, step: Branch) -> int:
+        return min(max(int(self.values[step.selector.name]), 0), len(step.blocks) - 1)
+
+    # Steps.
+
+    def computed(self, step: Step, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        if isinstance(step, Compute):
+            self.compute(step)
+        elif isinstance(step, Load):
+            self.assign(step.results, self.gathered(step.view, reads[0])[()])
+        elif isinstance(step, Guard):
+            if not self.values[step.condition.name]:
+                found = None if step.found is None else self.values[step.found.name]
+                raise RunEndedError(step.status, step.site, found)
+        elif isinstance(step, Length):
+            self.values[step.result.name] = np.int64(len(self.stack(step.stack)))
+        elif isinstance(step, Kernel):
+            self.run_kernel(step, reads, writes)
+        elif isinstance(step, Product):
+            self.multiply(step, reads, writes[0])
+        elif isinstance(step, Pack):
+            packed = self.gathered(step.view, reads[0]).ravel()
+            self.elements(writes[0], step.result)[: packed.size] = packed
+        elif isinstance(step, Outside):
+            self.call(step, reads)
+
+    def compute(self, step: Compute) -> None:
+        def leaf(instruction: Instruction, args: list[Any]) -> Any:
+            return self.values[step.operands[instruction.value].name]
+
+        for register, value in zip(step.results, self.evaluated(step, leaf), strict=True):
+            self.values[register.name] = np.asarray(value)[()]
+
+    def evaluated(self, step: Compute | Kernel, leaf: Callable[[Instruction, list[Any]], Any]) -> list[Any]:
+        try:
+            return evaluate(step.expression, leaf)
+        except TypeError as error:
+            self.fail(str(error))
+
+    def run_kernel(self, step: Kernel, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
+        space = self.shape(step.space)
+        beyond: list[Array] = []
+
+        def leaf(instruction: Instruction, args: list[Any]) -> Any:
+            if instruction.op == "scalar":
+                return self.values[step.numbers[instruction.value].name]
+            if instruction.op == "index":
+                steps = np.arange(space[instruction.value], dtype=np.int64)
+                return steps.reshape((-1,) + (1,) * (len(space) - instruction.value - 1))
+            number, part = instruction.value
+            operand = step.operands[number]
+            addresses = self.addresses(operand.view)
+            for at, stride in zip(args, operand.gathered, strict=True):
+                addresses = addresses + np.asarray(at, np.int64) * self.size(stride)
+            elements = self.elements(reads[number], operand.view.array)
+            bad = (addresses < 0) | (addresses >= elements.size)
+            if bad.any():
+                beyond.append(operand.view.array)
+                elements, addresses = np.zeros(1, elements.dtype), np.zeros_like(addresses)
+            found = elements[addresses]
+            return (found.real, found.imag)[part] if found.dtype.kind == "c" else found
+
+        outputs = self.evaluated(step, leaf)
+        for check in step.checks:
+            holds = np.broadcast_to(outputs[check.output], space)
+            if not holds.all():
+                found = np.broadcast_to(outputs[check.found], space)[~holds][0]
+                raise RunEndedError("index", check.site, found)
+        if beyond:
+            self.fail(f"an element beyond {beyond[0]} is read")
+        for write, cell in zip(step.writes, writes, strict=True):
+            self.store(write, cell, space, outputs)
+
+    def store(self, write: Write, cell: Cell, space: tuple[int, ...], outputs: Sequence[Any]) -> None:
+        array = write.view.array
+        if write.base is None:
+            self.allocated(cell, array)
+        elements = self.elements(cell, array)
+        if write.base is None and write.how != "store":
+            elements[...] = _neutral(write.how, array.dtype)
+        addresses = self.addresses(write.view)
+        for output, stride in zip(write.indices, write.scattered, strict=True):
+            addresses = addresses + np.asarray(outputs[output], np.int64) * self.size(stride)
+        at = self.inside(np.broadcast_to(addresses, space), array).ravel()
+        parts = [np.broadcast_to(outputs[o], space).ravel() for o in write.outputs]
+        targets = [elements.real, elements.imag] if array.dtype.kind == "c" else [elements]
+        for target, values in zip(targets, parts, strict=True):
+            if values.dtype != target.dtype:
+                self.fail(f"{values.dtype} is written to {array}, of {array.dtype}")
+            if write.how == "store":
+                target[at] = values
+            else:
+                with np.errstate(all="ignore"):
+                    _REDUCTIONS[write.how].at(target, at, values)
+
+    def multiply(self, step: Product, reads: Sequence[Cell], target: Cell) -> None:
+        a, b = self.gathered(step.a, reads[0]), self.gathered(step.b, reads[1])
+        if step.packed is not None:
+            b = self.elements(reads[2], step.packed)[: b.size].reshape(b.shape)
+        with np.errstate(all="ignore"):
+            found = np.matmul(a, b)
+        elements = self.elements(target, step.result)
+        if found.dtype != elements.dtype or found.size != elements.size:
+            self.fail(f"the product is {found.dtype}{found.shape}, {step.result} is not")
+        if step.base is None:
+            elements[...] = found.ravel()
+        else:
+            elements += found.ravel()
+
+    def call(self, step: Outside, reads: Sequence[Cell]) -> None:
+        arrays = iter(reads)
+        operands: list[Any] = []
+        for position, item in enumerate(step.operands):
+            if isinstance(item, View):
+                operands.append(self.gathered(item, next(arrays)))
+            elif isinstance(item, Stack):
+                operands.append([self.row_of(item, cell) for cell in self.operands[position].cells()])
+            else:
+                operands.append(self.number(item))
+        self.pending_results = self.outside_call(step.node, operands)
+        for register, result, axis in step.sizes:
+            self.values[register.name] = np.int64(np.shape(self.pending_results[result])[axis])
+        for item, value in zip(step.results, self.pending_results, strict=True):
+            if isinstance(item, tuple):
+                self.assign(item, value)
+
+    def row_of(self, stack: Stack, cell: Cell) -> Any:
+        rows = self.plan.rows[stack]
+        if cell.data is None or rows is None:
+            return cell.data
+        shape = self.shape(rows)
+        return cell.data[: math.prod(shape) * stack.dtype.itemsize].view(stack.dtype).reshape(shape).copy()
+
+    def new_rows(self, step: NewStack | Outside, result: Stack) -> int:
+        if isinstance(step, NewStack):
+            return 0 if step.size is None else int(self.values[step.size.name])
+        position = next(k for k, item in enumerate(step.results) if item is result)
+        self.pending = list(self.pending_results[position])
+        return len(self.pending)
+
+    def finished(self, step: Outside, targets: Sequence[Cell]) -> None:
+        cells = iter(targets)
+        for item, value in zip(step.results, self.pending_results, strict=True):
+            if isinstance(item, Array):
+                if np.shape(value) != self.shape(item.shape) or value.dtype != item.dtype:
+                    self.fail(f"{step.node.op.name} gives {value.dtype}{np.shape(value)}, {item} is not")
+                self.elements(next(cells), item)[...] = np.ravel(value)
+        self.pending_results = []
+
+    # Rows.
+
+    def row_index(self, step: ReadRow | WriteRow, length: int) -> int | None:
+        given = int(self.values[step.index.name])
+        index = given + length if given < 0 else given
+        grows = isinstance(step, WriteRow) and step.grow and given >= 0
+        if not 0 <= index < length + grows:
+            raise RunEndedError("index", step.site, given)
+        return index
+
+    def put_row(self, step: Push | WriteRow, source: Cell | None, target: Cell) -> None:
+        stack = step.stack
+        if isinstance(step.row, View):
+            assert source is not None
+            row = self.gathered(step.row, source).astype(stack.dtype, copy=False)
+        else:
+            row = np.asarray(self.number(step.row), stack.dtype)
+        if isinstance(step, WriteRow):
+            if step.once and target.data is not None:
+                raise RunEndedError("twice", step.site)
+            if step.how == "add" and target.data is not None:
+                row = self.row_of(stack, target) + row
+        target.data = np.frombuffer(np.ascontiguousarray(row).tobytes(), np.uint8).copy()
+
+    def got_row(self, step: Pop | ReadRow, source: Cell, target: Cell | None) -> None:
+        if target is source:
+            return
+        rows = self.plan.rows[step.stack]
+        assert rows is not None
+        row = self.row_of(step.stack, source)
+        if row is None:
+            row = np.zeros(self.shape(rows), step.stack.dtype)
+        if isinstance(step.row, Array):
+            assert target is not None
+            self.elements(target, step.row)[...] = row.ravel()
+        else:
+            self.assign(step.row, row[()])
+
+    def underflow(self, step: Pop) -> Cell:
+        raise RunEndedError("empty", 0)
+
+    # Results.
+
+    def results(self) -> list[Any]:
+        buffers = {b.result: Place("buffer", b.number) for b in self.plan.buffers if b.result is not None}
+        found: list[Any] = []
+        for number, result in enumerate(self.plan.results):
+            if isinstance(result, Array):
+                elements = self.elements(self.cells[buffers[number]], result)
+                found.append(elements.reshape(self.shape(result.shape)).copy())
+            elif isinstance(result, Stack):
+                found.append([self.row_of(result, cell) for cell in self.stack(result).cells()])
+            else:
+                found.append(self.number(result))
+        return found
+
+
+def _poisoned(nbytes: int, dtype: np.dtype) -> np.ndarray:
+    """Memory that nobody has written."""
+    return np.full(nbytes, 0xFF if dtype.kind in "fc" else 0x5A, np.uint8)
+
+
+@functools.cache
+def _neutral(how: str, dtype: np.dtype) -> Any:
+    if how in ("sum", "product"):
+        return dtype.type(how == "product")
+    if dtype.kind == "b":
+        return how == "min"
+    if dtype.kind == "f":
+        return dtype.type(-np.inf if how == "max" else np.inf)
+    return np.iinfo(dtype).min if how == "max" else np.iinfo(dtype).max
+
+
+__all__ = ["RunEndedError", "execute"]

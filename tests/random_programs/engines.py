@@ -1,0 +1,199 @@
+"""Random programs on the engines: each gives what the reference engine gives, which `checks` holds to the plain twin.
+
+The graphs are those of the program, of its gradient, and of the gradient of a scalar of that. A budget, where one is
+asked for, becomes less and less until it cannot be met: until then values stay what they are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad as cg
+from ctrlgrad import dataflow, memory
+from ctrlgrad.dataflow import FlatNode
+from ctrlgrad.engines import run_on
+from ctrlgrad.errors import MaximumIterationsError, MemoryBudgetError, TracingError, TypeMismatchError
+from ctrlgrad.ir import Graph, StackType, verify, walk
+from random_programs.expected import ProgramMismatch, describe, expectation, rounding
+from random_programs.program import Program
+from random_programs.running import differentiated, loss_of, signature, traced_function
+
+TOLERANCE = 1e-10
+# One program in so many also runs outside of a function.
+AT_ONCE_EVERY = 4
+ENGINES_BY_NAME = ("reference", "native", "dataflow")
+ENGINES = ("reference", "native", "dataflow", "cuda")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How programs run: `orders` graphs of each; `checked`: native code as Python, every access looked at."""
+
+    engine: str = "native"
+    orders: int = 2
+    checked: bool = True
+    budget: bool = False
+
+
+Runner = Callable[[Settings, Graph, Sequence[Any], random.Random], list[Any]]
+
+
+def functions(program: Program) -> tuple[Callable[..., Any], ...]:
+    """The program, its gradient, and the gradient of a scalar of that."""
+    function, wrt = traced_function(program), differentiated(program)
+
+    def loss(*arguments: Any) -> Any:
+        return loss_of(program, function(*arguments))
+
+    def slope(*arguments: Any) -> Any:
+        return sum(np.sum(np.sin(g)) for g in cg.grad(loss, argnums=wrt)(*arguments))
+
+    return function, cg.grad(loss, argnums=wrt), cg.grad(slope, argnums=wrt)
+
+
+def graphs(program: Program, orders: int = 3) -> Iterator[Graph]:
+    """Their graphs, of so many orders."""
+    arguments = [a.value for a in program.arguments]
+    for traced in functions(program)[:orders]:
+        yield verify(cg.function(traced, signature=signature(program)).graph(*arguments), "random program")
+
+
+def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | None = None) -> Counter[str]:
+    """What was compared; `chosen` runs graphs in the place of the engine that the settings name.
+
+    Raises `ProgramMismatch` with the program's source, and `UnsuitableError`.
+    """
+    run = chosen or RUNNERS[settings.engine]
+    expected = expectation(program)
+    arguments = [a.value for a in program.arguments]
+    compared: Counter[str] = Counter()
+    draw = random.Random(seed)
+    orders = settings.orders if expected.results is not None else min(settings.orders, 2)
+    order = -1
+    try:
+        for order, graph in enumerate(graphs(program, orders)):
+            if expected.results is None:
+                _refused(lambda graph=graph: run(settings, graph, arguments, draw))
+                compared["the limit of a loop"] += 1
+                continue
+            right = run_on("reference", graph, arguments)
+            _same(program, run(settings, graph, arguments, draw), right)
+            compared[f"order {order}"] += 1
+            if seed % AT_ONCE_EVERY == 0 and order < 2 and chosen is None and settings.engine in ENGINES_BY_NAME:
+                compared[_at_once(program, settings, order, right)] += 1
+            if settings.budget:
+                again = lambda graph=graph: run(settings, graph, arguments, draw)
+                compared["budgets"] += _within_less_and_less(program, graph, again, right)
+    except Exception as error:
+        raise ProgramMismatch(
+            f"{settings.engine}, order {order}: {type(error).__name__}: {error}\n\n{describe(program)}"
+        ) from error
+    return compared
+
+
+def _refused(run: Callable[[], list[Any]]) -> None:
+    try:
+        run()
+    except MaximumIterationsError:
+        return
+    raise AssertionError("a loop went on beyond its maximum_iterations without an error")
+
+
+def _same(program: Program, found: Sequence[Any], expected: Sequence[Any]) -> None:
+    """Relative to each element, or to the largest of an array that holds smaller ones."""
+    for position, (a, b) in enumerate(zip(found, expected, strict=True)):
+        x, y = np.asarray(a), np.asarray(b)
+        assert (x.dtype, x.shape) == (y.dtype, y.shape), (
+            f"result {position}: {x.dtype}{x.shape}, not {y.dtype}{y.shape}"
+        )
+        rounds = max(TOLERANCE, rounding(program, x.dtype))
+        exact = x.dtype.kind in "biu"
+        scale = 1.0 if exact else max(1.0, float(np.max(np.abs(y), initial=0.0)))
+        np.testing.assert_allclose(
+            x, y, rtol=0.0 if exact else rounds, atol=0.0 if exact else rounds * scale, err_msg=f"result {position}"
+        )
+
+
+def _at_once(program: Program, settings: Settings, order: int, right: Sequence[Any]) -> str:
+    """Outside of a function each construct runs when it is met: its values are known, and so are its sizes.
+
+    So it is not for programs whose carries change their sizes, or that index NumPy's arrays by traced integers.
+    """
+    arguments = [a.value for a in program.arguments]
+    try:
+        with cg.options(engine=settings.engine), _checked(settings):
+            found = functions(program)[order](*arguments)
+    except (TracingError, TypeMismatchError):
+        return "at once: not possible"
+    _same(program, found, right)
+    return f"at once, order {order}"
+
+
+def _within_less_and_less(program: Program, graph: Graph, run: Callable[[], list[Any]], right: Sequence[Any]) -> int:
+    """How many budgets could be met. A graph that pushes nothing has no use of one."""
+    if not any(isinstance(v.type, StackType) for node in walk(graph) for v in node.results):
+        return 0
+    met = 0
+    limit: int | None = None
+    while limit is None or limit > 0:
+        try:
+            with memory.budget(device=limit) as session:
+                _same(program, run(), right)
+                peak = session.manager().stats.peak_bytes["device"]
+        except MemoryBudgetError:
+            break
+        assert limit is None or peak <= limit, f"{peak} bytes within a budget of {limit}"
+        limit = (peak if limit is None else limit) // 3
+        met += 1
+    return met
+
+
+# How each engine runs a graph.
+
+
+def _reference(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
+    return run_on("reference", graph, arguments)
+
+
+def _native(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
+    with _checked(settings):
+        return run_on("native", graph, arguments)
+
+
+def _checked(settings: Settings) -> AbstractContextManager[Any]:
+    if settings.engine != "native" or not settings.checked:
+        return nullcontext()
+    from ctrlgrad.engines.native.checked import checked
+
+    return checked()
+
+
+def _dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
+    # On one device clusters are largest; on several there is traffic.
+    devices = draw.choice((1, 1, 2, 3))
+    places = random.Random(draw.randrange(1000))
+
+    def place(node: FlatNode) -> str:
+        return f"cpu:{places.randrange(devices)}"
+
+    clusters = draw.choice((None, None, "none", "flowing", "whole"))
+    with dataflow.settings(
+        place=place, parallel_iterations=draw.choice((1, 2, 3, 32)), clusters=clusters, order=draw.randrange(1000)
+    ):
+        return run_on("dataflow", graph, arguments)
+
+
+def _cuda(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
+    from running import on_stand_in
+
+    return on_stand_in(graph, arguments, draw.choice(("", "f", "biuf"))).results
+
+
+RUNNERS: dict[str, Runner] = {"reference": _reference, "native": _native, "dataflow": _dataflow, "cuda": _cuda}
