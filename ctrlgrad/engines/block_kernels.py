@@ -28,7 +28,12 @@ Control = Callable[[Node, Kernels], Callable[[list[Any], Run], Any]]
 
 def as_lists(values: Sequence[Any]) -> list[Any]:
     """Values with each block stack as the list of its rows."""
-    return [x.rows() if isinstance(x, BlockStack) else x for x in values]
+    return [as_list(x) for x in values]
+
+
+def as_list(value: Any) -> Any:
+    """A value, a block stack as the list of its rows."""
+    return value.rows() if isinstance(value, BlockStack) else value
 
 
 def _pure(table: Pure) -> Pure:
@@ -79,7 +84,8 @@ def _length(node: Node) -> Callable[..., Any]:
 
 def _to_tensor(node: Node) -> Callable[..., Any]:
     kernel = REFERENCE.pure["stack_to_tensor"](node)
-    return lambda s, *dims: s.tensor() if isinstance(s, BlockStack) else kernel(s, *dims)
+    # An empty stack may not know the shape of its rows; the operands do.
+    return lambda s, *dims: s.tensor() if isinstance(s, BlockStack) and s.blocks else kernel(as_list(s), *dims)
 
 
 def _rows(node: Node) -> Callable[..., Any]:

@@ -118,7 +118,7 @@ class PlanWriter(OutsideText):
             self.registers[step.result.name] = self.w.op(f"add i64 {count}, {below}")
         elif isinstance(step, NewStack):
             size = "0" if step.size is None else self.number(step.size)
-            if step.size is not None:
+            if self.is_shape_known(step.result):
                 self.row_shape(step.result)
             self.ask(Request.NEW_STACK, str(self.plan.handles[step.result]), size)
         else:

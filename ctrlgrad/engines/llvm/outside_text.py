@@ -52,12 +52,9 @@ class OutsideText(StackText):
     def told_rows(self, step: Outside) -> str:
         """Tell the shape of the rows of a stack among the results, if it is known yet; whether it is."""
         for result in step.results:
-            shape = self.plan.rows[result] if isinstance(result, Stack) else None
-            if isinstance(result, Stack) and shape is not None:
-                known = self.registers.keys() | self.variables.keys()
-                if names_of(shape) <= known:
-                    self.row_shape(result)
-                    return "1"
+            if isinstance(result, Stack) and self.is_shape_known(result):
+                self.row_shape(result)
+                return "1"
         return "0"
 
     def tell_results(self, step: Outside, index: int) -> None:

@@ -184,7 +184,9 @@ class Frame:
             return "stack", index, self.integers, self.plan.handles[argument]
         dtype = argument[0].dtype
         kind = "number" if len(argument) == 1 else "complex"
-        return kind, index * (8 // dtype.itemsize), memoryview(self.views[dtype]), 0
+        # Python's memory views are quick to write to, but know no half floats.
+        view: Any = self.views[dtype] if dtype.char == "e" else memoryview(self.views[dtype])
+        return kind, index * (8 // dtype.itemsize), view, 0
 
     def put(self, index: int, dtype: np.dtype, value: Any) -> None:
         self.views[dtype][index * (8 // dtype.itemsize)] = value
@@ -270,8 +272,7 @@ class Frame:
         elif request in (Request.GATHER, Request.OWN):
             self.stacks[a].gather()
         elif request == Request.NEW_STACK:
-            # An empty stack takes the shape of its first row.
-            self.stacks[a].new(b, self.row_shape(a) if b else ())
+            self.stacks[a].new(b, self.row_shape(a))
         elif request == Request.COPY_STACK:
             self.stacks[a].clear()
             self.stacks[a].hold(copied(self.stacks[b].settle()))

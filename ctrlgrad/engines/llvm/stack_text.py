@@ -9,6 +9,7 @@ from ctrlgrad.engines.llvm.frame import Request, Status
 from ctrlgrad.engines.llvm.nests import element_parts
 from ctrlgrad.engines.llvm.plan_text import PlanText
 from ctrlgrad.engines.llvm.text import memory_type_of
+from ctrlgrad.plan.effects import names_of, walk
 from ctrlgrad.plan.model import (
     Array,
     Block,
@@ -28,8 +29,6 @@ class StackText(PlanText):
     """Writes pushes, pops, and reads and writes of rows."""
 
     def find_pushes(self, block: Block) -> None:
-        from ctrlgrad.plan.effects import walk
-
         for number, step in enumerate(s for s in walk(block) if isinstance(s, Push)):
             self.pushes[number] = step
         self.push_numbers = {step: number for number, step in self.pushes.items()}
@@ -43,6 +42,11 @@ class StackText(PlanText):
         elif place.kind == "slot":
             self.reserve(place.number)
         return self.address(place)
+
+    def is_shape_known(self, stack: Stack) -> bool:
+        """Whether the shape of a stack's rows follows from what has been computed so far."""
+        shape = self.plan.rows[stack]
+        return shape is not None and names_of(shape) <= self.registers.keys() | self.variables.keys()
 
     def row_shape(self, stack: Stack) -> None:
         """Tell the shape of a stack's rows."""

@@ -20,7 +20,7 @@ from ctrlgrad.plan.lowering.state import (
     joined_shape,
     parts_of,
 )
-from ctrlgrad.plan.model import Check, Compute, Guard, Kernel, Product, View, Write
+from ctrlgrad.plan.model import Array, Check, Compute, Guard, Kernel, Product, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
 
 How = Literal["sum", "product", "max", "min"]
@@ -97,13 +97,14 @@ def reduction(state: State, node: Node) -> None:
         return
     how = _HOW[node.op.name]
     if how in ("max", "min") and node.op.name in ("max", "min"):
-        _needs_elements(state, [tensor.shape[axis] for axis in over])
+        needs_elements(state, [tensor.shape[axis] for axis in over])
     kept = tuple(ONE if axis in over else size for axis, size in enumerate(tensor.shape))
     shape = kept if node.attrs["keepdims"] else tuple(s for axis, s in enumerate(tensor.shape) if axis not in over)
     reduce(state, node, tensor, kept, shape, how)
 
 
-def _needs_elements(state: State, sizes: Sequence[Size]) -> None:
+def needs_elements(state: State, sizes: Sequence[Size]) -> None:
+    """Some of the axes have these sizes: none may be 0."""
     for size in sizes:
         if size.is_known and size.factor > 0:
             continue
@@ -113,6 +114,12 @@ def _needs_elements(state: State, sizes: Sequence[Size]) -> None:
 
 
 def reduce(state: State, node: Node, tensor: Tensor, kept: Sizes, shape: Sizes, how: How) -> None:
+    """As `reduced`, as a node's result."""
+    array = reduced(state, node, tensor, kept, shape, how)
+    state.items[node.result] = array.view if shape else state.load(array.view)
+
+
+def reduced(state: State, node: Node, tensor: Tensor, kept: Sizes, shape: Sizes, how: How) -> Array:
     """Reduce a tensor to `kept`, in which reduced axes are 1, and give the result another shape of as many elements."""
     dtype = tensor.dtype
     array = state.array(dtype, shape)
@@ -124,7 +131,7 @@ def reduce(state: State, node: Node, tensor: Tensor, kept: Sizes, shape: Sizes, 
     expression, operands, numbers = expression_of(state, [tensor], lambda builder, leaf: leaf)
     write = Write(target, expression_outputs(dtype), how)
     state.emit(Kernel(tensor.shape, operands, numbers, expression, (write,), nodes=(node,)))
-    state.items[node.result] = array.view if shape else state.load(array.view)
+    return array
 
 
 def sum_to(state: State, node: Node) -> None:

@@ -187,6 +187,14 @@ class _into:
         self.state._registers.pop()
 
 
+def call(state: State, node: Node, visit: Visit) -> None:
+    """A function that is called: its nodes stand where the call did."""
+    (region,) = node.regions[:1]
+    operands = [state.items[v] for v in node.operands]
+    results = state.run(region, dict(zip(region.inputs, operands, strict=True)), visit)
+    state.items.update(zip(node.results, results, strict=True))
+
+
 def branch(state: State, node: Node, visit: Visit) -> None:
     (selector,) = state.numbers(node.operands[0])
     outer = [state.items[v] for v in node.operands[1:]]
@@ -272,4 +280,4 @@ def _joined(
     return result.view
 
 
-__all__ = ["branch", "loop", "parts_of"]
+__all__ = ["branch", "call", "loop", "parts_of"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.plan.elementwise import NoExpression
-from ctrlgrad.plan.lowering import arithmetic, control, indexing, moving, stacks
+from ctrlgrad.plan.lowering import arithmetic, control, indexing, moving, scans, stacks
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.state import INDEX, Splat, StackFacts, State, Unsupported
 from ctrlgrad.plan.model import Array, Block, Numbers, Plan, Register, Stack
@@ -40,6 +40,8 @@ RULES: dict[str, Rule] = {
     "any": arithmetic.reduction,
     "all": arithmetic.reduction,
     "sum_to": arithmetic.sum_to,
+    "argmax": scans.extreme_index,
+    "argmin": scans.extreme_index,
     "matmul": arithmetic.matmul,
     "stack_new": stacks.stack_new,
     "stack_push": stacks.stack_push,
@@ -50,7 +52,7 @@ RULES: dict[str, Rule] = {
     "stack_length": stacks.stack_length,
     "stack_from_tensor": stacks.stack_from_tensor,
     "stack_resize": lambda state, node: outside(state, node, taken=(0,)),
-    "stack_clear": lambda state, node: outside(state, node, taken=(0,)),
+    "stack_clear": stacks.stack_clear,
 }
 
 
@@ -124,6 +126,10 @@ def _visit(state: State, node: Node, visit: Callable[[Node], None]) -> None:
         control.loop(state, node, visit)
     elif name == "cond":
         control.branch(state, node, visit)
+    elif name == "call":
+        control.call(state, node, visit)
+    elif name in ("cumsum", "cumprod"):
+        scans.scan(state, node, visit)
     elif Trait.ELEMENTWISE in node.op.traits:
         try:
             arithmetic.elementwise(state, node)

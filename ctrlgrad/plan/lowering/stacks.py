@@ -121,6 +121,22 @@ def _write(state: State, node: Node, how: Any, grow: bool, once: bool) -> None:
     state.items[node.result] = result
 
 
+def stack_clear(state: State, node: Node) -> None:
+    """A slot that was never written holds zeros, where rows have one shape: the slot is given them."""
+    stack = _stack(state, node.operands[0])
+    if not _is_native(state, stack):
+        outside(state, node, taken=(0,))
+        return
+    shape = state.facts[stack].shape
+    assert shape is not None
+    zeros = tuple(state.number(0, part) for part in parts_of(stack.dtype))
+    row = zeros if shape == () else state.dense_view(Splat(zeros, shape, stack.dtype))
+    result = state.stack(state.facts[stack])
+    index = state.index(node.operands[1])
+    state.emit(WriteRow(stack, index, row, result, "store", False, False, state.site()))
+    state.items[node.result] = result
+
+
 def stack_length(state: State, node: Node) -> None:
     register = state.register("int64")
     state.emit(Length(_stack(state, node.operands[0]), register))
@@ -137,6 +153,7 @@ __all__ = [
     "broadcast",
     "parts_of",
     "stack_add",
+    "stack_clear",
     "stack_from_tensor",
     "stack_length",
     "stack_new",

@@ -1,0 +1,105 @@
+"""Positions of extremes, and sums and products that grow along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.ir import Builder, Graph, Node, TensorType, Value
+from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.plan.expression import ExpressionBuilder, Number, select
+from ctrlgrad.plan.lowering.arithmetic import needs_elements, reduced
+from ctrlgrad.plan.lowering.state import INDEX, State, broadcast, expression_of
+from ctrlgrad.plan.model import Kernel, View, Write
+from ctrlgrad.plan.sizes import ONE, ZERO, row_major
+
+_GROWS = {"cumsum": "add", "cumprod": "multiply"}
+
+
+def extreme_index(state: State, node: Node) -> None:
+    """`argmax` and `argmin`: the least index at which the extreme lies. A NaN is beyond all numbers, as in NumPy."""
+    tensor = state.in_memory(state.tensor(node.operands[0]))
+    (axis,) = node.attrs["axes"]
+    needs_elements(state, [tensor.shape[axis]])
+    kept = tuple(ONE if a == axis else size for a, size in enumerate(tensor.shape))
+    extreme = reduced(state, node, tensor, kept, kept, "max" if node.op.name == "argmax" else "min")
+
+    def make(builder: ExpressionBuilder, x: tuple[Number, ...], extreme: tuple[Number, ...]) -> Sequence[Number]:
+        hit = x[0].equals(extreme[0])
+        if x[0].dtype.kind == "f":
+            hit = hit | x[0].differs(x[0])
+        return [select(hit, builder.emit("index", (), INDEX, axis), np.iinfo(INDEX).max)]
+
+    expression, operands, numbers = expression_of(state, [tensor, broadcast(extreme.view, tensor.shape)], make)
+    shape = kept if node.attrs["keepdims"] else tuple(s for a, s in enumerate(tensor.shape) if a != axis)
+    array = state.array(INDEX, shape)
+    strides = tuple(ZERO if a == axis else stride for a, stride in enumerate(row_major(kept)))
+    write = Write(View(array, (), tensor.shape, strides), (0,), "min")
+    state.emit(Kernel(tensor.shape, operands, numbers, expression, (write,), nodes=(node,)))
+    state.items[node.result] = array.view if shape else state.load(array.view)
+
+
+def scan(state: State, node: Node, visit: Callable[[Node], None]) -> None:
+    """`cumsum` and `cumprod`: a loop that carries what has been added up, and writes it to its place."""
+    graph = _as_loop(node)
+    (result,) = state.run(graph, {graph.inputs[0]: state.items[node.operands[0]]}, visit)
+    state.items[node.result] = result
+
+
+def _as_loop(node: Node) -> Graph:
+    """The scan as a graph of one `while`: what is carried is the iteration, the total so far and the result."""
+    x_type = node.operands[0].tensor
+    axis = node.attrs["axis"]
+    builder = Builder(name=node.op.name)
+    builder.source = node.source
+    x = builder.input(x_type)
+    size = _size(builder, x, axis)
+    zero = builder.constant(np.int64(0))
+    row = TensorType(x_type.dtype, (*x_type.shape[:axis], *x_type.shape[axis + 1 :]))
+    total = _zeros(builder, x, axis, row)
+    types = [x_type, size.tensor, zero.tensor, row, x_type]
+
+    cond = Builder(builder, "cond")
+    cond.source = node.source
+    inside = [cond.input(t) for t in types]
+    cond_region = cond.finish([cond.emit("less", (inside[2], inside[1]))])
+
+    body = Builder(builder, "body")
+    body.source = node.source
+    x_in, n, i, so_far, result = (body.input(t) for t in types)
+    one = body.constant(np.int64(1))
+    at = i
+    if node.attrs["reverse"]:
+        at = body.emit("subtract", (body.emit("subtract", (n, i)), one))
+    key: tuple[Any, ...] = tuple(DYNAMIC if a == axis else slice(None) for a in range(x_type.rank))
+    here = body.emit("getitem", (x_in, at), {"key": key})
+    grown = body.emit(_GROWS[node.op.name], (so_far, here))
+    # The first total is the first element, to the sign of a zero.
+    is_first = body.emit("equal", (i, body.constant(np.int64(0))))
+    grown = body.emit("where", (is_first, here, grown))
+    written = body.emit("setitem", (result, grown, at), {"key": key})
+    body_region = body.finish([body.emit("add", (i, one)), grown, written])
+
+    attrs = {"captures": 2, "maximum_iterations": None, "parallel_iterations": 1, "swap_memory": None}
+    attrs |= {"checkpoint": None, "name": node.op.name}
+    results = builder.emit_all("while", (x, size, zero, total, x), attrs, regions=(cond_region, body_region))
+    return builder.finish([results[2]])
+
+
+def _size(builder: Builder, x: Value, axis: int) -> Value:
+    known = x.tensor.shape[axis]
+    return builder.constant(np.int64(known)) if known is not None else builder.emit("dim", (x,), {"axis": axis})
+
+
+def _zeros(builder: Builder, x: Value, axis: int, row: TensorType) -> Value:
+    """A row of zeros, whose sizes are those of x."""
+    zero = builder.constant(np.zeros((), row.dtype))
+    if not row.rank:
+        return zero
+    dims = [builder.emit("dim", (x,), {"axis": a}) for a, d in enumerate(x.tensor.shape) if a != axis and d is None]
+    return builder.emit("broadcast_to", (zero, *dims), {"shape": row.shape})
+
+
+__all__ = ["extreme_index", "scan"]
