@@ -36,8 +36,7 @@ def description() -> dict[str, Any]:
         "numpy": np.__version__,
         "ctrlgrad": ctrlgrad.__version__,
         "commit": _commit(),
-        "numba": _version("numba"),
-        "scipy": _version("scipy"),
+        "llvmlite": _version("llvmlite"),
     }
 
 

@@ -17,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ctrlgrad.cli.errors import ending_of, print_ending
-from ctrlgrad.engines import has_native
 from ctrlgrad.errors import GradientMismatch
 from ctrlgrad.memory.sizes import parse_size
 from ctrlgrad.mpi.launch import join, number_of_ranks
@@ -143,10 +142,10 @@ def _verified(job: Job, grads: Any, console: Console, as_json: bool) -> bytes:
 
 
 def _settings(options: Mapping[str, Any]) -> Settings:
-    """The settings of a new run: its engine is one that is installed, and the same in every step."""
+    """The settings of a new run: its engine is the same in every step."""
     engine = options["engine"]
     if engine == "auto":
-        engine = "dataflow" if options["pipeline"] else "native" if has_native() else "reference"
+        engine = "dataflow" if options["pipeline"] else "native"
     limit = parse_size(options["memory_budget"])
     return Settings(**{**options, "engine": engine, "memory_budget": limit})
 

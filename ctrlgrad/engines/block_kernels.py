@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.account import CPU, empty
 from ctrlgrad.engines.ownership import POPPED_ALONE
-from ctrlgrad.engines.products import matmul
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
 from ctrlgrad.engines.reference.table import InPlace, Pure
@@ -200,7 +198,7 @@ def _pop(node: Node) -> Callable[[list[Any], Run], Any]:
     return pop
 
 
-def _with_stacks(name: str, loop: Control) -> Kernels:
+def with_blocks(name: str, loop: Control) -> Kernels:
     """The reference engine's kernels, able to take block stacks, with another way to run loops."""
     pure, in_place = dict(REFERENCE.pure), dict(REFERENCE.in_place)
     pure |= {op: _pure(table) for op, table in pure.items() if op.startswith("stack_")}
@@ -215,12 +213,6 @@ def _with_stacks(name: str, loop: Control) -> Kernels:
         "stack_concat": _concat,
     }
     return Kernels(name, pure, in_place, {**REFERENCE.control, "while": loop})
-
-
-def with_blocks(name: str, loop: Control) -> Kernels:
-    """Kernels that can take block stacks, for engines with loops in machine code, whose BLAS makes large products."""
-    kernels = _with_stacks(name, loop)
-    return replace(kernels, pure={**kernels.pure, "matmul": lambda node: matmul})
 
 
 class NotedLoop(InterpretedLoop):
@@ -240,6 +232,6 @@ class NotedLoop(InterpretedLoop):
 
 
 # What engines without machine code run by in a session: the reference engine's kernels, to the bit.
-IN_BLOCKS = _with_stacks("reference in blocks", NotedLoop)
+IN_BLOCKS = with_blocks("reference in blocks", NotedLoop)
 
 __all__ = ["IN_BLOCKS", "NotedLoop", "as_lists", "with_blocks"]

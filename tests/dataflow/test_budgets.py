@@ -176,7 +176,6 @@ def test_check_nans_counts_rows_where_they_are() -> None:
 
 
 def test_whole_loops_run_in_machine_code_under_the_budget() -> None:
-    pytest.importorskip("numba")
     slope = cg.function(
         cg.grad(lambda x: cg.while_loop(lambda c: c[0] < 3000, lambda c: (c[0] + 1, np.sin(c[1]) * x), (0, x))[1]),
         engine="dataflow",

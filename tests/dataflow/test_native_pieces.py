@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from agreement import assert_same, at_random, leaves_of, run
 from programs import PROGRAMS, Program
 
@@ -14,9 +13,9 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import dataflow, memory
 from ctrlgrad.engines import run_on
-from ctrlgrad.engines.llvm import pieces
-from ctrlgrad.engines.llvm.pieces import Part
+from ctrlgrad.engines.llvm import engine, pieces
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.ir import Graph
 
 SIZE = 64
 
@@ -36,16 +35,16 @@ def layers(x: Any, w: Any) -> Any:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[Part]:
-    """The parts that run in machine code, one entry per call."""
-    found: list[Part] = []
-    original = Part.__call__
-    monkeypatch.setattr(Part, "__call__", lambda part, *given: (found.append(part), original(part, *given))[1])
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
+    """The graphs that run as plans, one entry per run."""
+    found: list[Graph] = []
+    run_plan = engine.run
+    monkeypatch.setattr(engine, "run", lambda graph, values: (found.append(graph), run_plan(graph, values))[1])
     return found
 
 
 @pytest.mark.parametrize("window", [1, 32])
-def test_two_layers_on_two_devices(runs: list[Part], window: int) -> None:
+def test_two_layers_on_two_devices(runs: list[Graph], window: int) -> None:
     rng = np.random.default_rng(0)
     arguments = [rng.normal(size=(SIZE, SIZE)), 0.1 * rng.normal(size=(SIZE, SIZE))]
     graph = cg.function(cg.value_and_grad(layers, argnums=(0, 1))).graph(*arguments)

@@ -11,7 +11,6 @@ import pytest
 from ctrlgrad.ir import Node
 
 if TYPE_CHECKING:
-    from ctrlgrad.engines.native import piece_run
     from ctrlgrad.engines.native.loop import NativeLoop, Plan
 
 
@@ -47,26 +46,6 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plans]:
         return made
 
     monkeypatch.setattr(NativeLoop, "plan", noted)
-    yield found
-
-
-@pytest.fixture
-def part_plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[piece_run.Plan]]:
-    """Every part of a piece counts as paying during a test; notes what is planned for them."""
-    from ctrlgrad.engines.native import piece_parts
-    from ctrlgrad.engines.native.piece_run import Part
-
-    found: list[piece_run.Plan] = []
-    make = Part.make_plan
-
-    def noted(self: Part, operands: Sequence[Any]) -> piece_run.Plan | None:
-        plan = make(self, operands)
-        if plan is not None:
-            found.append(plan)
-        return plan
-
-    monkeypatch.setattr(piece_parts, "gain", lambda part: 1.0)
-    monkeypatch.setattr(Part, "make_plan", noted)
     yield found
 
 

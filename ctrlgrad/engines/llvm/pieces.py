@@ -18,6 +18,7 @@ from ctrlgrad.engines.llvm.parts import PART, parted
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
 from ctrlgrad.engines.reference.interpreter import compile_graph
+from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Graph, Node
 from ctrlgrad.plan.lowering import Unsupported
 
@@ -33,10 +34,20 @@ class Part:
 
     def __call__(self, values: list[Any], run: Run) -> Any:
         """The results, one alone as it is; takes the list of operands over."""
-        found = _planned(self.region, values)
+        found = self.planned(values)
         if found is None:
             found = compile_graph(self.region, self.kernels)(values, run)
         return found[0] if len(found) == 1 else found
+
+    def planned(self, values: list[Any]) -> list[Any] | None:
+        """The results by the plan; None where none fits these operands.
+
+        So it is where something fails: nothing has happened, and the reference kernels say what is wrong.
+        """
+        try:
+            return _planned(self.region, values)
+        except ExecutionError:
+            return None
 
 
 class PlannedLoop:

@@ -1,21 +1,17 @@
-"""What the tests of pieces share: making one that is compiled at once, and comparing with the reference engine."""
+"""What the tests of pieces share: making one, and comparing with the reference engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad import tree
-from ctrlgrad.engines.native.checked import checked
-from ctrlgrad.engines.native.pieces import Piece, compile_piece
+from ctrlgrad.engines.llvm.pieces import Piece, compile_piece
 from ctrlgrad.engines.reference import REFERENCE, Run, interpret
 from ctrlgrad.ir import Graph
-
-MODES = ("checked", "compiled")
 
 
 def graph_of(fn: Callable[..., Any], *args: Any) -> Graph:
@@ -33,10 +29,6 @@ def by_reference(graph: Graph, args: Sequence[Any]) -> list[Any]:
     return interpret(graph, args, Run(), REFERENCE)
 
 
-def in_mode(mode: str) -> AbstractContextManager[None]:
-    return checked() if mode == "checked" else nullcontext()
-
-
 def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-11) -> None:
     """Relative to each element, or to the largest finite one of an array that holds smaller ones."""
     for a, b in zip(found, expected, strict=True):
@@ -48,12 +40,12 @@ def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(finite, initial=0.0)))
 
 
-def assert_agrees(fn: Callable[..., Any], *args: Any, rtol: float = 1e-11, mode: str = "checked") -> None:
-    """A function by a piece, in one mode, and by the reference engine; its arguments stay as they are."""
+def assert_agrees(fn: Callable[..., Any], *args: Any, rtol: float = 1e-11) -> None:
+    """A function by a piece and by the reference engine; its arguments stay as they are."""
     graph = graph_of(fn, *args)
     leaves = [np.asarray(x) if np.ndim(x) else np.asarray(x)[()] for x in tree.leaves(args)]
     before = [x.copy() for x in leaves]
-    with np.errstate(all="ignore"), in_mode(mode):
+    with np.errstate(all="ignore"):
         piece = piece_of(graph)
         for _ in range(2):  # the second call finds buffers of the first
             assert_same(piece(list(leaves), Run()), by_reference(graph, leaves), rtol)
