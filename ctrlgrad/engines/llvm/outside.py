@@ -9,8 +9,10 @@ import numpy as np
 from ctrlgrad.engines.block_kernels import IN_BLOCKS
 from ctrlgrad.engines.llvm.frame import operand_words
 from ctrlgrad.engines.llvm.positions import iterations, noted
+from ctrlgrad.engines.llvm.whole_stacks import WHOLE_STACKS
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.interpreter import explained
+from ctrlgrad.ir import Node
 from ctrlgrad.plan.model import Array, Stack, View
 from ctrlgrad.stacks.blocks import BlockStack
 
@@ -60,10 +62,7 @@ class Outside:
             self.run.iterations = iterations(frame, frame.program.positions.steps[step])
         try:
             with np.errstate(all="ignore"):
-                if node.op.name in IN_BLOCKS.pure:
-                    found: Any = IN_BLOCKS.pure[node.op.name](node)(*operands)
-                else:
-                    found = IN_BLOCKS.effect(node)(operands, self.run)
+                found = self.computed(node, operands)
         except BaseException as error:
             found = explained(error, node)
             noted(found, frame, frame.program.positions.steps[step])
@@ -86,6 +85,17 @@ class Outside:
                 for k, (register, part) in enumerate(zip(item, parts, strict=True)):
                     frame.put(index + k, register.dtype, part)
             index += operand_words(item)
+
+    def computed(self, node: Node, operands: list[Any]) -> Any:
+        """What the kernel of a node gives."""
+        name = node.op.name
+        if name in WHOLE_STACKS:
+            found = WHOLE_STACKS[name](*operands)
+            if found is not None:
+                return found
+        if name in IN_BLOCKS.pure:
+            return IN_BLOCKS.pure[name](node)(*operands)
+        return IN_BLOCKS.effect(node)(operands, self.run)
 
     def operand(self, item: Any, index: int, is_taken: bool) -> Any:
         frame = self.frame

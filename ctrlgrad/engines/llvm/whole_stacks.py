@@ -1,0 +1,86 @@
+"""Ops on whole stacks whose rows have one shape, by blocks instead of row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.account import supply
+from ctrlgrad.stacks.blocks import Block, BlockStack
+
+
+def from_tensor(rows: Any) -> BlockStack:
+    """A stack of the rows of an array, which are copied."""
+    return _filled(rows.dtype, rows.shape[1:], len(rows), [rows])
+
+
+def resized(stack: Any, length: Any) -> Any:
+    """The first rows, and rows of zeros behind them where there are too few."""
+    if not isinstance(stack, BlockStack):
+        return None
+    count, length = len(stack), int(length)
+    if length == count:
+        return stack
+    made = _filled(stack.dtype, stack.shape, length, _blocks(stack))
+    if stack.written is not None or length > count:
+        made.written = np.zeros(length, np.uint8)
+        kept = min(count, length)
+        made.written[:kept] = 1 if stack.written is None else stack.written[:kept]
+    return made
+
+
+def summed(a: Any, b: Any) -> Any:
+    """Row by row; the rows that only one of them has as they are."""
+    if not (isinstance(a, BlockStack) and isinstance(b, BlockStack)):
+        return None
+    if not len(a) or not len(b):
+        return (a if len(a) else b).copy()
+    if a.shape != b.shape:
+        return None
+    longer, shorter = (b, a) if len(a) < len(b) else (a, b)
+    made = _filled(longer.dtype, longer.shape, len(longer), _blocks(longer))
+    total, at = made.blocks[0].storage.open(), 0
+    for rows in _blocks(shorter):
+        total[at : at + len(rows)] += rows
+        at += len(rows)
+    made.blocks[0].storage.close()
+    if longer.written is not None:
+        made.written = longer.written[: len(longer)].copy()
+        marks = 1 if shorter.written is None else shorter.written[: len(shorter)]
+        made.written[: len(shorter)] |= marks
+    return made
+
+
+def _blocks(stack: BlockStack) -> Any:
+    """The rows of each block while it is open. A slot that was never written holds zeros."""
+    for block in stack.blocks:
+        yield block.open()
+        block.close()
+
+
+def _filled(dtype: np.dtype, shape: Sequence[int], length: int, parts: Any) -> BlockStack:
+    """A stack of so many rows: those of the parts, then zeros."""
+    made = BlockStack(dtype, tuple(shape), supply=supply())
+    if length:
+        storage = supply().array((length, *shape), dtype, "rows")
+        array, at = storage.open(), 0
+        for rows in parts:
+            count = min(len(rows), length - at)
+            array[at : at + count] = rows[:count]
+            at += count
+        array[at:] = 0
+        storage.close()
+        made.blocks.append(Block(storage, length))
+    return made
+
+
+# What gives None is left to the reference kernels.
+WHOLE_STACKS: Mapping[str, Callable[..., Any]] = {
+    "stack_from_tensor": from_tensor,
+    "stack_resize": resized,
+    "stack_sum": summed,
+}
+
+__all__ = ["WHOLE_STACKS"]
