@@ -143,8 +143,7 @@ class _Handles:
         # What comes from outside is there for the next iteration too.
         mine = {c.inside for c in carries} | {v for each in body.steps for v in defines(each)}
         body = self.moved(body, wanted, kept(c.next for c in carries) - mine)
-        found = replace(step, carries=tuple(carries), condition=condition, body=body)
-        return found
+        return replace(step, carries=tuple(carries), condition=condition, body=body)
 
     def branch(self, step: Branch, steps: list[Step]) -> Step:
         """A result has a handle of its own, unless all branches leave it in one."""
