@@ -33,9 +33,6 @@ LAYERS = {
     "options": 6,
     "function": 6,
     "transforms": 6,
-    "jacobians": 6,
-    "vmap": 6,
-    "custom": 6,
     "debug": 6,
     "": 6,  # ctrlgrad/__init__.py
     "numpy": 6,

@@ -13,9 +13,9 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import is_weak, result_dtype, type_of, value_in
 from ctrlgrad.frontend.regions import (
     Traced,
-    at_once,
     check_callable,
     check_predicate,
+    in_trace,
     same_structure,
     trace_region,
     type_name,
@@ -56,9 +56,7 @@ def branch(
     source: Source | None,
 ) -> Any:
     """Record a `cond` node over any number of branches."""
-    if trace.current() is None:
-        return at_once(lambda: _branch(operation, selector, functions, names, operands, source))
-    return _branch(operation, selector, functions, names, operands, source)
+    return in_trace(lambda: _branch(operation, selector, functions, names, operands, source))
 
 
 def _branch(

@@ -13,7 +13,7 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, cast, type_of, value_in
 from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.regions import Traced, at_once, check_callable, check_leaves
+from ctrlgrad.frontend.regions import Traced, check_callable, check_leaves, in_trace
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.while_loops import LoopOptions, emit_while, recorder
@@ -45,9 +45,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init:
     source = here()
     check_callable("fori_loop", "body_fun", body_fun, ("i", "carry"), source)
     lower, upper = cast(lower, np.int64), cast(upper, np.int64)
-    if trace.current() is None:
-        return at_once(lambda: _fori_loop(lower, upper, body_fun, init, source))
-    return _fori_loop(lower, upper, body_fun, init, source)
+    return in_trace(lambda: _fori_loop(lower, upper, body_fun, init, source))
 
 
 def _fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, source: Source | None) -> Any:
@@ -108,21 +106,7 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: Any = 
     """
     source = here()
     check_callable("scan", "f", f, ("carry", "x"), source)
-    return _scan_now("scan", f, init, xs, length, reverse, source)
-
-
-def _scan_now(
-    operation: str,
-    f: Callable[[Any, Any], Any],
-    init: Any,
-    xs: Any,
-    length: Any,
-    reverse: bool,
-    source: Source | None,
-) -> Any:
-    if trace.current() is None:
-        return at_once(lambda: _scan(operation, f, init, xs, length, reverse, source))
-    return _scan(operation, f, init, xs, length, reverse, source)
+    return in_trace(lambda: _scan("scan", f, init, xs, length, reverse, source))
 
 
 def map(f: Callable[[Any], Any], xs: Any) -> Any:
@@ -134,7 +118,7 @@ def map(f: Callable[[Any], Any], xs: Any) -> Any:
     """
     source = here()
     check_callable("map", "f", f, ("x",), source)
-    return _scan_now("map", lambda carry, x: (carry, f(x)), None, xs, None, False, source)[1]
+    return in_trace(lambda: _scan("map", lambda carry, x: (carry, f(x)), None, xs, None, False, source))[1]
 
 
 # For `TensorArray.gather`, on which this file builds.
@@ -164,7 +148,7 @@ def foldr(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
 def _fold(operation: str, f: Callable[[Any, Any], Any], xs: Any, init: Any, reverse: bool) -> Any:
     source = here()
     check_callable(operation, "f", f, ("carry", "x"), source)
-    return _scan_now(operation, lambda carry, x: (f(carry, x), None), init, xs, None, reverse, source)[0]
+    return in_trace(lambda: _scan(operation, lambda carry, x: (f(carry, x), None), init, xs, None, reverse, source))[0]
 
 
 def _scan(

@@ -13,7 +13,7 @@ from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of, value_in
 from ctrlgrad.frontend.carry import Carry
-from ctrlgrad.frontend.regions import Traced, at_once, check_callable, check_predicate, trace_region
+from ctrlgrad.frontend.regions import Traced, check_callable, check_predicate, in_trace, trace_region
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.unsized import Unsized
@@ -75,9 +75,8 @@ def while_loop(
     """
     options = LoopOptions(maximum_iterations, parallel_iterations, swap_memory, checkpoint, name)
     _check_options(options)
-    if trace.current() is None:
-        return at_once(lambda: _while(cond_fun, body_fun, init, options, here()))
-    return _while(cond_fun, body_fun, init, options, here())
+    source = here()
+    return in_trace(lambda: _while(cond_fun, body_fun, init, options, source))
 
 
 def _check_options(options: LoopOptions) -> None:

@@ -1,4 +1,4 @@
-"""`checkpoint`, `custom_vjp` and `custom_jvp`: functions whose derivative is computed otherwise."""
+"""`custom_vjp` and `custom_jvp`: functions with a derivative of their own."""
 
 from __future__ import annotations
 
@@ -10,49 +10,14 @@ from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError, UserInputError
-from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.regions import at_once, check_leaves, same_structure
-from ctrlgrad.frontend.rules import Custom, Region, Results, emit_call, leaves_of, record
+from ctrlgrad.frontend.regions import check_leaves, in_trace, same_structure
+from ctrlgrad.frontend.rules import Custom, Region, Results, leaves_of, record
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import Graph, TensorType, Type, close
+from ctrlgrad.ir import Graph, TensorType, Type
 from ctrlgrad.source import Source, here
-
-
-def _in_trace(fn: Callable[[], Any]) -> Any:
-    return at_once(fn) if trace.current() is None else fn()
-
-
-def checkpoint(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose inside is computed again in the backward pass instead of saved; as `jax.checkpoint`.
-
-    Only its arguments are kept. Around a loop's body it makes the loop keep its carry and nothing else.
-
-    >>> import numpy as np, ctrlgrad as cg
-    >>> step = cg.checkpoint(lambda x: np.sin(np.exp(x)))
-    >>> float(cg.grad(lambda x: cg.fori_loop(0, 3, lambda i, y: step(y), x))(0.5)) != 0
-    True
-    """
-
-    @functools.wraps(fn)
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        source = here()
-        leaves, treedef = tree.flatten((args, kwargs))
-        check_leaves("checkpoint: an argument", leaves)
-
-        def call(inputs: list[Any]) -> Any:
-            given, named = tree.unflatten(treedef, inputs)
-            return fn(*given, **named)
-
-        def recorded() -> Any:
-            region = Region(call, leaves_of(leaves, argument_names(fn, treedef)), "checkpoint")
-            return tree.unflatten(region.treedef, emit_call("checkpoint", close([region.finish()]), leaves, source))
-
-        return _in_trace(recorded)
-
-    return checkpointed
 
 
 class custom_vjp:
@@ -88,7 +53,7 @@ class custom_vjp:
             )
         call = _ReverseRule(self.fn, self.forward, self.backward, args, here())
         custom = Custom(self, call.label(self.forward), call.regions)
-        return _in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
+        return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
 
 
 def _name(fn: Callable[..., Any]) -> str:
@@ -302,7 +267,7 @@ class custom_jvp:
             )
         call = _ForwardRule(self.fn, self.rule, args, here())
         custom = Custom(self, call.label(self.rule), call.regions)
-        return _in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
+        return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
 
 
 class _ForwardRule(_Call):
