@@ -15,10 +15,11 @@ from ctrlgrad.autograph import convert
 from ctrlgrad.engines import Report, explain_on, run_on
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import EagerStack, is_weak, set_evaluator, type_of, value_in
+from ctrlgrad.frontend.apply import EagerStack, is_weak, set_evaluator, type_of
 from ctrlgrad.frontend.arguments import argument_names
-from ctrlgrad.frontend.regions import check_leaves, how_to_pass
+from ctrlgrad.frontend.checks import how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
 from ctrlgrad.options import check_engine, current_options
 from ctrlgrad.passes import inline_calls, simplify
@@ -201,26 +202,27 @@ class Function:
 
     def _trace(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         self.traces += 1
-        builder = Builder(name=self.name)
-        hints = iter(argument_names(self.fn, treedef))
         given = iter(types)
-        with trace.recording(builder):
-            traced: list[Any] = []
-            for leaf in leaves:
-                hint = next(hints)
-                if isinstance(leaf, (*_ARRAYS, TensorSpec)) or any(hasattr(leaf, name) for name in _INTERFACES):
-                    traced.append(Tensor(builder, builder.input(next(given), hint), weak=is_weak(leaf)))
-                else:
-                    traced.append(leaf)
-            args, kwargs = tree.unflatten(treedef, traced)
+        is_input = [isinstance(x, (*_ARRAYS, TensorSpec)) or any(hasattr(x, n) for n in _INTERFACES) for x in leaves]
+        inputs = [
+            Leaf(next(given), is_weak(x), hint)
+            for x, hint, yes in zip(leaves, argument_names(self.fn, treedef), is_input, strict=True)
+            if yes
+        ]
+
+        def call(tensors: list[Tensor]) -> Any:
+            passed = iter(tensors)
+            args, kwargs = tree.unflatten(
+                treedef, [next(passed) if yes else x for x, yes in zip(leaves, is_input, strict=True)]
+            )
             try:
-                results, result_treedef = tree.flatten(self.fn(*args, **kwargs))
+                return self.fn(*args, **kwargs)
             except RecursionError as error:
                 raise _endless(self.name) from error
-            check_leaves(f"{self.name}: the result", results)
-            outputs = [value_in(builder, x) for x in results]
-        graph = builder.finish(outputs)
-        return Concrete(tuple(types), graph, result_treedef, simplify(inline_calls(graph)))
+
+        traced = Traced(self.name, call, inputs, what=f"{self.name}: the result", builder=Builder(name=self.name))
+        graph = traced.finish()
+        return Concrete(tuple(types), graph, traced.treedef, simplify(inline_calls(graph)))
 
     def _declared(self, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[Type]) -> list[Type]:
         assert self.signature is not None

@@ -8,8 +8,9 @@ from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.frontend.arguments import argument_names
-from ctrlgrad.frontend.regions import check_leaves, in_trace
-from ctrlgrad.frontend.rules import Region, emit_call, leaves_of
+from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.rules import emit_call, trace_rule
+from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import close
 from ctrlgrad.source import here
 
@@ -36,7 +37,7 @@ def checkpoint(fn: Callable[..., Any]) -> Callable[..., Any]:
             return fn(*given, **named)
 
         def recorded() -> Any:
-            region = Region(call, leaves_of(leaves, argument_names(fn, treedef)), "checkpoint")
+            region = trace_rule("checkpoint", call, leaves_of(leaves, argument_names(fn, treedef)))
             return tree.unflatten(region.treedef, emit_call("checkpoint", close([region.finish()]), leaves, source))
 
         return in_trace(recorded)

@@ -12,10 +12,11 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
+from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.regions import check_leaves, in_trace, same_structure
-from ctrlgrad.frontend.rules import Custom, Region, Results, leaves_of, record
+from ctrlgrad.frontend.rules import Custom, Results, record, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import Graph, TensorType, Type
 from ctrlgrad.source import Source, here
 
@@ -161,7 +162,7 @@ class _ReverseRule(_Call):
             sizes = [d for x in inputs if isinstance(type_of(x), TensorType) for d in x.shape if isinstance(d, Tensor)]
             return self.like(self.forward, result, results, labels, _is_same), residuals, sizes
 
-        kept = Region(forward, self.inputs, "forward")
+        kept = trace_rule("forward", forward, self.inputs)
         residuals, residuals_treedef = tree.flatten(kept.result[1])
         sizes = kept.result[2]
         inputs = leaves_of([*residuals, *sizes], [*("residual" for _ in residuals), *("size" for _ in sizes)])
@@ -178,7 +179,7 @@ class _ReverseRule(_Call):
             found = self.backward(saved, tree.unflatten(results.treedef, cotangents))
             return self._cotangents(found, known)
 
-        return [kept.finish(), Region(backward, inputs, "backward").finish()]
+        return [kept.finish(), trace_rule("backward", backward, inputs).finish()]
 
     def _cotangents(self, found: Any, sizes: Sequence[Any]) -> list[Any]:
         """One cotangent per argument leaf, zeros for None, with the arguments' dtypes checked."""
@@ -291,4 +292,4 @@ class _ForwardRule(_Call):
             return self.like(self.rule, tangent, results, labels, _may_be_tangent)
 
         tangents = [replace(x, hint=f"t_{x.hint}") for x in self.inputs]
-        return [Region(push, [*self.inputs, *tangents], "push").finish()]
+        return [trace_rule("push", push, [*self.inputs, *tangents]).finish()]

@@ -15,7 +15,7 @@ from ctrlgrad import tree
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, cast, evaluate, is_weak, type_of, value_in
-from ctrlgrad.frontend.regions import check_leaves, same_structure
+from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import Function, hand_out
 from ctrlgrad.gradients.reverse import Pullback, reverse

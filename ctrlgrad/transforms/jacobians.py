@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctrlgrad import tree
+from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.regions import check_leaves
 from ctrlgrad.function import Function
 from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import vjp

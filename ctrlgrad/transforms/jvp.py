@@ -9,9 +9,10 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
+from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.regions import check_leaves, in_trace, same_structure
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.gradients.forward import push_forward
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import Source, here

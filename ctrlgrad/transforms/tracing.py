@@ -8,12 +8,10 @@ from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.errors import DifferentiationError, UserInputError
-from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import is_weak, type_of, value_in
+from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.arguments import argument_names, argument_paths
-from ctrlgrad.frontend.regions import check_leaves
-from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import Builder, Graph, TensorType, Value, close
+from ctrlgrad.frontend.tracer import Traced, leaves_of
+from ctrlgrad.ir import Graph, TensorType, Value, close
 from ctrlgrad.passes import simplify
 from ctrlgrad.source import Source, here
 
@@ -32,14 +30,10 @@ def trace_function(
     fn: Callable[..., Any], leaves: Sequence[Any], hints: Sequence[str | None], call: Callable[[list[Any]], Any]
 ) -> TracedFunction:
     """Trace `call(tensors)` with one input per leaf; outer tensors that it uses become captures."""
-    builder = Builder(trace.current(), getattr(fn, "__name__", "function").replace("<lambda>", "function"))
-    with trace.recording(builder):
-        inputs = [Tensor(builder, builder.input(type_of(x), h), is_weak(x)) for x, h in zip(leaves, hints, strict=True)]
-        results, treedef = tree.flatten(call(list(inputs)))
-        check_leaves("the differentiated function's result", results)
-        outputs = [value_in(builder, x) for x in results]
-    closed = close([builder.finish(outputs)])
-    return TracedFunction(closed.captures, simplify(closed.regions[0]), results, treedef)
+    name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
+    traced = Traced(name, call, leaves_of(leaves, hints), what="the differentiated function's result")
+    closed = close([traced.finish()])
+    return TracedFunction(closed.captures, simplify(closed.regions[0]), traced.leaves, traced.treedef)
 
 
 def check_argnums(operation: str, argnums: Any, args: Sequence[Any]) -> tuple[int, ...]:

@@ -15,8 +15,9 @@ from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserIn
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
 from ctrlgrad.frontend.arguments import argument_paths
-from ctrlgrad.frontend.regions import check_leaves
+from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.calls import rows_call, set_batch
 from ctrlgrad.ir import Builder, Graph, TensorType, Type, Value, close
@@ -132,14 +133,15 @@ def _vmap(
 
     outer = trace.current()
     assert outer is not None
-    builder = _Mapped(outer, "rows_of")
-    with trace.recording(builder):
-        inputs = [Tensor(builder, builder.input(a.inner), a.axis is None and is_weak(a.value)) for a in arguments]
+
+    def call(inputs: list[Tensor]) -> Any:
         inner_args, inner_kwargs = tree.unflatten(treedef, inputs)
-        results, result_treedef = tree.flatten(fn(*inner_args, **inner_kwargs))
-        check_leaves("vmap: the function's result", results)
-        outputs = [value_in(builder, x) for x in results]
-    closed = close([builder.finish(outputs)])
+        return fn(*inner_args, **inner_kwargs)
+
+    entry = [Leaf(a.inner, a.axis is None and is_weak(a.value)) for a in arguments]
+    traced = Traced("rows_of", call, entry, what="vmap: the function's result", builder=_Mapped(outer, "rows_of"))
+    result_treedef = traced.treedef
+    closed = close([traced.finish()])
     captures = len(closed.captures)
     row = simplify(closed.regions[0])
     batched = batch(row, [captures + i for i in mapped], size)
