@@ -15,7 +15,7 @@ from ctrlgrad.autograph import convert
 from ctrlgrad.engines import Report, explain_on, run_on
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import EagerStack, is_weak, set_evaluator, type_of
+from ctrlgrad.frontend.apply import EagerStack, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
 from ctrlgrad.frontend.checks import how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
@@ -106,7 +106,7 @@ class Function:
         if trace.current() is not None:
             return self.fn(*args, **kwargs)
         concrete, arrays = self._specialize(args, kwargs)
-        results = _evaluate_on(self._engine_now(), concrete.simplified, arrays)
+        results = run_on(self._engine_now(), concrete.simplified, arrays, current_options().check_nans)
         return tree.unflatten(concrete.treedef, hand_out(concrete.simplified, results, arrays))
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
@@ -304,28 +304,6 @@ def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any]) -> 
         taken.add(id(array))
         handed.append(array)
     return handed
-
-
-def _evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-    return _evaluate_on(current_options().engine, graph, arrays)
-
-
-def _evaluate_on(engine: str, graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-    return run_on(engine, _without_calls(graph), arrays, current_options().check_nans)
-
-
-def _without_calls(graph: Graph) -> Graph:
-    """What an engine runs of a graph that was not simplified: compiled once, however often it runs."""
-    if "without calls" not in graph.compiled:
-        dissolved = inline_calls(graph)
-        if dissolved is graph:
-            return graph
-        graph.compiled["without calls"] = dissolved
-    found: Graph = graph.compiled["without calls"]
-    return found
-
-
-set_evaluator(_evaluate)
 
 
 def function(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.batching import batch_whole
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, cast, evaluate, is_weak, type_of, value_in
@@ -70,7 +71,7 @@ def value_and_grad(
 
         traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
         captures = len(traced.captures)
-        pullback = reverse(traced.graph, range(captures, captures + len(leaves)), (0,))
+        pullback = reverse(traced.graph, range(captures, captures + len(leaves)), (0,), batch_whole)
         outputs, gradients = _inline(pullback, traced, leaves, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
         gradient = tree.unflatten(treedef, gradients)
@@ -169,7 +170,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     traced = trace_function(fn, leaves, hints, lambda tensors: fn(*tree.unflatten(treedef, tensors)))
     captures = len(traced.captures)
     seeded = tuple(i for i, v in enumerate(traced.graph.outputs) if v.type.is_differentiable)
-    halves = reverse(traced.graph, range(captures, captures + len(leaves)), seeded)
+    halves = reverse(traced.graph, range(captures, captures + len(leaves)), seeded, batch_whole)
     residuals: list[Any]
     builder = trace.current()
     if builder is None:

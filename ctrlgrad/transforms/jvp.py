@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctrlgrad import tree
+from ctrlgrad.batching import batch_whole
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
@@ -75,7 +76,7 @@ def _jvp(
     hints = leaf_names(fn, primals, range(len(primals)))
     traced = trace_function(fn, leaves, hints, lambda xs: fn(*tree.unflatten(treedef, xs)))
     captures = len(traced.captures)
-    pushed = push_forward(traced.graph, range(captures, captures + len(leaves)))
+    pushed = push_forward(traced.graph, range(captures, captures + len(leaves)), batch_whole)
     builder = trace.current()
     assert builder is not None
     given_values = [value_in(builder, x) for x in (*leaves, *directions)]

@@ -10,7 +10,7 @@ import numpy as np
 import optree
 
 from ctrlgrad import tree
-from ctrlgrad.batching import BatchedGraph, batch
+from ctrlgrad.batching import BatchedGraph, batch, batch_whole
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
@@ -19,8 +19,8 @@ from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function
-from ctrlgrad.gradients.calls import rows_call, set_batch
-from ctrlgrad.ir import Builder, Graph, TensorType, Type, Value, close
+from ctrlgrad.gradients.calls import rows_call
+from ctrlgrad.ir import Builder, TensorType, Type, Value, close
 from ctrlgrad.ops.term import Term, constant, emit, sized, transpose
 from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.source import Source, here
@@ -79,13 +79,6 @@ class _Mapped(Builder):
 def _is_mapped(builder: Builder | None) -> bool:
     """Whether what is recorded there will be mapped."""
     return builder is not None and (isinstance(builder, _Mapped) or _is_mapped(builder.parent))
-
-
-def _batched_whole(row: Graph, mapped: Sequence[int], size: int | None) -> Graph:
-    return batch(row, mapped, size, all_outputs=True).graph
-
-
-set_batch(_batched_whole)
 
 
 def _first_row(builder: Builder, value: Value) -> Value:
@@ -150,7 +143,7 @@ def _vmap(
     if batched.has_buffers and _is_mapped(outer):
         # What is mapped around it may need the rows anew.
         outer.source = source
-        values = tuple(rows_call(outer, row, [captures + i for i in mapped], operands))
+        values = tuple(rows_call(outer, row, [captures + i for i in mapped], operands, batch_whole))
         given = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, values), source)
         shared = [axis is None and not rows for axis, rows in zip(given, batched.mapped, strict=True)]
         values = tuple(_first_row(outer, v) if once else v for v, once in zip(values, shared, strict=True))
