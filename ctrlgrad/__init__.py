@@ -19,7 +19,6 @@ if importlib.util.find_spec("ctrlgrad.gradients") is None:
     )
 
 from ctrlgrad import dataflow, debug, memory, numpy
-from ctrlgrad.custom import checkpoint, custom_jvp, custom_vjp
 from ctrlgrad.dataflow import device
 from ctrlgrad.errors import CtrlgradError, GradientMismatch
 from ctrlgrad.frontend.branches import cond
@@ -28,10 +27,13 @@ from ctrlgrad.frontend.switches import case, switch
 from ctrlgrad.frontend.tensor_array import TensorArray
 from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
 from ctrlgrad.function import Function, TensorSpec, function
-from ctrlgrad.jacobians import hessian, jacfwd, jacrev
 from ctrlgrad.options import options
-from ctrlgrad.transforms import grad, jvp, stop_gradient, value_and_grad, vjp
-from ctrlgrad.vmap import vmap
+from ctrlgrad.transforms.checkpoint import checkpoint
+from ctrlgrad.transforms.custom import custom_jvp, custom_vjp
+from ctrlgrad.transforms.grad import grad, stop_gradient, value_and_grad, vjp
+from ctrlgrad.transforms.jacobians import hessian, jacfwd, jacrev
+from ctrlgrad.transforms.jvp import jvp
+from ctrlgrad.transforms.vmap import vmap
 
 __version__ = "0.1.0"
 

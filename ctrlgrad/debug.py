@@ -25,7 +25,7 @@ from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
-from ctrlgrad.frontend.regions import check_leaves
+from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import Source, here, user_frame
 

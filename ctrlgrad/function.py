@@ -15,10 +15,11 @@ from ctrlgrad.autograph import convert
 from ctrlgrad.engines import Report, after_failure, current_without, explain_on, program_of, run_on
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import EagerStack, is_weak, set_evaluator, type_of, value_in
+from ctrlgrad.frontend.apply import EagerStack, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
-from ctrlgrad.frontend.regions import check_leaves, how_to_pass
+from ctrlgrad.frontend.checks import how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
 from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import check_engine, current_options
@@ -130,7 +131,7 @@ class Function:
         if bound is not None:
             return bound(leaves)
         concrete, arrays = self._specialize(args, kwargs)
-        results = _evaluate_on(self._engine_now(), concrete.simplified, arrays)
+        results = run_on(self._engine_now(), concrete.simplified, arrays, current_options().check_nans)
         if key is not None:
             self._bind(key, concrete, arrays)
         return tree.unflatten(concrete.treedef, hand_out(concrete.simplified, results, arrays))
@@ -256,26 +257,27 @@ class Function:
 
     def _trace(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         self.traces += 1
-        builder = Builder(name=self.name)
-        hints = iter(argument_names(self.fn, treedef))
         given = iter(types)
-        with trace.recording(builder):
-            traced: list[Any] = []
-            for leaf in leaves:
-                hint = next(hints)
-                if isinstance(leaf, (*_ARRAYS, TensorSpec)) or any(hasattr(leaf, name) for name in _INTERFACES):
-                    traced.append(Tensor(builder, builder.input(next(given), hint), weak=is_weak(leaf)))
-                else:
-                    traced.append(leaf)
-            args, kwargs = tree.unflatten(treedef, traced)
+        is_input = [isinstance(x, (*_ARRAYS, TensorSpec)) or any(hasattr(x, n) for n in _INTERFACES) for x in leaves]
+        inputs = [
+            Leaf(next(given), is_weak(x), hint)
+            for x, hint, yes in zip(leaves, argument_names(self.fn, treedef), is_input, strict=True)
+            if yes
+        ]
+
+        def call(tensors: list[Tensor]) -> Any:
+            passed = iter(tensors)
+            args, kwargs = tree.unflatten(
+                treedef, [next(passed) if yes else x for x, yes in zip(leaves, is_input, strict=True)]
+            )
             try:
-                results, result_treedef = tree.flatten(self.fn(*args, **kwargs))
+                return self.fn(*args, **kwargs)
             except RecursionError as error:
                 raise _endless(self.name) from error
-            check_leaves(f"{self.name}: the result", results)
-            outputs = [value_in(builder, x) for x in results]
-        graph = builder.finish(outputs)
-        return Concrete(tuple(types), graph, result_treedef, simplify(inline_calls(graph)))
+
+        traced = Traced(self.name, call, inputs, what=f"{self.name}: the result", builder=Builder(name=self.name))
+        graph = traced.finish()
+        return Concrete(tuple(types), graph, traced.treedef, simplify(inline_calls(graph)))
 
     def _declared(self, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[Type]) -> list[Type]:
         assert self.signature is not None
@@ -357,32 +359,6 @@ def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any]) -> 
         taken.add(id(array))
         handed.append(array)
     return handed
-
-
-def _evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-    engine = current_options().engine
-    # One op outside of a trace: its kernel, not a compiler.
-    if engine in ("auto", "native") and not any(node.regions for node in graph.nodes):
-        engine = "reference"
-    return _evaluate_on(engine, graph, arrays)
-
-
-def _evaluate_on(engine: str, graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-    return run_on(engine, _without_calls(graph), arrays, current_options().check_nans)
-
-
-def _without_calls(graph: Graph) -> Graph:
-    """What an engine runs of a graph that was not simplified: compiled once, however often it runs."""
-    if "without calls" not in graph.compiled:
-        dissolved = inline_calls(graph)
-        if dissolved is graph:
-            return graph
-        graph.compiled["without calls"] = dissolved
-    found: Graph = graph.compiled["without calls"]
-    return found
-
-
-set_evaluator(_evaluate)
 
 
 def function(

@@ -6,9 +6,9 @@ a part of its operand adds to the operand's cotangent (`reverse_into`), so readi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,23 +45,51 @@ class Primal(Term):
         return Term(self.builder, self.scope.resolve(self.scope.observe("stack_length", self.forward)))
 
 
-# The reverse rules of ops that own regions: (adjoint, node) -> None.
-REGION_RULES: dict[str, Callable[[Adjoint, Node], None]] = {}
+@dataclass(frozen=True)
+class Pullback:
+    """The two halves of a derivative.
+
+    `forward` maps the function's inputs to its outputs followed by residuals (saved values and stacks);
+    `backward` maps residuals followed by one cotangent per entry of `seeded` to one cotangent per entry of `wrt`.
+    """
+
+    forward: Graph
+    backward: Graph
+    residuals: int
+    seeded: tuple[int, ...]
+    wrt: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Recursion:
+    """What the rule of an op that owns regions asks for to differentiate these."""
+
+    # The rules of such ops by name.
+    rules: Mapping[str, Callable[[Adjoint, Node], None]]
+    # Reverse mode of a graph with respect to some inputs, given cotangents of some outputs.
+    reverse: Callable[[Graph, Sequence[int], Sequence[int]], Pullback]
+    # See `gradients.calls.Batch`.
+    batch: Callable[[Graph, Sequence[int], int | None], Graph]
 
 
 class Adjoint:
     """The cotangents of one scope's values while its nodes are reversed."""
 
-    def __init__(self, scope: Scope, varied: set[Value], activity: Activity) -> None:
+    def __init__(self, scope: Scope, varied: set[Value], activity: Activity, recursion: Recursion) -> None:
         self.scope = scope
         self.varied = varied
         self.activity = activity
+        self.recursion = recursion
         self.cotangents: dict[Value, Term] = {}
         self.made_by = {v: node for node in scope.graph.nodes for v in node.results}
 
     @property
     def graph(self) -> Graph:
         return self.scope.graph
+
+    def inside(self, scope: Scope, varied: set[Value]) -> Adjoint:
+        """The reverse pass over a region."""
+        return Adjoint(scope, varied, self.activity, self.recursion)
 
     def primal(self, value: Value) -> Primal:
         return Primal(self.scope, value)
@@ -111,7 +139,7 @@ class Adjoint:
             if not any(v in self.cotangents for v in node.results):
                 continue
             backward.source = node.source and node.source.derivative_of(node.op.name)
-            region_rule = REGION_RULES.get(node.op.name)
+            region_rule = self.recursion.rules.get(node.op.name)
             if region_rule is not None:
                 region_rule(self, node)
             else:

@@ -16,7 +16,7 @@ Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroS
 
 from __future__ import annotations
 
-from ctrlgrad.gradients.adjoint import REGION_RULES, Adjoint
+from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.ir import OPS, Builder, Graph, Node, Value
 from ctrlgrad.ops.term import Term
 from ctrlgrad.stacks.saving import RegionScope, Thread
@@ -32,7 +32,7 @@ class _Branch:
         self.region = region
         self.scope = RegionScope(region, backward, outer=adjoint.scope, captures=outer)
         moving = [v for v in region.inputs if outer[v] in adjoint.varied]
-        self.inner = Adjoint(self.scope, adjoint.activity.varied_values(region, moving), adjoint.activity)
+        self.inner = adjoint.inside(self.scope, adjoint.activity.varied_values(region, moving))
         self.seeds = [Value(node.results[i].type, "d") for i in seeded]
         self.shares = {j: Value(region.inputs[j].type, f"d_{region.inputs[j].hint or 'x'}") for j in given}
         for j, share in self.shares.items():
@@ -139,6 +139,3 @@ def _emit_backward(
         adjoint.cotangents.pop(node.operands[1 + j])
     for j, value in zip(reached, results, strict=False):
         adjoint.add(node.operands[1 + j], Term(builder, value))
-
-
-REGION_RULES["cond"] = reverse_cond

@@ -14,36 +14,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ctrlgrad.errors import DifferentiationError
-from ctrlgrad.gradients.adjoint import REGION_RULES, Adjoint
+from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.ir import OPS, Builder, Graph, Node, StackType, TensorType, Value
 from ctrlgrad.ops.call import rule_regions
 from ctrlgrad.ops.term import Term, emit
 
-# Reverse mode itself; set by `ctrlgrad.gradients.reverse`, which it would otherwise import in a circle.
-Reverse = Callable[[Graph, list[int], list[int]], tuple[Graph, Graph, int]]
-_reverse: list[Reverse] = []
-
-
-def set_reverse(reverse: Reverse) -> None:
-    """Say how a graph is split into forward half, backward half and number of residuals."""
-    _reverse[:] = [reverse]
-
-
-# Batching of a graph over inputs, all of its outputs with rows; set by `ctrlgrad.vmap`.
+# How a graph gets a row for each entry along axis 0 of the inputs at some positions (so many, if that is known), and of
+# all outputs. Batching does not know this folder, nor this folder batching: who differentiates hands it in.
 Batch = Callable[[Graph, Sequence[int], int | None], Graph]
-_batch: list[Batch] = []
 
 
-def set_batch(batch: Batch) -> None:
-    """Say how a graph gets a row for each entry along axis 0 of some inputs, and of all outputs."""
-    _batch[:] = [batch]
-
-
-def rows_call(builder: Builder, row: Graph, mapped: Sequence[int], operands: Sequence[Value]) -> tuple[Value, ...]:
+def rows_call(
+    builder: Builder, row: Graph, mapped: Sequence[int], operands: Sequence[Value], batch: Batch
+) -> tuple[Value, ...]:
     """Emit a call of kind "rows": `row` for each row of the operands at `mapped`."""
     size = operands[mapped[0]].tensor.shape[0]
     # No rows at all are left to run time: some ops refuse to be built without elements.
-    batched = _batch[0](row, mapped, size or None)
+    batched = batch(row, mapped, size or None)
     attrs = {"kind": "rows", "captures": 0, "mapped": tuple(mapped)}
     return builder.emit_all("call", operands, attrs, regions=(batched, row))
 
@@ -58,9 +45,9 @@ def reverse_call(adjoint: Adjoint, node: Node) -> None:
 def _checkpoint(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
     builder = adjoint.scope.backward
     seeds = [adjoint.cotangents.pop(node.results[i]).value for i in seeded]
-    forward, backward, residuals = _reverse[0](node.regions[0], wanted, seeded)
-    results = builder.inline(forward, [_again(adjoint, node, v) for v in node.operands])
-    cotangents = builder.inline(backward, [*results[len(results) - residuals :], *seeds])
+    halves = adjoint.recursion.reverse(node.regions[0], wanted, seeded)
+    results = builder.inline(halves.forward, [_again(adjoint, node, v) for v in node.operands])
+    cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
     for j, cotangent in zip(wanted, cotangents, strict=True):
         adjoint.add(node.operands[j], Term(builder, cotangent))
 
@@ -90,16 +77,17 @@ def _resolved(adjoint: Adjoint, node: Node, value: Value) -> Value:
 def _rows(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
     builder, row, mapped = adjoint.scope.backward, _silent(node.regions[1]), node.attrs["mapped"]
     seeds = [adjoint.cotangents.pop(node.results[i]).value for i in seeded]
-    forward, backward, residuals = _reverse[0](row, wanted, seeded)
-    pull = Builder(name=backward.name)
+    halves = adjoint.recursion.reverse(row, wanted, seeded)
+    pull = Builder(name=halves.backward.name)
     inputs = [pull.input(v.type, v.hint) for v in row.inputs]
     given = [pull.input(row.outputs[i].type) for i in seeded]
-    results = pull.inline(forward, inputs)
-    found = pull.inline(backward, [*results[len(results) - residuals :], *given])
+    results = pull.inline(halves.forward, inputs)
+    found = pull.inline(halves.backward, [*results[len(results) - halves.residuals :], *given])
     graph = pull.finish([_as_tensor(pull, node, v) for v in found])
     places = [*mapped, *range(len(inputs), len(inputs) + len(seeds))]
     operands = [*(_resolved(adjoint, node, v) for v in node.operands), *seeds]
-    for j, value in zip(wanted, rows_call(builder, graph, places, operands), strict=True):
+    rows = rows_call(builder, graph, places, operands, adjoint.recursion.batch)
+    for j, value in zip(wanted, rows, strict=True):
         cotangent = Term(builder, value)
         if j not in mapped:
             cotangent = emit("sum", cotangent, axes=(0,), keepdims=False)
@@ -166,13 +154,10 @@ def _custom_jvp(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[in
     (push,) = rule_regions(node)
     count = len(node.operands)
     seeds = [adjoint.cotangents.pop(node.results[i]).value for i in seeded]
-    forward, backward, residuals = _reverse[0](push, list(range(count, len(push.inputs))), seeded)
+    halves = adjoint.recursion.reverse(push, range(count, len(push.inputs)), seeded)
     # Linear in the tangents: any tangents do, so the primals' own zeros.
     tangents = [adjoint.zeros_like(v).value for v in node.operands[node.attrs["captures"] :]]
-    results = builder.inline(forward, [*(adjoint.scope.resolve(v) for v in node.operands), *tangents])
-    cotangents = builder.inline(backward, [*results[len(results) - residuals :], *seeds])
+    results = builder.inline(halves.forward, [*(adjoint.scope.resolve(v) for v in node.operands), *tangents])
+    cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
     for operand, cotangent in zip(node.operands[node.attrs["captures"] :], cotangents, strict=True):
         adjoint.add(operand, Term(builder, cotangent))
-
-
-REGION_RULES["call"] = reverse_call

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.calls import refuse_captures, rows_call
+from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, operand_reached
 from ctrlgrad.ir import Builder, Graph, Node, StackType, Value, copy_node
 from ctrlgrad.ops.call import rule_regions
@@ -29,12 +29,12 @@ class Pushforward:
     tangents: tuple[int, ...]
 
 
-def push_forward(graph: Graph, wrt: Sequence[int]) -> Pushforward:
-    """Differentiate `graph` forward with respect to the inputs at `wrt`."""
+def push_forward(graph: Graph, wrt: Sequence[int], batch: Batch) -> Pushforward:
+    """Differentiate `graph` forward with respect to the inputs at `wrt`; `batch` as for `reverse`."""
     builder = Builder(name=f"{graph.name}_forward")
     inputs = [builder.input(v.type, v.hint) for v in graph.inputs]
     given = {graph.inputs[i]: builder.input(graph.inputs[i].type, _hint(graph.inputs[i])) for i in wrt}
-    tangent = _Tangents(builder, graph, inputs, given, Activity())
+    tangent = _Tangents(builder, graph, inputs, given, Activity(), batch)
     found = tuple(i for i, v in enumerate(graph.outputs) if v in tangent.tangents)
     outputs = [tangent.went[v] for v in graph.outputs]
     outputs += [tangent.tangents[graph.outputs[i]].value for i in found]
@@ -49,9 +49,16 @@ class _Tangents:
     """The primal copies and the tangents of one graph's values."""
 
     def __init__(
-        self, builder: Builder, graph: Graph, inputs: Sequence[Value], given: dict[Value, Value], activity: Activity
+        self,
+        builder: Builder,
+        graph: Graph,
+        inputs: Sequence[Value],
+        given: dict[Value, Value],
+        activity: Activity,
+        batch: Batch,
     ) -> None:
         self.builder = builder
+        self.batch = batch
         self.activity = activity
         self.went: dict[Value, Value] = dict(zip(graph.inputs, inputs, strict=True))
         self.tangents = {v: Term(builder, t) for v, t in given.items()}
@@ -137,7 +144,7 @@ class _Tangents:
         builder = Builder(name=body.name)
         inputs = [Value(v.type, v.hint) for v in body.inputs]
         tangent_inputs = {body.inputs[k]: Value(body.inputs[k].type, _hint(body.inputs[k])) for k in positions}
-        inner = _Tangents(builder, body, inputs, tangent_inputs, self.activity)
+        inner = _Tangents(builder, body, inputs, tangent_inputs, self.activity, self.batch)
         moved = [inner.or_zeros(body.outputs[i]).value for i in carried]
         outputs = [*(inner.went[v] for v in body.outputs), *moved]
         split = len(shared)
@@ -172,7 +179,7 @@ class _Tangents:
             builder = Builder(name=region.name)
             inputs = [builder.input(v.type, v.hint) for v in region.inputs]
             given = {v: builder.input(v.type, _hint(v)) for v, m in zip(region.inputs, moving, strict=True) if m}
-            inner = _Tangents(builder, region, inputs, given, self.activity)
+            inner = _Tangents(builder, region, inputs, given, self.activity, self.batch)
             tangents = [inner.or_zeros(region.outputs[i]).value for i in wanted]
             regions.append(builder.finish([*(inner.went[v] for v in region.outputs), *tangents]))
         operands = [self.went[v] for v in node.operands]
@@ -188,7 +195,7 @@ class _Tangents:
         if node.attrs["kind"] == "checkpoint":
             # Nothing is saved in forward mode, so there is nothing to compute again.
             given = [self.tangents[node.operands[j]].value for j in moving]
-            pushed = push_forward(node.regions[0], moving)
+            pushed = push_forward(node.regions[0], moving, self.batch)
             results = self.builder.inline(pushed.graph, [*(self.went[v] for v in node.operands), *given])
             self.went.update(zip(node.results, results, strict=False))
             for i, t in zip(pushed.tangents, results[len(node.results) :], strict=True):
@@ -218,11 +225,12 @@ class _Tangents:
                 self.tangents[v] = Term(self.builder, t)
 
     def _rows(self, node: Node, moving: list[int]) -> None:
-        pushed = push_forward(node.regions[1], moving)
+        pushed = push_forward(node.regions[1], moving, self.batch)
         mapped = node.attrs["mapped"]
         tangents = [self.tangents[node.operands[j]].value for j in moving]
         places = [*mapped, *(len(node.operands) + k for k, j in enumerate(moving) if j in mapped)]
-        results = rows_call(self.builder, pushed.graph, places, [*(self.went[v] for v in node.operands), *tangents])
+        operands = [*(self.went[v] for v in node.operands), *tangents]
+        results = rows_call(self.builder, pushed.graph, places, operands, self.batch)
         self.went.update(zip(node.results, results, strict=False))
         for i, t in zip(pushed.tangents, results[len(node.results) :], strict=True):
             self.tangents[node.results[i]] = Term(self.builder, t)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.gradients.adjoint import REGION_RULES, Adjoint
+from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, Value
 from ctrlgrad.ops.term import Term
 from ctrlgrad.stacks.saving import Induction, RegionScope, Thread
@@ -57,7 +57,7 @@ def reverse_while(adjoint: Adjoint, node: Node) -> None:
     body, captures = node.regions[1], node.attrs["captures"]
     carried = [body.inputs[captures + i] for i in active.carry]
     shared = [body.inputs[j] for j in active.captures]
-    inner = Adjoint(scope, active.varied, adjoint.activity)
+    inner = adjoint.inside(scope, active.varied)
     inside = [Value(v.type, f"d_{v.hint}" if v.hint else "d") for v in (*carried, *shared)]
     for v, share in zip(shared, inside[len(carried) :], strict=True):
         inner.cotangents[v] = Term(backward, share)
@@ -192,6 +192,3 @@ def _emit_backward(
     for thread, value in zip(threads, results[len(results) - len(threads) :], strict=True):
         _outer(thread).backward_out = value
     return results[1 : 1 + len(carry)]
-
-
-REGION_RULES["while"] = reverse_while

@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
-from ctrlgrad.gradients import branches, calls, loops, rules  # noqa: F401  (they fill the tables)
+from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.adjoint import Adjoint
+from ctrlgrad.gradients.adjoint import Adjoint, Pullback, Recursion
+from ctrlgrad.gradients.branches import reverse_cond
+from ctrlgrad.gradients.calls import Batch, reverse_call
+from ctrlgrad.gradients.loops import reverse_while
 from ctrlgrad.ir import Builder, Graph
 from ctrlgrad.ops.term import Term
 from ctrlgrad.stacks.saving import FunctionScope
 
-
-@dataclass(frozen=True)
-class Pullback:
-    """The two halves of a derivative.
-
-    `forward` maps the function's inputs to its outputs followed by residuals (saved values and stacks);
-    `backward` maps residuals followed by one cotangent per entry of `seeded` to one cotangent per entry of `wrt`.
-    """
-
-    forward: Graph
-    backward: Graph
-    residuals: int
-    seeded: tuple[int, ...]
-    wrt: tuple[int, ...]
+REGION_RULES = {"call": reverse_call, "cond": reverse_cond, "while": reverse_while}
 
 
-def _halves(graph: Graph, wrt: Sequence[int], seeded: Sequence[int]) -> tuple[Graph, Graph, int]:
-    pullback = reverse(graph, wrt, seeded)
-    return pullback.forward, pullback.backward, pullback.residuals
-
-
-def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int]) -> Pullback:
+def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int], batch: Batch) -> Pullback:
     """Differentiate `graph` in reverse.
 
     Args:
         wrt: positions of the inputs whose cotangents are wanted; all of differentiable type.
         seeded: positions of the outputs whose cotangents will be given; the others count as zero.
+        batch: batches the derivative of one row, for calls of kind "rows".
     """
     backward = Builder(name=f"{graph.name}_backward")
     scope = FunctionScope(graph, backward)
     activity = Activity()
-    adjoint = Adjoint(scope, activity.varied_values(graph, [graph.inputs[i] for i in wrt]), activity)
+    recursion = Recursion(REGION_RULES, partial(reverse, batch=batch), batch)
+    adjoint = Adjoint(scope, activity.varied_values(graph, [graph.inputs[i] for i in wrt]), activity, recursion)
     seeds = [Builder().input(graph.outputs[i].type, f"d_{graph.outputs[i].hint or 'out'}") for i in seeded]
     for i, seed in zip(seeded, seeds, strict=True):
         adjoint.add(graph.outputs[i], Term(backward, seed))
@@ -66,6 +53,3 @@ def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int]) -> Pullback
         tuple(seeded),
         tuple(wrt),
     )
-
-
-calls.set_reverse(_halves)

@@ -8,7 +8,7 @@ beside it says that they are never read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, value_in
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import Traced
 from ctrlgrad.ir import Builder, TensorType, Type, Value, close
 from ctrlgrad.source import Source, here
 
@@ -33,19 +34,9 @@ GetState = Callable[[], tuple[Any, ...]]
 SetState = Callable[[tuple[Any, ...]], None]
 
 
-@dataclass
-class Region:
-    """A branch that has been traced: its builder, and what its variables hold at its end."""
-
-    builder: Builder
-    values: Sequence[Any]
-
-
-def record(name: str, fn: Callable[[], Sequence[Any]]) -> Region:
-    """Call `fn` with a region of its own as the current trace."""
-    builder = Builder(trace.current(), name)
-    with trace.recording(builder):
-        return Region(builder, fn())
+def record(name: str, fn: Callable[[], Sequence[Any]]) -> Traced:
+    """A branch, traced: its result is what its variables hold at its end."""
+    return Traced(name, lambda _: fn())
 
 
 def if_stmt(
@@ -138,8 +129,8 @@ class _Joined:
 
 def join_regions(
     predicate: Tensor,
-    when_true: Region,
-    when_false: Region,
+    when_true: Traced,
+    when_false: Traced,
     names: Sequence[str],
     construct: str,
     source: Source | None,
@@ -150,7 +141,7 @@ def join_regions(
     Variables beyond the first `needed` that do not fit together are `Undefined`, not an error.
     """
     results: list[Any] = []
-    for position, (name, a, b) in enumerate(zip(names, when_true.values, when_false.values, strict=True)):
+    for position, (name, a, b) in enumerate(zip(names, when_true.result, when_false.result, strict=True)):
         if a is True and b is False:
             results.append(predicate)
         elif a is False and b is True:
@@ -166,11 +157,10 @@ def join_regions(
     joined = [r for r in results if isinstance(r, _Joined)]
     builder = trace.current()
     assert builder is not None
-    graphs = []
-    for side, region in ((1, when_false), (0, when_true)):
-        with trace.recording(region.builder):
-            outputs = [v for r in joined for v in _outputs(region.builder, r, side)]
-        graphs.append(region.builder.finish(outputs))
+    graphs = [
+        region.finish(x for r in joined for x in _outputs(region.builder, r, side))
+        for side, region in ((1, when_false), (0, when_true))
+    ]
     values: list[Value] = []
     if any(graph.nodes or graph.outputs for graph in graphs):
         closed = close(graphs)
@@ -182,18 +172,16 @@ def join_regions(
     return [_assemble(builder, r, values) if isinstance(r, _Joined) else r for r in results]
 
 
-def _outputs(builder: Builder, joined: _Joined, side: int) -> list[Value]:
+def _outputs(builder: Builder, joined: _Joined, side: int) -> Iterator[Any]:
     leaves = joined.sides[side]
-    outputs = []
     for position, t in enumerate(joined.types):
         if t is None:
             continue
         if leaves is None:
-            outputs.append(zeros_value(builder, t))
+            yield Tensor(builder, zeros_value(builder, t))
         else:
             x = leaves[position]
-            outputs.append(value_in(builder, cast(x, t.dtype) if isinstance(t, TensorType) else x))
-    return outputs
+            yield cast(x, t.dtype) if isinstance(t, TensorType) else x
 
 
 def _assemble(builder: Builder, joined: _Joined, values: list[Value]) -> Any:

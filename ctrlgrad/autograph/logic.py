@@ -10,12 +10,13 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ctrlgrad.autograph.branches import Region, join_regions, record
+from ctrlgrad.autograph.branches import join_regions, record
 from ctrlgrad.autograph.truth import is_traced, truth
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import Traced
 from ctrlgrad.ir import BOOL, close
 from ctrlgrad.ops.traits import is_total
 from ctrlgrad.source import here
@@ -44,7 +45,7 @@ def _lazy(x: Tensor, right: Thunk, word: str) -> Any:
     source = here()
     predicate = truth(x, f"`{word}`", source)
     region = record("right", lambda: (right(),))
-    (y,) = region.values
+    (y,) = region.result
     if x.type == BOOL and isinstance(y, bool):
         # `x and True` is x; `x and False` is False whatever x is.
         return x if y == (word == "and") else y
@@ -56,11 +57,11 @@ def _lazy(x: Tensor, right: Thunk, word: str) -> Any:
     return result
 
 
-def _inlined(region: Region, y: Tensor) -> Tensor:
+def _inlined(region: Traced, y: Tensor) -> Tensor:
     """The value of a region, computed in the current trace."""
     builder = trace.current()
     assert builder is not None
-    closed = close([region.builder.finish([y.value])])
+    closed = close([region.finish([y])])
     (value,) = builder.inline(closed.regions[0], closed.captures)
     return Tensor(builder, value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,16 @@ import numpy as np
 
 from ctrlgrad.autograph.branches import GetState, SetState
 from ctrlgrad.autograph.containers import unchanged
-from ctrlgrad.autograph.slots import Place, Slot, slot
+from ctrlgrad.autograph.slots import Place, Slots, slot
 from ctrlgrad.autograph.truth import is_traced, truth
 from ctrlgrad.autograph.undefined import is_flag
-from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import value_in
+from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
-from ctrlgrad.ir import INDEX, Builder, Graph
+from ctrlgrad.frontend.tracer import Leaf, Traced
+from ctrlgrad.frontend.while_loops import LoopOptions, emit_while, recorder
+from ctrlgrad.ir import INDEX, Graph, Value
 from ctrlgrad.source import here
 
 
@@ -71,63 +72,67 @@ def stage(
     """
     before = state.get()
     try:
-        slots = [slot(name, x, place) for name, x in zip(state.names, before, strict=True)]
+        slots = Slots(tuple(slot(name, x, place) for name, x in zip(state.names, before, strict=True)))
         with unchanged(f"a {place.construct}", place.source, *watched):
-            slots, body_graph = _trace_body(slots, state, body, counts)
-            cond_graph = _trace_test(slots, state, test, counts, place)
+            settled = settle(slots, lambda slots: _trace_body(slots, state, body, counts))
+            slots, regions = settled.carry, []
+            if settled.is_final:
+                body_graph = settled.body.finish(_outputs(settled.body, slots, counts))
+                regions = [_trace_test(slots, state, test, counts, place), body_graph]
             state.set(before)
         start: list[Any] = [np.int64(0)] if counts else []
-        for s in _in_order(slots):
-            start += s.operands()
-        results = emit_while(cond_graph, body_graph, start, LoopOptions(name=place.construct.strip("`")), place.source)
+        start += [x for s in slots.in_order for x in s.operands()]
+        if settled.is_final:
+            name = place.construct.strip("`")
+            results = emit_while(*regions, start, LoopOptions(name=name), place.source)
+        else:
+            results = [Tensor(recorder(), Value(type_of(x))) for x in start]
         if counts:
             del results[0]
-        after = {s.name: s.leave(results) for s in _in_order(slots)}
+        after = {s.name: s.leave(results) for s in slots.in_order}
     except BaseException:
         state.set(before)
         raise
     state.set(tuple(after[name] for name in state.names))
 
 
-def _in_order(slots: Sequence[Slot]) -> list[Slot]:
-    """The order of operands: what the body reads where it starts, then the rest."""
-    return sorted(slots, key=lambda s: not s.is_read)
+def _trace_body(slots: Slots, state: State, body: Callable[[Any], None], counts: bool) -> Traced:
+    """The body, whose result is what it leaves in the variables."""
+
+    def run(inputs: list[Tensor]) -> Any:
+        count = inputs.pop(0) if counts else None
+        state.set(tuple(s.enter(inputs) for s in slots.slots))
+        body(count)
+        return state.get()
+
+    return Traced("body", run, [*_count(counts), *(x for s in slots.slots if s.is_read for x in s.entry())])
 
 
-def _trace_body(
-    slots: Sequence[Slot], state: State, body: Callable[[Any], None], counts: bool
-) -> tuple[list[Slot], Graph]:
-    """Trace the body until every slot has settled."""
-    while True:
-        builder = Builder(trace.current(), "body")
-        with trace.recording(builder):
-            count = Tensor(builder, builder.input(INDEX, "k")) if counts else None
-            state.set(tuple(s.enter(builder) for s in slots))
-            body(count)
-            after = state.get()
-        better = [s.settle(x) for s, x in zip(slots, after, strict=True)]
-        if all(s is None for s in better):
-            break
-        slots = [s if n is None else n for s, n in zip(slots, better, strict=True)]
-    with trace.recording(builder):
-        for s in _in_order(slots):
-            if not s.is_read:
-                s.inputs(builder)
-        outputs = [] if count is None else [value_in(builder, FUNCTIONS["add"](count, np.int64(1)))]
-        for s in _in_order(slots):
-            outputs += s.outputs(builder)
-    return list(slots), builder.finish(outputs)
+def _count(counts: bool) -> list[Leaf]:
+    return [Leaf(INDEX, hint="k")] if counts else []
 
 
-def _trace_test(slots: Sequence[Slot], state: State, test: Callable[[Any], Any], counts: bool, place: Place) -> Graph:
-    builder = Builder(trace.current(), "cond")
-    with trace.recording(builder):
-        count = Tensor(builder, builder.input(INDEX, "k")) if counts else None
-        seen = {s.name: s.enter_test(builder) for s in _in_order(slots)}
+def _outputs(body: Traced, slots: Slots, counts: bool) -> Iterator[Any]:
+    """What the body yields, once the variables have settled; the inputs that it does not read follow the others."""
+    for s in slots.in_order:
+        if not s.is_read:
+            for leaf in s.entry():
+                body.input(leaf)
+    if counts:
+        yield FUNCTIONS["add"](body.inputs[0], np.int64(1))
+    for s in slots.in_order:
+        yield from s.outputs()
+
+
+def _trace_test(slots: Slots, state: State, test: Callable[[Any], Any], counts: bool, place: Place) -> Graph:
+    def run(inputs: list[Tensor]) -> Any:
+        count = inputs.pop(0) if counts else None
+        seen = {s.name: s.enter_test(inputs) for s in slots.in_order}
         state.set(tuple(seen[name] for name in state.names))
         go = test(count)
-        predicate = truth(go, place.construct, place.source) if is_traced(go) else np.bool_(bool(go))
-        return builder.finish([value_in(builder, predicate)])
+        return truth(go, place.construct, place.source) if is_traced(go) else np.bool_(bool(go))
+
+    return Traced("cond", run, [*_count(counts), *(x for s in slots.in_order for x in s.entry())]).finish()
 
 
 def _settle_flags(state: State, test: Callable[[], Any]) -> None:
@@ -136,9 +141,12 @@ def _settle_flags(state: State, test: Callable[[], Any]) -> None:
     for position, (name, x) in enumerate(zip(state.names, after, strict=True)):
         if not is_flag(name) or not is_traced(x):
             continue
-        with trace.recording(Builder(trace.current(), "scratch")):
+
+        def without(_: Any, position: int = position, after: tuple[Any, ...] = after) -> Any:
             state.set((*after[:position], False, *after[position + 1 :]))
-            go = test()
+            return test()
+
+        go = Traced("scratch", without).result
         if not is_traced(go) and go:
             after = (*after[:position], True, *after[position + 1 :])
     state.set(after)

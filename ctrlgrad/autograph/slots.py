@@ -14,7 +14,8 @@ another slot to trace the body again with, or None), and then asked for the oper
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,10 +24,11 @@ from ctrlgrad import tree
 from ctrlgrad.autograph.undefined import Undefined, UndefinedReturnValue, is_flag, is_return_value, shown
 from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, weaken, zeros_array
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
+from ctrlgrad.frontend.apply import cast, is_weak, type_of
+from ctrlgrad.frontend.elements import has_open_elements, learn_elements
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.tensor_array import TensorArray
-from ctrlgrad.ir import BOOL, Builder, TensorType, Type, Value
+from ctrlgrad.frontend.tracer import Leaf
+from ctrlgrad.ir import BOOL, TensorType, Type
 from ctrlgrad.source import Source
 
 _NOT_A_TENSOR = """None is not a tensor: start with a number that stands for it (such as numpy.nan or -1), or with
@@ -54,13 +56,43 @@ class Slot(Protocol):
     is_read: bool
     """Whether the body may read it where it starts; if not, its inputs follow those of all that are read."""
 
-    def enter(self, builder: Builder) -> Any: ...
-    def enter_test(self, builder: Builder) -> Any: ...
+    @property
+    def may_learn(self) -> bool: ...
+
+    def entry(self) -> list[Leaf]:
+        """The inputs that stand for it in a region."""
+
+    def enter(self, inputs: list[Tensor]) -> Any:
+        """What the body sees; it takes its inputs, if it is read, from the front."""
+
+    def enter_test(self, inputs: list[Tensor]) -> Any: ...
     def settle(self, value: Any) -> Slot | None: ...
-    def inputs(self, builder: Builder) -> list[Tensor]: ...
     def operands(self) -> list[Any]: ...
-    def outputs(self, builder: Builder) -> list[Value]: ...
+    def outputs(self) -> Iterator[Any]: ...
     def leave(self, results: list[Tensor]) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The variables of a loop, in the order of their names."""
+
+    slots: tuple[Slot, ...]
+
+    @property
+    def in_order(self) -> list[Slot]:
+        """In the order of operands: what the body reads where it starts, then the rest."""
+        return sorted(self.slots, key=lambda s: not s.is_read)
+
+    @property
+    def may_learn(self) -> bool:
+        return any(s.may_learn for s in self.slots)
+
+    def settle(self, values: tuple[Any, ...]) -> Slots | None:
+        """Slots to trace the body with again, given what it leaves in the variables; None where all have settled."""
+        better = [s.settle(x) for s, x in zip(self.slots, values, strict=True)]
+        if all(s is None for s in better):
+            return None
+        return Slots(tuple(s if n is None else n for s, n in zip(self.slots, better, strict=True)))
 
 
 def slot(name: str, initial: Any, place: Place) -> Slot:
@@ -80,26 +112,24 @@ class Local:
     reason: str
     place: Place
     is_read: bool = True
+    may_learn: bool = False
 
-    def enter(self, builder: Builder) -> Any:
+    def entry(self) -> list[Leaf]:
+        return []
+
+    def enter(self, inputs: list[Tensor]) -> Any:
         return Undefined(self.name, self.reason)
 
-    enter_test = enter
+    enter_test = leave = enter
 
     def settle(self, value: Any) -> Slot | None:
         return None
 
-    def inputs(self, builder: Builder) -> list[Tensor]:
-        return []
-
     def operands(self) -> list[Any]:
         return []
 
-    def outputs(self, builder: Builder) -> list[Value]:
-        return []
-
-    def leave(self, results: list[Tensor]) -> Any:
-        return Undefined(self.name, self.reason)
+    def outputs(self) -> Iterator[Any]:
+        return iter(())
 
 
 @dataclass
@@ -108,32 +138,32 @@ class Flag:
     initial: Any
     after: Any = False
     is_read: bool = False
+    may_learn: bool = False
 
     @property
     def is_carried(self) -> bool:
         return isinstance(self.initial, Tensor) or self.after is not False
 
-    def enter(self, builder: Builder) -> Any:
+    def entry(self) -> list[Leaf]:
+        return [Leaf(BOOL)] if self.is_carried else []
+
+    def enter(self, inputs: list[Tensor]) -> Any:
         return False
 
-    def enter_test(self, builder: Builder) -> Any:
-        return self.inputs(builder)[0] if self.is_carried else self.initial
+    def enter_test(self, inputs: list[Tensor]) -> Any:
+        return inputs.pop(0) if self.is_carried else self.initial
+
+    leave = enter_test
 
     def settle(self, value: Any) -> Slot | None:
         self.after = value
         return None
 
-    def inputs(self, builder: Builder) -> list[Tensor]:
-        return [Tensor(builder, builder.input(BOOL))] if self.is_carried else []
-
     def operands(self) -> list[Any]:
         return [self.initial] if self.is_carried else []
 
-    def outputs(self, builder: Builder) -> list[Value]:
-        return [value_in(builder, self.after)] if self.is_carried else []
-
-    def leave(self, results: list[Tensor]) -> Any:
-        return results.pop(0) if self.is_carried else self.initial
+    def outputs(self) -> Iterator[Any]:
+        return iter([self.after] if self.is_carried else [])
 
 
 @dataclass
@@ -159,29 +189,34 @@ class Carried:
         weak = [t is not None and t != BOOL and is_weak(x) for x, t in zip(leaves, types, strict=True)]
         return Carried(name, initial, place, leaves, treedef, types, weak)
 
-    def enter(self, builder: Builder) -> Any:
-        inputs = self.inputs(builder)
-        self.entered = [x if t is None else inputs.pop(0) for x, t in zip(self.leaves, self.types, strict=True)]
-        return tree.unflatten(self.treedef, self.entered)
+    @property
+    def may_learn(self) -> bool:
+        return any(self.weak) or has_open_elements(self.initial)
 
-    def enter_test(self, builder: Builder) -> Any:
-        inputs = self.inputs(builder)
-        leaves = [x if t is None else inputs.pop(0) for x, t in zip(self.leaves, self.types, strict=True)]
-        return tree.unflatten(self.treedef, leaves)
-
-    def inputs(self, builder: Builder) -> list[Tensor]:
+    def entry(self) -> list[Leaf]:
         paths = leaf_paths(self.name, self.treedef)
         return [
-            Tensor(builder, builder.input(t, _hint(path)), weak)
+            Leaf(t, weak, _hint(path))
             for t, weak, path in zip(self.types, self.weak, paths, strict=True)
             if t is not None
         ]
+
+    def enter(self, inputs: list[Tensor]) -> Any:
+        self.entered = self._filled(inputs)
+        return tree.unflatten(self.treedef, self.entered)
+
+    def enter_test(self, inputs: list[Tensor]) -> Any:
+        return tree.unflatten(self.treedef, self._filled(inputs))
+
+    def _filled(self, tensors: list[Tensor]) -> list[Any]:
+        """The leaves, those that are carried taken from the front of `tensors`."""
+        return [x if t is None else tensors.pop(0) for x, t in zip(self.leaves, self.types, strict=True)]
 
     def settle(self, value: Any) -> Slot | None:
         if isinstance(value, Undefined):
             # Some path through the body leaves it without a value: no later iteration can rely on one.
             return Local(self.name, value.reason or f"is deleted in the {self.place}", self.place)
-        learned = _learn_elements(self.initial, value)
+        learned = learn_elements(self.initial, value)
         if learned is not None:
             return Carried.of(self.name, learned, self.place)
         self.after, treedef = tree.flatten(value)
@@ -200,19 +235,19 @@ class Carried:
             types[position], weak[position] = settled, weak[position] and is_weak(y)
         if types == self.types and weak == self.weak:
             return None
-        return Carried(self.name, self.initial, self.place, self.leaves, self.treedef, types, weak)
+        return replace(self, types=types, weak=weak)
 
     def operands(self) -> list[Any]:
         return [_as(x, t) for x, t in zip(self.leaves, self.types, strict=True) if t is not None]
 
-    def outputs(self, builder: Builder) -> list[Value]:
-        return [value_in(builder, _as(y, t)) for y, t in zip(self.after, self.types, strict=True) if t is not None]
+    def outputs(self) -> Iterator[Any]:
+        return (_as(y, t) for y, t in zip(self.after, self.types, strict=True) if t is not None)
 
     def leave(self, results: list[Tensor]) -> Any:
-        leaves = []
-        for x, entered, y, t, weak in zip(self.leaves, self.entered, self.after, self.types, self.weak, strict=True):
-            result = x if t is None else weaken(results.pop(0), weak)
-            leaves.append(x if entered is y or same(entered, y) else result)
+        found = [weaken(x, weak) for x, weak in zip(self._filled(results), self.weak, strict=True)]
+        # In a guess the body has not been traced with the element that an array has learned.
+        kept = [a is b or same(a, b) for a, b in zip(self.entered, self.after, strict=True)] or [False] * len(found)
+        leaves = [x if stays else y for x, y, stays in zip(self.leaves, found, kept, strict=True)]
         unchanged = all(a is b for a, b in zip(leaves, self.leaves, strict=True))
         return self.initial if unchanged else tree.unflatten(self.treedef, leaves)
 
@@ -229,12 +264,16 @@ class ReturnValue:
     types: list[Type | None] = field(default_factory=list)
     weak: list[bool] = field(default_factory=list)
     is_read: bool = False
+    may_learn: bool = False
 
-    def enter(self, builder: Builder) -> Any:
+    def entry(self) -> list[Leaf]:
+        return [Leaf(t) for t in self.types if t is not None]
+
+    def enter(self, inputs: list[Tensor]) -> Any:
         return UndefinedReturnValue()
 
-    def enter_test(self, builder: Builder) -> Any:
-        self.inputs(builder)
+    def enter_test(self, inputs: list[Tensor]) -> Any:
+        del inputs[: len(self.entry())]
         return UndefinedReturnValue()
 
     def settle(self, value: Any) -> Slot | None:
@@ -258,9 +297,6 @@ class ReturnValue:
     def _is_new(self) -> bool:
         return isinstance(self.initial, UndefinedReturnValue)
 
-    def inputs(self, builder: Builder) -> list[Tensor]:
-        return [Tensor(builder, builder.input(t)) for t in self.types if t is not None]
-
     def operands(self) -> list[Any]:
         carried = [t for t in self.types if t is not None]
         if self._is_new:
@@ -268,8 +304,8 @@ class ReturnValue:
         leaves = [x for x, t in zip(tree.leaves(self.initial), self.types, strict=False) if t is not None]
         return [_as(x, t) for x, t in zip(leaves, carried, strict=True)]
 
-    def outputs(self, builder: Builder) -> list[Value]:
-        return [value_in(builder, _as(y, t)) for y, t in zip(self.after, self.types, strict=True) if t is not None]
+    def outputs(self) -> Iterator[Any]:
+        return (_as(y, t) for y, t in zip(self.after, self.types, strict=True) if t is not None)
 
     def leave(self, results: list[Tensor]) -> Any:
         if self.treedef is None:
@@ -296,25 +332,6 @@ def _settle_leaf(t: Type, weak: bool, y: Any) -> Type | None:
         return None
     settled = TensorType(joint, t.shape)
     return settled if settled.accepts(TensorType(joint, given.shape)) else None
-
-
-def _learn_elements(initial: Any, value: Any) -> Any:
-    """`initial` with every open TensorArray given the element it has in `value`; None if none is learned."""
-
-    def is_tensor_array(x: Any) -> bool:
-        return isinstance(x, TensorArray)
-
-    before, treedef = tree.flatten(initial, is_leaf=is_tensor_array)
-    after, treedef_after = tree.flatten(value, is_leaf=is_tensor_array)
-    if treedef != treedef_after:
-        return None
-    learned = [
-        x.with_element(y.element)
-        if is_tensor_array(x) and is_tensor_array(y) and x.element is None and y.element is not None
-        else x
-        for x, y in zip(before, after, strict=True)
-    ]
-    return None if all(a is b for a, b in zip(before, learned, strict=True)) else tree.unflatten(treedef, learned)
 
 
 def _hint(path: str) -> str | None:

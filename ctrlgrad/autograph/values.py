@@ -15,7 +15,7 @@ from ctrlgrad import tree
 from ctrlgrad.autograph.undefined import Undefined, UndefinedReturnValue
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.frontend.apply import EagerStack, is_weak, result_dtype, type_of
-from ctrlgrad.frontend.regions import type_name
+from ctrlgrad.frontend.checks import type_name
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, StackType, TensorType, Type, Value, join
 

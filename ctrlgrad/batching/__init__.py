@@ -15,12 +15,13 @@ from ctrlgrad.batching import (
     stack_rules,
 )
 from ctrlgrad.batching.table import BATCH
-from ctrlgrad.batching.walk import BatchedGraph, batch
+from ctrlgrad.batching.walk import BatchedGraph, batch, batch_whole
 
 __all__ = [
     "BATCH",
     "BatchedGraph",
     "batch",
+    "batch_whole",
     "branches",
     "calls",
     "concat",

@@ -159,3 +159,8 @@ def batch(graph: Graph, mapped: Sequence[int], size: int | None, *, all_outputs:
         outputs.append(walked.seen(lane, v.tensor).value if has_rows else lane.value)
         flags.append(has_rows)
     return BatchedGraph(builder.finish(outputs), tuple(flags))
+
+
+def batch_whole(graph: Graph, mapped: Sequence[int], size: int | None) -> Graph:
+    """As `batch`, with rows in all outputs."""
+    return batch(graph, mapped, size, all_outputs=True).graph

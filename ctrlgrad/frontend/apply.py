@@ -6,35 +6,34 @@ its type, its value in a graph, NumPy's promotion, and the shape of a result who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines import run_on
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor, is_operand, leaked
 from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value
+from ctrlgrad.options import current_options
+from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.source import here
-
-# Runs one op on concrete arrays; set by `ctrlgrad.api`, which knows an engine.
-Evaluator = Callable[[Graph, Sequence[Any]], Sequence[Any]]
-_evaluator: list[Evaluator] = []
 
 _SCALARS = (bool, int, float, complex)
 
 
-def set_evaluator(evaluator: Evaluator) -> None:
-    """Say how an op is computed outside a trace."""
-    _evaluator[:] = [evaluator]
-
-
 def evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
-    """Run a graph on arrays now. A stack comes back as an `EagerStack`."""
-    results = _evaluator[0](graph, [x.items if isinstance(x, EagerStack) else x for x in arrays])
+    """Run a graph on arrays now, by the engine that the options name. A stack comes back as an `EagerStack`."""
+    options, given = current_options(), [x.items if isinstance(x, EagerStack) else x for x in arrays]
+    engine = options.engine
+    # One op outside of a trace: its kernel, not a compiler.
+    if engine in ("auto", "native") and not any(node.regions for node in graph.nodes):
+        engine = "reference"
+    results = run_on(engine, without_calls(graph), given, options.check_nans)
     return [
         EagerStack(value.type, x) if isinstance(value.type, StackType) else x
         for value, x in zip(graph.outputs, results, strict=True)

@@ -11,16 +11,9 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import is_weak, result_dtype, type_of, value_in
-from ctrlgrad.frontend.regions import (
-    Traced,
-    at_once,
-    check_callable,
-    check_predicate,
-    same_structure,
-    trace_region,
-    type_name,
-)
+from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import Traced, in_trace
 from ctrlgrad.ir import TensorType, Type, close, join
 from ctrlgrad.source import Source, here
 
@@ -56,9 +49,7 @@ def branch(
     source: Source | None,
 ) -> Any:
     """Record a `cond` node over any number of branches."""
-    if trace.current() is None:
-        return at_once(lambda: _branch(operation, selector, functions, names, operands, source))
-    return _branch(operation, selector, functions, names, operands, source)
+    return in_trace(lambda: _branch(operation, selector, functions, names, operands, source))
 
 
 def _branch(
@@ -73,9 +64,8 @@ def _branch(
     assert builder is not None
     for name, fn in zip(names, functions, strict=True):
         check_callable(operation, name, fn, [f"operand {i}" for i in range(len(operands))], source)
-    _, empty = tree.flatten(())
     regions = [
-        trace_region(name, lambda _, fn=fn: fn(*operands), empty, (), (), result=f"{operation}: the result of {name}")
+        Traced(name, lambda _, fn=fn: fn(*operands), what=f"{operation}: the result of {name}")
         for name, fn in zip(names, functions, strict=True)
     ]
     first = regions[0]

@@ -9,9 +9,10 @@ from typing import Any
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, result_dtype, type_of
-from ctrlgrad.frontend.regions import Traced, check_leaves, same_structure, type_name
+from ctrlgrad.frontend.checks import check_leaves, same_structure, type_name
+from ctrlgrad.frontend.elements import has_open_elements, learn_elements
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.tensor_array import TensorArray
+from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.ir import Builder, StackType, TensorType, Type, Value
 from ctrlgrad.source import Source
 
@@ -60,8 +61,7 @@ class Carry:
     @property
     def may_learn(self) -> bool:
         """Whether the body can teach anything of this carry."""
-        arrays, _ = tree.flatten(self.init, is_leaf=lambda x: isinstance(x, TensorArray))
-        return any(self.weak) or any(isinstance(x, TensorArray) and x.element is None for x in arrays)
+        return any(self.weak) or has_open_elements(self.init)
 
     def guessed(self, builder: Builder, following: Sequence[Any]) -> Any:
         """The results of a loop of which no more is wanted than their types: values that no node makes."""
@@ -70,12 +70,10 @@ class Carry:
         known = following if len(following) == len(results) else self.leaves
         return tree.unflatten(self.treedef, self.rest_weak(results, known))
 
-    def inputs(self, builder: Builder, hints: Sequence[str]) -> Any:
-        """The pytree of tensors that stands for the carry in a region: an input per leaf."""
-        tensors = [
-            Tensor(builder, builder.input(t, h), weak) for t, h, weak in zip(self.types, hints, self.weak, strict=True)
-        ]
-        return tree.unflatten(self.treedef, tensors)
+    def entry(self, hints: Sequence[str] | None = None) -> list[Leaf]:
+        """The inputs that stand for the carry in a region."""
+        given = zip(self.types, self.weak, self.hints if hints is None else hints, strict=True)
+        return [Leaf(t, weak, hint) for t, weak, hint in given]
 
     def rest_weak(self, results: Sequence[Tensor], following: Sequence[Any]) -> list[Tensor]:
         """The loop's results; one stays a Python number where the carry starts as one and is followed by one."""
@@ -88,16 +86,17 @@ class Carry:
         """The initial leaves in the settled dtypes."""
         return [x if d is None else cast(x, d) for x, d in zip(self.leaves, self.dtypes, strict=True)]
 
-    def settle(self, body: Traced) -> Carry | None:
-        """A carry to trace the body with again, or None when the result fits; an error when it cannot."""
-        learned = _learn_elements(self.init, tree.unflatten(body.treedef, body.leaves))
+    def settle(self, result: Any) -> Carry | None:
+        """A carry to trace the body with again, or None when what it returns fits; an error when it cannot."""
+        learned = learn_elements(self.init, result)
         if learned is not None:
             return Carry.of(self.operation, learned, self.source)
         labels = ("the carry", "the body's result")
-        same_structure(self.operation, self.source, labels, (self.leaves, self.treedef), (body.leaves, body.treedef))
+        following, treedef = tree.flatten(result)
+        same_structure(self.operation, self.source, labels, (self.leaves, self.treedef), (following, treedef))
         dtypes = list(self.dtypes)
         wrong = []
-        for position, (x, y, path) in enumerate(zip(self.leaves, body.leaves, tree.paths(self.treedef), strict=True)):
+        for position, (x, y, path) in enumerate(zip(self.leaves, following, tree.paths(self.treedef), strict=True)):
             declared, given = self.types[position], type_of(y)
             if isinstance(declared, TensorType) and isinstance(given, TensorType) and declared.dtype != given.dtype:
                 if is_weak(x) and result_dtype(x, y) == given.dtype:
@@ -119,21 +118,3 @@ class Carry:
         if dtypes == self.dtypes:
             return None
         return Carry(self.operation, self.init, self.source, self.leaves, self.treedef, dtypes)
-
-
-def _learn_elements(init: Any, result: Any) -> Any:
-    """`init` with every open TensorArray given the element it has in `result`; None if none is learned."""
-
-    def is_array(x: Any) -> bool:
-        return isinstance(x, TensorArray)
-
-    before, treedef = tree.flatten(init, is_leaf=is_array)
-    after, result_treedef = tree.flatten(result, is_leaf=is_array)
-    if treedef != result_treedef:
-        return None
-    learned = False
-    for position, (x, y) in enumerate(zip(before, after, strict=True)):
-        if is_array(x) and is_array(y) and x.element is None and y.element is not None:
-            before[position] = x.with_element(y.element)
-            learned = True
-    return tree.unflatten(treedef, before) if learned else None

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, cast, type_of, value_in
 from ctrlgrad.frontend.carry import Carry
+from ctrlgrad.frontend.checks import check_callable, check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.regions import Traced, at_once, check_callable, check_leaves
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
 from ctrlgrad.frontend.while_loops import LoopOptions, emit_while, recorder
-from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, StackType, TensorType, Value
+from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Value
 from ctrlgrad.source import Source, here
 
 
@@ -45,43 +45,38 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init:
     source = here()
     check_callable("fori_loop", "body_fun", body_fun, ("i", "carry"), source)
     lower, upper = cast(lower, np.int64), cast(upper, np.int64)
-    if trace.current() is None:
-        return at_once(lambda: _fori_loop(lower, upper, body_fun, init, source))
-    return _fori_loop(lower, upper, body_fun, init, source)
+    return in_trace(lambda: _fori_loop(lower, upper, body_fun, init, source))
 
 
 def _fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, source: Source | None) -> Any:
 
-    def trace_body(carry: Carry) -> tuple[Any, Traced]:
+    def trace_body(carry: Carry) -> Traced:
         # An array whose elements become known has more leaves than before.
         hints = tree.names(tree.flatten((lower, carry.init))[1], "c")
-        builder = Builder(trace.current(), "body")
-        with trace.recording(builder):
-            index = Tensor(builder, builder.input(INDEX, hints[0]))
-            state = carry.inputs(builder, hints[1:])
-            following = apply("add", [index, np.int64(1)])
-            leaves, treedef = tree.flatten(body_fun(index, state))
-            check_leaves("fori_loop: the body's result", leaves)
-        return following, Traced(builder, leaves, treedef)
 
-    settled = settle(Carry.of("fori_loop", init, source), trace_body, lambda body: body[1])
-    carry, (following, next) = settled.carry, settled.body
+        def body(inputs: list[Tensor]) -> Any:
+            index, *state = inputs
+            following = apply("add", [index, np.int64(1)])
+            return following, body_fun(index, tree.unflatten(carry.treedef, state))
+
+        inputs = [Leaf(INDEX, hint=hints[0]), *carry.entry(hints[1:])]
+        return Traced("body", body, inputs, what="fori_loop: the body's result")
+
+    settled = settle(Carry.of("fori_loop", init, source), trace_body, lambda body: body.result[1])
+    carry, body = settled.carry, settled.body
+    following = body.leaves[1:]
     if not settled.is_final:
-        return carry.guessed(recorder(), next.leaves)
-    body = Traced(next.builder, [following, *next.leaves], next.treedef).finish(dtypes=[None, *carry.dtypes])
+        return carry.guessed(recorder(), following)
+    graph = body.finish(dtypes=[None, *carry.dtypes])
     start = [lower, *carry.values()]
-    _, *results = emit_while(_is_below(body, upper), body, start, LoopOptions(name="fori_loop"), source)
-    return tree.unflatten(carry.treedef, carry.rest_weak(results, next.leaves))
+    _, *results = emit_while(_is_below(graph, upper), graph, start, LoopOptions(name="fori_loop"), source)
+    return tree.unflatten(carry.treedef, carry.rest_weak(results, following))
 
 
 def _is_below(body: Graph, upper: Any) -> Graph:
     """The condition of a loop whose first carry is its counter."""
-    test = Builder(trace.current(), "cond")
-    with trace.recording(test):
-        inputs = [test.input(v.type, v.hint) for v in body.inputs]
-        predicate = apply("less", [Tensor(test, inputs[0]), upper])
-    assert predicate.type == BOOL
-    return test.finish([predicate.value])
+    inputs = [Leaf(v.type, hint=v.hint) for v in body.inputs]
+    return Traced("cond", lambda carry: apply("less", [carry[0], upper]), inputs).finish()
 
 
 def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: Any = None, reverse: bool = False) -> Any:
@@ -108,21 +103,7 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: Any = 
     """
     source = here()
     check_callable("scan", "f", f, ("carry", "x"), source)
-    return _scan_now("scan", f, init, xs, length, reverse, source)
-
-
-def _scan_now(
-    operation: str,
-    f: Callable[[Any, Any], Any],
-    init: Any,
-    xs: Any,
-    length: Any,
-    reverse: bool,
-    source: Source | None,
-) -> Any:
-    if trace.current() is None:
-        return at_once(lambda: _scan(operation, f, init, xs, length, reverse, source))
-    return _scan(operation, f, init, xs, length, reverse, source)
+    return in_trace(lambda: _scan("scan", f, init, xs, length, reverse, source))
 
 
 def map(f: Callable[[Any], Any], xs: Any) -> Any:
@@ -134,11 +115,7 @@ def map(f: Callable[[Any], Any], xs: Any) -> Any:
     """
     source = here()
     check_callable("map", "f", f, ("x",), source)
-    return _scan_now("map", lambda carry, x: (carry, f(x)), None, xs, None, False, source)[1]
-
-
-# For `TensorArray.gather`, on which this file builds.
-FUNCTIONS["__map__"] = map
+    return in_trace(lambda: _scan("map", lambda carry, x: (carry, f(x)), None, xs, None, False, source))[1]
 
 
 def foldl(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
@@ -164,7 +141,7 @@ def foldr(f: Callable[[Any, Any], Any], xs: Any, init: Any) -> Any:
 def _fold(operation: str, f: Callable[[Any, Any], Any], xs: Any, init: Any, reverse: bool) -> Any:
     source = here()
     check_callable(operation, "f", f, ("carry", "x"), source)
-    return _scan_now(operation, lambda carry, x: (f(carry, x), None), init, xs, None, reverse, source)[0]
+    return in_trace(lambda: _scan(operation, lambda carry, x: (f(carry, x), None), init, xs, None, reverse, source))[0]
 
 
 def _scan(
@@ -180,83 +157,60 @@ def _scan(
     check_leaves(f"{operation}: xs", rows)
     count, static = _length(operation, rows, length, source)
 
-    def trace_step(carry: Carry) -> _Step:
-        return _trace_step(f, carry, rows, rows_treedef, count, reverse, source)
+    def trace_step(carry: Carry) -> Traced:
+        def step(inputs: list[Tensor]) -> Any:
+            index, *state = inputs
+            row = count - 1 - index if reverse else index
+            x = tree.unflatten(rows_treedef, [FUNCTIONS["getitem"](leaf, row) for leaf in rows])
+            return _checked_pair(f(tree.unflatten(carry.treedef, state), x), source)
 
-    settled = settle(Carry.of(operation, init, source), trace_step, lambda step: step.next)
+        return Traced("body", step, [Leaf(INDEX, hint="t"), *carry.entry()])
+
+    settled = settle(Carry.of(operation, init, source), trace_step, lambda step: step.result[0])
     carry, step, builder = settled.carry, settled.body, recorder()
+    following = tree.leaves(step.result[0])
+    ys, ys_treedef = tree.flatten(step.result[1])
+    elements = [t for t in [type_of(y) for y in ys] if isinstance(t, TensorType)]
     if not settled.is_final:
-        guessed = [Tensor(builder, Value(TensorType(s.element.dtype, (static, *s.element.shape)))) for s in step.stacks]
-        return carry.guessed(builder, step.next.leaves), tree.unflatten(step.ys_treedef, guessed)
-    body_graph, cond_graph = step.finish(carry, count)
+        guessed = [Tensor(builder, Value(TensorType(t.dtype, (static, *t.shape)))) for t in elements]
+        return carry.guessed(builder, following), tree.unflatten(ys_treedef, guessed)
+    body = step.finish(_collecting(step, carry, following, ys, elements))
     stacks = [
-        Tensor(builder, builder.emit("stack_new", (), {"element": t.element}, source=source, hint="ys"))
-        for t in step.stacks
+        Tensor(builder, builder.emit("stack_new", (), {"element": t}, source=source, hint="ys")) for t in elements
     ]
     start = [np.int64(0), *carry.values(), *stacks]
-    _, *results = emit_while(cond_graph, body_graph, start, LoopOptions(name=operation), source)
-    last = carry.rest_weak(results[: len(carry.leaves)], step.next.leaves)
-    collected = results[len(carry.leaves) :]
-    ys = [apply("stack_to_tensor", [s], {"size": static}) for s in collected]
+    _, *results = emit_while(_is_below(body, count), body, start, LoopOptions(name=operation), source)
+    last = carry.rest_weak(results[: len(carry.leaves)], following)
+    collected = [apply("stack_to_tensor", [s], {"size": static}) for s in results[len(carry.leaves) :]]
     if reverse:
-        ys = [apply("flip", [y], {"axes": (0,)}) for y in ys]
-    return tree.unflatten(carry.treedef, last), tree.unflatten(step.ys_treedef, ys)
+        collected = [apply("flip", [y], {"axes": (0,)}) for y in collected]
+    return tree.unflatten(carry.treedef, last), tree.unflatten(ys_treedef, collected)
 
 
-class _Step:
-    """The traced body of a scan: counter, carry and one stack per result."""
-
-    def __init__(self, builder: Builder, index: Tensor, next: Traced, ys: list[Any], ys_treedef: tree.TreeDef) -> None:
-        self.builder = builder
-        self.index = index
-        self.next = next
-        self.ys = ys
-        self.ys_treedef = ys_treedef
-        self.stacks = [StackType(t) for t in (type_of(y) for y in ys) if isinstance(t, TensorType)]
-
-    def finish(self, carry: Carry, count: Any) -> tuple[Graph, Graph]:
-        builder = self.builder
-        with trace.recording(builder):
-            following = value_in(builder, apply("add", [self.index, np.int64(1)]))
-            new = [x if d is None else cast(x, d) for x, d in zip(self.next.leaves, carry.dtypes, strict=True)]
-            outputs = [value_in(builder, x) for x in new]
-            pushed = []
-            for y, t in zip(self.ys, self.stacks, strict=True):
-                stack = builder.input(t, "ys")
-                pushed.append(builder.emit("stack_push", [stack, value_in(builder, y)], hint="ys"))
-        body = builder.finish([following, *outputs, *pushed])
-        return body, _is_below(body, count)
+def _checked_pair(result: Any, source: Source | None) -> Any:
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeMismatchError(
+            "scan: f does not return a pair",
+            source=source,
+            expected="(carry, y); y may be None",
+            got="None: f ends without `return`" if result is None else type(result).__name__,
+            hint="return (carry, None) where there is nothing to collect",
+        )
+    check_leaves("scan: the carry that f returns", tree.leaves(result[0]))
+    check_leaves("scan: the result that f collects", tree.leaves(result[1]))
+    return result
 
 
-def _trace_step(
-    f: Callable[[Any, Any], Any],
-    carry: Carry,
-    rows: list[Any],
-    rows_treedef: tree.TreeDef,
-    count: Any,
-    reverse: bool,
-    source: Source | None,
-) -> _Step:
-    builder = Builder(trace.current(), "body")
-    with trace.recording(builder):
-        index = Tensor(builder, builder.input(INDEX, "t"))
-        state = carry.inputs(builder, carry.hints)
-        row = count - 1 - index if reverse else index
-        x = tree.unflatten(rows_treedef, [FUNCTIONS["getitem"](leaf, row) for leaf in rows])
-        result = f(state, x)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise TypeMismatchError(
-                "scan: f does not return a pair",
-                source=source,
-                expected="(carry, y); y may be None",
-                got="None: f ends without `return`" if result is None else type(result).__name__,
-                hint="return (carry, None) where there is nothing to collect",
-            )
-        leaves, treedef = tree.flatten(result[0])
-        check_leaves("scan: the carry that f returns", leaves)
-        ys, ys_treedef = tree.flatten(result[1])
-        check_leaves("scan: the result that f collects", ys)
-    return _Step(builder, index, Traced(builder, leaves, treedef), ys, ys_treedef)
+def _collecting(
+    step: Traced, carry: Carry, following: Sequence[Any], ys: Sequence[Any], elements: Sequence[TensorType]
+) -> Iterator[Any]:
+    """What the body of a scan yields: the counter, the carry, and a stack for each result with the row's pushed."""
+    yield apply("add", [step.inputs[0], np.int64(1)])
+    yield from [x if d is None else cast(x, d) for x, d in zip(following, carry.dtypes, strict=True)]
+    for y, t in zip(ys, elements, strict=True):
+        stack, builder = step.input(Leaf(StackType(t), hint="ys")), step.builder
+        pushed = builder.emit("stack_push", [stack.value, value_in(builder, y)], hint="ys")
+        yield Tensor(builder, pushed)
 
 
 def _length(operation: str, rows: list[Any], length: Any, source: Source | None) -> tuple[Any, int | None]:

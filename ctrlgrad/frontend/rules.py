@@ -20,24 +20,11 @@ from typing import Any
 from ctrlgrad import tree
 from ctrlgrad.errors import DifferentiationError, LeakedValueError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import is_weak, type_of, value_in
-from ctrlgrad.frontend.regions import check_leaves
+from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import Builder, Closed, Graph, Type, Value, close
+from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
+from ctrlgrad.ir import Builder, Closed, Graph, Value, close
 from ctrlgrad.source import Source
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """An argument or result of a traced function: its type, whether it stands for a Python number, and its name."""
-
-    type: Type
-    weak: bool = False
-    hint: str | None = None
-
-
-def leaves_of(values: Sequence[Any], hints: Sequence[str | None]) -> list[Leaf]:
-    return [Leaf(type_of(x), is_weak(x), hint) for x, hint in zip(values, hints, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -47,29 +34,17 @@ class Results:
     leaves: list[Leaf]
     treedef: tree.TreeDef
 
+    @staticmethod
+    def of(traced: Traced) -> Results:
+        return Results(leaves_of(traced.leaves, [None] * len(traced.leaves)), traced.treedef)
+
     def stand_ins(self) -> list[Tensor]:
         """Tensors of these types, for errors to show."""
         return [Tensor(Builder(), Value(x.type, x.hint), x.weak) for x in self.leaves]
 
 
-class Region:
-    """A Python function traced over the leaves of its arguments."""
-
-    def __init__(self, fn: Callable[[list[Any]], Any], inputs: Sequence[Leaf], what: str) -> None:
-        self.builder = Builder(trace.current(), what.replace(" ", "_"))
-        with trace.recording(self.builder):
-            given = [Tensor(self.builder, self.builder.input(x.type, x.hint), x.weak) for x in inputs]
-            self.result = fn(given)
-            self.leaves, self.treedef = tree.flatten(self.result)
-            check_leaves(f"{what}: the result", self.leaves)
-            self.outputs = [value_in(self.builder, x) for x in self.leaves]
-
-    @property
-    def results(self) -> Results:
-        return Results(leaves_of(self.leaves, [None] * len(self.leaves)), self.treedef)
-
-    def finish(self) -> Graph:
-        return self.builder.finish(self.outputs)
+def trace_rule(what: str, fn: Callable[[list[Any]], Any], inputs: Sequence[Leaf]) -> Traced:
+    return Traced(what, fn, inputs, what=f"{what}: the result")
 
 
 @dataclass(frozen=True)
@@ -165,18 +140,18 @@ def record(
     source: Source | None,
 ) -> Any:
     """Record a call of a function that has a rule; returns the function's result."""
-    region = Region(primal, inputs, kind)
-    graph, around = region.finish(), _traced_around(custom.function)
+    region = trace_rule(kind, primal, inputs)
+    results, graph, around = Results.of(region), region.finish(), _traced_around(custom.function)
     if around is not None:
         around.met_itself = True
         closed = close([graph], around.captures)
-        later = Later(custom, region.results, closed.captures, source)
+        later = Later(custom, results, closed.captures, source)
         return tree.unflatten(region.treedef, emit_call(kind, closed, leaves, source, {"rule": later}))
     captures: tuple[Value, ...] = ()
     while True:
         rule = _Trace(custom.function, captures)
         with _tracing(rule):
-            closed = close([graph, *custom.rules(region.results)])
+            closed = close([graph, *custom.rules(results)])
         if not rule.met_itself or set(closed.captures) <= set(captures):
             break
         # The calls of itself in the rule have to capture all that the rule closes over.

@@ -15,12 +15,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from ctrlgrad.frontend.carry import Carry
-from ctrlgrad.frontend.regions import Traced
+from ctrlgrad.frontend.tracer import Traced
 
-Body = TypeVar("Body")
+
+class Learner(Protocol):
+    """What a loop hands on from iteration to iteration, as far as it is known."""
+
+    @property
+    def may_learn(self) -> bool:
+        """Whether the body can teach anything of it."""
+
+    def settle(self, result: Any) -> Self | None:
+        """What to trace the body with again, given what it returned; None where that fits."""
+
+
+L = TypeVar("L", bound=Learner)
 
 
 @dataclass
@@ -43,15 +54,17 @@ def _guessing(guess: _Guess) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Settled(Generic[Body]):
+class Settled(Generic[L]):
     """The carry, the body as it was traced last, and whether that is the loop's: else the loop stands in a guess."""
 
-    carry: Carry
-    body: Body
+    carry: L
+    body: Traced
     is_final: bool
 
 
-def settle(carry: Carry, trace_body: Callable[[Carry], Body], following: Callable[[Body], Traced]) -> Settled[Body]:
+def settle(
+    carry: L, trace_body: Callable[[L], Traced], following: Callable[[Traced], Any] = lambda body: body.result
+) -> Settled[L]:
     """Trace the body for better and better carries until it yields what it is given; `following` is its next carry."""
     around = _GUESS.get()
     while True:

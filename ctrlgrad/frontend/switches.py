@@ -10,7 +10,7 @@ import numpy as np
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast, type_of
 from ctrlgrad.frontend.branches import branch, cond
-from ctrlgrad.frontend.regions import check_predicate, type_name
+from ctrlgrad.frontend.checks import check_predicate, type_name
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
 

@@ -12,13 +12,15 @@ from ctrlgrad import tree
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, cast, check_dtype, evaluate, require_numbers, type_of
+from ctrlgrad.frontend.elements import Elements
 from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.loops import map as map_rows
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, TensorType
 from ctrlgrad.source import here
 
 
-class TensorArray:
+class TensorArray(Elements):
     """An array of tensors of one dtype and shape, written and read slot by slot in loops and branches.
 
     Updates return a new array and cost one row: the old one is overwritten where it is not used again.
@@ -211,7 +213,7 @@ class TensorArray:
                 got=str(t),
                 hint="use read for one index, and reshape an array of indices to rank 1",
             )
-        return FUNCTIONS["__map__"](self.read, cast(indices, np.int64))
+        return map_rows(self.read, cast(indices, np.int64))
 
     def concat(self) -> Any:
         """All slots joined along their first axis: `[rows of all slots, *element_shape[1:]]`.

@@ -13,9 +13,10 @@ from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of, value_in
 from ctrlgrad.frontend.carry import Carry
-from ctrlgrad.frontend.regions import Traced, at_once, check_callable, check_predicate, trace_region
+from ctrlgrad.frontend.checks import check_callable, check_predicate
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import Traced, in_trace
 from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import Builder, TensorType, close
 from ctrlgrad.source import Source, here
@@ -75,9 +76,8 @@ def while_loop(
     """
     options = LoopOptions(maximum_iterations, parallel_iterations, swap_memory, checkpoint, name)
     _check_options(options)
-    if trace.current() is None:
-        return at_once(lambda: _while(cond_fun, body_fun, init, options, here()))
-    return _while(cond_fun, body_fun, init, options, here())
+    source = here()
+    return in_trace(lambda: _while(cond_fun, body_fun, init, options, source))
 
 
 def _check_options(options: LoopOptions) -> None:
@@ -137,17 +137,19 @@ def _while(
     check_callable("while_loop", "cond_fun", cond_fun, ("carry",), source)
     check_callable("while_loop", "body_fun", body_fun, ("carry",), source)
 
-    def trace_body(carry: Carry) -> Traced:
-        what = "while_loop: the body's result"
-        return trace_region("body", body_fun, carry.treedef, carry.types, carry.hints, carry.weak, result=what)
+    def region(name: str, fn: Callable[[Any], Any], carry: Carry, what: str) -> Traced:
+        return Traced(name, lambda state: fn(tree.unflatten(carry.treedef, state)), carry.entry(), what=what)
 
-    settled = settle(Carry.of("while_loop", init, source), trace_body, lambda body: body)
+    settled = settle(
+        Carry.of("while_loop", init, source),
+        lambda carry: region("body", body_fun, carry, "while_loop: the body's result"),
+    )
     carry, body = settled.carry, settled.body
     if not settled.is_final:
         return carry.guessed(recorder(), body.leaves)
     body_graph = body.finish(dtypes=carry.dtypes)
     tested = "while_loop: the result of cond_fun"
-    cond = trace_region("cond", cond_fun, carry.treedef, carry.types, carry.hints, carry.weak, result=tested)
+    cond = region("cond", cond_fun, carry, tested)
     check_predicate(tested, cond.leaves, source)
     results = emit_while(cond.finish(), body_graph, carry.values(), options, source)
     return tree.unflatten(carry.treedef, carry.rest_weak(results, body.leaves))

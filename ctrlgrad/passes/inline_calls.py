@@ -28,5 +28,16 @@ def inline_calls(graph: Graph, kinds: Collection[str] = KINDS) -> Graph:
     return builder.finish(went[v] for v in graph.outputs)
 
 
+def without_calls(graph: Graph) -> Graph:
+    """What an engine runs of a graph that was not simplified: made once, however often it runs."""
+    if "without calls" not in graph.compiled:
+        dissolved = inline_calls(graph)
+        if dissolved is graph:
+            return graph
+        graph.compiled["without calls"] = dissolved
+    found: Graph = graph.compiled["without calls"]
+    return found
+
+
 def _has_call(graph: Graph, kinds: Collection[str]) -> bool:
     return any(node.op.name == "call" and node.attrs["kind"] in kinds for node in walk(graph))

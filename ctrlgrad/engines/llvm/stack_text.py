@@ -24,7 +24,6 @@ from ctrlgrad.plan.model import (
 )
 from ctrlgrad.plan.sizes import Size, product
 
-
 # How many stacks keep their words in registers.
 MOST_NEAR = 6
 

@@ -1,4 +1,4 @@
-"""`grad` and its kin: Python functions to Python functions, by way of graphs.
+"""`value_and_grad`, `grad` and `vjp`, by reverse mode, and `stop_gradient`.
 
 Each transform traces its function into a graph of its own, differentiates that, and inlines the result into the
 trace around it, so transforms compose in any order and to any depth.
@@ -7,93 +7,31 @@ trace around it, so transforms compose in any order and to any depth.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad import tree
-from ctrlgrad.errors import DifferentiationError, TypeMismatchError, UserInputError
+from ctrlgrad.batching import batch_whole
+from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, cast, evaluate, is_weak, type_of, value_in
-from ctrlgrad.frontend.arguments import argument_names, argument_paths
-from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.regions import at_once, check_leaves, same_structure
+from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import Function, hand_out
-from ctrlgrad.gradients.forward import push_forward
 from ctrlgrad.gradients.reverse import Pullback, reverse
-from ctrlgrad.ir import Builder, Graph, TensorType, Value, close
-from ctrlgrad.passes import simplify
+from ctrlgrad.ir import TensorType
 from ctrlgrad.source import Source, here
-
-
-@dataclass
-class _Traced:
-    """A function traced into a graph over (captures of the trace around it, its own inputs)."""
-
-    captures: tuple[Value, ...]
-    graph: Graph
-    leaves: list[Any]
-    treedef: tree.TreeDef
-
-
-def _trace(
-    fn: Callable[..., Any], leaves: Sequence[Any], hints: Sequence[str | None], call: Callable[[list[Any]], Any]
-) -> _Traced:
-    """Trace `call(tensors)` with one input per leaf; outer tensors that it uses become captures."""
-    builder = Builder(trace.current(), getattr(fn, "__name__", "function").replace("<lambda>", "function"))
-    with trace.recording(builder):
-        inputs = [Tensor(builder, builder.input(type_of(x), h), is_weak(x)) for x, h in zip(leaves, hints, strict=True)]
-        results, treedef = tree.flatten(call(list(inputs)))
-        check_leaves("the differentiated function's result", results)
-        outputs = [value_in(builder, x) for x in results]
-    closed = close([builder.finish(outputs)])
-    return _Traced(closed.captures, simplify(closed.regions[0]), results, treedef)
-
-
-def check_argnums(operation: str, argnums: Any, args: Sequence[Any]) -> tuple[int, ...]:
-    """The chosen positions, counted from the front."""
-    numbers = argnums if isinstance(argnums, tuple | list) else (argnums,)
-    for n in numbers:
-        if not isinstance(n, int) or not -len(args) <= n < len(args):
-            raise UserInputError(
-                f"{operation}: argnums does not fit the call",
-                source=here(),
-                expected=f"positions among {len(args)} positional arguments",
-                got=repr(argnums),
-                hint="argnums counts from 0; pass what is to be differentiated by position, not by name",
-            )
-    return tuple(n % len(args) for n in numbers)
-
-
-def check_differentiable(operation: str, leaves: Sequence[Any], paths: Sequence[str], source: Source | None) -> None:
-    """Refuse to differentiate with respect to what is no float. `paths` are how the user calls the leaves."""
-    for x, path in zip(leaves, paths, strict=True):
-        t = type_of(x)
-        if not t.is_differentiable:
-            raise DifferentiationError(
-                f"{operation}: the derivative with respect to a value that is not a float",
-                source=source,
-                expected="float32 or float64 arguments",
-                got=f"{path}: {t}",
-                hint="leave it out of argnums, or pass it as floats: x.astype(float)",
-            )
-
-
-def check_complex(operation: str, what: str, leaves: Sequence[Any], holomorphic: bool, source: Source | None) -> None:
-    """Refuse complex values where one number cannot be their derivative, and real ones with `holomorphic`."""
-    for x in leaves:
-        t = type_of(x)
-        if isinstance(t, TensorType) and t.is_differentiable and (t.dtype.kind == "c") != holomorphic:
-            raise DifferentiationError(
-                f"{operation}: {what} is {'real, with holomorphic=True' if holomorphic else 'complex'}",
-                source=source,
-                expected="complex values with holomorphic=True, real values without",
-                got=str(t),
-                hint="holomorphic=True is for holomorphic functions of complex arguments alone;\n"
-                "differentiate the real and imaginary parts of others, or use ctrlgrad.vjp or ctrlgrad.jvp",
-            )
+from ctrlgrad.transforms.tracing import (
+    TracedFunction,
+    check_argnums,
+    check_complex,
+    check_differentiable,
+    chosen_paths,
+    leaf_names,
+    renamed,
+    trace_function,
+)
 
 
 def value_and_grad(
@@ -131,9 +69,9 @@ def value_and_grad(
                 replaced[n] = x
             return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
 
-        traced = _trace(fn, leaves, _hints(fn, args, numbers), call)
+        traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
         captures = len(traced.captures)
-        pullback = reverse(traced.graph, range(captures, captures + len(leaves)), (0,))
+        pullback = reverse(traced.graph, range(captures, captures + len(leaves)), (0,), batch_whole)
         outputs, gradients = _inline(pullback, traced, leaves, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
         gradient = tree.unflatten(treedef, gradients)
@@ -163,28 +101,6 @@ def grad(
         return (result, value[1]) if has_aux else result
 
     return Function(renamed(gradient, fn, "grad"), "auto", None, None)
-
-
-def renamed(wrapper: Callable[..., Any], fn: Callable[..., Any], prefix: str) -> Callable[..., Any]:
-    """The wrapper under a name that says what it makes of `fn`."""
-    name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
-    wrapper.__name__ = f"{prefix}_{name}"
-    wrapper.__wrapped__ = fn  # type: ignore[attr-defined]
-    return wrapper
-
-
-def _hints(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int]) -> list[str | None]:
-    """Names for the leaves of the arguments at `numbers`."""
-    _, treedef = tree.flatten((tuple(args), {}))
-    named = list(zip(treedef.paths(), argument_names(fn, treedef), strict=True))
-    return [name for n in numbers for path, name in named if path[1] == n]
-
-
-def chosen_paths(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int]) -> list[str]:
-    """How the user would write the leaves of the arguments at `numbers`."""
-    _, treedef = tree.flatten((tuple(args), {}))
-    named = list(zip(treedef.paths(), argument_paths(fn, treedef), strict=True))
-    return [name for n in numbers for path, name in named if path[1] == n]
 
 
 def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) -> Any:
@@ -218,7 +134,7 @@ def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) 
 
 
 def _inline(
-    pullback: Pullback, traced: _Traced, leaves: Sequence[Any], seeds: Sequence[Any]
+    pullback: Pullback, traced: TracedFunction, leaves: Sequence[Any], seeds: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """Record both halves into the current trace; returns the outputs and the cotangents."""
     builder = trace.current()
@@ -250,11 +166,11 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     leaves, treedef = tree.flatten(primals)
     check_leaves("vjp: a primal", leaves)
     check_differentiable("vjp", leaves, chosen_paths(fn, primals, range(len(primals))), source)
-    hints = _hints(fn, primals, range(len(primals)))
-    traced = _trace(fn, leaves, hints, lambda tensors: fn(*tree.unflatten(treedef, tensors)))
+    hints = leaf_names(fn, primals, range(len(primals)))
+    traced = trace_function(fn, leaves, hints, lambda tensors: fn(*tree.unflatten(treedef, tensors)))
     captures = len(traced.captures)
     seeded = tuple(i for i, v in enumerate(traced.graph.outputs) if v.type.is_differentiable)
-    halves = reverse(traced.graph, range(captures, captures + len(leaves)), seeded)
+    halves = reverse(traced.graph, range(captures, captures + len(leaves)), seeded, batch_whole)
     residuals: list[Any]
     builder = trace.current()
     if builder is None:
@@ -299,84 +215,6 @@ def _inline_backward(halves: Pullback, residuals: Sequence[Any], seeds: Sequence
     assert builder is not None
     given = [value_in(builder, x) for x in (*residuals, *seeds)]
     return [Tensor(builder, v) for v in builder.inline(halves.backward, given)]
-
-
-def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """The result of `fn(*primals)` and its derivative along `tangents`, by forward mode; as `jax.jvp`.
-
-    Args:
-        fn: returns any pytree of arrays.
-        primals: a tuple of pytrees of float arrays.
-        tangents: a tuple of pytrees like them.
-
-    Returns:
-        (outputs, tangents of the outputs); the tangent of an integer or boolean output is zeros of its dtype.
-
-    Needs the memory of one iteration however long a loop is.
-
-    >>> import ctrlgrad as cg
-    >>> y, t = cg.jvp(lambda x: x * x, (3.0,), (1.0,))
-    >>> float(y), float(t)
-    (9.0, 6.0)
-    """
-    source = here()
-    for name, given in (("primals", primals), ("tangents", tangents)):
-        if not isinstance(given, tuple | list):
-            raise TypeMismatchError(
-                f"jvp: the {name} are not a tuple",
-                source=source,
-                expected="a tuple with one entry per argument of the function",
-                got=type(given).__name__,
-                hint="for one argument: jvp(fn, (x,), (t,))",
-            )
-    if trace.current() is None:
-        return at_once(lambda: _jvp(fn, primals, tangents, source))  # type: ignore[no-any-return]
-    return _jvp(fn, primals, tangents, source)
-
-
-def _jvp(
-    fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], source: Source | None
-) -> tuple[Any, Any]:
-    leaves, treedef = tree.flatten(tuple(primals))
-    check_leaves("jvp: a primal", leaves)
-    check_differentiable("jvp", leaves, chosen_paths(fn, primals, range(len(primals))), source)
-    given, given_treedef = tree.flatten(tuple(tangents))
-    check_leaves("jvp: a tangent", given)
-    same_structure("jvp", source, ("primals", "tangents"), (leaves, treedef), (given, given_treedef))
-    directions = []
-    for x, t, path in zip(leaves, given, tree.paths(treedef), strict=True):
-        primal = type_of(x)
-        direction = cast(t, primal.dtype) if isinstance(primal, TensorType) and is_weak(t) else t
-        if not primal.accepts(type_of(direction)):
-            raise TypeMismatchError(
-                f"jvp: the tangent{path} does not fit its primal",
-                source=source,
-                expected=str(primal),
-                got=str(type_of(direction)),
-                hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal)",
-            )
-        directions.append(direction)
-    hints = _hints(fn, primals, range(len(primals)))
-    traced = _trace(fn, leaves, hints, lambda xs: fn(*tree.unflatten(treedef, xs)))
-    captures = len(traced.captures)
-    pushed = push_forward(traced.graph, range(captures, captures + len(leaves)))
-    builder = trace.current()
-    assert builder is not None
-    given_values = [value_in(builder, x) for x in (*leaves, *directions)]
-    results = builder.inline(pushed.graph, [*traced.captures, *given_values])
-    outputs = results[: len(traced.graph.outputs)]
-    moved = dict(zip(pushed.tangents, results[len(outputs) :], strict=True))
-    zero = [
-        _zeros_like(Tensor(builder, v)) if i not in moved else Tensor(builder, moved[i]) for i, v in enumerate(outputs)
-    ]
-    return (
-        tree.unflatten(traced.treedef, [Tensor(builder, v) for v in outputs]),
-        tree.unflatten(traced.treedef, zero),
-    )
-
-
-def _zeros_like(x: Tensor) -> Any:
-    return FUNCTIONS["zeros_like"](x)
 
 
 def stop_gradient(x: Any) -> Any:

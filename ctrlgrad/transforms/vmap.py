@@ -10,16 +10,17 @@ import numpy as np
 import optree
 
 from ctrlgrad import tree
-from ctrlgrad.batching import BatchedGraph, batch
+from ctrlgrad.batching import BatchedGraph, batch, batch_whole
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
 from ctrlgrad.frontend.arguments import argument_paths
-from ctrlgrad.frontend.regions import check_leaves
+from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function
-from ctrlgrad.gradients.calls import rows_call, set_batch
-from ctrlgrad.ir import Builder, Graph, TensorType, Type, Value, close
+from ctrlgrad.gradients.calls import rows_call
+from ctrlgrad.ir import Builder, TensorType, Type, Value, close
 from ctrlgrad.ops.term import Term, constant, emit, sized, transpose
 from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.source import Source, here
@@ -80,13 +81,6 @@ def _is_mapped(builder: Builder | None) -> bool:
     return builder is not None and (isinstance(builder, _Mapped) or _is_mapped(builder.parent))
 
 
-def _batched_whole(row: Graph, mapped: Sequence[int], size: int | None) -> Graph:
-    return batch(row, mapped, size, all_outputs=True).graph
-
-
-set_batch(_batched_whole)
-
-
 def _first_row(builder: Builder, value: Value) -> Value:
     return emit("getitem", Term(builder, value), key=(0, *[slice(None)] * (value.tensor.rank - 1))).value
 
@@ -132,14 +126,15 @@ def _vmap(
 
     outer = trace.current()
     assert outer is not None
-    builder = _Mapped(outer, "rows_of")
-    with trace.recording(builder):
-        inputs = [Tensor(builder, builder.input(a.inner), a.axis is None and is_weak(a.value)) for a in arguments]
+
+    def call(inputs: list[Tensor]) -> Any:
         inner_args, inner_kwargs = tree.unflatten(treedef, inputs)
-        results, result_treedef = tree.flatten(fn(*inner_args, **inner_kwargs))
-        check_leaves("vmap: the function's result", results)
-        outputs = [value_in(builder, x) for x in results]
-    closed = close([builder.finish(outputs)])
+        return fn(*inner_args, **inner_kwargs)
+
+    entry = [Leaf(a.inner, a.axis is None and is_weak(a.value)) for a in arguments]
+    traced = Traced("rows_of", call, entry, what="vmap: the function's result", builder=_Mapped(outer, "rows_of"))
+    result_treedef = traced.treedef
+    closed = close([traced.finish()])
     captures = len(closed.captures)
     row = simplify(closed.regions[0])
     batched = batch(row, [captures + i for i in mapped], size)
@@ -148,7 +143,7 @@ def _vmap(
     if batched.has_buffers and _is_mapped(outer):
         # What is mapped around it may need the rows anew.
         outer.source = source
-        values = tuple(rows_call(outer, row, [captures + i for i in mapped], operands))
+        values = tuple(rows_call(outer, row, [captures + i for i in mapped], operands, batch_whole))
         given = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, values), source)
         shared = [axis is None and not rows for axis, rows in zip(given, batched.mapped, strict=True)]
         values = tuple(_first_row(outer, v) if once else v for v, once in zip(values, shared, strict=True))

@@ -1,65 +1,18 @@
-"""Tracing a Python function into a region, and saying path by path where two pytrees of types differ."""
+"""What is refused of functions, their arguments and results; where two pytrees of types differ, path by path."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.errors import NumberOverflowError, TypeMismatchError
-from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.apply import is_weak, type_of
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir.interning import interned, lift_constants
-from ctrlgrad.ir import BOOL, Builder, Graph, Type, Value
+from ctrlgrad.ir import BOOL
 from ctrlgrad.source import Source, here
-
-
-@dataclass
-class Traced:
-    """A region whose function has been called: its builder and the pytree of results."""
-
-    builder: Builder
-    leaves: list[Any]
-    treedef: tree.TreeDef
-
-    def finish(self, extra: Sequence[Value] = (), dtypes: Sequence[Any] | None = None) -> Graph:
-        """Close the region; its outputs are the leaves, cast to `dtypes`, then `extra`."""
-        with trace.recording(self.builder):
-            leaves = self.leaves
-            if dtypes is not None:
-                leaves = [x if d is None else cast(x, d) for x, d in zip(leaves, dtypes, strict=True)]
-            outputs = [value_in(self.builder, x) for x in leaves]
-        return self.builder.finish([*outputs, *extra])
-
-
-def trace_region(
-    name: str,
-    fn: Callable[..., Any],
-    treedef: tree.TreeDef,
-    types: Sequence[Type],
-    hints: Sequence[str | None],
-    weak: Sequence[bool] = (),
-    *,
-    result: str,
-) -> Traced:
-    """Call `fn` on one pytree of tensors that stand for the region's inputs; those marked `weak` for Python numbers.
-
-    `result` is how errors call what it returns.
-    """
-    builder = Builder(trace.current(), name)
-    with trace.recording(builder):
-        numbers = weak or [False] * len(types)
-        inputs = [
-            Tensor(builder, builder.input(t, h), is_number)
-            for t, h, is_number in zip(types, hints, numbers, strict=True)
-        ]
-        leaves, result_treedef = tree.flatten(fn(tree.unflatten(treedef, inputs)))
-        check_leaves(result, leaves)
-    return Traced(builder, leaves, result_treedef)
 
 
 def check_callable(operation: str, name: str, fn: Any, arguments: Sequence[str], source: Source | None) -> None:
@@ -172,13 +125,3 @@ def same_structure(
 
 def _structure(treedef: tree.TreeDef) -> str:
     return str(treedef).removeprefix("PyTreeSpec(").removesuffix(", namespace='ctrlgrad')").removesuffix(")")
-
-
-def at_once(fn: Callable[[], Any]) -> Any:
-    """Trace a function without arguments and compute its result: how a construct works outside a trace."""
-    builder = Builder(name="at_once")
-    with trace.recording(builder):
-        leaves, treedef = tree.flatten(fn())
-        outputs = [value_in(builder, x) for x in leaves]
-    graph, arrays = lift_constants(builder.finish(outputs))
-    return tree.unflatten(treedef, evaluate(interned(graph), arrays))

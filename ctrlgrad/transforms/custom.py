@@ -1,4 +1,4 @@
-"""`checkpoint`, `custom_vjp` and `custom_jvp`: functions whose derivative is computed otherwise."""
+"""`custom_vjp` and `custom_jvp`: functions with a derivative of their own."""
 
 from __future__ import annotations
 
@@ -10,49 +10,15 @@ from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError, UserInputError
-from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
+from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.regions import at_once, check_leaves, same_structure
-from ctrlgrad.frontend.rules import Custom, Region, Results, emit_call, leaves_of, record
+from ctrlgrad.frontend.rules import Custom, Results, record, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import Graph, TensorType, Type, close
+from ctrlgrad.frontend.tracer import in_trace, leaves_of
+from ctrlgrad.ir import Graph, TensorType, Type
 from ctrlgrad.source import Source, here
-
-
-def _in_trace(fn: Callable[[], Any]) -> Any:
-    return at_once(fn) if trace.current() is None else fn()
-
-
-def checkpoint(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose inside is computed again in the backward pass instead of saved; as `jax.checkpoint`.
-
-    Only its arguments are kept. Around a loop's body it makes the loop keep its carry and nothing else.
-
-    >>> import numpy as np, ctrlgrad as cg
-    >>> step = cg.checkpoint(lambda x: np.sin(np.exp(x)))
-    >>> float(cg.grad(lambda x: cg.fori_loop(0, 3, lambda i, y: step(y), x))(0.5)) != 0
-    True
-    """
-
-    @functools.wraps(fn)
-    def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        source = here()
-        leaves, treedef = tree.flatten((args, kwargs))
-        check_leaves("checkpoint: an argument", leaves)
-
-        def call(inputs: list[Any]) -> Any:
-            given, named = tree.unflatten(treedef, inputs)
-            return fn(*given, **named)
-
-        def recorded() -> Any:
-            region = Region(call, leaves_of(leaves, argument_names(fn, treedef)), "checkpoint")
-            return tree.unflatten(region.treedef, emit_call("checkpoint", close([region.finish()]), leaves, source))
-
-        return _in_trace(recorded)
-
-    return checkpointed
 
 
 class custom_vjp:
@@ -88,7 +54,7 @@ class custom_vjp:
             )
         call = _ReverseRule(self.fn, self.forward, self.backward, args, here())
         custom = Custom(self, call.label(self.forward), call.regions)
-        return _in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
+        return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
 
 
 def _name(fn: Callable[..., Any]) -> str:
@@ -196,7 +162,7 @@ class _ReverseRule(_Call):
             sizes = [d for x in inputs if isinstance(type_of(x), TensorType) for d in x.shape if isinstance(d, Tensor)]
             return self.like(self.forward, result, results, labels, _is_same), residuals, sizes
 
-        kept = Region(forward, self.inputs, "forward")
+        kept = trace_rule("forward", forward, self.inputs)
         residuals, residuals_treedef = tree.flatten(kept.result[1])
         sizes = kept.result[2]
         inputs = leaves_of([*residuals, *sizes], [*("residual" for _ in residuals), *("size" for _ in sizes)])
@@ -213,7 +179,7 @@ class _ReverseRule(_Call):
             found = self.backward(saved, tree.unflatten(results.treedef, cotangents))
             return self._cotangents(found, known)
 
-        return [kept.finish(), Region(backward, inputs, "backward").finish()]
+        return [kept.finish(), trace_rule("backward", backward, inputs).finish()]
 
     def _cotangents(self, found: Any, sizes: Sequence[Any]) -> list[Any]:
         """One cotangent per argument leaf, zeros for None, with the arguments' dtypes checked."""
@@ -302,7 +268,7 @@ class custom_jvp:
             )
         call = _ForwardRule(self.fn, self.rule, args, here())
         custom = Custom(self, call.label(self.rule), call.regions)
-        return _in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
+        return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
 
 
 class _ForwardRule(_Call):
@@ -326,4 +292,4 @@ class _ForwardRule(_Call):
             return self.like(self.rule, tangent, results, labels, _may_be_tangent)
 
         tangents = [replace(x, hint=f"t_{x.hint}") for x in self.inputs]
-        return [Region(push, [*self.inputs, *tangents], "push").finish()]
+        return [trace_rule("push", push, [*self.inputs, *tangents]).finish()]

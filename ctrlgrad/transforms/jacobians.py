@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctrlgrad import tree
+from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.regions import check_leaves
 from ctrlgrad.function import Function
 from ctrlgrad.source import here
-from ctrlgrad.transforms import check_argnums, check_complex, check_differentiable, chosen_paths, jvp, renamed, vjp
-from ctrlgrad.vmap import vmap
+from ctrlgrad.transforms.grad import vjp
+from ctrlgrad.transforms.jvp import jvp
+from ctrlgrad.transforms.tracing import check_argnums, check_complex, check_differentiable, chosen_paths, renamed
+from ctrlgrad.transforms.vmap import vmap
 
 
 def _basis(x: Any) -> Any:

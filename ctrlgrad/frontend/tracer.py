@@ -1,0 +1,100 @@
+"""The tracer: how a Python function becomes a graph, in every construct and transform.
+
+A `Traced` calls its function once, on tensors that stand for the inputs of a new graph, with the builder of that graph
+as the current one. What the function returns is then looked at (does the carry settle, do the branches agree), and
+`finish` makes the outputs of it. Values of the traces around it that the function uses stay free; `close` makes
+captures of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ctrlgrad import tree
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import Builder, Graph, Type
+from ctrlgrad.ir.interning import interned, lift_constants
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An argument or result of a traced function: its type, whether it stands for a Python number, and its name."""
+
+    type: Type
+    weak: bool = False
+    hint: str | None = None
+
+
+def leaves_of(values: Sequence[Any], hints: Sequence[str | None]) -> list[Leaf]:
+    return [Leaf(type_of(x), is_weak(x), hint) for x, hint in zip(values, hints, strict=True)]
+
+
+class Traced:
+    """A Python function that has been called to make a graph: `inputs` it was called on, `result` it returned.
+
+    Args:
+        name: of the graph.
+        fn: takes a list of tensors, one for each of `inputs`.
+        what: how errors call the result, whose leaves are arrays then; None for a result that may hold anything.
+        builder: what to record into, if not a new builder inside the current one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[[list[Tensor]], Any],
+        inputs: Sequence[Leaf] = (),
+        *,
+        what: str | None = None,
+        builder: Builder | None = None,
+    ) -> None:
+        self.builder = Builder(trace.current(), name) if builder is None else builder
+        with self.recording():
+            self.inputs = [self.input(x) for x in inputs]
+            self.result = fn(list(self.inputs))
+            if what is not None:
+                check_leaves(what, self.leaves)
+
+    def recording(self) -> AbstractContextManager[Builder]:
+        """Record more into the graph."""
+        return trace.recording(self.builder)
+
+    def input(self, leaf: Leaf) -> Tensor:
+        return Tensor(self.builder, self.builder.input(leaf.type, leaf.hint), leaf.weak)
+
+    @cached_property
+    def _flat(self) -> tuple[list[Any], tree.TreeDef]:
+        return tree.flatten(self.result)
+
+    @property
+    def leaves(self) -> list[Any]:
+        return self._flat[0]
+
+    @property
+    def treedef(self) -> tree.TreeDef:
+        return self._flat[1]
+
+    def finish(self, outputs: Iterable[Any] | None = None, dtypes: Sequence[Any] | None = None) -> Graph:
+        """The graph; its outputs are the leaves of the result, cast to `dtypes` where these are given, or `outputs`,
+        which may be a generator that records into it."""
+        found = self.leaves if outputs is None else outputs
+        with self.recording() as builder:
+            if dtypes is not None:
+                found = [x if d is None else cast(x, d) for x, d in zip(found, dtypes, strict=True)]
+            return builder.finish([value_in(builder, x) for x in found])
+
+
+def in_trace(fn: Callable[[], Any]) -> Any:
+    """What the function records in the trace that goes on; outside of one, in a trace of its own that runs at once."""
+    if trace.current() is not None:
+        return fn()
+    traced = Traced("at_once", lambda _: fn())
+    graph, arrays = lift_constants(traced.finish())
+    return tree.unflatten(traced.treedef, evaluate(interned(graph), arrays))

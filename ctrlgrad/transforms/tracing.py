@@ -1,0 +1,102 @@
+"""What the transforms share: their function traced into a graph of its own, its arguments checked and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ctrlgrad import tree
+from ctrlgrad.errors import DifferentiationError, UserInputError
+from ctrlgrad.frontend.apply import type_of
+from ctrlgrad.frontend.arguments import argument_names, argument_paths
+from ctrlgrad.frontend.tracer import Traced, leaves_of
+from ctrlgrad.ir import Graph, TensorType, Value, close
+from ctrlgrad.passes import simplify
+from ctrlgrad.source import Source, here
+
+
+@dataclass
+class TracedFunction:
+    """A function traced into a graph over (captures of the trace around it, its own inputs)."""
+
+    captures: tuple[Value, ...]
+    graph: Graph
+    leaves: list[Any]
+    treedef: tree.TreeDef
+
+
+def trace_function(
+    fn: Callable[..., Any], leaves: Sequence[Any], hints: Sequence[str | None], call: Callable[[list[Any]], Any]
+) -> TracedFunction:
+    """Trace `call(tensors)` with one input per leaf; outer tensors that it uses become captures."""
+    name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
+    traced = Traced(name, call, leaves_of(leaves, hints), what="the differentiated function's result")
+    closed = close([traced.finish()])
+    return TracedFunction(closed.captures, simplify(closed.regions[0]), traced.leaves, traced.treedef)
+
+
+def check_argnums(operation: str, argnums: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """The chosen positions, counted from the front."""
+    numbers = argnums if isinstance(argnums, tuple | list) else (argnums,)
+    for n in numbers:
+        if not isinstance(n, int) or not -len(args) <= n < len(args):
+            raise UserInputError(
+                f"{operation}: argnums does not fit the call",
+                source=here(),
+                expected=f"positions among {len(args)} positional arguments",
+                got=repr(argnums),
+                hint="argnums counts from 0; pass what is to be differentiated by position, not by name",
+            )
+    return tuple(n % len(args) for n in numbers)
+
+
+def check_differentiable(operation: str, leaves: Sequence[Any], paths: Sequence[str], source: Source | None) -> None:
+    """Refuse to differentiate with respect to what is no float. `paths` are how the user calls the leaves."""
+    for x, path in zip(leaves, paths, strict=True):
+        t = type_of(x)
+        if not t.is_differentiable:
+            raise DifferentiationError(
+                f"{operation}: the derivative with respect to a value that is not a float",
+                source=source,
+                expected="float32 or float64 arguments",
+                got=f"{path}: {t}",
+                hint="leave it out of argnums, or pass it as floats: x.astype(float)",
+            )
+
+
+def check_complex(operation: str, what: str, leaves: Sequence[Any], holomorphic: bool, source: Source | None) -> None:
+    """Refuse complex values where one number cannot be their derivative, and real ones with `holomorphic`."""
+    for x in leaves:
+        t = type_of(x)
+        if isinstance(t, TensorType) and t.is_differentiable and (t.dtype.kind == "c") != holomorphic:
+            raise DifferentiationError(
+                f"{operation}: {what} is {'real, with holomorphic=True' if holomorphic else 'complex'}",
+                source=source,
+                expected="complex values with holomorphic=True, real values without",
+                got=str(t),
+                hint="holomorphic=True is for holomorphic functions of complex arguments alone;\n"
+                "differentiate the real and imaginary parts of others, or use ctrlgrad.vjp or ctrlgrad.jvp",
+            )
+
+
+def renamed(wrapper: Callable[..., Any], fn: Callable[..., Any], prefix: str) -> Callable[..., Any]:
+    """The wrapper under a name that says what it makes of `fn`."""
+    name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
+    wrapper.__name__ = f"{prefix}_{name}"
+    wrapper.__wrapped__ = fn  # type: ignore[attr-defined]
+    return wrapper
+
+
+def leaf_names(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int]) -> list[str | None]:
+    """Names for the leaves of the arguments at `numbers`."""
+    _, treedef = tree.flatten((tuple(args), {}))
+    named = list(zip(treedef.paths(), argument_names(fn, treedef), strict=True))
+    return [name for n in numbers for path, name in named if path[1] == n]
+
+
+def chosen_paths(fn: Callable[..., Any], args: Sequence[Any], numbers: Sequence[int]) -> list[str]:
+    """How the user would write the leaves of the arguments at `numbers`."""
+    _, treedef = tree.flatten((tuple(args), {}))
+    named = list(zip(treedef.paths(), argument_paths(fn, treedef), strict=True))
+    return [name for n in numbers for path, name in named if path[1] == n]
