@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.memory.slots import Slot
+from ctrlgrad.memory.arena.arena import Slot
 
 if TYPE_CHECKING:
     from ctrlgrad.memory.chunk import ChunkRecord
@@ -135,51 +135,9 @@ class Block:
             self._array = None
 
 
-class Reservation:
-    """Counted bytes of the device that lie in memory of somebody else's."""
-
-    def __init__(self, manager: Manager, nbytes: int, kind: str) -> None:
-        self.nbytes, self.kind = nbytes, kind
-        self._manager = manager
-        self._is_released = False
-
-    def release(self) -> None:
-        """The bytes are not used any more. Calling it again does nothing; a finalizer may call it."""
-        if not self._is_released:
-            self._is_released = True
-            self._manager.forget_reservation(self)
-
-
-class Allocation:
-    """Counted bytes of the device that never leave it: temporaries, states, results."""
-
-    def __init__(self, manager: Manager, slot: Slot, array: Any, label: str) -> None:
-        self.label = label
-        self.nbytes = slot.nbytes
-        self._array = array
-        self._release = weakref.finalize(self, manager.forget_slot, slot)
-        self._release.atexit = False
-        self._manager = manager
-        self._slot: Slot | None = slot
-
-    @property
-    def array(self) -> Any:
-        """The device's array. Using it after `release` is an error of the caller."""
-        if self._slot is None:
-            raise ExecutionError(f"allocation {self.label!r}: it was released")
-        return self._array
-
-    def release(self) -> None:
-        """All work that uses the array has been issued. Calling it again does nothing."""
-        slot, self._slot, self._array = self._slot, None, None
-        if slot is not None:
-            self._release.detach()
-            self._manager.release(slot)
-
-
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
     """A shape as a tuple of Python ints."""
     return tuple(int(n) for n in shape)
 
 
-__all__ = ["Allocation", "Block", "Reservation", "Stored", "shape_of"]
+__all__ = ["Block", "Stored", "shape_of"]

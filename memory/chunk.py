@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError
+from ctrlgrad.memory.arena.arena import Slot
 from ctrlgrad.memory.block import Block, Stored, shape_of
-from ctrlgrad.memory.planning import Way
-from ctrlgrad.memory.slots import Slot
+from ctrlgrad.memory.residency.policy import Way
 
 if TYPE_CHECKING:
+    from ctrlgrad.memory.checkpointing.recompute import Recompute
+    from ctrlgrad.memory.checkpointing.states import States
     from ctrlgrad.memory.manager import Manager
-    from ctrlgrad.memory.recompute import Recompute
-    from ctrlgrad.memory.states import States
 
 
 @dataclass(eq=False, slots=True)

@@ -1,10 +1,10 @@
 """The memory manager of one device: blocks inside a hard budget, wherever they have to be.
 
 Loops fill blocks chunk by chunk and read them back, the newest first. Counted bytes (blocks, entry states, temporaries,
-bytes that copies land in) never pass the limit of a tier: before bytes are taken, room is made, see
-`ctrlgrad.memory.room`. What a chunk's blocks do when room is short is the chunk's way: keep, copy, recompute; the
-planner chooses where the user has not. A manager may be used by several threads. What finalizers find is only queued
-there and done on the next call, since a finalizer may run at any point.
+bytes that copies land in) never pass the limit of a tier: before bytes are taken, others leave, see
+`ctrlgrad.memory.residency.eviction`. What becomes of a chunk's blocks when bytes are short is the chunk's policy: keep,
+copy, recompute; the planner chooses where the user has not. A manager may be used by several threads. What finalizers
+find is only queued there and done on the next call, since a finalizer may run at any point.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.memory.actions import Fill, Use
-from ctrlgrad.memory.block import Allocation, Block, Reservation, Stored, shape_of
+from ctrlgrad.memory.arena.allocation import Allocation, Reservation
+from ctrlgrad.memory.arena.arena import Slot, Slots
+from ctrlgrad.memory.arena.ledger import BLOCKS, STAYING, TEMPORARY, Account
+from ctrlgrad.memory.arena.order import Mark, Order
+from ctrlgrad.memory.block import Block, Stored, shape_of
 from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.checkpointing.recompute import Recompute
+from ctrlgrad.memory.checkpointing.recoverer import Recoverer
+from ctrlgrad.memory.checkpointing.store import StateKeeper
 from ctrlgrad.memory.chunk import Chunk, ChunkRecord, LoopRecord
-from ctrlgrad.memory.device import Device
-from ctrlgrad.memory.keeper import StateKeeper
-from ctrlgrad.memory.ledger import BLOCKS, STAYING, TEMPORARY, Account
+from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.loop import LoopMemory, Snapshot
-from ctrlgrad.memory.mover import Mover
-from ctrlgrad.memory.notes import Notes
-from ctrlgrad.memory.order import Mark, Order
-from ctrlgrad.memory.pace import Pace
-from ctrlgrad.memory.planner import Planner
-from ctrlgrad.memory.prefetch import Prefetcher
-from ctrlgrad.memory.reader import Reader
-from ctrlgrad.memory.recompute import Recompute
-from ctrlgrad.memory.records import Phase, Recording
-from ctrlgrad.memory.recoverer import Recoverer
-from ctrlgrad.memory.room import Room
-from ctrlgrad.memory.slots import Slot, Slots
-from ctrlgrad.memory.statistics import Statistics
-from ctrlgrad.memory.ways import loop_record
+from ctrlgrad.memory.profile.actions import Fill, Use
+from ctrlgrad.memory.profile.recorder import Notes
+from ctrlgrad.memory.profile.records import Phase, Recording
+from ctrlgrad.memory.profile.statistics import Statistics
+from ctrlgrad.memory.residency.eviction import Room
+from ctrlgrad.memory.residency.loop_policy import loop_record
+from ctrlgrad.memory.residency.mover import Mover
+from ctrlgrad.memory.residency.planner import Planner
+from ctrlgrad.memory.residency.prefetch import Prefetcher
+from ctrlgrad.memory.residency.reader import Reader
+from ctrlgrad.memory.residency.throttle import Pace
 
 _NUMBERS = itertools.count(1)
 # One count for all managers: several may write to one recording.
@@ -50,7 +51,7 @@ _BLOCKS = itertools.count(1)
 class Manager:
     """Blocks, allocations and states of one device; see the module's docstring.
 
-    >>> from ctrlgrad.memory.simulated import SimulatedDevice
+    >>> from ctrlgrad.memory.devices.simulated import SimulatedDevice
     >>> device = SimulatedDevice({"device": 1 << 20, "host": 1 << 20}, blocking=True)
     >>> manager = Manager(device, Budget(device=100))
     >>> loop = manager.loop("loop", swap=True)

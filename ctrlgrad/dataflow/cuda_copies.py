@@ -29,7 +29,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.errors import CtrlgradError
-from ctrlgrad.memory.device import Event, Piece
+from ctrlgrad.memory.devices.device import Event, Piece
 
 
 @dataclass(eq=False)

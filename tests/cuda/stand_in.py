@@ -27,8 +27,8 @@ import numpy as np
 from ctrlgrad.engines.cuda.functions import C_TYPES, FUNCTIONS
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory
-from ctrlgrad.memory.device import Piece, Stream
-from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.devices.device import Piece, Stream
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
 
 # Of a thread: the library that it works with, and the session's memory that it counts its arrays against.
 _CURRENT = threading.local()

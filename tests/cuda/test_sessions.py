@@ -25,9 +25,9 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import Graph
+from ctrlgrad.memory.devices.simulated import Fault
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.simulated import Fault
-from ctrlgrad.memory.summary import summarize
+from ctrlgrad.memory.profile.summary import summarize
 
 
 def test_a_session_costs_no_waits_and_few_launches(chunks_of_16_kib: None) -> None:

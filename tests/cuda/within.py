@@ -16,9 +16,9 @@ from ctrlgrad.engines import _optimised
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.ir import Graph
-from ctrlgrad.memory.checker import check
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.profile.checker import check
 
 LIBRARY = StandIn()
 

@@ -12,7 +12,7 @@ import pytest
 from device_rules import BYTES, Machine, pattern
 
 from ctrlgrad.errors import TierRefusedError
-from ctrlgrad.memory.cuda import CudaDevice
+from ctrlgrad.memory.devices.cuda import CudaDevice
 
 MIB = 1 << 20
 

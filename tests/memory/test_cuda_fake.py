@@ -17,8 +17,8 @@ from fake_cupy import Card, install, module
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, UserInputError
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.cuda import CudaDevice
-from ctrlgrad.memory.device import Piece
+from ctrlgrad.memory.devices.cuda import CudaDevice
+from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.manager import Manager
 
 BYTES = np.dtype("u1")

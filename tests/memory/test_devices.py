@@ -18,11 +18,11 @@ from device_rules import Machine
 from fake_cupy import install
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError
-from ctrlgrad.memory.cpu import CpuDevice
-from ctrlgrad.memory.cuda import CudaDevice
-from ctrlgrad.memory.ring import Ring
-from ctrlgrad.memory.simulated import SimulatedDevice
-from ctrlgrad.memory.streams import WorkerStream
+from ctrlgrad.memory.devices.caching import Ring
+from ctrlgrad.memory.devices.cpu import CpuDevice
+from ctrlgrad.memory.devices.cuda import CudaDevice
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
+from ctrlgrad.memory.devices.streams import WorkerStream
 
 MIB = 1 << 20
 
@@ -285,7 +285,7 @@ def test_a_forgotten_device_leaves_no_thread_and_no_file(tmp_path: Path) -> None
 GROWTH = """
 import resource, sys
 import numpy as np
-from ctrlgrad.memory.cpu import CpuDevice
+from ctrlgrad.memory.devices.cpu import CpuDevice
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()

@@ -26,7 +26,7 @@ from ctrlgrad.engines.native.checked import checked
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import StackType
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.planner import Planner
+from ctrlgrad.memory.residency.planner import Planner
 
 
 def assert_same(found: list[Any], expected: list[Any]) -> None:

@@ -13,10 +13,10 @@ from memory_cases.driving import WIDTH, Driver
 
 from ctrlgrad.errors import CtrlgradError, MemoryBudgetError
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.devices.simulated import Fault, SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.records import Recording
-from ctrlgrad.memory.simulated import Fault, SimulatedDevice
+from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import Recording
 
 ROW = WIDTH * 8
 BYTES = np.dtype(np.uint8)

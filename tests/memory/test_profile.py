@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrlgrad.memory import Budget, Manager
-from ctrlgrad.memory.actions import Drop, Evict, Open
-from ctrlgrad.memory.intervals import Interval, covered, on_top, union
-from ctrlgrad.memory.plot import write_plot
-from ctrlgrad.memory.profile import Profile
-from ctrlgrad.memory.records import (
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
+from ctrlgrad.memory.devices.streams import PassedEvent
+from ctrlgrad.memory.profile.actions import Drop, Evict, Open
+from ctrlgrad.memory.profile.intervals import Interval, covered, on_top, union
+from ctrlgrad.memory.profile.plot import write_plot
+from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.profile.records import (
     BlockNote,
     BytesInUse,
     Computed,
@@ -30,10 +32,8 @@ from ctrlgrad.memory.records import (
     Stalled,
     Taken,
 )
-from ctrlgrad.memory.simulated import SimulatedDevice
-from ctrlgrad.memory.streams import PassedEvent
-from ctrlgrad.memory.summary import Fallback, Peak, Route, Stall, summarize
-from ctrlgrad.memory.trace import ROWS, timeline, trace, write_trace
+from ctrlgrad.memory.profile.summary import Fallback, Peak, Route, Stall, summarize
+from ctrlgrad.memory.profile.trace import ROWS, timeline, trace, write_trace
 
 BLOCK = 8000
 LOOP = "while_loop at model.py:12"

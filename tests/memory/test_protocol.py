@@ -11,9 +11,9 @@ from memory_cases.stepping import Scheduler, StepDevice, all_schedules
 
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checker import check
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import Recording
 
 HALF = CHUNK // 2
 

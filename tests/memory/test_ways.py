@@ -8,9 +8,9 @@ import pytest
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.planning import UNDECIDED
-from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.residency.policy import UNDECIDED
 
 
 @pytest.mark.parametrize(

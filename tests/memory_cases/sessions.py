@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.memory.checker import check
-from ctrlgrad.memory.device import Device
+from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.profile.checker import check
 
 
 @contextmanager

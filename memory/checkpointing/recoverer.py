@@ -1,0 +1,131 @@
+"""Runs dropped chunks again: from the nearest kept state, in the bytes that there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ctrlgrad.errors import BlockLostError
+from ctrlgrad.memory.arena.ledger import BLOCKS, RUNNING, STATES
+from ctrlgrad.memory.block import Stored
+from ctrlgrad.memory.checkpointing.recovery import Recovery, plan_recovery
+from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord, RepeatedChunk
+from ctrlgrad.memory.profile.actions import Fill, Recompute
+
+if TYPE_CHECKING:
+    from ctrlgrad.memory.manager import Manager
+
+
+class Recoverer:
+    """Computes chunks again for a manager. The manager's lock is not held while a chunk runs."""
+
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
+
+    def recover(self, stored: Stored) -> None:
+        """Bring the blocks of a dropped block's chunk back, and of as many chunks before it as fit."""
+        chunk, manager = stored.chunk, self._manager
+        loop = chunk.loop
+        with loop.lock:
+            with manager.lock:
+                if stored.is_anywhere:
+                    # Another thread was faster.
+                    return
+                if not chunk.is_dropped:
+                    raise BlockLostError(f"loop {loop.label!r}: no tier has {stored.label!r} of chunk {chunk.index}")
+                base = loop.states.nearest(chunk.index)
+                if base is None or loop.recompute is None:
+                    raise BlockLostError(f"loop {loop.label!r}: no state to run chunk {chunk.index} again from")
+                loop.recovers_from = base
+                recovery = self._plan(loop, base, chunk)
+                state = loop.states.kept[base].state
+                spare = loop.states.largest * (2 if recovery.length > 1 else 1)
+                manager.room.reserve(0, spare, f"running {loop.label} again", chunk)
+                manager.accounts[0].add(spare, RUNNING)
+            try:
+                self._run(loop, base, recovery, state)
+            finally:
+                loop.recovers_from = None
+                with manager.lock:
+                    used = manager.order.mark(manager.device.compute)
+                    manager.slots.vacate(used)
+                    for kept in loop.states.kept.values():
+                        kept.last_use = used
+                    manager.accounts[0].subtract(spare, RUNNING)
+
+    def _plan(self, loop: LoopRecord, base: int, chunk: ChunkRecord) -> Recovery:
+        manager, states = self._manager, loop.states
+        length = chunk.index - base + 1
+        largest = max(c.nbytes for c in loop.chunks[base : chunk.index + 1])
+        places = None if states.limit is None else max(0, states.limit - len(states.kept))
+        account = manager.accounts[0]
+        if account.limit is None:
+            kept = 1 if states.limit is not None else min(length, states.distance)
+            return plan_recovery(length, largest, states.largest, None, places or 0, kept)
+        room = account.limit - self._fixed_bytes() - 2 * states.largest
+        return plan_recovery(length, largest, states.largest, room, places)
+
+    def _fixed_bytes(self) -> int:
+        """Bytes of the device that will not leave it: blocks in use, all that is no block, and what that may take."""
+        manager = self._manager
+        account = manager.accounts[0]
+        other = account.used - account.kinds[BLOCKS] + account.below_peaks(BLOCKS, STATES, RUNNING)
+        pinned = sum(
+            stored.slots[0].nbytes
+            for chunk in manager.room.chunks.in_level(0)
+            for stored in chunk.blocks
+            if stored.slots[0] is not None and stored.slots[0].kind == BLOCKS and (stored.pins or not chunk.is_sealed)
+        )
+        return other + pinned
+
+    def _run(self, loop: LoopRecord, base: int, recovery: Recovery, state: Any) -> None:
+        manager = self._manager
+        for step in range(recovery.length):
+            index = base + step
+            if step in recovery.states:
+                assert loop.recompute is not None
+                with manager.lock:
+                    manager.keeper.keep(loop, index, state, loop.recompute.copy_bytes(state))
+            keep = step >= recovery.first_kept
+            state = self._advance(loop, index, base if not step else None, state, keep)
+
+    def _advance(self, loop: LoopRecord, index: int, entry: int | None, state: Any, keep: bool) -> Any:
+        """Run one chunk; its blocks stay if `keep`, and if it was dropped."""
+        manager, record = self._manager, loop.chunks[index]
+        assert loop.recompute is not None
+        with manager.lock:
+            manager.notes.note(Recompute(loop.number, index, entry))
+            manager.stats.recomputed_chunks += 1
+            keep = keep and record.is_dropped
+        chunk = RepeatedChunk(manager, record, keep)
+        complete = False
+        try:
+            with manager.notes.running(f"{loop.label} again", manager.notes.phase, loop.label, index, again=True):
+                after = loop.recompute.advance(state, chunk)
+            chunk.check_complete()
+            complete = True
+        finally:
+            with manager.lock:
+                self._take_in(record, chunk, keep and complete)
+        return after
+
+    def _take_in(self, record: ChunkRecord, chunk: RepeatedChunk, keep: bool) -> None:
+        """The blocks that were filled become the chunk's again; bytes that nobody wants go."""
+        manager = self._manager
+        wanted = {stored.number for stored, _ in chunk.filled if keep and stored.holders and not stored.is_anywhere}
+        for stored, slot in chunk.filled:
+            if stored.number in wanted:
+                manager.mover.place(stored, slot)
+            manager.notes.note(Fill(stored.number, slot.number))
+        written = manager.order.mark(manager.device.compute)
+        if keep:
+            record.is_dropped = False
+        for stored, slot in chunk.filled:
+            if stored.number in wanted:
+                slot.written = slot.last_use = written
+            else:
+                slot.last_use = written
+                manager.slots.retire(slot)
+        manager.pace.keep(written)
+
+
+__all__ = ["Recoverer"]

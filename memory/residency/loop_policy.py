@@ -1,0 +1,66 @@
+"""Which ways the chunks of a loop may take, and which at first and why, from what its user says of it."""
+
+from __future__ import annotations
+
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.memory.checkpointing.recompute import Recompute
+from ctrlgrad.memory.checkpointing.states import States
+from ctrlgrad.memory.chunk import LoopRecord
+from ctrlgrad.memory.residency.policy import UNDECIDED, Way
+
+
+def loop_record(
+    number: int,
+    label: str,
+    swap: bool | None,
+    checkpoint: bool | int | None,
+    recompute: Recompute | None,
+    *,
+    tiers: int,
+    is_limited: bool,
+) -> LoopRecord:
+    """The record of a loop that begins on a device with so many tiers, the first with a limit or without.
+
+    Raises `ExecutionError` where chunks are to be run again and cannot be.
+    """
+    limit = checkpoint if isinstance(checkpoint, int) and not isinstance(checkpoint, bool) else None
+    if limit is not None and limit < 1:
+        raise ExecutionError(f"loop {label!r}: checkpoint={limit}", expected="at least one state")
+    wants_recompute = checkpoint is not None and checkpoint is not False
+    if wants_recompute and recompute is None:
+        raise ExecutionError(f"loop {label!r}: checkpoint={checkpoint!r} for a loop that cannot be run again")
+    is_free = checkpoint is None and swap is None
+    may_recompute = recompute is not None and (wants_recompute or (is_free and is_limited))
+    may_copy = tiers > 1 and swap is not False and not (wants_recompute and swap is None)
+    is_mixed = may_copy and may_recompute and is_limited
+    way: Way
+    if is_mixed:
+        way, reason = "copy", UNDECIDED
+    elif wants_recompute:
+        way, reason = "recompute", "checkpoint was asked for"
+    elif not is_limited:
+        way, reason = "keep", "no device budget"
+    elif may_recompute:
+        way, reason = "recompute", "there is no other tier"
+    elif may_copy and swap:
+        way, reason = "copy", "swap_memory=True"
+    elif may_copy:
+        way, reason = "copy", "checkpoint=False" if checkpoint is False else "the loop cannot be run again"
+    elif swap is False:
+        way, reason = "keep", "swap_memory=False, or only the chunk that pushes it reads it"
+    else:
+        way, reason = "keep", "there is no other tier, and the loop cannot be run again"
+    return LoopRecord(
+        number,
+        label,
+        may_copy,
+        recompute if may_recompute else None,
+        States(limit),
+        is_mixed=is_mixed,
+        drops_eagerly=wants_recompute and not is_limited,
+        way=way,
+        reason=reason,
+    )
+
+
+__all__ = ["loop_record"]
