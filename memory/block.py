@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False, slots=True)
-class Stored:
+class BlockRecord:
     """What the manager knows of a block. `slots` has the block's bytes by level, None where they are not."""
 
     number: int
@@ -57,7 +57,7 @@ class Stored:
 class Block:
     """A handle of a block; the block is freed when all holders have freed it, or at the latest with the handle."""
 
-    def __init__(self, manager: Manager, stored: Stored, array: Any, is_owner: bool = True) -> None:
+    def __init__(self, manager: Manager, stored: BlockRecord, array: Any, is_owner: bool = True) -> None:
         self._manager = manager
         self._stored = stored
         self._array = array
@@ -140,4 +140,4 @@ def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(n) for n in shape)
 
 
-__all__ = ["Block", "Stored", "shape_of"]
+__all__ = ["Block", "BlockRecord", "shape_of"]

@@ -11,8 +11,8 @@ import numpy as np
 
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.arena.arena import Slot
-from ctrlgrad.memory.block import Block, Stored, shape_of
-from ctrlgrad.memory.residency.policy import Way
+from ctrlgrad.memory.block import Block, BlockRecord, shape_of
+from ctrlgrad.memory.residency.policy import Policy
 
 if TYPE_CHECKING:
     from ctrlgrad.memory.checkpointing.recompute import Recompute
@@ -26,16 +26,16 @@ class LoopRecord:
 
     number: int
     label: str
-    # Which ways its chunks may take besides staying where they are.
+    # Which policies its chunks may have besides staying where they are.
     may_copy: bool
     recompute: Recompute | None
     states: States
-    # Both ways are open and the planner chooses.
+    # Both policies are open and the planner chooses.
     is_mixed: bool
     # Without a device budget, chunks beyond those of one group are dropped as soon as they are sealed.
     drops_eagerly: bool
-    # The way that its chunks are meant to take when they begin, and why.
-    way: Way
+    # The policy of its chunks when they begin, and why.
+    policy: Policy
     reason: str
     chunks: list[ChunkRecord] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -57,13 +57,13 @@ class ChunkRecord:
     number: int
     index: int
     loop: LoopRecord
-    way: Way
+    policy: Policy
     reason: str
-    blocks: list[Stored] = field(default_factory=list)
+    blocks: list[BlockRecord] = field(default_factory=list)
     is_sealed: bool = False
     # Its blocks are nowhere: they must be computed again.
     is_dropped: bool = False
-    # Its copies are being made, or were.
+    # Its copies are under way, or done.
     is_leaving: bool = False
     nbytes: int = 0
 
@@ -88,7 +88,7 @@ class Chunk:
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Block:
         """A fresh block to write to, resident and counted. `shape[0]` is the number of rows.
 
-        Raises `MemoryBudgetError` where no room can be made.
+        Raises `MemoryBudgetError` where not enough bytes can be freed.
         """
         if self._record.is_sealed:
             raise ExecutionError(f"chunk {self.index} of {self._record.loop.label!r}: a block after it was sealed")
@@ -105,7 +105,7 @@ class Chunk:
         self._manager.seal(self._record, seconds)
 
     def discard(self) -> None:
-        """The chunk is run again with more room: its blocks go. The next `begin` is for the same iterations."""
+        """The chunk is run again in larger blocks: these go. The next `begin` is for the same iterations."""
         for handle in self._handles:
             handle.sealed()
         self._handles.clear()
@@ -119,7 +119,7 @@ class RepeatedChunk(Chunk):
         super().__init__(manager, record)
         self._keep = keep
         self._next = 0
-        self.filled: list[tuple[Stored, Slot]] = []
+        self.filled: list[tuple[BlockRecord, Slot]] = []
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Block:
         """The next block of the first run, to be filled again."""

@@ -34,7 +34,7 @@ class LoopMemory:
 
         `snapshot` gives the state that the chunk starts from, which nobody changes afterwards, and the bytes that
         holding it costs; it is called only if the state is to be kept. `state_bytes` says those bytes beforehand, so
-        that room for them is made first; without it they are taken to be those of the last state.
+        that they are free first; without it they are assumed to be those of the last state.
         """
         return self._manager.begin(self._record, snapshot, state_bytes)
 

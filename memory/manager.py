@@ -20,28 +20,29 @@ import numpy as np
 
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.arena.allocation import Allocation, Reservation
-from ctrlgrad.memory.arena.arena import Slot, Slots
+from ctrlgrad.memory.arena.arena import Arena, Slot
 from ctrlgrad.memory.arena.ledger import BLOCKS, STAYING, TEMPORARY, Account
 from ctrlgrad.memory.arena.order import Mark, Order
-from ctrlgrad.memory.block import Block, Stored, shape_of
+from ctrlgrad.memory.block import Block, BlockRecord, shape_of
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.checkpointing.recompute import Recompute
 from ctrlgrad.memory.checkpointing.recoverer import Recoverer
-from ctrlgrad.memory.checkpointing.store import StateKeeper
+from ctrlgrad.memory.checkpointing.store import StateStore
 from ctrlgrad.memory.chunk import Chunk, ChunkRecord, LoopRecord
 from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.loop import LoopMemory, Snapshot
 from ctrlgrad.memory.profile.actions import Fill, Use
-from ctrlgrad.memory.profile.recorder import Notes
+from ctrlgrad.memory.profile.recorder import Recorder
 from ctrlgrad.memory.profile.records import Phase, Recording
 from ctrlgrad.memory.profile.statistics import Statistics
-from ctrlgrad.memory.residency.eviction import Room
+from ctrlgrad.memory.residency.eviction import Evictor
+from ctrlgrad.memory.residency.index import ResidencyIndex
 from ctrlgrad.memory.residency.loop_policy import loop_record
 from ctrlgrad.memory.residency.mover import Mover
 from ctrlgrad.memory.residency.planner import Planner
 from ctrlgrad.memory.residency.prefetch import Prefetcher
 from ctrlgrad.memory.residency.reader import Reader
-from ctrlgrad.memory.residency.throttle import Pace
+from ctrlgrad.memory.residency.throttle import Throttle
 
 _NUMBERS = itertools.count(1)
 # One count for all managers: several may write to one recording.
@@ -88,21 +89,22 @@ class Manager:
         self.lock = threading.RLock()
         self.accounts = [Account(tier.name, budget.limit(tier.name)) for tier in device.tiers]
         self.stats = Statistics(self.accounts)
-        self.notes = Notes(self.number, device, self.accounts, recording, self.stats)
-        self.order = Order(self.notes.note)
-        self.slots = Slots(device, self.accounts, self.order, self.notes.note)
-        self.mover = Mover(device, self.slots, self.order, self.notes, self.stats)
-        self.room = Room(self.mover, self.notes)
+        self.recorder = Recorder(self.number, device, self.accounts, recording, self.stats)
+        self.order = Order(self.recorder.log)
+        self.arena = Arena(device, self.accounts, self.order, self.recorder.log)
+        self.index = ResidencyIndex(len(device.tiers))
+        self.mover = Mover(device, self.arena, self.index, self.order, self.recorder, self.stats)
+        self.evictor = Evictor(self.mover, self.recorder)
         self.planner = Planner(device.copies_take_cores)
-        self.prefetcher = Prefetcher(self.room, self.accounts)
-        self.keeper = StateKeeper(self.room, self.notes, self.planner, self.stats)
-        self.pace = Pace(device, self.order)
-        self.reader = Reader(self.room, self.prefetcher, self.planner, self.notes, self.pace)
+        self.prefetcher = Prefetcher(self.evictor, self.accounts)
+        self.state_store = StateStore(self.evictor, self.recorder, self.planner, self.stats)
+        self.throttle = Throttle(device, self.order)
+        self.reader = Reader(self.evictor, self.prefetcher, self.planner, self.recorder, self.throttle)
         self.recoverer = Recoverer(self)
         self._chunks = itertools.count(1)
         self._loops = itertools.count(1)
         # What finalizers found without a holder: appended from anywhere, worked off under the lock.
-        self._forgotten: deque[Stored | Slot | Reservation] = deque()
+        self._forgotten: deque[BlockRecord | Slot | Reservation] = deque()
         self.is_closed = False
 
     # Allocations.
@@ -110,14 +112,15 @@ class Manager:
     def allocate(self, shape: Sequence[int], dtype: np.dtype, label: str, kind: str = TEMPORARY) -> Allocation:
         """Counted, uninitialised bytes of the device that stay there until they are released.
 
-        Raises `MemoryBudgetError` where no room can be made.
+        Raises `MemoryBudgetError` where not enough bytes can be freed.
         """
         shape, dtype = shape_of(shape), np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         with self.lock:
             self._enter()
-            slot = self.room.take(0, nbytes, kind, label)
-            return Allocation(self, slot, self.device.array(slot.piece, shape, dtype), label)
+            slot = self.evictor.take(0, nbytes, kind, label)
+            array = self.device.array(slot.piece, shape, dtype)
+            return Allocation(slot, array, label, self.release, self._forgotten.append)
 
     def release(self, slot: Slot) -> None:
         """Give an allocation's bytes back; `Allocation.release` calls it."""
@@ -126,20 +129,20 @@ class Manager:
 
     def _retire_used(self, slot: Slot) -> None:
         """Give back a slot that computation issued so far may use."""
-        self.notes.note(Use(slot.number))
+        self.recorder.log(Use(slot.number))
         slot.last_use = self.order.mark(self.device.compute)
-        self.slots.retire(slot)
+        self.arena.retire(slot)
 
     def reserve(self, nbytes: int, label: str, kind: str = TEMPORARY) -> Reservation:
         """Count bytes of the device that somebody else allocates, until they are released.
 
-        Raises `MemoryBudgetError` where no room can be made.
+        Raises `MemoryBudgetError` where not enough bytes can be freed.
         """
         with self.lock:
             self._enter()
-            self.room.reserve(0, nbytes, label)
+            self.evictor.reserve(0, nbytes, label)
             self.accounts[0].add(nbytes, kind)
-            return Reservation(self, nbytes, kind)
+            return Reservation(nbytes, kind, self._forgotten.append)
 
     # Loops and chunks.
 
@@ -158,7 +161,7 @@ class Manager:
         number: from at most so many states; None: the planner chooses; False: never. Computing again needs `recompute`.
         """
         if swap is True and len(self.accounts) == 1:
-            self.notes.fall_back(f"{label}: swap_memory=True on a device without a second tier")
+            self.recorder.fall_back(f"{label}: swap_memory=True on a device without a second tier")
         is_limited = self.accounts[0].limit is not None
         tiers = len(self.accounts)
         record = loop_record(next(self._loops), label, swap, checkpoint, recompute, tiers=tiers, is_limited=is_limited)
@@ -167,26 +170,26 @@ class Manager:
     def wants_state(self, loop: LoopRecord) -> bool:
         """Whether the next chunk's entry state is to be kept; `LoopMemory.wants_state` asks it."""
         with self.lock:
-            return self.keeper.wants(loop)
+            return self.state_store.wants(loop)
 
     def begin(self, loop: LoopRecord, snapshot: Snapshot | None, state_bytes: int | None) -> Chunk:
         """A new chunk; `LoopMemory.begin` calls it."""
         with self.lock:
             self._enter()
-            self.notes.phase = "forward"
+            self.recorder.phase = "forward"
             index = len(loop.chunks)
-            wants = snapshot is not None and self.keeper.wants(loop)
+            wants = snapshot is not None and self.state_store.wants(loop)
             if wants:
-                self.keeper.expect(loop, state_bytes)
+                self.state_store.expect(loop, state_bytes)
         if wants and snapshot is not None:
             # Without the lock: it is the caller's code.
             state, nbytes = snapshot()
             with self.lock:
-                self.keeper.keep(loop, index, state, nbytes)
+                self.state_store.keep(loop, index, state, nbytes)
         with self.lock:
-            record = ChunkRecord(next(self._chunks), index, loop, loop.way, loop.reason)
+            record = ChunkRecord(next(self._chunks), index, loop, loop.policy, loop.reason)
             loop.chunks.append(record)
-            self.room.chunks.add(record)
+            self.index.add(record)
             return Chunk(self, record)
 
     def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str) -> Block:
@@ -195,23 +198,23 @@ class Manager:
             self._enter()
             rows = shape[0] if shape else 1
             slots: list[Slot | None] = [None] * len(self.accounts)
-            stored = Stored(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
+            stored = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
             kind = BLOCKS if chunk.loop.may_leave else STAYING
-            slot = self.room.take(0, stored.nbytes, kind, label, chunk)
+            slot = self.evictor.take(0, stored.nbytes, kind, label, chunk)
             chunk.blocks.append(stored)
             self.mover.place(stored, slot)
             return Block(self, stored, self.device.array(slot.piece, shape, dtype))
 
-    def block_again(self, stored: Stored, keep: bool) -> tuple[Slot, Any]:
+    def block_again(self, stored: BlockRecord, keep: bool) -> tuple[Slot, Any]:
         """Bytes for a block that is being filled again; they are its own from the chunk's end on if `keep`."""
         with self.lock:
             self._enter()
             kind = BLOCKS if keep and stored.holders and not stored.is_anywhere else TEMPORARY
             nbytes = stored.full_nbytes
-            slot = self.room.take(0, nbytes, kind, f"computing {stored.label} again", stored.chunk)
+            slot = self.evictor.take(0, nbytes, kind, f"computing {stored.label} again", stored.chunk)
             return slot, self.device.array(slot.piece, stored.shape, stored.dtype)
 
-    def shrink(self, stored: Stored, rows: int) -> None:
+    def shrink(self, stored: BlockRecord, rows: int) -> None:
         """Only the first rows of a block are worth keeping; `Block.shrink` calls it."""
         with self.lock:
             if stored.is_open:
@@ -232,37 +235,37 @@ class Manager:
                     slot.written = slot.last_use = written
                     chunk.nbytes += slot.nbytes
             self.planner.ran(chunk, seconds)
-            self.notes.sealed(chunk)
-            self.pace.keep(written)
-            self.keeper.thin(chunk.loop)
+            self.recorder.sealed(chunk)
+            self.throttle.issued(written)
+            self.state_store.thin(chunk.loop)
             self._leave_early(chunk)
             if not chunk.is_alive:
-                self.room.chunks.remove(chunk)  # nothing was pushed
+                self.index.remove(chunk)  # nothing was pushed
 
     def written(self, chunk: ChunkRecord) -> Mark:
         """A mark after the computation that fills a chunk's blocks."""
         for stored in chunk.blocks:
             slot = stored.slots[0]
             if slot is not None and slot.written is None:
-                self.notes.note(Fill(stored.number, slot.number))
+                self.recorder.log(Fill(stored.number, slot.number))
         return self.order.mark(self.device.compute)
 
     def _leave_early(self, sealed: ChunkRecord) -> None:
-        """Start copies before the room is needed, and drop what a loop without a budget need not keep."""
-        self.planner.look(self.mover.transfers)
+        """Start copies before the bytes are needed, and drop what a loop without a budget need not keep."""
+        self.planner.observe(self.mover.transfers)
         loop = sealed.loop
         if loop.drops_eagerly:
             held = 1 if loop.states.limit is not None else loop.states.distance
-            own = (chunk for chunk in self.room.chunks.in_level(0) if chunk.loop is loop)
+            own = (chunk for chunk in self.index.in_level(0) if chunk.loop is loop)
             here = [c for c in own if c.is_sealed and not c.is_dropped and c.is_alive]
             for chunk in here[:-held]:
-                if self.room.recoverable(chunk):
+                if self.evictor.recoverable(chunk):
                     self.mover.drop(chunk)
             return
         self.prefetcher.leave_early(sealed, self.planner)
 
     def discard(self, chunk: ChunkRecord) -> None:
-        """A chunk is run again with more room; `Chunk.discard` calls it. Its entry state stays."""
+        """A chunk is run again in larger blocks; `Chunk.discard` calls it. Its entry state stays."""
         with self.lock:
             for stored in chunk.blocks:
                 if stored.holders:
@@ -271,7 +274,7 @@ class Manager:
             self._leave_out(chunk)
 
     def _leave_out(self, chunk: ChunkRecord) -> None:
-        self.room.chunks.remove(chunk)
+        self.index.remove(chunk)
         chunk.loop.chunks[:] = [other for other in chunk.loop.chunks if other is not chunk]
 
     def finish(self, loop: LoopRecord) -> None:
@@ -279,26 +282,26 @@ class Manager:
         with self.lock:
             self._enter()
             loop.is_finished = True
-            self.keeper.let_unneeded_go(loop)
+            self.state_store.discard_unneeded(loop)
             self._end(loop)
 
     def abandon(self, loop: LoopRecord) -> None:
         """A loop's run has failed: nobody reads its blocks."""
         with self.lock:
-            self.pace.settle()
+            self.throttle.settle()
             for chunk in loop.chunks:
                 for stored in chunk.blocks:
                     stored.pins = 0
                     if stored.holders:
                         stored.holders = 0
                         self.mover.free(stored)
-                self.room.chunks.remove(chunk)
-            self.keeper.let_all_go(loop)
+                self.index.remove(chunk)
+            self.state_store.discard_all(loop)
             self.planner.forget(loop)
 
     # Reading.
 
-    def open(self, stored: Stored) -> Any:
+    def open(self, stored: BlockRecord) -> Any:
         """A block's array, resident and pinned; `Block.open` calls it."""
         while True:
             with self.lock:
@@ -306,7 +309,7 @@ class Manager:
                 try:
                     array = self.reader.open(stored)
                 except Exception:
-                    self.pace.settle()
+                    self.throttle.settle()
                     raise
                 if array is not None:
                     return array
@@ -316,26 +319,26 @@ class Manager:
         """Wait for the copies that computation was put behind, and raise the first error among them."""
         with self.lock:
             try:
-                self.pace.synchronize()
+                self.throttle.synchronize()
             except Exception:
-                self.pace.settle()
+                self.throttle.settle()
                 raise
 
-    def close_block(self, stored: Stored) -> None:
+    def close_block(self, stored: BlockRecord) -> None:
         """A reader is done; `Block.close` calls it."""
         with self.lock:
             self.reader.close(stored)
 
     # Holders.
 
-    def share(self, stored: Stored) -> None:
+    def share(self, stored: BlockRecord) -> None:
         """One holder more; `Block.share` calls it."""
         with self.lock:
             if not stored.holders:
                 raise ExecutionError(f"block {stored.label!r}: shared after it was freed")
             stored.holders += 1
 
-    def free(self, stored: Stored) -> None:
+    def free(self, stored: BlockRecord) -> None:
         """One holder less; `Block.free` calls it."""
         with self.lock:
             if not stored.holders:
@@ -344,21 +347,13 @@ class Manager:
             if not stored.holders:
                 self._release(stored)
                 self._enter()
-                if self.notes.phase == "backward":
+                if self.recorder.phase == "backward":
                     self.prefetcher.fetch_ahead(stored.chunk)
 
-    def forget(self, stored: Stored) -> None:
+    def forget(self, stored: BlockRecord) -> None:
         """A block's handle is gone; runs in a finalizer."""
         if stored.holders:
             self._forgotten.append(stored)
-
-    def forget_reservation(self, reservation: Reservation) -> None:
-        """Bytes are not used any more; may run in a finalizer."""
-        self._forgotten.append(reservation)
-
-    def forget_slot(self, slot: Slot) -> None:
-        """An allocation's handle is gone; runs in a finalizer."""
-        self._forgotten.append(slot)
 
     def _enter(self) -> None:
         """What is due whenever somebody calls."""
@@ -377,15 +372,15 @@ class Manager:
                 if not lost.chunk.is_sealed:  # it held its blocks' handles: it is gone too
                     self._leave_out(lost.chunk)
 
-    def _release(self, stored: Stored) -> None:
+    def _release(self, stored: BlockRecord) -> None:
         stored.pins = 0
         self.mover.free(stored)
         chunk = stored.chunk
         if chunk.is_alive or not chunk.is_sealed:
             return
-        self.notes.ended(chunk)
-        self.room.chunks.remove(chunk)
-        self.keeper.let_unneeded_go(chunk.loop)
+        self.recorder.ended(chunk)
+        self.index.remove(chunk)
+        self.state_store.discard_unneeded(chunk.loop)
         self._end(chunk.loop)
 
     def _end(self, loop: LoopRecord) -> None:
@@ -399,12 +394,12 @@ class Manager:
     def record(self, recording: Recording | None) -> None:
         """Write to a recording from now on, or to none."""
         with self.lock:
-            self.notes.record(recording)
+            self.recorder.record(recording)
 
     @contextmanager
     def running(self, label: str, phase: Phase = "forward", loop: str = "", chunk: int = -1) -> Iterator[None]:
         """Computation of a chunk is being issued; for the profile."""
-        with self.notes.running(label, phase, loop, chunk):
+        with self.recorder.running(label, phase, loop, chunk):
             yield
 
     def close(self) -> None:
@@ -420,14 +415,14 @@ class Manager:
 
     def _drop_all(self) -> None:
         self._enter()
-        for chunk in self.room.chunks.all():
+        for chunk in self.index.all():
             self.abandon(chunk.loop)
-        self.keeper.close()
+        self.state_store.close()
         for level in range(len(self.accounts)):
-            for slot in self.slots.retired[level]:
+            for slot in self.arena.retired[level]:
                 for mark in slot.users:
                     self.order.wait(mark)
-            self.slots.sweep(level)
+            self.arena.sweep(level)
 
 
 __all__ = ["Manager"]

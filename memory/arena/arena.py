@@ -1,4 +1,4 @@
-"""Slots: counted bytes of one tier, and when their bytes may be used again.
+"""Arena: counted bytes of one tier, and when their bytes may be used again.
 
 A slot that is given back stays counted until no copy uses it any more: the host has seen the mark after every copy that
 reads or writes it. Bytes of the device itself that only computation uses go back at once: what is allocated next is
@@ -35,14 +35,14 @@ class Slot:
     last_use: Mark | None = None
 
 
-class Slots:
+class Arena:
     """Takes bytes from the tiers and gives them back."""
 
-    def __init__(self, device: Device, accounts: list[Account], order: Order, note: Callable[[Action], None]) -> None:
+    def __init__(self, device: Device, accounts: list[Account], order: Order, log: Callable[[Action], None]) -> None:
         self.device = device
         self.accounts = accounts
         self.order = order
-        self._note = note
+        self._log = log
         self._tiers = list(device.tiers)
         self._numbers = itertools.count(1)
         self.retired: list[list[Slot]] = [[] for _ in self._tiers]
@@ -57,7 +57,7 @@ class Slots:
         piece = self._tiers[level].allocate(max(nbytes, 1))
         account.add(nbytes, kind)
         slot = Slot(next(self._numbers), level, piece, nbytes, kind)
-        self._note(Take(slot.number, level, nbytes, kind))
+        self._log(Take(slot.number, level, nbytes, kind))
         return slot
 
     def retire(self, slot: Slot) -> None:
@@ -93,8 +93,8 @@ class Slots:
         if slot.level == 0:
             self.vacate(slot.last_use)
         self.accounts[slot.level].subtract(slot.nbytes, slot.kind)
-        self._note(Give(slot.number))
+        self._log(Give(slot.number))
         self._tiers[slot.level].free(slot.piece)
 
 
-__all__ = ["Slot", "Slots"]
+__all__ = ["Arena", "Slot"]

@@ -68,7 +68,7 @@ class Account:
 def budget_error(
     accounts: Sequence[Account], level: int, nbytes: int, what: str, hint: str, refusals: Iterable[str]
 ) -> MemoryBudgetError:
-    """The error of a request that cannot be met after all that could make room has been tried.
+    """The error of a request that cannot be met after all that could free bytes has been tried.
 
     `refusals` say which tiers had fewer bytes than their budgets.
     """

@@ -1,6 +1,6 @@
-"""Marks: places in streams that the host or other streams wait for, noted as actions.
+"""Marks: places in streams that the host or other streams wait for, logged as actions.
 
-Every wait of the manager goes through here, so that the notes are complete: a checker can tell from them alone which
+Every wait of the manager goes through here, so that the log is complete: a checker can tell from them alone which
 access is ordered before which.
 """
 
@@ -28,22 +28,22 @@ class Mark:
 class Order:
     """Sets marks and waits for them."""
 
-    def __init__(self, note: Callable[[Action], None]) -> None:
-        self._note = note
+    def __init__(self, log: Callable[[Action], None]) -> None:
+        self._log = log
         self._numbers = itertools.count(1)
 
     def mark(self, stream: Stream) -> Mark:
         """A place after all work so far on a stream."""
         found = Mark(next(self._numbers), stream.name, stream.record())
-        self._note(Signal(found.number, found.stream))
+        self._log(Signal(found.number, found.stream))
         return found
 
     def follow(self, stream: Stream, mark: Mark) -> None:
         """Work put on the stream from now on runs after the mark."""
         if mark.stream == stream.name:
             return
-        # Noted first: where the stream is the host itself, the wait may raise.
-        self._note(Await(stream.name, mark.number))
+        # Logged first: where the stream is the host itself, the wait may raise.
+        self._log(Await(stream.name, mark.number))
         stream.wait(mark.event)
 
     def is_done(self, mark: Mark) -> bool:
@@ -61,7 +61,7 @@ class Order:
         except Exception as failure:
             mark.failure = failure.with_traceback(None)
         mark.seen = True
-        self._note(Await("host", mark.number))
+        self._log(Await("host", mark.number))
 
     def settle(self, streams: Iterable[Stream]) -> None:
         """Block the host until the streams have run all their work; errors go to the marks that they belong to."""

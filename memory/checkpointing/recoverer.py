@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctrlgrad.errors import BlockLostError
 from ctrlgrad.memory.arena.ledger import BLOCKS, RUNNING, STATES
-from ctrlgrad.memory.block import Stored
+from ctrlgrad.memory.block import BlockRecord
 from ctrlgrad.memory.checkpointing.recovery import Recovery, plan_recovery
 from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord, RepeatedChunk
 from ctrlgrad.memory.profile.actions import Fill, Recompute
@@ -21,7 +21,7 @@ class Recoverer:
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
 
-    def recover(self, stored: Stored) -> None:
+    def recover(self, stored: BlockRecord) -> None:
         """Bring the blocks of a dropped block's chunk back, and of as many chunks before it as fit."""
         chunk, manager = stored.chunk, self._manager
         loop = chunk.loop
@@ -39,7 +39,7 @@ class Recoverer:
                 recovery = self._plan(loop, base, chunk)
                 state = loop.states.kept[base].state
                 spare = loop.states.largest * (2 if recovery.length > 1 else 1)
-                manager.room.reserve(0, spare, f"running {loop.label} again", chunk)
+                manager.evictor.reserve(0, spare, f"running {loop.label} again", chunk)
                 manager.accounts[0].add(spare, RUNNING)
             try:
                 self._run(loop, base, recovery, state)
@@ -47,7 +47,7 @@ class Recoverer:
                 loop.recovers_from = None
                 with manager.lock:
                     used = manager.order.mark(manager.device.compute)
-                    manager.slots.vacate(used)
+                    manager.arena.vacate(used)
                     for kept in loop.states.kept.values():
                         kept.last_use = used
                     manager.accounts[0].subtract(spare, RUNNING)
@@ -61,8 +61,8 @@ class Recoverer:
         if account.limit is None:
             kept = 1 if states.limit is not None else min(length, states.distance)
             return plan_recovery(length, largest, states.largest, None, places or 0, kept)
-        room = account.limit - self._fixed_bytes() - 2 * states.largest
-        return plan_recovery(length, largest, states.largest, room, places)
+        free = account.limit - self._fixed_bytes() - 2 * states.largest
+        return plan_recovery(length, largest, states.largest, free, places)
 
     def _fixed_bytes(self) -> int:
         """Bytes of the device that will not leave it: blocks in use, all that is no block, and what that may take."""
@@ -71,7 +71,7 @@ class Recoverer:
         other = account.used - account.kinds[BLOCKS] + account.below_peaks(BLOCKS, STATES, RUNNING)
         pinned = sum(
             stored.slots[0].nbytes
-            for chunk in manager.room.chunks.in_level(0)
+            for chunk in manager.index.in_level(0)
             for stored in chunk.blocks
             if stored.slots[0] is not None and stored.slots[0].kind == BLOCKS and (stored.pins or not chunk.is_sealed)
         )
@@ -84,7 +84,7 @@ class Recoverer:
             if step in recovery.states:
                 assert loop.recompute is not None
                 with manager.lock:
-                    manager.keeper.keep(loop, index, state, loop.recompute.copy_bytes(state))
+                    manager.state_store.keep(loop, index, state, loop.recompute.copy_bytes(state))
             keep = step >= recovery.first_kept
             state = self._advance(loop, index, base if not step else None, state, keep)
 
@@ -93,13 +93,13 @@ class Recoverer:
         manager, record = self._manager, loop.chunks[index]
         assert loop.recompute is not None
         with manager.lock:
-            manager.notes.note(Recompute(loop.number, index, entry))
+            manager.recorder.log(Recompute(loop.number, index, entry))
             manager.stats.recomputed_chunks += 1
             keep = keep and record.is_dropped
         chunk = RepeatedChunk(manager, record, keep)
         complete = False
         try:
-            with manager.notes.running(f"{loop.label} again", manager.notes.phase, loop.label, index, again=True):
+            with manager.recorder.running(f"{loop.label} again", manager.recorder.phase, loop.label, index, again=True):
                 after = loop.recompute.advance(state, chunk)
             chunk.check_complete()
             complete = True
@@ -115,7 +115,7 @@ class Recoverer:
         for stored, slot in chunk.filled:
             if stored.number in wanted:
                 manager.mover.place(stored, slot)
-            manager.notes.note(Fill(stored.number, slot.number))
+            manager.recorder.log(Fill(stored.number, slot.number))
         written = manager.order.mark(manager.device.compute)
         if keep:
             record.is_dropped = False
@@ -124,8 +124,8 @@ class Recoverer:
                 slot.written = slot.last_use = written
             else:
                 slot.last_use = written
-                manager.slots.retire(slot)
-        manager.pace.keep(written)
+                manager.arena.retire(slot)
+        manager.throttle.issued(written)
 
 
 __all__ = ["Recoverer"]

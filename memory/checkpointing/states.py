@@ -61,7 +61,7 @@ class States:
             return index == 0 or self.limit > 1
         return index % self.distance == 0
 
-    def make_way(self, index: int) -> list[int]:
+    def displaced_by(self, index: int) -> list[int]:
         """Which states to let go before the one at a chunk's start is kept."""
         if self._online is None:
             return []

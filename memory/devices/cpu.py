@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError, TierRefusedError
-from ctrlgrad.memory.devices.caching import Ring
+from ctrlgrad.memory.devices.buffer_cache import BufferCache
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.spill import SpillFile, SpillTier
 from ctrlgrad.memory.devices.streams import HostStream, WorkerStream
@@ -26,26 +26,26 @@ PAGE = 4096
 
 
 class RamTier:
-    """Page-aligned buffers of RAM from a ring; a piece's handle is an array of bytes."""
+    """Page-aligned buffers of RAM from a cache; a piece's handle is an array of bytes."""
 
     name = "device"
 
     def __init__(self) -> None:
-        self.ring = Ring(_page_aligned)
+        self.cache = BufferCache(_page_aligned)
 
     def allocate(self, nbytes: int) -> Piece:
         size = rounded_up(nbytes, PAGE)
         try:
-            return Piece(self.name, nbytes, self.ring.take(size))
+            return Piece(self.name, nbytes, self.cache.take(size))
         except MemoryError as cause:
             raise TierRefusedError(
-                "the system has no RAM left", expected=f"{size} bytes", got=f"{self.ring.used} bytes in use by blocks"
+                "the system has no RAM left", expected=f"{size} bytes", got=f"{self.cache.used} bytes in use by blocks"
             ) from cause
 
     def free(self, piece: Piece) -> None:
         buffer, piece.handle = piece.handle, None
         if buffer is not None:
-            self.ring.give(buffer.nbytes, buffer)
+            self.cache.give(buffer.nbytes, buffer)
 
 
 def _page_aligned(size: int) -> np.ndarray:
@@ -105,7 +105,7 @@ class CpuDevice:
     def close(self) -> None:
         """End the threads after what they are doing, remove the file, and give back the RAM that is not in use."""
         self._finalizer()
-        self.ram.ring.clear()
+        self.ram.cache.clear()
 
 
 def _close(streams: Sequence[WorkerStream], spill: SpillFile) -> None:

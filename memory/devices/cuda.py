@@ -3,8 +3,8 @@
 Three non-blocking streams compute, copy out and copy in; nothing synchronises the whole device. CuPy is imported when a
 device is made, not before.
 
-Three rules of CuPy's memory shape this file. Pinned memory is taken in slabs and cut here, as the pool rounds every
-request up. Device memory comes from a ring: a block that is freed carries an event of the compute stream, and a copy
+Three rules of CuPy's memory shape this file. Pinned memory is allocated in slabs and cut here, as the pool rounds every
+request up. Device memory comes from a cache: a block that is freed carries an event of the compute stream, and a copy
 into it waits for that event on the copy's own stream. And a copy's blocks are held until the copy's own event has
 passed: a block that Python collects goes back at once to the arena of the stream that allocated it, whatever still
 reads it.
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError, TierRefusedError, UserInputError
-from ctrlgrad.memory.devices.caching import Ring
+from ctrlgrad.memory.devices.buffer_cache import BufferCache
 from ctrlgrad.memory.devices.device import Event, Piece, Stream, Tier
 from ctrlgrad.memory.devices.pinned import PinnedTier
 from ctrlgrad.memory.devices.spill import SpillFile, SpillTier
@@ -128,25 +128,25 @@ class _Slot:
 
 
 class CudaMemory:
-    """The device's own memory; a piece's handle is a slot of the ring."""
+    """The device's own memory; a piece's handle is a buffer of the cache."""
 
     name = "device"
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
-        self.ring = Ring(self._make)
+        self.cache = BufferCache(self._make)
 
     def allocate(self, nbytes: int) -> Piece:
         size = rounded_up(nbytes, GRANULE)
         out_of_memory = self._device.cupy.cuda.memory.OutOfMemoryError
         try:
-            slot = self.ring.take(size)
+            slot = self.cache.take(size)
         except out_of_memory:
-            # The ring's free blocks of other sizes may be what is missing.
+            # The cache's free buffers of other sizes may be what is missing.
             self._device.let_go()
-            self.ring.clear()
+            self.cache.clear()
             try:
-                slot = self.ring.take(size)
+                slot = self.cache.take(size)
             except out_of_memory as cause:
                 raise self._refusal(size) from cause
         return Piece(self.name, nbytes, slot)
@@ -155,7 +155,7 @@ class CudaMemory:
         slot, piece.handle = piece.handle, None
         if slot is not None:
             # The computation may still use it; the next owner's copies wait for that, not the host.
-            self.ring.give(rounded_up(piece.nbytes, GRANULE), _Slot(slot.pointer, self._device.mark_compute()))
+            self.cache.give(rounded_up(piece.nbytes, GRANULE), _Slot(slot.pointer, self._device.mark_compute()))
 
     def _make(self, size: int) -> _Slot:
         """From the arena of the compute stream, which may still use the bytes for a temporary that is gone."""
@@ -168,7 +168,7 @@ class CudaMemory:
         return TierRefusedError(
             f"{self._device.name} has no memory left, although the budget allows it: others use it too",
             expected=f"{size} bytes",
-            got=f"{free} free of {total}, {self.ring.used} bytes in use by blocks",
+            got=f"{free} free of {total}, {self.cache.used} bytes in use by blocks",
             hint="lower the device budget, or end what else uses the card",
         )
 
@@ -234,14 +234,14 @@ class CudaDevice:
         if self._closed:
             raise ExecutionError(f"{self.name}: it is closed")
         runtime = self.cupy.cuda.runtime
-        way = (source.tier, target.tier)
-        if way == ("device", "host") and isinstance(stream, CudaStream):
+        link = (source.tier, target.tier)
+        if link == ("device", "host") and isinstance(stream, CudaStream):
             self._copy(target.handle.ptr, source.handle.pointer.ptr, nbytes, runtime.memcpyDeviceToHost, stream)
-        elif way == ("host", "device") and isinstance(stream, CudaStream):
+        elif link == ("host", "device") and isinstance(stream, CudaStream):
             with self.errors("waiting for an event"):
                 stream.raw.wait_event(target.handle.released)
             self._copy(target.handle.pointer.ptr, source.handle.ptr, nbytes, runtime.memcpyHostToDevice, stream)
-        elif "disk" in way and isinstance(stream, WorkerStream) and self.spill is not None:
+        elif "disk" in link and isinstance(stream, WorkerStream) and self.spill is not None:
             stream.put(_disk_work(self.spill, source, target, nbytes))
             return
         else:
@@ -288,7 +288,7 @@ class CudaDevice:
             raise ExecutionError(f"{self.name}: {operation}: {cause}") from cause
 
     def close(self) -> None:
-        """Wait for this device's own streams, end the thread, remove the file, give pinned and ring memory back."""
+        """Wait for this device's own streams, end the thread, remove the file, give pinned and cached memory back."""
         with self._lock:
             if self._closed:
                 return
@@ -303,7 +303,7 @@ class CudaDevice:
             if self.spill is not None:
                 self.spill.close()
             self._in_flight.clear()
-            self.memory.ring.clear()
+            self.memory.cache.clear()
             self.pinned.clear()
 
     def _copy(self, target: int, source: int, nbytes: int, kind: int, stream: CudaStream) -> None:

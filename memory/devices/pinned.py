@@ -1,4 +1,4 @@
-"""Pinned host memory, taken in slabs and cut here.
+"""Pinned host memory, allocated in slabs and cut here.
 
 CuPy's pool rounds every request for pinned memory up, to a power of two at worst, and pinning is slow; a slab is pinned
 once, with exactly its bytes. Slabs count as a whole: all together they never pass the host budget.
@@ -47,7 +47,7 @@ class PinnedBytes:
 class PinnedTier:
     """Slabs of `slab_bytes`, or more where a piece is larger; a piece's handle is a part of one.
 
-    `limit` is what all slabs may have together, None for no limit. `cuda` is the module `cupy.cuda`; inside `current()`
+    `limit` is what all slabs may have in all, None for no limit. `cuda` is the module `cupy.cuda`; inside `current()`
     the device is the thread's current one; `let_go()` ends the hold that finished copies have on parts of slabs.
     """
 
@@ -121,7 +121,7 @@ class PinnedTier:
         ) from refused
 
     def _room(self, wanted: int) -> int:
-        """Bytes that a slab may have; slabs that are free as a whole go where they are too small and in the way."""
+        """Bytes that a slab may have; slabs that are free as a whole go where they are too small."""
         if self.limit is None:
             return self._slab_bytes
         if self.nbytes + wanted > self.limit:

@@ -1,6 +1,6 @@
 """A device without hardware: the bytes and the threads are real, the time is arithmetic.
 
-Every rule of the memory manager is tested here. Copies are made by worker threads, so a missing wait shows as wrong
+Every rule of the memory manager is tested here. Worker threads copy, so a missing wait shows as wrong
 bytes; deliberate delays in the workers make it show often. Freed and fresh memory is filled with a pattern, so a use
 after free shows too, and freeing what a copy still uses is an error at once. Faults are injected by number.
 
@@ -46,7 +46,7 @@ class Fault:
 
     "fail": the nth copy on stream `place` raises and copies nothing. "corrupt": one byte of its target is changed.
     "kill": the worker of stream `place` dies at its nth operation (copies, computations and waits for an event; not
-    records). "refuse": the nth allocation of tier `place` is refused although there is room.
+    records). "refuse": the nth allocation of tier `place` is refused although it would fit.
     """
 
     kind: Literal["fail", "corrupt", "kill", "refuse"]

@@ -32,7 +32,7 @@ PREFIX = "ctrlgrad-spill-"
 # Bytes that are written or read at once, and that have one checksum. After each call the thread waits for Python's
 # global lock, for milliseconds where the host runs Python code; so usually a block is one piece.
 PIECE_BYTES = 8 << 20
-# Bytes by which the file grows, where there is room.
+# Bytes by which the file grows, where the disk has them.
 STEP_BYTES = 64 << 20
 # With the process's number, a name that no other process ever had.
 STARTED = time.time_ns()

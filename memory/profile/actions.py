@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Bytes of a tier are taken, and counted from now on."""
+    """Bytes of a tier are allocated, and counted from now on."""
 
     slot: int
     level: int

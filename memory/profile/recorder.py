@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ctrlgrad.memory.arena.ledger import Account
-from ctrlgrad.memory.block import Stored
+from ctrlgrad.memory.block import BlockRecord
 from ctrlgrad.memory.chunk import ChunkRecord
 from ctrlgrad.memory.devices.device import Device, Event
 from ctrlgrad.memory.profile.actions import Action
 from ctrlgrad.memory.profile.records import (
-    BlockNote,
+    BlockEntry,
     BytesInUse,
     Computed,
     Copied,
@@ -19,13 +19,13 @@ from ctrlgrad.memory.profile.records import (
     Phase,
     Recording,
     Stalled,
-    Taken,
+    TimedAction,
 )
 from ctrlgrad.memory.profile.statistics import Statistics
 from ctrlgrad.memory.residency.policy import UNDECIDED
 
 
-class Notes:
+class Recorder:
     """The recording's entries of one manager."""
 
     def __init__(
@@ -52,10 +52,10 @@ class Notes:
             for account in self._accounts:
                 self._sample(account)
 
-    def note(self, action: Action) -> None:
-        """Note an action before it is done; of bytes that are counted, after."""
+    def log(self, action: Action) -> None:
+        """Log an action before it is done; of bytes that are counted, after."""
         if self._recording is not None:
-            self._recording.actions.append(Taken(self._device.now(), self._manager, action))
+            self._recording.actions.append(TimedAction(self._device.now(), self._manager, action))
 
     def fall_back(self, text: str) -> None:
         """Something had to be done otherwise than planned; the text says what, to which value, and why."""
@@ -67,7 +67,7 @@ class Notes:
         assert self._recording is not None
         self._recording.in_use.append(BytesInUse(self._device.now(), self._manager, account.tier, account.used))
 
-    def copied(self, stored: Stored, source: str, target: str, stream: str, begun: Event, ended: Event) -> None:
+    def copied(self, stored: BlockRecord, source: str, target: str, stream: str, begun: Event, ended: Event) -> None:
         """A copy was started."""
         if self._recording is not None:
             copied = Copied(stream, stored.label, begun, ended, stored.number, source, target, stored.nbytes)
@@ -79,7 +79,7 @@ class Notes:
             return
         now = self._device.now()
         self._recording.blocks.extend(
-            BlockNote(b.number, b.label, chunk.loop.label, chunk.index, b.nbytes, now, chunk.way, chunk.reason)
+            BlockEntry(b.number, b.label, chunk.loop.label, chunk.index, b.nbytes, now, chunk.policy, chunk.reason)
             for b in chunk.blocks
         )
 
@@ -90,7 +90,7 @@ class Notes:
         reason = chunk.reason
         if reason == UNDECIDED:
             reason = "copied before the link was measured" if chunk.is_leaving else "there was room"
-        self._recording.became.update((b.number, (chunk.way, reason)) for b in chunk.blocks)
+        self._recording.became.update((b.number, (chunk.policy, reason)) for b in chunk.blocks)
 
     @contextmanager
     def stalling(self, cause: str) -> Iterator[None]:
@@ -120,4 +120,4 @@ class Notes:
             self._recording.computed.append(Computed("compute", label, begun, ended, phase, loop, chunk, again))
 
 
-__all__ = ["Notes"]
+__all__ = ["Recorder"]

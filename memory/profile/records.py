@@ -16,8 +16,8 @@ Phase = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """An action, when the host took it, and of which manager."""
+class TimedAction:
+    """An action, when the host logged it, and of which manager."""
 
     time: float
     manager: int
@@ -90,8 +90,8 @@ class FellBack:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockNote:
-    """What a block is: the label of what was pushed, its loop and chunk, and why it went the way it did."""
+class BlockEntry:
+    """What a block is: the label of what was pushed, its loop and chunk, and its policy with the reason."""
 
     block: int
     label: str
@@ -99,7 +99,7 @@ class BlockNote:
     chunk: int
     nbytes: int
     time: float
-    way: str
+    policy: str
     reason: str
 
 
@@ -107,14 +107,14 @@ class BlockNote:
 class Recording:
     """All that managers noted while the recording was on."""
 
-    actions: list[Taken] = field(default_factory=list)
+    actions: list[TimedAction] = field(default_factory=list)
     computed: list[Computed] = field(default_factory=list)
     copied: list[Copied] = field(default_factory=list)
     stalled: list[Stalled] = field(default_factory=list)
     in_use: list[BytesInUse] = field(default_factory=list)
     fell_back: list[FellBack] = field(default_factory=list)
-    blocks: list[BlockNote] = field(default_factory=list)
-    # By block: the way that its chunk took in the end, and why; a block that still lives has what `blocks` says.
+    blocks: list[BlockEntry] = field(default_factory=list)
+    # By block: the policy of its chunk in the end, and why; a block that still lives has what `blocks` says.
     became: dict[int, tuple[str, str]] = field(default_factory=dict)
     # By manager: tier names, and limits in bytes.
     tiers: dict[int, tuple[tuple[str, int | None], ...]] = field(default_factory=dict)
@@ -122,11 +122,11 @@ class Recording:
 
     def actions_of(self, manager: int) -> list[Action]:
         """The actions of one manager in the host's order."""
-        return [taken.action for taken in self.actions if taken.manager == manager]
+        return [entry.action for entry in self.actions if entry.manager == manager]
 
 
 __all__ = [
-    "BlockNote",
+    "BlockEntry",
     "BytesInUse",
     "Computed",
     "Copied",
@@ -135,5 +135,5 @@ __all__ = [
     "Recording",
     "Slice",
     "Stalled",
-    "Taken",
+    "TimedAction",
 ]

@@ -25,7 +25,7 @@ class Statistics:
     most_states: int = 0
     # Waits of the host or the computation for something that was not done yet.
     stalls: int = 0
-    # What had to be done otherwise than planned, in words; `Notes.fall_back` adds to it.
+    # What had to be done otherwise than planned, in words; `Recorder.fall_back` adds to it.
     fallbacks: list[str] = field(default_factory=list)
 
     @property

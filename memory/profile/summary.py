@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.memory.profile.actions import Drop
 from ctrlgrad.memory.profile.intervals import Interval, covered, on_top, union
-from ctrlgrad.memory.profile.records import BlockNote, Copied, Phase, Recording, Slice, Stalled
+from ctrlgrad.memory.profile.records import BlockEntry, Copied, Phase, Recording, Slice, Stalled
 from ctrlgrad.memory.profile.usage import usages
 from ctrlgrad.memory.sizes import show_size
 
@@ -68,11 +68,11 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Value:
-    """A pushed value: how much of it there was, where it went, and why. `dropped` blocks were to be computed again."""
+    """A pushed value: how much of it there was, its policy, and why. `dropped` blocks were to be computed again."""
 
     label: str
     loop: str
-    way: str
+    policy: str
     reason: str
     blocks: int
     nbytes: int
@@ -149,10 +149,10 @@ def _seconds(recording: Recording, computing: Iterable[Interval], phase: Phase) 
 
 
 def _routes(recording: Recording, computing: Sequence[Interval]) -> Iterator[Route]:
-    ways: dict[tuple[str, str], list[Copied]] = {}
+    links: dict[tuple[str, str], list[Copied]] = {}
     for copied in recording.copied:
-        ways.setdefault((copied.source, copied.target), []).append(copied)
-    for (source, target), copies in ways.items():
+        links.setdefault((copied.source, copied.target), []).append(copied)
+    for (source, target), copies in links.items():
         timed = list(times(copies))
         yield Route(
             source,
@@ -183,23 +183,23 @@ def _stalls(stalled: Sequence[Stalled]) -> Iterator[Stall]:
 def _values(recording: Recording) -> Iterator[Value]:
     """By value and by what became of it, in the order in which they were first pushed."""
     out, back = _bytes_by_block(recording, away=True), _bytes_by_block(recording, away=False)
-    drops = (taken.action for taken in recording.actions if isinstance(taken.action, Drop))
+    drops = (entry.action for entry in recording.actions if isinstance(entry.action, Drop))
     dropped = {block for action in drops for block in action.blocks}
-    groups: dict[tuple[str, str, str, str], list[BlockNote]] = {}
-    for note in recording.blocks:
-        way, reason = recording.became.get(note.block, (note.way, note.reason))
-        groups.setdefault((note.label, note.loop, way, reason), []).append(note)
-    for (label, loop, way, reason), notes in groups.items():
+    groups: dict[tuple[str, str, str, str], list[BlockEntry]] = {}
+    for entry in recording.blocks:
+        policy, reason = recording.became.get(entry.block, (entry.policy, entry.reason))
+        groups.setdefault((entry.label, entry.loop, policy, reason), []).append(entry)
+    for (label, loop, policy, reason), entries in groups.items():
         yield Value(
             label,
             loop,
-            way,
+            policy,
             reason,
-            len(notes),
-            sum(note.nbytes for note in notes),
-            sum(out.get(note.block, 0) for note in notes),
-            sum(back.get(note.block, 0) for note in notes),
-            sum(note.block in dropped for note in notes),
+            len(entries),
+            sum(entry.nbytes for entry in entries),
+            sum(out.get(entry.block, 0) for entry in entries),
+            sum(back.get(entry.block, 0) for entry in entries),
+            sum(entry.block in dropped for entry in entries),
         )
 
 
@@ -254,7 +254,7 @@ def show_share(share: float | None) -> str:
 
 
 def what_became(value: Value) -> str:
-    """Where a value went and why, in a few words.
+    """What became of a value and why, in a few words.
 
     >>> what_became(Value("x", "loop", "keep", "it fits", 1, 8, 0, 0))
     'kept (it fits)'
@@ -267,7 +267,7 @@ def what_became(value: Value) -> str:
     if value.dropped:
         did.append(f"{_counted(value.dropped, 'block')} dropped, to be computed again")
     if not did:
-        did.append("kept" if value.way == "keep" else "not swapped or dropped: nothing had to leave")
+        did.append("kept" if value.policy == "keep" else "not swapped or dropped: nothing had to leave")
     return "; ".join(did) + (f" ({value.reason})" if value.reason else "")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from ctrlgrad.memory.profile.actions import Open
 from ctrlgrad.memory.profile.intervals import Interval, on_top
-from ctrlgrad.memory.profile.records import BlockNote, Computed, Copied, Phase, Recording
+from ctrlgrad.memory.profile.records import BlockEntry, Computed, Copied, Phase, Recording
 from ctrlgrad.memory.profile.summary import times
 from ctrlgrad.memory.profile.usage import usages
 
@@ -57,7 +57,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Flow:
-    """A block's way: where its arrow starts, what it leads through, and where it ends."""
+    """A block's policy: where its arrow starts, what it leads through, and where it ends."""
 
     block: int
     label: str
@@ -144,60 +144,60 @@ class _Computation:
                 if not entry.again:
                     (self._forward if entry.phase == "forward" else self._backward).append(part)
 
-    def pusher(self, note: BlockNote, before: float) -> Part | None:
+    def pusher(self, block: BlockEntry, before: float) -> Part | None:
         """The last part of the computation that made the block, which left at a time."""
-        named = self._named(note, "forward")
+        named = self._named(block, "forward")
         early = [part for part in named or self._forward if part.end <= before]
         return early[-1] if early else named[-1] if named else None
 
-    def again(self, note: BlockNote, after: float) -> list[Part]:
+    def again(self, block: BlockEntry, after: float) -> list[Part]:
         """The last parts of the runs that made the block anew."""
         ends: dict[int, Part] = {}
-        for part, entry in self._chunks.get((note.loop, note.chunk), ()):
+        for part, entry in self._chunks.get((block.loop, block.chunk), ()):
             if entry.again and part.start >= after:
                 ends[id(entry)] = part
         return list(ends.values())
 
-    def reader(self, note: BlockNote, after: float) -> Part | None:
+    def reader(self, block: BlockEntry, after: float) -> Part | None:
         """The first part of the backward computation that can have read the block, which was there at a time."""
-        named = [part for part in self._named(note, "backward") if part.end > after]
+        named = [part for part in self._named(block, "backward") if part.end > after]
         if named:
             return named[0]
         position = bisect_right(self._backward, after, key=lambda part: part.end)
         return self._backward[position] if position < len(self._backward) else None
 
-    def _named(self, note: BlockNote, phase: Phase) -> list[Part]:
-        found = self._chunks.get((note.loop, note.chunk), ())
+    def _named(self, block: BlockEntry, phase: Phase) -> list[Part]:
+        found = self._chunks.get((block.loop, block.chunk), ())
         return [part for part, entry in found if entry.phase == phase and not entry.again]
 
 
 def _flows(recording: Recording, computation: _Computation, copies: Mapping[int, Part]) -> Iterator[Flow]:
     """Arrows of the blocks that were read; one that nobody reads leads nowhere."""
     opened: dict[int, float] = {}
-    for taken in recording.actions:
-        if isinstance(taken.action, Open):
-            opened.setdefault(taken.action.block, taken.time)
+    for logged in recording.actions:
+        if isinstance(logged.action, Open):
+            opened.setdefault(logged.action.block, logged.time)
     moved: dict[int, list[Part]] = {}
     for position, part in copies.items():
         moved.setdefault(recording.copied[position].block, []).append(part)
-    for note in recording.blocks:
-        if note.block not in opened:
+    for block in recording.blocks:
+        if block.block not in opened:
             continue
-        copied = sorted(moved.get(note.block, []), key=lambda part: part.start)
-        pushed = computation.pusher(note, copied[0].start if copied else note.time)
+        copied = sorted(moved.get(block.block, []), key=lambda part: part.start)
+        pushed = computation.pusher(block, copied[0].start if copied else block.time)
         if pushed is None:
             continue
-        way = sorted(copied + computation.again(note, pushed.end), key=lambda part: part.start)
+        path = sorted(copied + computation.again(block, pushed.end), key=lambda part: part.start)
         # A copy away may still run while the block, which never left, is read; one towards the device comes before.
-        there = max([opened[note.block], *(part.end for part in way if part.category != AWAY)])
-        read = computation.reader(note, there + NANOSECOND)
+        there = max([opened[block.block], *(part.end for part in path if part.category != AWAY)])
+        read = computation.reader(block, there + NANOSECOND)
         if read is not None:
             # Late in the slice that pushed, early in the one that reads, but not before the block was there.
             begun = max(read.start, there)
             last = Stop(read, begun + 0.1 * (read.end - begun))
             first = Stop(pushed, pushed.start + 0.9 * pushed.length)
-            middle = (Stop(part, part.start + 0.5 * part.length) for part in way if part.end <= last.time)
-            yield Flow(note.block, note.label, (first, *middle, last))
+            middle = (Stop(part, part.start + 0.5 * part.length) for part in path if part.end <= last.time)
+            yield Flow(block.block, block.label, (first, *middle, last))
 
 
 # The file.

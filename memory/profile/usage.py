@@ -19,7 +19,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Usage:
-    """One tier of one device under one limit, all managers of that kind together.
+    """One tier of one device under one limit, summed over all managers of that kind.
 
     `name` is the tier's, with its device where there are several; `key` differs for two limits too. There is at least
     one sample. The peak may have passed between two samples: of those of one time the last is there.

@@ -1,4 +1,4 @@
-"""Makes room: what leaves a tier when bytes are wanted, and in which order.
+"""Eviction: what leaves a tier when bytes are wanted, and in which order.
 
 The oldest chunks leave first, for they are popped last. What costs nothing goes before what costs a wait: slots that
 nothing uses any more, blocks that another tier also has, chunks that were planned to be computed again; then the host
@@ -14,10 +14,10 @@ from ctrlgrad.errors import MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.arena.arena import Slot
 from ctrlgrad.memory.arena.ledger import BLOCKS, budget_error
 from ctrlgrad.memory.arena.order import Mark
-from ctrlgrad.memory.block import Stored
+from ctrlgrad.memory.block import BlockRecord
 from ctrlgrad.memory.chunk import ChunkRecord
 from ctrlgrad.memory.devices.failures import raised
-from ctrlgrad.memory.profile.recorder import Notes
+from ctrlgrad.memory.profile.recorder import Recorder
 from ctrlgrad.memory.residency.mover import Mover
 from ctrlgrad.memory.sizes import show_exactly
 
@@ -31,17 +31,17 @@ HINTS = {
 TRIES = 2
 
 
-class Room:
-    """Takes slots, after making room for them."""
+class Evictor:
+    """Allocates slots, and evicts others for them."""
 
-    def __init__(self, mover: Mover, notes: Notes) -> None:
+    def __init__(self, mover: Mover, recorder: Recorder) -> None:
         self.mover = mover
-        self.slots, self.order = mover.slots, mover.order
-        self.accounts = mover.slots.accounts
-        self._notes = notes
+        self.arena, self.order = mover.arena, mover.order
+        self.accounts = mover.arena.accounts
+        self._recorder = recorder
         # By level: why the tier itself had no bytes when it was last asked.
         self._refusals: dict[int, TierRefusedError] = {}
-        self.chunks = mover.chunks
+        self.index = mover.index
         # The last resort: an entry state less, and more to compute. Set by what keeps the states.
         self.spare_state: Callable[[], bool] = lambda: False
 
@@ -61,7 +61,7 @@ class Room:
 
     def _take(self, level: int, nbytes: int, kind: str) -> Slot:
         try:
-            slot = self.slots.take(level, nbytes, kind)
+            slot = self.arena.take(level, nbytes, kind)
         except TierRefusedError as refused:
             self._refusals[level] = refused
             raise
@@ -69,7 +69,7 @@ class Room:
         return slot
 
     def reserve(self, level: int, nbytes: int, what: str, keep: ChunkRecord | None = None) -> None:
-        """See to it that the account has room for so many bytes."""
+        """See to it that so many bytes fit the account."""
         account = self.accounts[level]
         while not account.fits(nbytes):
             is_possible = account.limit is None or nbytes <= account.limit
@@ -89,16 +89,16 @@ class Room:
         )
 
     def _step(self, level: int, keep: ChunkRecord | None) -> bool:
-        """Do one thing that makes room, or brings it nearer; False where there is none."""
-        if self.slots.sweep(level) or self._leave_now(level, keep):
+        """Do one thing that frees bytes, or brings that nearer; False where there is none."""
+        if self.arena.sweep(level) or self._leave_now(level, keep):
             return True
         if self._wait(level, keep):
             return True
         return self._start(level, keep) or self._give_up_copies(level, keep) or (level == 0 and self.spare_state())
 
-    def movable(self, level: int, keep: ChunkRecord | None = None) -> Iterator[Stored]:
+    def movable(self, level: int, keep: ChunkRecord | None = None) -> Iterator[BlockRecord]:
         """Blocks that lie in a level and may leave it, the oldest first."""
-        for chunk in self.chunks.in_level(level):
+        for chunk in self.index.in_level(level):
             if chunk is keep or not chunk.is_sealed:
                 continue
             for stored in chunk.blocks:
@@ -120,8 +120,8 @@ class Room:
             slot = stored.slots[level]
             assert slot is not None
             if slot.written is None or not self.order.is_done(slot.written):
-                # On its way in, or its computation is still under way.
-                if level == 0 and stored.chunk.way == "recompute" and self._drop(stored.chunk):
+                # Being copied in, or its computation is still under way.
+                if level == 0 and stored.chunk.policy == "recompute" and self._drop(stored.chunk):
                     return True
                 continue
             if self.mover.check(stored, level) is not None:
@@ -129,7 +129,7 @@ class Room:
             if self.mover.is_clean(stored, level) and self._is_quiet(slot):
                 self.mover.evict(stored, level)
                 return True
-            if level == 0 and stored.chunk.way == "recompute" and self._drop(stored.chunk):
+            if level == 0 and stored.chunk.policy == "recompute" and self._drop(stored.chunk):
                 return True
         if level == 0:
             return False
@@ -150,7 +150,7 @@ class Room:
         return False
 
     def _is_quiet(self, slot: Slot) -> bool:
-        return not self.slots.pending(slot)
+        return not self.arena.pending(slot)
 
     def _drop(self, chunk: ChunkRecord) -> bool:
         if not self.recoverable(chunk):
@@ -160,15 +160,15 @@ class Room:
 
     def _wait(self, level: int, keep: ChunkRecord | None) -> bool:
         """Wait for a copy after which something can leave. What has ended since the last look counts as waited for."""
-        for slot in self.slots.retired[level]:
-            for mark in self.slots.pending(slot):
+        for slot in self.arena.retired[level]:
+            for mark in self.arena.pending(slot):
                 self._wait_for(mark, f"{self.accounts[level].tier}: bytes that are still being copied")
                 break
             return True
         for stored in self.movable(level, keep):
             lying = stored.slots[level]
             assert lying is not None
-            for mark in self.slots.pending(lying):
+            for mark in self.arena.pending(lying):
                 self._wait_for(mark, f"{self.accounts[level].tier}: {stored.label} is on its way")
                 return True
             if self.mover.is_clean(stored, level):
@@ -176,7 +176,7 @@ class Room:
         return False
 
     def _wait_for(self, mark: Mark, cause: str) -> None:
-        with self._notes.stalling(cause):
+        with self._recorder.stalling(cause):
             self.order.wait(mark)
 
     def _start(self, level: int, keep: ChunkRecord | None) -> bool:
@@ -184,7 +184,7 @@ class Room:
         if level + 1 >= len(self.accounts):
             return False
         for stored in self.movable(level, keep):
-            if not stored.chunk.loop.may_copy or stored.chunk.way == "recompute":
+            if not stored.chunk.loop.may_copy or stored.chunk.policy == "recompute":
                 continue
             if len(stored.failures) >= TRIES:
                 if self.recoverable(stored.chunk) and level == 0:
@@ -194,7 +194,7 @@ class Room:
                 return True
         return False
 
-    def start_copy(self, stored: Stored, level: int = 0) -> bool:
+    def start_copy(self, stored: BlockRecord, level: int = 0) -> bool:
         """Start a copy away from a level. False where it has one, or where the chunk can be computed again instead."""
         if any(slot is not None for slot in stored.slots[level + 1 :]):
             return False
@@ -203,10 +203,10 @@ class Room:
         except (MemoryBudgetError, TierRefusedError) as error:
             if not self.recoverable(stored.chunk):
                 raise
-            stored.chunk.way = "recompute"
+            stored.chunk.policy = "recompute"
             cause = error.__cause__ if isinstance(error.__cause__, TierRefusedError) else error
             stored.chunk.reason = f"no room in the next tier: {cause.problem}"
-            self._notes.fall_back(f"{stored.label}: {stored.chunk.reason}")
+            self._recorder.fall_back(f"{stored.label}: {stored.chunk.reason}")
             return level == 0
         if stored.failures:
             # Work that is put on a stream before its errors have been seen fails with it.
@@ -215,9 +215,9 @@ class Room:
         return True
 
     def take_if_free(self, level: int, nbytes: int, kind: str) -> Slot | None:
-        """Bytes of a tier if there is room without any wait; None otherwise."""
+        """Bytes of a tier if they are free without any wait; None otherwise."""
         while not self.accounts[level].fits(nbytes):
-            if not (self.slots.sweep(level) or self._leave_now(level, None)):
+            if not (self.arena.sweep(level) or self._leave_now(level, None)):
                 return None
         try:
             return self._take(level, nbytes, kind)
@@ -231,11 +231,11 @@ class Room:
         for stored in self.movable(level, keep):
             if self.recoverable(stored.chunk):
                 chunk = stored.chunk
-                chunk.way, chunk.reason = "recompute", "its copy was not possible"
-                self._notes.fall_back(f"{stored.label}: {chunk.reason}")
+                chunk.policy, chunk.reason = "recompute", "its copy was not possible"
+                self._recorder.fall_back(f"{stored.label}: {chunk.reason}")
                 self.mover.drop(chunk)
                 return True
         return False
 
 
-__all__ = ["Room"]
+__all__ = ["Evictor"]

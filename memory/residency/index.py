@@ -1,7 +1,7 @@
-"""Which chunks hold bytes, and which of them lie in each tier, the oldest first.
+"""The index of where blocks are: which slot has the bytes of each in which tier, and which chunks lie in a tier.
 
-There may be very many chunks, of which few are on the device; who looks for something to copy, evict or fetch must not
-go through all of them.
+Nothing else writes a block's `slots`. There may be very many chunks, of which few are on the device; who looks for
+something to copy, evict or fetch must not go through all of them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
+from ctrlgrad.memory.arena.arena import Slot
+from ctrlgrad.memory.block import BlockRecord
 from ctrlgrad.memory.chunk import ChunkRecord
 
 
@@ -44,8 +46,8 @@ class _Numbers:
             place = bisect_left(self._sorted, number)
 
 
-class Whereabouts:
-    """Chunks that hold bytes somewhere. The manager's lock is held."""
+class ResidencyIndex:
+    """Where the blocks are of all chunks that hold bytes. The manager's lock is held."""
 
     def __init__(self, levels: int) -> None:
         self._chunks: dict[int, ChunkRecord] = {}
@@ -61,7 +63,20 @@ class Whereabouts:
             for numbers in (*self._in_level, self._away):
                 numbers.put(chunk.number, False)
 
-    def changed(self, chunk: ChunkRecord) -> None:
+    def put(self, block: BlockRecord, slot: Slot) -> None:
+        """A block lies in a slot from now on."""
+        block.slots[slot.level] = slot
+        self._update(block.chunk)
+
+    def take(self, block: BlockRecord, *levels: int) -> list[Slot]:
+        """A block lies in these tiers no longer; gives the slots that it had there."""
+        slots = [slot for level in levels if (slot := block.slots[level]) is not None]
+        for slot in slots:
+            block.slots[slot.level] = None
+        self._update(block.chunk)
+        return slots
+
+    def _update(self, chunk: ChunkRecord) -> None:
         """A block of a chunk has come to a tier or left it, or nobody wants it any more."""
         if chunk.number not in self._chunks:
             return
@@ -84,4 +99,4 @@ class Whereabouts:
         return (self._chunks[number] for number in self._away.falling_from(newest.number))
 
 
-__all__ = ["Whereabouts"]
+__all__ = ["ResidencyIndex"]

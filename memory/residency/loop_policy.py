@@ -1,4 +1,4 @@
-"""Which ways the chunks of a loop may take, and which at first and why, from what its user says of it."""
+"""Which policies the chunks of a loop may have, and which at first and why, from what its user says of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.checkpointing.recompute import Recompute
 from ctrlgrad.memory.checkpointing.states import States
 from ctrlgrad.memory.chunk import LoopRecord
-from ctrlgrad.memory.residency.policy import UNDECIDED, Way
+from ctrlgrad.memory.residency.policy import UNDECIDED, Policy
 
 
 def loop_record(
@@ -33,23 +33,23 @@ def loop_record(
     may_recompute = recompute is not None and (wants_recompute or (is_free and is_limited))
     may_copy = tiers > 1 and swap is not False and not (wants_recompute and swap is None)
     is_mixed = may_copy and may_recompute and is_limited
-    way: Way
+    policy: Policy
     if is_mixed:
-        way, reason = "copy", UNDECIDED
+        policy, reason = "copy", UNDECIDED
     elif wants_recompute:
-        way, reason = "recompute", "checkpoint was asked for"
+        policy, reason = "recompute", "checkpoint was asked for"
     elif not is_limited:
-        way, reason = "keep", "no device budget"
+        policy, reason = "keep", "no device budget"
     elif may_recompute:
-        way, reason = "recompute", "there is no other tier"
+        policy, reason = "recompute", "there is no other tier"
     elif may_copy and swap:
-        way, reason = "copy", "swap_memory=True"
+        policy, reason = "copy", "swap_memory=True"
     elif may_copy:
-        way, reason = "copy", "checkpoint=False" if checkpoint is False else "the loop cannot be run again"
+        policy, reason = "copy", "checkpoint=False" if checkpoint is False else "the loop cannot be run again"
     elif swap is False:
-        way, reason = "keep", "swap_memory=False, or only the chunk that pushes it reads it"
+        policy, reason = "keep", "swap_memory=False, or only the chunk that pushes it reads it"
     else:
-        way, reason = "keep", "there is no other tier, and the loop cannot be run again"
+        policy, reason = "keep", "there is no other tier, and the loop cannot be run again"
     return LoopRecord(
         number,
         label,
@@ -58,7 +58,7 @@ def loop_record(
         States(limit),
         is_mixed=is_mixed,
         drops_eagerly=wants_recompute and not is_limited,
-        way=way,
+        policy=policy,
         reason=reason,
     )
 

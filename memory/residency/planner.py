@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord
 from ctrlgrad.memory.devices.device import Device, Event
 from ctrlgrad.memory.residency.mover import Transfer
-from ctrlgrad.memory.residency.policy import ChunkTimes, Way, copied_share
+from ctrlgrad.memory.residency.policy import ChunkTimes, Policy, copied_share
 
 # What the backward pass of a chunk takes, in its forward times, until it has been measured.
 USUAL_BACKWARD = 2.0
@@ -54,7 +54,7 @@ class _Pass:
 
 
 class Planner:
-    """Measures, and decides for loops to which both ways are open; see the module's docstring."""
+    """Measures, and decides for loops to which both policies are open; see the module's docstring."""
 
     def __init__(self, copies_take_cores: bool) -> None:
         self.copies_take_cores = copies_take_cores
@@ -62,20 +62,20 @@ class Planner:
         self.links: dict[tuple[int, int], Rate] = {}
         self.loops: dict[str, LoopTimes] = {}
         self._debts: dict[int, float] = {}
-        self._decided: dict[tuple[int, int], Way] = {}
-        # Backward passes whose times have not been taken in yet, the last 64 at most.
+        self._decided: dict[tuple[int, int], Policy] = {}
+        # Backward passes whose times have not been observed yet, the last 64 at most.
         self._backward: list[_Pass] = []
         self._reading: tuple[ChunkRecord, Event] | None = None
 
     # Choices.
 
     def wants_state(self, label: str) -> bool:
-        """Whether a loop to which both ways are open keeps a chunk's entry state."""
+        """Whether a loop to which both policies are open keeps a chunk's entry state."""
         times = self.times(label, 1)
         return times is None or self._best_share(times) < 1
 
     def decide(self, chunk: ChunkRecord) -> None:
-        """A chunk that may go both ways is about to be copied: copy it, or let it be computed again instead."""
+        """A chunk of either policy is about to be copied: copy it, or let it be computed again instead."""
         loop = chunk.loop
         if not loop.is_mixed or loop.recompute is None or loop.states.nearest(chunk.index) is None:
             return
@@ -88,12 +88,12 @@ class Planner:
             copies = debt >= 1 - 1e-9
             self._debts[loop.number] = debt - 1 if copies else debt
             self._decided[group] = "copy" if copies else "recompute"
-        chunk.way = self._decided[group]
+        chunk.policy = self._decided[group]
         if self.copies_take_cores:
             more, less = "computing it again", "copying it"
-            chunk.reason = f"{more if chunk.way == 'copy' else less} would take more of the processor"
+            chunk.reason = f"{more if chunk.policy == 'copy' else less} would take more of the processor"
         else:
-            chunk.reason = "the link can hide its copy" if chunk.way == "copy" else "the link cannot hide its copy"
+            chunk.reason = "the link can hide its copy" if chunk.policy == "copy" else "the link cannot hide its copy"
 
     def _best_share(self, times: ChunkTimes) -> float:
         if not self.copies_take_cores:
@@ -134,11 +134,11 @@ class Planner:
         if self._reading is None or self._reading[0] is not chunk or any(stored.pins for stored in chunk.blocks):
             return
         self._backward.append(_Pass(chunk.loop.label, chunk.nbytes, self._reading[1], device.compute.record()))
-        # On a device that takes no times none is ever taken in.
+        # On a device that measures no times none is ever observed.
         del self._backward[:-64]
 
-    def look(self, transfers: list[Transfer]) -> None:
-        """Take in what has been measured since the last look; transfers that are done are taken off the list."""
+    def observe(self, transfers: list[Transfer]) -> None:
+        """Observe what has been measured since the last call; transfers that are done are taken off the list."""
         unseen = []
         for transfer in transfers:
             begun, ended = transfer.begun.time, transfer.ended.event.time

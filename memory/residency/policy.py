@@ -1,4 +1,4 @@
-"""The ways that a chunk can take, and which share of a loop's chunks to copy away or to compute again.
+"""The policies of a chunk, and which share of a loop's chunks to copy away or to compute again.
 
 A chunk that leaves the device costs either its copies, which run beside the computation, or a second run. With f and b
 the seconds that a chunk computes forward and backward, x and y those of its copies out and in, and p the share of
@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Way = Literal["keep", "copy", "recompute"]
-# Why a chunk takes its way, before anything had to leave.
+Policy = Literal["keep", "copy", "recompute"]
+# The reason of a chunk's policy, before anything had to leave.
 UNDECIDED = "not decided yet"
 
 
@@ -61,4 +61,4 @@ def uncopied_bytes(limit: int, chunk_bytes: int) -> int:
     return max(0, limit // 2 - 3 * chunk_bytes // 2)
 
 
-__all__ = ["UNDECIDED", "ChunkTimes", "Way", "copied_share", "uncopied_bytes"]
+__all__ = ["UNDECIDED", "ChunkTimes", "Policy", "copied_share", "uncopied_bytes"]

@@ -9,10 +9,10 @@ from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.devices.failures import raised
 
 # Chunks of computation that may be issued before the first of them is done.
-AHEAD = 2
+WINDOW = 2
 
 
-class Pace:
+class Throttle:
     """Keeps the host near a device's computation. The manager's lock is held."""
 
     def __init__(self, device: Device, order: Order) -> None:
@@ -22,10 +22,10 @@ class Pace:
         # Fetches that computation was put behind before the host knew whether they would succeed.
         self._unconfirmed: list[Mark] = []
 
-    def keep(self, issued: Mark) -> None:
-        """A chunk's computation was issued: wait until all but the last `AHEAD` are done."""
-        self._issued.append(issued)
-        while len(self._issued) > AHEAD:
+    def issued(self, mark: Mark) -> None:
+        """A chunk's computation was issued: wait until all but the last `WINDOW` are done."""
+        self._issued.append(mark)
+        while len(self._issued) > WINDOW:
             first = self._issued.popleft()
             self._order.wait(first)
             if first.failure is not None:
@@ -60,4 +60,4 @@ class Pace:
         self._unconfirmed.clear()
 
 
-__all__ = ["AHEAD", "Pace"]
+__all__ = ["WINDOW", "Throttle"]

@@ -93,9 +93,9 @@ def assert_nothing_is_held(session: memory.Session) -> None:
         stream.record().wait()
     # What finalizers have left is done with the next request.
     manager.allocate((manager.accounts[0].free or 0,), np.dtype(np.uint8), "all that there is").release()
-    manager.slots.sweep(0)
+    manager.arena.sweep(0)
     assert not any(manager.accounts[0].kinds.values()), manager.accounts[0].show()
-    assert not manager.room.chunks
+    assert not manager.index
 
 
 @pytest.mark.parametrize("loop", [swapping, recomputing])

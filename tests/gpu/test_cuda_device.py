@@ -1,4 +1,4 @@
-"""The CUDA device on a real card: the rules of every device, overlap of copies with computation, and the ring."""
+"""The CUDA device on a real card: the rules of every device, overlap of copies with computation, and the cache."""
 
 from __future__ import annotations
 

@@ -379,7 +379,7 @@ def test_many_chunks_cost_no_more_each() -> None:
         looked.clear()
         for _ in range(count):
             chunk = loop.begin()
-            manager.room.chunks.all()[-1].blocks = Counting()
+            manager.index.all()[-1].blocks = Counting()
             blocks.append(chunk.block((5,), np.dtype(np.float64), "x"))
             chunk.seal(seconds=1e-3)
         loop.finish()

@@ -200,7 +200,7 @@ def test_random_loops(case: Case) -> None:
         drive(case, manager, [])
         event("enough")
         # Before the end of the manager, which would give back whatever was forgotten.
-        assert not manager.room.chunks
+        assert not manager.index
         assert not manager.accounts[0].kinds["entry states"] and not manager.accounts[0].kinds["running state"]
     except MemoryBudgetError as error:
         assert not is_enough(case), error

@@ -32,7 +32,7 @@ def checked_session(limit: int | None = None, devices: Mapping[str, Device] | No
 def assert_no_chunks(manager: Manager) -> None:
     """No block is held. What died is only queued until somebody asks for bytes."""
     manager.reserve(0, "a look").release()
-    assert not manager.room.chunks
+    assert not manager.index
 
 
 def assert_same_bits(found: Sequence[Any], expected: Sequence[Any]) -> None:

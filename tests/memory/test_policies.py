@@ -1,4 +1,4 @@
-"""What the user says of a loop, and why its chunks go the way they go: one cause, not a list of possible ones."""
+"""What the user says of a loop, and why its chunks have their policy: one cause, not a list of possible ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ctrlgrad.memory.residency.policy import UNDECIDED
 
 
 @pytest.mark.parametrize(
-    ("ways", "tiers", "limit", "way", "reason"),
+    ("options", "tiers", "limit", "policy", "reason"),
     [
         ({}, 2, 3 * CHUNK, "copy", UNDECIDED),
         ({}, 2, None, "keep", "no device budget"),
@@ -30,13 +30,15 @@ from ctrlgrad.memory.residency.policy import UNDECIDED
         ({"can_recompute": False}, 1, 3 * CHUNK, "keep", "there is no other tier, and the loop cannot be run again"),
     ],
 )
-def test_the_way_and_its_reason(ways: dict[str, Any], tiers: int, limit: int | None, way: str, reason: str) -> None:
+def test_the_policy_and_its_reason(
+    options: dict[str, Any], tiers: int, limit: int | None, policy: str, reason: str
+) -> None:
     device = SimulatedDevice({"device": 1 << 20, "host": 1 << 20} if tiers == 2 else {"device": 1 << 20})
     manager = Manager(device, Budget(device=limit))
     driver = Driver(manager, chunks(1))
-    driver.start(**ways)
+    driver.start(**options)
     driver.forward()
-    (chunk,) = manager.room.chunks.all()
-    assert (chunk.way, chunk.reason) == (way, reason)
+    (chunk,) = manager.index.all()
+    assert (chunk.policy, chunk.reason) == (policy, reason)
     driver.backward()
     manager.close()

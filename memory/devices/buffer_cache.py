@@ -1,7 +1,7 @@
-"""Buffers that go round: what was freed is handed out again for the same number of bytes.
+"""A cache of buffers: what was freed is handed out again for the same number of bytes.
 
-Fresh memory is dear: a page fault for every page of RAM, a synchronisation for device memory. The ring never holds more
-bytes, used and free together, than were once in use at the same time, so memory grows with what is used, whatever the
+Fresh memory is dear: a page fault for every page of RAM, a synchronisation for device memory. The cache never holds
+more bytes, used and free, than were once in use at the same time, so memory grows with what is used, whatever the
 sizes.
 """
 
@@ -21,14 +21,14 @@ class _Free(Generic[Buffer]):
     buffer: Buffer
 
 
-class Ring(Generic[Buffer]):
-    """Buffers by size, made by `make(size)` where none is free. Safe to use from several threads.
+class BufferCache(Generic[Buffer]):
+    """Buffers by size, allocated by `make(size)` where none is free. Safe to use from several threads.
 
-    >>> made = []
-    >>> ring = Ring(lambda size: made.append(size) or bytearray(size))
-    >>> ring.give(8, ring.take(8))
-    >>> buffer = ring.take(8)
-    >>> made, ring.used, ring.held
+    >>> fresh = []
+    >>> cache = BufferCache(lambda size: fresh.append(size) or bytearray(size))
+    >>> cache.give(8, cache.take(8))
+    >>> buffer = cache.take(8)
+    >>> fresh, cache.used, cache.held
     ([8], 8, 8)
     """
 
@@ -47,7 +47,7 @@ class Ring(Generic[Buffer]):
         return self.used + self._idle
 
     def take(self, size: int) -> Buffer:
-        """A buffer of exactly `size` bytes; free ones of other sizes go first where the ring would grow."""
+        """A buffer of exactly `size` bytes; free ones of other sizes go first where the cache would grow."""
         with self._lock:
             buffer = self._found(size)
             if buffer is None:
@@ -80,4 +80,4 @@ class Ring(Generic[Buffer]):
         return None
 
 
-__all__ = ["Ring"]
+__all__ = ["BufferCache"]
