@@ -10,8 +10,7 @@ if __name__ != "ctrlgrad.memory":
 from ctrlgrad.memory.arena.allocation import Allocation
 from ctrlgrad.memory.block import Block
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checkpointing.recompute import Recompute
-from ctrlgrad.memory.chunk import Chunk
+from ctrlgrad.memory.chunk import Chunk, Recompute
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.records import Recording

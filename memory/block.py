@@ -1,4 +1,8 @@
-"""A block: one contiguous array of rows that a loop pushed, wherever its bytes are now."""
+"""A block: one contiguous array of rows that a loop pushed, wherever its bytes are now.
+
+The manager has the block's one record; who pushed or reads it has a handle. They are two objects since a handle that is
+collected frees the block, which the manager could not see of an object that it holds itself.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,7 +19,6 @@ from ctrlgrad.memory.arena.arena import Slot
 
 if TYPE_CHECKING:
     from ctrlgrad.memory.chunk import ChunkRecord
-    from ctrlgrad.memory.manager import Manager
 
 
 @dataclass(eq=False, slots=True)
@@ -54,10 +57,32 @@ class BlockRecord:
         return any(slot is not None for slot in self.slots)
 
 
+class BlockOwner(Protocol):
+    """What a block asks of its manager."""
+
+    def shrink(self, stored: BlockRecord, rows: int) -> None:
+        """Only the first rows are worth keeping."""
+
+    def open(self, stored: BlockRecord) -> Any:
+        """The block's array, resident and pinned."""
+
+    def close_block(self, stored: BlockRecord) -> None:
+        """A reader is done."""
+
+    def share(self, stored: BlockRecord) -> None:
+        """One holder more."""
+
+    def free(self, stored: BlockRecord) -> None:
+        """One holder less."""
+
+    def forget(self, stored: BlockRecord) -> None:
+        """The block's handle is gone; runs in a finalizer."""
+
+
 class Block:
     """A handle of a block; the block is freed when all holders have freed it, or at the latest with the handle."""
 
-    def __init__(self, manager: Manager, stored: BlockRecord, array: Any, is_owner: bool = True) -> None:
+    def __init__(self, manager: BlockOwner, stored: BlockRecord, array: Any, is_owner: bool = True) -> None:
         self._manager = manager
         self._stored = stored
         self._array = array

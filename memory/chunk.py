@@ -5,19 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.memory.arena.arena import Slot
-from ctrlgrad.memory.block import Block, BlockRecord, shape_of
+from ctrlgrad.memory.block import Block, BlockOwner, BlockRecord, shape_of
+from ctrlgrad.memory.checkpointing.states import States
 from ctrlgrad.memory.residency.policy import Policy
-
-if TYPE_CHECKING:
-    from ctrlgrad.memory.checkpointing.recompute import Recompute
-    from ctrlgrad.memory.checkpointing.states import States
-    from ctrlgrad.memory.manager import Manager
 
 
 @dataclass(eq=False, slots=True)
@@ -72,10 +67,23 @@ class ChunkRecord:
         return any(block.holders for block in self.blocks)
 
 
+class ChunkOwner(BlockOwner, Protocol):
+    """What a chunk asks of its manager."""
+
+    def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str) -> Block:
+        """A fresh block."""
+
+    def seal(self, chunk: ChunkRecord, seconds: float) -> None:
+        """The chunk's blocks are written."""
+
+    def discard(self, chunk: ChunkRecord) -> None:
+        """The chunk's blocks go."""
+
+
 class Chunk:
     """A chunk while it runs forward, for the first time or again."""
 
-    def __init__(self, manager: Manager, record: ChunkRecord) -> None:
+    def __init__(self, manager: ChunkOwner, record: ChunkRecord) -> None:
         self._manager = manager
         self._record = record
         self._handles: list[Block] = []
@@ -112,53 +120,18 @@ class Chunk:
         self._manager.discard(self._record)
 
 
-class RepeatedChunk(Chunk):
-    """A chunk that is run again; gives the blocks of the first run, or bytes for the while where none is wanted."""
+class Recompute(Protocol):
+    """What the manager asks of a loop that can run a chunk again from the state at its start."""
 
-    def __init__(self, manager: Manager, record: ChunkRecord, keep: bool) -> None:
-        super().__init__(manager, record)
-        self._keep = keep
-        self._next = 0
-        self.filled: list[tuple[BlockRecord, Slot]] = []
+    def advance(self, state: Any, chunk: Chunk) -> Any:
+        """Run one chunk from its entry state and give the state after it, which is the next chunk's entry state.
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Block:
-        """The next block of the first run, to be filled again."""
-        record = self._record
-        if self._next >= len(record.blocks):
-            raise self._differs("one block more", f"{len(record.blocks)} blocks")
-        stored = record.blocks[self._next]
-        self._next += 1
-        wanted = (stored.shape, stored.dtype, stored.label)
-        asked = (shape_of(shape), np.dtype(dtype), label)
-        if asked != wanted:
-            raise self._differs(f"a block of shape, dtype and label {asked}", f"{wanted}")
-        slot, array = self._manager.block_again(stored, self._keep)
-        self.filled.append((stored, slot))
-        block = Block(self._manager, stored, array, is_owner=False)
-        self._handles.append(block)
-        return block
+        It asks `chunk.block` for the same blocks in the same order as the first time, fills them and shrinks them
+        alike. It does not seal the chunk, and it leaves `state` as it was: the state may be used again.
+        """
 
-    def seal(self, seconds: float) -> None:
-        """Nothing: the manager knows that a chunk that was run again is complete."""
-
-    def discard(self) -> None:
-        raise self._differs("to run with more room", "the room of the first run")
-
-    def check_complete(self) -> None:
-        """All blocks of the first run have been asked for."""
-        if self._next != len(self._record.blocks):
-            raise self._differs(f"{self._next} blocks", f"{len(self._record.blocks)} blocks")
-        for handle in self._handles:
-            handle.sealed()
-
-    def _differs(self, got: str, expected: str) -> ExecutionError:
-        record = self._record
-        return ExecutionError(
-            f"loop {record.loop.label!r}: chunk {record.index} was run again and asked for other blocks",
-            expected=expected,
-            got=got,
-            hint="a chunk must do the same each time it runs from the same state",
-        )
+    def copy_bytes(self, state: Any) -> int:
+        """Bytes that holding a state costs."""
 
 
-__all__ = ["Chunk", "ChunkRecord", "LoopRecord", "RepeatedChunk"]
+__all__ = ["Chunk", "ChunkOwner", "ChunkRecord", "LoopRecord", "Recompute"]

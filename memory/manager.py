@@ -21,17 +21,16 @@ import numpy as np
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.arena.allocation import Allocation, Reservation
 from ctrlgrad.memory.arena.arena import Arena, Slot
-from ctrlgrad.memory.arena.ledger import BLOCKS, STAYING, TEMPORARY, Account
-from ctrlgrad.memory.arena.order import Mark, Order
+from ctrlgrad.memory.arena.ledger import TEMPORARY, Account
+from ctrlgrad.memory.arena.order import Order
 from ctrlgrad.memory.block import Block, BlockRecord, shape_of
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checkpointing.recompute import Recompute
 from ctrlgrad.memory.checkpointing.recoverer import Recoverer
 from ctrlgrad.memory.checkpointing.store import StateStore
-from ctrlgrad.memory.chunk import Chunk, ChunkRecord, LoopRecord
+from ctrlgrad.memory.chunk import Chunk, ChunkRecord, LoopRecord, Recompute
 from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.loop import LoopMemory, Snapshot
-from ctrlgrad.memory.profile.actions import Fill, Use
+from ctrlgrad.memory.profile.actions import Use
 from ctrlgrad.memory.profile.recorder import Recorder
 from ctrlgrad.memory.profile.records import Phase, Recording
 from ctrlgrad.memory.profile.statistics import Statistics
@@ -43,10 +42,9 @@ from ctrlgrad.memory.residency.planner import Planner
 from ctrlgrad.memory.residency.prefetch import Prefetcher
 from ctrlgrad.memory.residency.reader import Reader
 from ctrlgrad.memory.residency.throttle import Throttle
+from ctrlgrad.memory.residency.writer import Writer
 
 _NUMBERS = itertools.count(1)
-# One count for all managers: several may write to one recording.
-_BLOCKS = itertools.count(1)
 
 
 class Manager:
@@ -100,7 +98,10 @@ class Manager:
         self.state_store = StateStore(self.evictor, self.recorder, self.planner, self.stats)
         self.throttle = Throttle(device, self.order)
         self.reader = Reader(self.evictor, self.prefetcher, self.planner, self.recorder, self.throttle)
-        self.recoverer = Recoverer(self)
+        self.writer = Writer(self.evictor, self.prefetcher, self.planner, self.recorder, self.throttle)
+        self.recoverer = Recoverer(
+            self, self.lock, self.evictor, self.state_store, self.throttle, self.recorder, self.stats
+        )
         self._chunks = itertools.count(1)
         self._loops = itertools.count(1)
         # What finalizers found without a holder: appended from anywhere, worked off under the lock.
@@ -196,23 +197,14 @@ class Manager:
         """A fresh block of a chunk; `Chunk.block` calls it."""
         with self.lock:
             self._enter()
-            rows = shape[0] if shape else 1
-            slots: list[Slot | None] = [None] * len(self.accounts)
-            stored = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
-            kind = BLOCKS if chunk.loop.may_leave else STAYING
-            slot = self.evictor.take(0, stored.nbytes, kind, label, chunk)
-            chunk.blocks.append(stored)
-            self.mover.place(stored, slot)
-            return Block(self, stored, self.device.array(slot.piece, shape, dtype))
+            stored, array = self.writer.new_block(chunk, shape, dtype, label)
+            return Block(self, stored, array)
 
     def block_again(self, stored: BlockRecord, keep: bool) -> tuple[Slot, Any]:
         """Bytes for a block that is being filled again; they are its own from the chunk's end on if `keep`."""
         with self.lock:
             self._enter()
-            kind = BLOCKS if keep and stored.holders and not stored.is_anywhere else TEMPORARY
-            nbytes = stored.full_nbytes
-            slot = self.evictor.take(0, nbytes, kind, f"computing {stored.label} again", stored.chunk)
-            return slot, self.device.array(slot.piece, stored.shape, stored.dtype)
+            return self.writer.block_again(stored, keep)
 
     def shrink(self, stored: BlockRecord, rows: int) -> None:
         """Only the first rows of a block are worth keeping; `Block.shrink` calls it."""
@@ -226,43 +218,11 @@ class Manager:
         """A chunk's blocks are written; `Chunk.seal` calls it."""
         with self.lock:
             self._enter()
-            written = self.written(chunk)
-            chunk.is_sealed = True
-            for stored in chunk.blocks:
-                stored.is_open = False
-                slot = stored.slots[0]
-                if slot is not None:
-                    slot.written = slot.last_use = written
-                    chunk.nbytes += slot.nbytes
-            self.planner.ran(chunk, seconds)
-            self.recorder.sealed(chunk)
-            self.throttle.issued(written)
+            self.writer.seal(chunk, seconds)
             self.state_store.thin(chunk.loop)
-            self._leave_early(chunk)
+            self.writer.leave_early(chunk)
             if not chunk.is_alive:
                 self.index.remove(chunk)  # nothing was pushed
-
-    def written(self, chunk: ChunkRecord) -> Mark:
-        """A mark after the computation that fills a chunk's blocks."""
-        for stored in chunk.blocks:
-            slot = stored.slots[0]
-            if slot is not None and slot.written is None:
-                self.recorder.log(Fill(stored.number, slot.number))
-        return self.order.mark(self.device.compute)
-
-    def _leave_early(self, sealed: ChunkRecord) -> None:
-        """Start copies before the bytes are needed, and drop what a loop without a budget need not keep."""
-        self.planner.observe(self.mover.transfers)
-        loop = sealed.loop
-        if loop.drops_eagerly:
-            held = 1 if loop.states.limit is not None else loop.states.distance
-            own = (chunk for chunk in self.index.in_level(0) if chunk.loop is loop)
-            here = [c for c in own if c.is_sealed and not c.is_dropped and c.is_alive]
-            for chunk in here[:-held]:
-                if self.evictor.recoverable(chunk):
-                    self.mover.drop(chunk)
-            return
-        self.prefetcher.leave_early(sealed, self.planner)
 
     def discard(self, chunk: ChunkRecord) -> None:
         """A chunk is run again in larger blocks; `Chunk.discard` calls it. Its entry state stays."""

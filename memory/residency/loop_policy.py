@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.memory.checkpointing.recompute import Recompute
 from ctrlgrad.memory.checkpointing.states import States
-from ctrlgrad.memory.chunk import LoopRecord
+from ctrlgrad.memory.chunk import LoopRecord, Recompute
 from ctrlgrad.memory.residency.policy import UNDECIDED, Policy
 
 
