@@ -36,7 +36,7 @@ from ctrlgrad.engines.cuda.cupy_library import cupy_library
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.memory.device import Device
+from ctrlgrad.memory.devices.device import Device
 
 SIZE, TINY = (200, 64, 128, 256), (12, 4, 8, 8)
 LENGTHS, TINY_LENGTHS = (100, 200, 500, 1000, 2000, 4000), (10, 60)

@@ -7,13 +7,13 @@ and back, or lets the loops compute them again.
 if __name__ != "ctrlgrad.memory":
     raise ImportError("this folder is a part of ctrlgrad: import ctrlgrad.memory, not memory")
 
-from ctrlgrad.memory.block import Allocation, Block
+from ctrlgrad.memory.arena.allocation import Allocation
+from ctrlgrad.memory.block import Block
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.chunk import Chunk
+from ctrlgrad.memory.chunk import Chunk, Recompute
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.recompute import Recompute
-from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.session import Session, budget, current, profile, register_device
 
 __all__ = [

@@ -1,4 +1,8 @@
-"""A block: one contiguous array of rows that a loop pushed, wherever its bytes are now."""
+"""A block: one contiguous array of rows that a loop pushed, wherever its bytes are now.
+
+The manager has the block's one record; who pushed or reads it has a handle. They are two objects since a handle that is
+collected frees the block, which the manager could not see of an object that it holds itself.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,19 @@ import math
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.memory.slots import Slot
+from ctrlgrad.memory.arena.arena import Slot
 
 if TYPE_CHECKING:
     from ctrlgrad.memory.chunk import ChunkRecord
-    from ctrlgrad.memory.manager import Manager
 
 
 @dataclass(eq=False, slots=True)
-class Stored:
+class BlockRecord:
     """What the manager knows of a block. `slots` has the block's bytes by level, None where they are not."""
 
     number: int
@@ -54,10 +57,32 @@ class Stored:
         return any(slot is not None for slot in self.slots)
 
 
+class BlockOwner(Protocol):
+    """What a block asks of its manager."""
+
+    def shrink(self, stored: BlockRecord, rows: int) -> None:
+        """Only the first rows are worth keeping."""
+
+    def open(self, stored: BlockRecord) -> Any:
+        """The block's array, resident and pinned."""
+
+    def close_block(self, stored: BlockRecord) -> None:
+        """A reader is done."""
+
+    def share(self, stored: BlockRecord) -> None:
+        """One holder more."""
+
+    def free(self, stored: BlockRecord) -> None:
+        """One holder less."""
+
+    def forget(self, stored: BlockRecord) -> None:
+        """The block's handle is gone; runs in a finalizer."""
+
+
 class Block:
     """A handle of a block; the block is freed when all holders have freed it, or at the latest with the handle."""
 
-    def __init__(self, manager: Manager, stored: Stored, array: Any, is_owner: bool = True) -> None:
+    def __init__(self, manager: BlockOwner, stored: BlockRecord, array: Any, is_owner: bool = True) -> None:
         self._manager = manager
         self._stored = stored
         self._array = array
@@ -135,51 +160,9 @@ class Block:
             self._array = None
 
 
-class Reservation:
-    """Counted bytes of the device that lie in memory of somebody else's."""
-
-    def __init__(self, manager: Manager, nbytes: int, kind: str) -> None:
-        self.nbytes, self.kind = nbytes, kind
-        self._manager = manager
-        self._is_released = False
-
-    def release(self) -> None:
-        """The bytes are not used any more. Calling it again does nothing; a finalizer may call it."""
-        if not self._is_released:
-            self._is_released = True
-            self._manager.forget_reservation(self)
-
-
-class Allocation:
-    """Counted bytes of the device that never leave it: temporaries, states, results."""
-
-    def __init__(self, manager: Manager, slot: Slot, array: Any, label: str) -> None:
-        self.label = label
-        self.nbytes = slot.nbytes
-        self._array = array
-        self._release = weakref.finalize(self, manager.forget_slot, slot)
-        self._release.atexit = False
-        self._manager = manager
-        self._slot: Slot | None = slot
-
-    @property
-    def array(self) -> Any:
-        """The device's array. Using it after `release` is an error of the caller."""
-        if self._slot is None:
-            raise ExecutionError(f"allocation {self.label!r}: it was released")
-        return self._array
-
-    def release(self) -> None:
-        """All work that uses the array has been issued. Calling it again does nothing."""
-        slot, self._slot, self._array = self._slot, None, None
-        if slot is not None:
-            self._release.detach()
-            self._manager.release(slot)
-
-
 def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
     """A shape as a tuple of Python ints."""
     return tuple(int(n) for n in shape)
 
 
-__all__ = ["Allocation", "Block", "Reservation", "Stored", "shape_of"]
+__all__ = ["Block", "BlockRecord", "shape_of"]

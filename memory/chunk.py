@@ -5,19 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.memory.block import Block, Stored, shape_of
-from ctrlgrad.memory.planning import Way
-from ctrlgrad.memory.slots import Slot
-
-if TYPE_CHECKING:
-    from ctrlgrad.memory.manager import Manager
-    from ctrlgrad.memory.recompute import Recompute
-    from ctrlgrad.memory.states import States
+from ctrlgrad.memory.block import Block, BlockOwner, BlockRecord, shape_of
+from ctrlgrad.memory.checkpointing.states import States
+from ctrlgrad.memory.residency.policy import Policy
 
 
 @dataclass(eq=False, slots=True)
@@ -26,16 +21,16 @@ class LoopRecord:
 
     number: int
     label: str
-    # Which ways its chunks may take besides staying where they are.
+    # Which policies its chunks may have besides staying where they are.
     may_copy: bool
     recompute: Recompute | None
     states: States
-    # Both ways are open and the planner chooses.
+    # Both policies are open and the planner chooses.
     is_mixed: bool
     # Without a device budget, chunks beyond those of one group are dropped as soon as they are sealed.
     drops_eagerly: bool
-    # The way that its chunks are meant to take when they begin, and why.
-    way: Way
+    # The policy of its chunks when they begin, and why.
+    policy: Policy
     reason: str
     chunks: list[ChunkRecord] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -57,13 +52,13 @@ class ChunkRecord:
     number: int
     index: int
     loop: LoopRecord
-    way: Way
+    policy: Policy
     reason: str
-    blocks: list[Stored] = field(default_factory=list)
+    blocks: list[BlockRecord] = field(default_factory=list)
     is_sealed: bool = False
     # Its blocks are nowhere: they must be computed again.
     is_dropped: bool = False
-    # Its copies are being made, or were.
+    # Its copies are under way, or done.
     is_leaving: bool = False
     nbytes: int = 0
 
@@ -72,10 +67,23 @@ class ChunkRecord:
         return any(block.holders for block in self.blocks)
 
 
+class ChunkOwner(BlockOwner, Protocol):
+    """What a chunk asks of its manager."""
+
+    def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str) -> Block:
+        """A fresh block."""
+
+    def seal(self, chunk: ChunkRecord, seconds: float) -> None:
+        """The chunk's blocks are written."""
+
+    def discard(self, chunk: ChunkRecord) -> None:
+        """The chunk's blocks go."""
+
+
 class Chunk:
     """A chunk while it runs forward, for the first time or again."""
 
-    def __init__(self, manager: Manager, record: ChunkRecord) -> None:
+    def __init__(self, manager: ChunkOwner, record: ChunkRecord) -> None:
         self._manager = manager
         self._record = record
         self._handles: list[Block] = []
@@ -88,7 +96,7 @@ class Chunk:
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Block:
         """A fresh block to write to, resident and counted. `shape[0]` is the number of rows.
 
-        Raises `MemoryBudgetError` where no room can be made.
+        Raises `MemoryBudgetError` where not enough bytes can be freed.
         """
         if self._record.is_sealed:
             raise ExecutionError(f"chunk {self.index} of {self._record.loop.label!r}: a block after it was sealed")
@@ -105,60 +113,25 @@ class Chunk:
         self._manager.seal(self._record, seconds)
 
     def discard(self) -> None:
-        """The chunk is run again with more room: its blocks go. The next `begin` is for the same iterations."""
+        """The chunk is run again in larger blocks: these go. The next `begin` is for the same iterations."""
         for handle in self._handles:
             handle.sealed()
         self._handles.clear()
         self._manager.discard(self._record)
 
 
-class RepeatedChunk(Chunk):
-    """A chunk that is run again; gives the blocks of the first run, or bytes for the while where none is wanted."""
+class Recompute(Protocol):
+    """What the manager asks of a loop that can run a chunk again from the state at its start."""
 
-    def __init__(self, manager: Manager, record: ChunkRecord, keep: bool) -> None:
-        super().__init__(manager, record)
-        self._keep = keep
-        self._next = 0
-        self.filled: list[tuple[Stored, Slot]] = []
+    def advance(self, state: Any, chunk: Chunk) -> Any:
+        """Run one chunk from its entry state and give the state after it, which is the next chunk's entry state.
 
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Block:
-        """The next block of the first run, to be filled again."""
-        record = self._record
-        if self._next >= len(record.blocks):
-            raise self._differs("one block more", f"{len(record.blocks)} blocks")
-        stored = record.blocks[self._next]
-        self._next += 1
-        wanted = (stored.shape, stored.dtype, stored.label)
-        asked = (shape_of(shape), np.dtype(dtype), label)
-        if asked != wanted:
-            raise self._differs(f"a block of shape, dtype and label {asked}", f"{wanted}")
-        slot, array = self._manager.block_again(stored, self._keep)
-        self.filled.append((stored, slot))
-        block = Block(self._manager, stored, array, is_owner=False)
-        self._handles.append(block)
-        return block
+        It asks `chunk.block` for the same blocks in the same order as the first time, fills them and shrinks them
+        alike. It does not seal the chunk, and it leaves `state` as it was: the state may be used again.
+        """
 
-    def seal(self, seconds: float) -> None:
-        """Nothing: the manager knows that a chunk that was run again is complete."""
-
-    def discard(self) -> None:
-        raise self._differs("to run with more room", "the room of the first run")
-
-    def check_complete(self) -> None:
-        """All blocks of the first run have been asked for."""
-        if self._next != len(self._record.blocks):
-            raise self._differs(f"{self._next} blocks", f"{len(self._record.blocks)} blocks")
-        for handle in self._handles:
-            handle.sealed()
-
-    def _differs(self, got: str, expected: str) -> ExecutionError:
-        record = self._record
-        return ExecutionError(
-            f"loop {record.loop.label!r}: chunk {record.index} was run again and asked for other blocks",
-            expected=expected,
-            got=got,
-            hint="a chunk must do the same each time it runs from the same state",
-        )
+    def copy_bytes(self, state: Any) -> int:
+        """Bytes that holding a state costs."""
 
 
-__all__ = ["Chunk", "ChunkRecord", "LoopRecord", "RepeatedChunk"]
+__all__ = ["Chunk", "ChunkOwner", "ChunkRecord", "LoopRecord", "Recompute"]

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ctrlgrad.memory.chunk import Chunk, LoopRecord
 
-if TYPE_CHECKING:
-    from ctrlgrad.memory.manager import Manager
-
 Snapshot = Callable[[], tuple[Any, int]]
+
+
+class LoopOwner(Protocol):
+    """What a loop asks of its manager."""
+
+    def wants_state(self, loop: LoopRecord) -> bool:
+        """Whether the next chunk's entry state is to be kept."""
+
+    def begin(self, loop: LoopRecord, snapshot: Snapshot | None, state_bytes: int | None) -> Chunk:
+        """A new chunk."""
+
+    def finish(self, loop: LoopRecord) -> None:
+        """The loop has run its last chunk."""
+
+    def abandon(self, loop: LoopRecord) -> None:
+        """The loop's run has failed."""
 
 
 class LoopMemory:
     """Gives a loop its chunks, and keeps the states that chunks may be run again from."""
 
-    def __init__(self, manager: Manager, record: LoopRecord) -> None:
+    def __init__(self, manager: LoopOwner, record: LoopRecord) -> None:
         self._manager = manager
         self._record = record
 
@@ -34,7 +47,7 @@ class LoopMemory:
 
         `snapshot` gives the state that the chunk starts from, which nobody changes afterwards, and the bytes that
         holding it costs; it is called only if the state is to be kept. `state_bytes` says those bytes beforehand, so
-        that room for them is made first; without it they are taken to be those of the last state.
+        that they are free first; without it they are assumed to be those of the last state.
         """
         return self._manager.begin(self._record, snapshot, state_bytes)
 
@@ -47,4 +60,4 @@ class LoopMemory:
         self._manager.abandon(self._record)
 
 
-__all__ = ["LoopMemory", "Snapshot"]
+__all__ = ["LoopMemory", "LoopOwner", "Snapshot"]

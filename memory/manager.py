@@ -1,10 +1,10 @@
 """The memory manager of one device: blocks inside a hard budget, wherever they have to be.
 
 Loops fill blocks chunk by chunk and read them back, the newest first. Counted bytes (blocks, entry states, temporaries,
-bytes that copies land in) never pass the limit of a tier: before bytes are taken, room is made, see
-`ctrlgrad.memory.room`. What a chunk's blocks do when room is short is the chunk's way: keep, copy, recompute; the
-planner chooses where the user has not. A manager may be used by several threads. What finalizers find is only queued
-there and done on the next call, since a finalizer may run at any point.
+bytes that copies land in) never pass the limit of a tier: before bytes are taken, others leave, see
+`ctrlgrad.memory.residency.eviction`. What becomes of a chunk's blocks when bytes are short is the chunk's policy: keep,
+copy, recompute; the planner chooses where the user has not. A manager may be used by several threads. What finalizers
+find is only queued there and done on the next call, since a finalizer may run at any point.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.memory.actions import Fill, Use
-from ctrlgrad.memory.block import Allocation, Block, Reservation, Stored, shape_of
+from ctrlgrad.memory.arena.allocation import Allocation, Reservation
+from ctrlgrad.memory.arena.arena import Arena, Slot
+from ctrlgrad.memory.arena.ledger import TEMPORARY, Account
+from ctrlgrad.memory.arena.order import Order
+from ctrlgrad.memory.block import Block, BlockRecord, shape_of
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.chunk import Chunk, ChunkRecord, LoopRecord
-from ctrlgrad.memory.device import Device
-from ctrlgrad.memory.keeper import StateKeeper
-from ctrlgrad.memory.ledger import BLOCKS, STAYING, TEMPORARY, Account
+from ctrlgrad.memory.checkpointing.recoverer import Recoverer
+from ctrlgrad.memory.checkpointing.store import StateStore
+from ctrlgrad.memory.chunk import Chunk, ChunkRecord, LoopRecord, Recompute
+from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.loop import LoopMemory, Snapshot
-from ctrlgrad.memory.mover import Mover
-from ctrlgrad.memory.notes import Notes
-from ctrlgrad.memory.order import Mark, Order
-from ctrlgrad.memory.pace import Pace
-from ctrlgrad.memory.planner import Planner
-from ctrlgrad.memory.prefetch import Prefetcher
-from ctrlgrad.memory.reader import Reader
-from ctrlgrad.memory.recompute import Recompute
-from ctrlgrad.memory.records import Phase, Recording
-from ctrlgrad.memory.recoverer import Recoverer
-from ctrlgrad.memory.room import Room
-from ctrlgrad.memory.slots import Slot, Slots
-from ctrlgrad.memory.statistics import Statistics
-from ctrlgrad.memory.ways import loop_record
+from ctrlgrad.memory.profile.actions import Use
+from ctrlgrad.memory.profile.recorder import Recorder
+from ctrlgrad.memory.profile.records import Phase, Recording
+from ctrlgrad.memory.profile.statistics import Statistics
+from ctrlgrad.memory.residency.eviction import Evictor
+from ctrlgrad.memory.residency.index import ResidencyIndex
+from ctrlgrad.memory.residency.loop_policy import loop_record
+from ctrlgrad.memory.residency.mover import Mover
+from ctrlgrad.memory.residency.planner import Planner
+from ctrlgrad.memory.residency.prefetch import Prefetcher
+from ctrlgrad.memory.residency.reader import Reader
+from ctrlgrad.memory.residency.throttle import Throttle
+from ctrlgrad.memory.residency.writer import Writer
 
 _NUMBERS = itertools.count(1)
-# One count for all managers: several may write to one recording.
-_BLOCKS = itertools.count(1)
 
 
 class Manager:
     """Blocks, allocations and states of one device; see the module's docstring.
 
-    >>> from ctrlgrad.memory.simulated import SimulatedDevice
+    >>> from ctrlgrad.memory.devices.simulated import SimulatedDevice
     >>> device = SimulatedDevice({"device": 1 << 20, "host": 1 << 20}, blocking=True)
     >>> manager = Manager(device, Budget(device=100))
     >>> loop = manager.loop("loop", swap=True)
@@ -87,21 +87,25 @@ class Manager:
         self.lock = threading.RLock()
         self.accounts = [Account(tier.name, budget.limit(tier.name)) for tier in device.tiers]
         self.stats = Statistics(self.accounts)
-        self.notes = Notes(self.number, device, self.accounts, recording, self.stats)
-        self.order = Order(self.notes.note)
-        self.slots = Slots(device, self.accounts, self.order, self.notes.note)
-        self.mover = Mover(device, self.slots, self.order, self.notes, self.stats)
-        self.room = Room(self.mover, self.notes)
+        self.recorder = Recorder(self.number, device, self.accounts, recording, self.stats)
+        self.order = Order(self.recorder.log)
+        self.arena = Arena(device, self.accounts, self.order, self.recorder.log)
+        self.index = ResidencyIndex(len(device.tiers))
+        self.mover = Mover(device, self.arena, self.index, self.order, self.recorder, self.stats)
+        self.evictor = Evictor(self.mover, self.recorder)
         self.planner = Planner(device.copies_take_cores)
-        self.prefetcher = Prefetcher(self.room, self.accounts)
-        self.keeper = StateKeeper(self.room, self.notes, self.planner, self.stats)
-        self.pace = Pace(device, self.order)
-        self.reader = Reader(self.room, self.prefetcher, self.planner, self.notes, self.pace)
-        self.recoverer = Recoverer(self)
+        self.prefetcher = Prefetcher(self.evictor, self.accounts)
+        self.state_store = StateStore(self.evictor, self.recorder, self.planner, self.stats)
+        self.throttle = Throttle(device, self.order)
+        self.reader = Reader(self.evictor, self.prefetcher, self.planner, self.recorder, self.throttle)
+        self.writer = Writer(self.evictor, self.prefetcher, self.planner, self.recorder, self.throttle)
+        self.recoverer = Recoverer(
+            self, self.lock, self.evictor, self.state_store, self.throttle, self.recorder, self.stats
+        )
         self._chunks = itertools.count(1)
         self._loops = itertools.count(1)
         # What finalizers found without a holder: appended from anywhere, worked off under the lock.
-        self._forgotten: deque[Stored | Slot | Reservation] = deque()
+        self._forgotten: deque[BlockRecord | Slot | Reservation] = deque()
         self.is_closed = False
 
     # Allocations.
@@ -109,14 +113,15 @@ class Manager:
     def allocate(self, shape: Sequence[int], dtype: np.dtype, label: str, kind: str = TEMPORARY) -> Allocation:
         """Counted, uninitialised bytes of the device that stay there until they are released.
 
-        Raises `MemoryBudgetError` where no room can be made.
+        Raises `MemoryBudgetError` where not enough bytes can be freed.
         """
         shape, dtype = shape_of(shape), np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         with self.lock:
             self._enter()
-            slot = self.room.take(0, nbytes, kind, label)
-            return Allocation(self, slot, self.device.array(slot.piece, shape, dtype), label)
+            slot = self.evictor.take(0, nbytes, kind, label)
+            array = self.device.array(slot.piece, shape, dtype)
+            return Allocation(slot, array, label, self.release, self._forgotten.append)
 
     def release(self, slot: Slot) -> None:
         """Give an allocation's bytes back; `Allocation.release` calls it."""
@@ -125,20 +130,20 @@ class Manager:
 
     def _retire_used(self, slot: Slot) -> None:
         """Give back a slot that computation issued so far may use."""
-        self.notes.note(Use(slot.number))
+        self.recorder.log(Use(slot.number))
         slot.last_use = self.order.mark(self.device.compute)
-        self.slots.retire(slot)
+        self.arena.retire(slot)
 
     def reserve(self, nbytes: int, label: str, kind: str = TEMPORARY) -> Reservation:
         """Count bytes of the device that somebody else allocates, until they are released.
 
-        Raises `MemoryBudgetError` where no room can be made.
+        Raises `MemoryBudgetError` where not enough bytes can be freed.
         """
         with self.lock:
             self._enter()
-            self.room.reserve(0, nbytes, label)
+            self.evictor.reserve(0, nbytes, label)
             self.accounts[0].add(nbytes, kind)
-            return Reservation(self, nbytes, kind)
+            return Reservation(nbytes, kind, self._forgotten.append)
 
     # Loops and chunks.
 
@@ -157,7 +162,7 @@ class Manager:
         number: from at most so many states; None: the planner chooses; False: never. Computing again needs `recompute`.
         """
         if swap is True and len(self.accounts) == 1:
-            self.notes.fall_back(f"{label}: swap_memory=True on a device without a second tier")
+            self.recorder.fall_back(f"{label}: swap_memory=True on a device without a second tier")
         is_limited = self.accounts[0].limit is not None
         tiers = len(self.accounts)
         record = loop_record(next(self._loops), label, swap, checkpoint, recompute, tiers=tiers, is_limited=is_limited)
@@ -166,51 +171,42 @@ class Manager:
     def wants_state(self, loop: LoopRecord) -> bool:
         """Whether the next chunk's entry state is to be kept; `LoopMemory.wants_state` asks it."""
         with self.lock:
-            return self.keeper.wants(loop)
+            return self.state_store.wants(loop)
 
     def begin(self, loop: LoopRecord, snapshot: Snapshot | None, state_bytes: int | None) -> Chunk:
         """A new chunk; `LoopMemory.begin` calls it."""
         with self.lock:
             self._enter()
-            self.notes.phase = "forward"
+            self.recorder.phase = "forward"
             index = len(loop.chunks)
-            wants = snapshot is not None and self.keeper.wants(loop)
+            wants = snapshot is not None and self.state_store.wants(loop)
             if wants:
-                self.keeper.expect(loop, state_bytes)
+                self.state_store.expect(loop, state_bytes)
         if wants and snapshot is not None:
             # Without the lock: it is the caller's code.
             state, nbytes = snapshot()
             with self.lock:
-                self.keeper.keep(loop, index, state, nbytes)
+                self.state_store.keep(loop, index, state, nbytes)
         with self.lock:
-            record = ChunkRecord(next(self._chunks), index, loop, loop.way, loop.reason)
+            record = ChunkRecord(next(self._chunks), index, loop, loop.policy, loop.reason)
             loop.chunks.append(record)
-            self.room.chunks.add(record)
+            self.index.add(record)
             return Chunk(self, record)
 
     def new_block(self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str) -> Block:
         """A fresh block of a chunk; `Chunk.block` calls it."""
         with self.lock:
             self._enter()
-            rows = shape[0] if shape else 1
-            slots: list[Slot | None] = [None] * len(self.accounts)
-            stored = Stored(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
-            kind = BLOCKS if chunk.loop.may_leave else STAYING
-            slot = self.room.take(0, stored.nbytes, kind, label, chunk)
-            chunk.blocks.append(stored)
-            self.mover.place(stored, slot)
-            return Block(self, stored, self.device.array(slot.piece, shape, dtype))
+            stored, array = self.writer.new_block(chunk, shape, dtype, label)
+            return Block(self, stored, array)
 
-    def block_again(self, stored: Stored, keep: bool) -> tuple[Slot, Any]:
+    def block_again(self, stored: BlockRecord, keep: bool) -> tuple[Slot, Any]:
         """Bytes for a block that is being filled again; they are its own from the chunk's end on if `keep`."""
         with self.lock:
             self._enter()
-            kind = BLOCKS if keep and stored.holders and not stored.is_anywhere else TEMPORARY
-            nbytes = stored.full_nbytes
-            slot = self.room.take(0, nbytes, kind, f"computing {stored.label} again", stored.chunk)
-            return slot, self.device.array(slot.piece, stored.shape, stored.dtype)
+            return self.writer.block_again(stored, keep)
 
-    def shrink(self, stored: Stored, rows: int) -> None:
+    def shrink(self, stored: BlockRecord, rows: int) -> None:
         """Only the first rows of a block are worth keeping; `Block.shrink` calls it."""
         with self.lock:
             if stored.is_open:
@@ -222,46 +218,14 @@ class Manager:
         """A chunk's blocks are written; `Chunk.seal` calls it."""
         with self.lock:
             self._enter()
-            written = self.written(chunk)
-            chunk.is_sealed = True
-            for stored in chunk.blocks:
-                stored.is_open = False
-                slot = stored.slots[0]
-                if slot is not None:
-                    slot.written = slot.last_use = written
-                    chunk.nbytes += slot.nbytes
-            self.planner.ran(chunk, seconds)
-            self.notes.sealed(chunk)
-            self.pace.keep(written)
-            self.keeper.thin(chunk.loop)
-            self._leave_early(chunk)
+            self.writer.seal(chunk, seconds)
+            self.state_store.thin(chunk.loop)
+            self.writer.leave_early(chunk)
             if not chunk.is_alive:
-                self.room.chunks.remove(chunk)  # nothing was pushed
-
-    def written(self, chunk: ChunkRecord) -> Mark:
-        """A mark after the computation that fills a chunk's blocks."""
-        for stored in chunk.blocks:
-            slot = stored.slots[0]
-            if slot is not None and slot.written is None:
-                self.notes.note(Fill(stored.number, slot.number))
-        return self.order.mark(self.device.compute)
-
-    def _leave_early(self, sealed: ChunkRecord) -> None:
-        """Start copies before the room is needed, and drop what a loop without a budget need not keep."""
-        self.planner.look(self.mover.transfers)
-        loop = sealed.loop
-        if loop.drops_eagerly:
-            held = 1 if loop.states.limit is not None else loop.states.distance
-            own = (chunk for chunk in self.room.chunks.in_level(0) if chunk.loop is loop)
-            here = [c for c in own if c.is_sealed and not c.is_dropped and c.is_alive]
-            for chunk in here[:-held]:
-                if self.room.recoverable(chunk):
-                    self.mover.drop(chunk)
-            return
-        self.prefetcher.leave_early(sealed, self.planner)
+                self.index.remove(chunk)  # nothing was pushed
 
     def discard(self, chunk: ChunkRecord) -> None:
-        """A chunk is run again with more room; `Chunk.discard` calls it. Its entry state stays."""
+        """A chunk is run again in larger blocks; `Chunk.discard` calls it. Its entry state stays."""
         with self.lock:
             for stored in chunk.blocks:
                 if stored.holders:
@@ -270,7 +234,7 @@ class Manager:
             self._leave_out(chunk)
 
     def _leave_out(self, chunk: ChunkRecord) -> None:
-        self.room.chunks.remove(chunk)
+        self.index.remove(chunk)
         chunk.loop.chunks[:] = [other for other in chunk.loop.chunks if other is not chunk]
 
     def finish(self, loop: LoopRecord) -> None:
@@ -278,26 +242,26 @@ class Manager:
         with self.lock:
             self._enter()
             loop.is_finished = True
-            self.keeper.let_unneeded_go(loop)
+            self.state_store.discard_unneeded(loop)
             self._end(loop)
 
     def abandon(self, loop: LoopRecord) -> None:
         """A loop's run has failed: nobody reads its blocks."""
         with self.lock:
-            self.pace.settle()
+            self.throttle.settle()
             for chunk in loop.chunks:
                 for stored in chunk.blocks:
                     stored.pins = 0
                     if stored.holders:
                         stored.holders = 0
                         self.mover.free(stored)
-                self.room.chunks.remove(chunk)
-            self.keeper.let_all_go(loop)
+                self.index.remove(chunk)
+            self.state_store.discard_all(loop)
             self.planner.forget(loop)
 
     # Reading.
 
-    def open(self, stored: Stored) -> Any:
+    def open(self, stored: BlockRecord) -> Any:
         """A block's array, resident and pinned; `Block.open` calls it."""
         while True:
             with self.lock:
@@ -305,7 +269,7 @@ class Manager:
                 try:
                     array = self.reader.open(stored)
                 except Exception:
-                    self.pace.settle()
+                    self.throttle.settle()
                     raise
                 if array is not None:
                     return array
@@ -315,26 +279,26 @@ class Manager:
         """Wait for the copies that computation was put behind, and raise the first error among them."""
         with self.lock:
             try:
-                self.pace.synchronize()
+                self.throttle.synchronize()
             except Exception:
-                self.pace.settle()
+                self.throttle.settle()
                 raise
 
-    def close_block(self, stored: Stored) -> None:
+    def close_block(self, stored: BlockRecord) -> None:
         """A reader is done; `Block.close` calls it."""
         with self.lock:
             self.reader.close(stored)
 
     # Holders.
 
-    def share(self, stored: Stored) -> None:
+    def share(self, stored: BlockRecord) -> None:
         """One holder more; `Block.share` calls it."""
         with self.lock:
             if not stored.holders:
                 raise ExecutionError(f"block {stored.label!r}: shared after it was freed")
             stored.holders += 1
 
-    def free(self, stored: Stored) -> None:
+    def free(self, stored: BlockRecord) -> None:
         """One holder less; `Block.free` calls it."""
         with self.lock:
             if not stored.holders:
@@ -343,21 +307,13 @@ class Manager:
             if not stored.holders:
                 self._release(stored)
                 self._enter()
-                if self.notes.phase == "backward":
+                if self.recorder.phase == "backward":
                     self.prefetcher.fetch_ahead(stored.chunk)
 
-    def forget(self, stored: Stored) -> None:
+    def forget(self, stored: BlockRecord) -> None:
         """A block's handle is gone; runs in a finalizer."""
         if stored.holders:
             self._forgotten.append(stored)
-
-    def forget_reservation(self, reservation: Reservation) -> None:
-        """Bytes are not used any more; may run in a finalizer."""
-        self._forgotten.append(reservation)
-
-    def forget_slot(self, slot: Slot) -> None:
-        """An allocation's handle is gone; runs in a finalizer."""
-        self._forgotten.append(slot)
 
     def _enter(self) -> None:
         """What is due whenever somebody calls."""
@@ -376,15 +332,15 @@ class Manager:
                 if not lost.chunk.is_sealed:  # it held its blocks' handles: it is gone too
                     self._leave_out(lost.chunk)
 
-    def _release(self, stored: Stored) -> None:
+    def _release(self, stored: BlockRecord) -> None:
         stored.pins = 0
         self.mover.free(stored)
         chunk = stored.chunk
         if chunk.is_alive or not chunk.is_sealed:
             return
-        self.notes.ended(chunk)
-        self.room.chunks.remove(chunk)
-        self.keeper.let_unneeded_go(chunk.loop)
+        self.recorder.ended(chunk)
+        self.index.remove(chunk)
+        self.state_store.discard_unneeded(chunk.loop)
         self._end(chunk.loop)
 
     def _end(self, loop: LoopRecord) -> None:
@@ -398,12 +354,12 @@ class Manager:
     def record(self, recording: Recording | None) -> None:
         """Write to a recording from now on, or to none."""
         with self.lock:
-            self.notes.record(recording)
+            self.recorder.record(recording)
 
     @contextmanager
     def running(self, label: str, phase: Phase = "forward", loop: str = "", chunk: int = -1) -> Iterator[None]:
         """Computation of a chunk is being issued; for the profile."""
-        with self.notes.running(label, phase, loop, chunk):
+        with self.recorder.running(label, phase, loop, chunk):
             yield
 
     def close(self) -> None:
@@ -419,14 +375,14 @@ class Manager:
 
     def _drop_all(self) -> None:
         self._enter()
-        for chunk in self.room.chunks.all():
+        for chunk in self.index.all():
             self.abandon(chunk.loop)
-        self.keeper.close()
+        self.state_store.close()
         for level in range(len(self.accounts)):
-            for slot in self.slots.retired[level]:
+            for slot in self.arena.retired[level]:
                 for mark in slot.users:
                     self.order.wait(mark)
-            self.slots.sweep(level)
+            self.arena.sweep(level)
 
 
 __all__ = ["Manager"]

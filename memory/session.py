@@ -14,15 +14,15 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.memory.arena.pool import POOL
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.cpu import CpuDevice
-from ctrlgrad.memory.device import Device
+from ctrlgrad.memory.devices.cpu import CpuDevice
+from ctrlgrad.memory.devices.device import Device
+from ctrlgrad.memory.devices.spill import check_folder
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.pool import POOL
-from ctrlgrad.memory.profile import Profile
-from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.sizes import parse_size
-from ctrlgrad.memory.spill import check_folder
 
 Factory = Callable[[Budget], Device]
 
@@ -43,7 +43,7 @@ def register_device(name: str, factory: Factory) -> None:
     """Say how to make a device by name; the factory gets the session's budget.
 
     >>> from ctrlgrad import memory
-    >>> from ctrlgrad.memory.simulated import SimulatedDevice
+    >>> from ctrlgrad.memory.devices.simulated import SimulatedDevice
     >>> memory.register_device("small", lambda limits: SimulatedDevice({"device": 1 << 20, "host": 1 << 20}))
     >>> with memory.budget(device="64 KiB") as session:
     ...     session.manager("small").device.name

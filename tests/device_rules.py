@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.memory.device import Device, Event, Piece
+from ctrlgrad.memory.devices.device import Device, Event, Piece
 
 BYTES = np.dtype("u1")
 

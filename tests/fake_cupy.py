@@ -1,4 +1,4 @@
-"""CuPy's interface as far as `ctrlgrad.memory.cuda` uses it, on NumPy and threads, that checks the rules.
+"""CuPy's interface as far as `ctrlgrad.memory.devices.cuda` uses it, on NumPy and threads, that checks the rules.
 
 A stream is a thread; an event is done when the thread reaches it. Memory has addresses. A block of device memory goes
 back to the arena when Python collects its pointer, as in CuPy, whatever still uses it: here it is filled with a pattern

@@ -15,10 +15,8 @@ from rich.text import Text
 import ctrlgrad as cg
 from ctrlgrad.cli.target import Target, load_target
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.memory.profile import Profile
-from ctrlgrad.memory.session import budget, profile
-from ctrlgrad.memory.sizes import show_size
-from ctrlgrad.memory.summary import (
+from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.profile.summary import (
     Summary,
     show_peak,
     show_rate,
@@ -26,6 +24,8 @@ from ctrlgrad.memory.summary import (
     show_share,
     what_became,
 )
+from ctrlgrad.memory.session import budget, profile
+from ctrlgrad.memory.sizes import show_size
 
 # Nothing is cut where no terminal limits the width.
 _UNLIMITED = 400

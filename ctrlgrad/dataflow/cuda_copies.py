@@ -10,9 +10,9 @@ Invariants:
   it, and its memory is nobody else's;
 - a piece of a slab belongs to one copy, from before it is written to until the event behind the copy has passed and, on
   the way out, its bytes have been taken. Only then may another copy have it;
-- memory that a copy lands in is handed out by the ring of the device, so the copy waits until the computation is done
+- memory that a copy lands in is handed out by the cache of the device, so the copy waits until the computation is done
   with what lay there before. It goes back when the array in it and the copy into it are both over. An array may die at
-  any point, also while the ring is at work: its memory is only noted then, in `due`, and freed with the next copy;
+  any point, also while the cache is at work: its memory is only noted then, in `due`, and freed with the next copy;
 - when a run ends, by whatever, its copies are over.
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.errors import CtrlgradError
-from ctrlgrad.memory.device import Event, Piece
+from ctrlgrad.memory.devices.device import Event, Piece
 
 
 @dataclass(eq=False)

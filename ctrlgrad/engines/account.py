@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from ctrlgrad.errors import MemoryBudgetError
-from ctrlgrad.memory.pool import POOL
+from ctrlgrad.memory.arena.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply
 

@@ -19,7 +19,7 @@ from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_nam
 from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.engines.row_blocks import row_pushes
 from ctrlgrad.ir import Node, walk
-from ctrlgrad.memory.records import Phase
+from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.stacks.blocks import BlockStack
 

@@ -19,8 +19,8 @@ from ctrlgrad.engines.account import CPU, empty, with_room
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Node
-from ctrlgrad.memory.recompute import Recompute
-from ctrlgrad.memory.records import Phase
+from ctrlgrad.memory.chunk import Recompute
+from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
 from ctrlgrad.stacks.storage import Blocks, Resident, Storage

@@ -191,7 +191,7 @@ class RowPushes:
         """Rows of a stack turn out to differ in shape: from now on they are counted, and stay."""
         push, manager = self._push(node), self.manager
         with manager.lock:
-            manager.notes.fall_back(
+            manager.recorder.fall_back(
                 f"{push.label} in {push.loop}: its rows stay where they are, for they differ in shape: {shape}, {other}"
             )
 

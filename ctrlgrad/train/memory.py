@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from ctrlgrad import memory
-from ctrlgrad.memory.profile import Profile
+from ctrlgrad.memory.profile.profile import Profile
 
 # The steps of a run that are recorded: after the first one, which compiles.
 FIRST, STEPS = 2, 3

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import ctrlgrad
-from ctrlgrad.memory.profile import Profile
+from ctrlgrad.memory.profile.profile import Profile
 from ctrlgrad.train import trainer
 from ctrlgrad.train.model import Model
 

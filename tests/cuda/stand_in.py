@@ -28,8 +28,8 @@ from ctrlgrad.engines.cuda.expressions import function_name
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory
-from ctrlgrad.memory.device import Piece, Stream
-from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.devices.device import Piece, Stream
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.plan.elementary.table import all_elementary
 
 # Of a thread: the library that it works with, and the session's memory that it counts its arrays against.

@@ -25,9 +25,9 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import Graph
+from ctrlgrad.memory.devices.simulated import Fault
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.simulated import Fault
-from ctrlgrad.memory.summary import summarize
+from ctrlgrad.memory.profile.summary import summarize
 
 
 def test_a_session_costs_no_waits_and_few_launches(chunks_of_16_kib: None) -> None:
@@ -93,9 +93,9 @@ def assert_nothing_is_held(session: memory.Session) -> None:
         stream.record().wait()
     # What finalizers have left is done with the next request.
     manager.allocate((manager.accounts[0].free or 0,), np.dtype(np.uint8), "all that there is").release()
-    manager.slots.sweep(0)
+    manager.arena.sweep(0)
     assert not any(manager.accounts[0].kinds.values()), manager.accounts[0].show()
-    assert not manager.room.chunks
+    assert not manager.index
 
 
 @pytest.mark.parametrize("loop", [swapping, recomputing])

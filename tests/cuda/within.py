@@ -16,9 +16,9 @@ from ctrlgrad.engines import _optimised
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.ir import Graph
-from ctrlgrad.memory.checker import check
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.profile.checker import check
 
 LIBRARY = StandIn()
 
@@ -37,7 +37,7 @@ def run_within(
         manager = session.manager(LIBRARY.name)
     check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
     kinds_in_use = manager.accounts[0].kinds
-    assert not kinds_in_use["blocks"] and not kinds_in_use["entry states"] and not manager.room.chunks, kinds_in_use
+    assert not kinds_in_use["blocks"] and not kinds_in_use["entry states"] and not manager.index, kinds_in_use
     return results, manager
 
 

@@ -19,7 +19,7 @@ from ctrlgrad.dataflow.placement import place
 from ctrlgrad.engines import run_on
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import walk
-from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"parallel_iterations": 1},

@@ -40,7 +40,7 @@ def held(library: CupyLibrary) -> tuple[int, int]:
     Copies(library).settle()
     copier = library.copier()
     free = sum(slab.free.nbytes for slab in copier.pinned.slabs)
-    return copier.memory.ring.used, sum(slab.array.nbytes for slab in copier.pinned.slabs) - free
+    return copier.memory.cache.used, sum(slab.array.nbytes for slab in copier.pinned.slabs) - free
 
 
 def test_there_and_back(library: CupyLibrary) -> None:

@@ -37,7 +37,7 @@ from ctrlgrad.errors import (
     UserInputError,
 )
 from ctrlgrad.ir import INDEX, StackType, TensorType
-from ctrlgrad.memory.simulated import Fault
+from ctrlgrad.memory.devices.simulated import Fault
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"parallel_iterations": 1},

@@ -1,4 +1,4 @@
-"""The CUDA device on a real card: the rules of every device, overlap of copies with computation, and the ring."""
+"""The CUDA device on a real card: the rules of every device, overlap of copies with computation, and the cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from device_rules import BYTES, Machine, pattern
 
 from ctrlgrad.errors import TierRefusedError
-from ctrlgrad.memory.cuda import CudaDevice
+from ctrlgrad.memory.devices.cuda import CudaDevice
 
 MIB = 1 << 20
 

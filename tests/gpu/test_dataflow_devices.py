@@ -43,7 +43,7 @@ def assert_nothing_is_left() -> None:
         Copies(library).settle()
     copier = library.copier()
     pinned = sum(slab.array.nbytes - slab.free.nbytes for slab in copier.pinned.slabs)
-    assert (copier.memory.ring.used, pinned) == (0, 0)
+    assert (copier.memory.cache.used, pinned) == (0, 0)
 
 
 @pytest.mark.parametrize("order", [0, 1])

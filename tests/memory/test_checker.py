@@ -8,7 +8,10 @@ import pytest
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.memory.actions import (
+from ctrlgrad.memory.budget import Budget
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
+from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.profile.actions import (
     Action,
     Await,
     Close,
@@ -28,11 +31,8 @@ from ctrlgrad.memory.actions import (
     Take,
     Use,
 )
-from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checker import check
-from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.records import Recording
-from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import Recording
 
 LIMITS = (8, 100)
 

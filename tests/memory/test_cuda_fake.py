@@ -17,8 +17,8 @@ from fake_cupy import Card, install, module
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, UserInputError
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.cuda import CudaDevice
-from ctrlgrad.memory.device import Piece
+from ctrlgrad.memory.devices.cuda import CudaDevice
+from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.manager import Manager
 
 BYTES = np.dtype("u1")
@@ -77,7 +77,7 @@ def test_a_block_lives_until_its_copy_is_over_whoever_forgets_it(card: Card) -> 
     device.copy(block, backup, 4096, device.out)
     copied = device.out.record()
     device.memory.free(block)
-    device.memory.ring.clear()
+    device.memory.cache.clear()
     del block
     gc.collect()
     assert card.device_bytes == 4096
@@ -103,7 +103,7 @@ def test_the_fake_sees_a_block_that_is_used_after_it_is_gone(card: Card) -> None
     device.copy(block, backup, 4096, device.out)
     device._in_flight.clear()
     device.memory.free(block)
-    device.memory.ring.clear()
+    device.memory.cache.clear()
     gc.collect()
     gate.set()
     device.out.record().wait()
@@ -234,7 +234,7 @@ def test_out_of_memory_empties_the_ring_once_and_then_says_so(card: Card) -> Non
     for piece in small[:3]:
         device.memory.free(piece)
     del piece
-    # Someone else on the card has what the ring counts on.
+    # Someone else on the card has what the cache counts on.
     card.capacity = 6 * KIB
     large = device.memory.allocate(4 * KIB)
     assert card.device_bytes == 6 * KIB

@@ -1,4 +1,4 @@
-"""Every device keeps the rules; what is special to the CPU: threads, the ring of buffers, the process's own memory."""
+"""Every device keeps the rules; what is special to the CPU: threads, the cache of buffers, the process's own memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from device_rules import Machine
 from fake_cupy import install
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError
-from ctrlgrad.memory.cpu import CpuDevice
-from ctrlgrad.memory.cuda import CudaDevice
-from ctrlgrad.memory.ring import Ring
-from ctrlgrad.memory.simulated import SimulatedDevice
-from ctrlgrad.memory.streams import WorkerStream
+from ctrlgrad.memory.devices.buffer_cache import BufferCache
+from ctrlgrad.memory.devices.cpu import CpuDevice
+from ctrlgrad.memory.devices.cuda import CudaDevice
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
+from ctrlgrad.memory.devices.streams import WorkerStream
 
 MIB = 1 << 20
 
@@ -226,18 +226,18 @@ def test_buffers_go_round_and_are_aligned(tmp_path: Path) -> None:
 
 def test_the_ring_holds_no_more_than_was_in_use() -> None:
     made: list[int] = []
-    ring = Ring(lambda size: (made.append(size), bytearray(size))[1])
+    cache = BufferCache(lambda size: (made.append(size), bytearray(size))[1])
     for size in (100, 50, 25, 100, 50):
-        buffers = [ring.take(size) for _ in range(100 // size)]
-        assert ring.held == ring.used == 100
+        buffers = [cache.take(size) for _ in range(100 // size)]
+        assert cache.held == cache.used == 100
         for buffer in buffers:
-            ring.give(size, buffer)
+            cache.give(size, buffer)
     assert made == [100, 50, 50, 25, 25, 25, 25, 100, 50, 50]
-    buffer = ring.take(50)
-    assert (ring.used, ring.held, len(made)) == (50, 100, 10)
-    ring.give(50, buffer)
-    ring.clear()
-    assert (ring.used, ring.held, ring.peak) == (0, 0, 100)
+    buffer = cache.take(50)
+    assert (cache.used, cache.held, len(made)) == (50, 100, 10)
+    cache.give(50, buffer)
+    cache.clear()
+    assert (cache.used, cache.held, cache.peak) == (0, 0, 100)
 
 
 def test_no_ram_is_a_refusal(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_forgotten_device_leaves_no_thread_and_no_file(tmp_path: Path) -> None
 GROWTH = """
 import resource, sys
 import numpy as np
-from ctrlgrad.memory.cpu import CpuDevice
+from ctrlgrad.memory.devices.cpu import CpuDevice
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()

@@ -22,7 +22,7 @@ from ctrlgrad.engines.pushes import RowPush
 from ctrlgrad.engines.row_blocks import RowPushes, RowTails, row_pushes, rows_in_blocks
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import walk
-from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.stacks.blocks import BlockStack
 from ctrlgrad.stacks.storage import Resident
 

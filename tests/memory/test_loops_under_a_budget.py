@@ -26,7 +26,7 @@ from ctrlgrad.engines.native.checked import checked
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import StackType
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.planner import Planner
+from ctrlgrad.memory.residency.planner import Planner
 
 
 def assert_same(found: list[Any], expected: list[Any]) -> None:
@@ -38,7 +38,7 @@ def assert_same(found: list[Any], expected: list[Any]) -> None:
 def assert_all_given_back(manager: Manager) -> None:
     """After its session: nothing is held any more."""
     kinds = manager.accounts[0].kinds
-    assert not kinds["blocks"] and not kinds["entry states"] and not manager.room.chunks, kinds
+    assert not kinds["blocks"] and not kinds["entry states"] and not manager.index, kinds
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -200,7 +200,7 @@ def test_an_error_in_the_loop_leaves_nothing_behind() -> None:
             with pytest.raises(IndexOutOfRangeError, match="4000"):
                 step(x)
             manager = session.manager()
-            assert not any(chunk.is_alive for chunk in manager.room.chunks.all())
+            assert not any(chunk.is_alive for chunk in manager.index.all())
         assert np.isfinite(step(np.linspace(0.5, 1.0, 5000))).all()
 
 

@@ -12,13 +12,13 @@ import pytest
 from memory_cases.driving import CHUNK, DOUBLE, WIDTH, Driver, chunks
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
-from ctrlgrad.memory.actions import CopyOut, Evict, Fetch, Place
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checker import check
-from ctrlgrad.memory.device import Device
+from ctrlgrad.memory.devices.device import Device
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.records import Recording
-from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.profile.actions import CopyOut, Evict, Fetch, Place
+from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import Recording
 
 HALF = CHUNK // 2
 BYTES = np.dtype(np.uint8)
@@ -379,7 +379,7 @@ def test_many_chunks_cost_no_more_each() -> None:
         looked.clear()
         for _ in range(count):
             chunk = loop.begin()
-            manager.room.chunks.all()[-1].blocks = Counting()
+            manager.index.all()[-1].blocks = Counting()
             blocks.append(chunk.block((5,), np.dtype(np.float64), "x"))
             chunk.seal(seconds=1e-3)
         loop.finish()

@@ -13,10 +13,10 @@ from memory_cases.driving import WIDTH, Driver
 
 from ctrlgrad.errors import CtrlgradError, MemoryBudgetError
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.devices.simulated import Fault, SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.records import Recording
-from ctrlgrad.memory.simulated import Fault, SimulatedDevice
+from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import Recording
 
 ROW = WIDTH * 8
 BYTES = np.dtype(np.uint8)
@@ -200,7 +200,7 @@ def test_random_loops(case: Case) -> None:
         drive(case, manager, [])
         event("enough")
         # Before the end of the manager, which would give back whatever was forgotten.
-        assert not manager.room.chunks
+        assert not manager.index
         assert not manager.accounts[0].kinds["entry states"] and not manager.accounts[0].kinds["running state"]
     except MemoryBudgetError as error:
         assert not is_enough(case), error

@@ -10,12 +10,12 @@ from memory_cases.driving import CHUNK, Driver, chunks
 from memory_cases.model import Setting, forecast
 
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.planning import ChunkTimes, copied_share, uncopied_bytes
-from ctrlgrad.memory.records import Recording
-from ctrlgrad.memory.simulated import SimulatedDevice
-from ctrlgrad.memory.statistics import Statistics
+from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import Recording
+from ctrlgrad.memory.profile.statistics import Statistics
+from ctrlgrad.memory.residency.policy import ChunkTimes, copied_share, uncopied_bytes
 
 STATE = 2
 # A chunk computes forward for one second and backward for two; this link copies one chunk in just one second.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctrlgrad.memory import budget
-from ctrlgrad.memory.pool import LEAST_BYTES, POOL, BufferPool
+from ctrlgrad.memory.arena.pool import LEAST_BYTES, POOL, BufferPool
 
 DOUBLE = np.dtype(np.float64)
 ROWS = LEAST_BYTES // 8

@@ -15,12 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctrlgrad.memory import Budget, Manager
-from ctrlgrad.memory.actions import Drop, Evict, Open
-from ctrlgrad.memory.intervals import Interval, covered, on_top, union
-from ctrlgrad.memory.plot import write_plot
-from ctrlgrad.memory.profile import Profile
-from ctrlgrad.memory.records import (
-    BlockNote,
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
+from ctrlgrad.memory.devices.streams import PassedEvent
+from ctrlgrad.memory.profile.actions import Drop, Evict, Open
+from ctrlgrad.memory.profile.intervals import Interval, covered, on_top, union
+from ctrlgrad.memory.profile.plot import write_plot
+from ctrlgrad.memory.profile.profile import Profile
+from ctrlgrad.memory.profile.records import (
+    BlockEntry,
     BytesInUse,
     Computed,
     Copied,
@@ -28,12 +30,10 @@ from ctrlgrad.memory.records import (
     Phase,
     Recording,
     Stalled,
-    Taken,
+    TimedAction,
 )
-from ctrlgrad.memory.simulated import SimulatedDevice
-from ctrlgrad.memory.streams import PassedEvent
-from ctrlgrad.memory.summary import Fallback, Peak, Route, Stall, summarize
-from ctrlgrad.memory.trace import ROWS, timeline, trace, write_trace
+from ctrlgrad.memory.profile.summary import Fallback, Peak, Route, Stall, summarize
+from ctrlgrad.memory.profile.trace import ROWS, timeline, trace, write_trace
 
 BLOCK = 8000
 LOOP = "while_loop at model.py:12"
@@ -102,10 +102,10 @@ def recorded() -> Profile:
     made.in_use += [BytesInUse(time, 1, "device", n) for time, n in ((0, 8000), (0, 16_000), (4, 16_000), (5, 8000))]
     made.in_use += [BytesInUse(0, 1, "host", 0), BytesInUse(1, 1, "host", 8000)]
     made.blocks += [
-        BlockNote(1, "h (model.py:14)", LOOP, 0, BLOCK, 2, "copy", "the link can hide its copy"),
-        BlockNote(2, "h (model.py:14)", LOOP, 1, BLOCK, 5, "keep", "it fits"),
+        BlockEntry(1, "h (model.py:14)", LOOP, 0, BLOCK, 2, "copy", "the link can hide its copy"),
+        BlockEntry(2, "h (model.py:14)", LOOP, 1, BLOCK, 5, "keep", "it fits"),
     ]
-    made.actions += [Taken(6, 1, Open(2, 5)), Taken(8, 1, Open(1, 6))]
+    made.actions += [TimedAction(6, 1, Open(2, 5)), TimedAction(8, 1, Open(1, 6))]
     refused = "h: no room in the next tier: the disk is full\n  expected: 1 byte"
     made.fell_back += [FellBack(2, 1, refused), FellBack(3, 1, refused), FellBack(7, 1, "h: its copy was lost")]
     return made
@@ -128,7 +128,7 @@ def test_the_numbers_of_a_recording() -> None:
     refused = "h: no room in the next tier: the disk is full\n  expected: 1 byte"
     assert found.fallbacks == (Fallback(refused, 2), Fallback("h: its copy was lost", 1))
     assert found.peaks == (Peak("device", 16_000, 20_000), Peak("host", 8000, None))
-    assert [(v.way, v.blocks, v.nbytes, v.out_bytes, v.in_bytes) for v in found.values] == [
+    assert [(v.policy, v.blocks, v.nbytes, v.out_bytes, v.in_bytes) for v in found.values] == [
         ("copy", 1, BLOCK, BLOCK, BLOCK),
         ("keep", 1, BLOCK, 0, 0),
     ]
@@ -136,8 +136,8 @@ def test_the_numbers_of_a_recording() -> None:
 
 def test_dropped_blocks_are_told() -> None:
     made = recorded()
-    made.actions += [Taken(5, 1, Drop(1, 1, (2,))), Taken(9, 1, Drop(1, 1, (2,)))]
-    assert [(v.way, v.dropped) for v in made.summary().values] == [("copy", 0), ("keep", 1)]
+    made.actions += [TimedAction(5, 1, Drop(1, 1, (2,))), TimedAction(9, 1, Drop(1, 1, (2,)))]
+    assert [(v.policy, v.dropped) for v in made.summary().values] == [("copy", 0), ("keep", 1)]
 
 
 def test_the_text() -> None:
@@ -351,7 +351,7 @@ def microseconds(moment: float) -> float:
 def test_arrows_lead_through_a_recomputation() -> None:
     made = recorded()
     made.copied.clear()
-    made.actions[1] = Taken(10.5, 1, Open(1, 6))
+    made.actions[1] = TimedAction(10.5, 1, Open(1, 6))
     flow = next(flow for flow in timeline(made).flows if flow.block == 1)
     assert [(stop.part.category, stop.part.start, stop.part.end) for stop in flow.stops] == [
         ("forward", 0, 2),

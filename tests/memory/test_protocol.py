@@ -11,9 +11,9 @@ from memory_cases.stepping import Scheduler, StepDevice, all_schedules
 
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checker import check
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.records import Recording
+from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import Recording
 
 HALF = CHUNK // 2
 
@@ -107,7 +107,7 @@ def test_a_wait_that_is_left_out_shows() -> None:
     """The search finds the schedule in which a fetch lands before its bytes are unused."""
 
     def program(manager: Manager) -> Driver:
-        manager.slots.vacate = lambda mark: None  # type: ignore[method-assign]
+        manager.arena.vacate = lambda mark: None  # type: ignore[method-assign]
         return swapped([[2], [2], [2]])(manager)
 
     with pytest.raises((AssertionError, VerificationError)):

@@ -10,14 +10,14 @@ import pytest
 from memory_cases.driving import CHUNK, DOUBLE, Driver, chunks
 
 from ctrlgrad.errors import ExecutionError, MemoryBudgetError
-from ctrlgrad.memory.binomial import OnlineStates, fewest_runs, first_split, placed_states, repetitions
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.checkpointing.binomial import OnlineStates, fewest_runs, first_split, placed_states, repetitions
+from ctrlgrad.memory.checkpointing.recovery import plan_recovery
 from ctrlgrad.memory.chunk import Chunk
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.records import Recording
-from ctrlgrad.memory.recovery import plan_recovery
-from ctrlgrad.memory.simulated import SimulatedDevice
+from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import Recording
 
 
 def run(length: int, budget: Budget | None = None, state_bytes: int = 8, **ways: Any) -> tuple[Driver, Manager, float]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError
-from ctrlgrad.memory.device import Device, Event, Piece
-from ctrlgrad.memory.simulated import FREED, FRESH, Fault, ProtocolError, SimulatedDevice
+from ctrlgrad.memory.devices.device import Device, Event, Piece
+from ctrlgrad.memory.devices.simulated import FREED, FRESH, Fault, ProtocolError, SimulatedDevice
 
 KIB = 1024
 

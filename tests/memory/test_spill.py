@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, UserInputError
-from ctrlgrad.memory.free_list import FreeList, Range
-from ctrlgrad.memory.spill import PREFIX, Extent, SpillFile, remove_leftovers
+from ctrlgrad.memory.devices.free_list import FreeList, Range
+from ctrlgrad.memory.devices.spill import PREFIX, Extent, SpillFile, remove_leftovers
 
 PAGE = 4096
 
@@ -307,7 +307,7 @@ def test_strangers_files_and_links_stay(tmp_path: Path) -> None:
 def test_a_file_taken_for_a_leftover_before_it_was_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ctrlgrad.memory import spill
+    from ctrlgrad.memory.devices import spill
 
     lock, removed = spill._lock, []
 
@@ -332,7 +332,7 @@ def test_a_file_taken_for_a_leftover_before_it_was_locked_is_made_again(
 SPILLS_FOREVER = """
 import os, sys, threading
 import numpy as np
-from ctrlgrad.memory.cpu import CpuDevice
+from ctrlgrad.memory.devices.cpu import CpuDevice
 device = CpuDevice(sys.argv[1])
 block = device.tiers[0].allocate(1 << 20)
 far = device.tiers[1].allocate(1 << 20)

@@ -6,11 +6,11 @@ import pytest
 from memory_cases.driving import CHUNK, DOUBLE, WIDTH, Driver, chunks
 
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.checker import check
+from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.manager import Manager
-from ctrlgrad.memory.records import Recording
-from ctrlgrad.memory.simulated import SimulatedDevice
-from ctrlgrad.memory.statistics import Statistics
+from ctrlgrad.memory.profile.checker import check
+from ctrlgrad.memory.profile.records import Recording
+from ctrlgrad.memory.profile.statistics import Statistics
 
 ROWS = CHUNK // (8 * WIDTH)
 

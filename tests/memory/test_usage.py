@@ -5,11 +5,11 @@ from __future__ import annotations
 from memory_cases.driving import CHUNK, Driver, chunks
 
 from ctrlgrad.memory import budget, profile
-from ctrlgrad.memory.records import BytesInUse, Recording
-from ctrlgrad.memory.simulated import Fault, SimulatedDevice
-from ctrlgrad.memory.summary import Peak, summarize
-from ctrlgrad.memory.trace import trace
-from ctrlgrad.memory.usage import Sample, usages
+from ctrlgrad.memory.devices.simulated import Fault, SimulatedDevice
+from ctrlgrad.memory.profile.records import BytesInUse, Recording
+from ctrlgrad.memory.profile.summary import Peak, summarize
+from ctrlgrad.memory.profile.trace import trace
+from ctrlgrad.memory.profile.usage import Sample, usages
 
 
 def simulated(name: str = "simulated", *faults: Fault) -> SimulatedDevice:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.memory.checker import check
-from ctrlgrad.memory.device import Device
+from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.manager import Manager
+from ctrlgrad.memory.profile.checker import check
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def checked_session(limit: int | None = None, devices: Mapping[str, Device] | No
 def assert_no_chunks(manager: Manager) -> None:
     """No block is held. What died is only queued until somebody asks for bytes."""
     manager.reserve(0, "a look").release()
-    assert not manager.room.chunks
+    assert not manager.index
 
 
 def assert_same_bits(found: Sequence[Any], expected: Sequence[Any]) -> None:

@@ -8,7 +8,7 @@ handed out again, so two users of the same bytes at one time show as wrong value
 In the order "any" the scheduler picks every operation. That is too much for all but the smallest programs. In the
 orders "lazy" (only what is awaited runs) and "eager" (every stream moves whenever one does) it chooses the answers to
 the host's questions alone, on which everything depends that the host decides; that bytes are never used by two at a
-time in any other order is what `ctrlgrad.memory.checker` proves from the actions.
+time in any other order is what `ctrlgrad.memory.profile.checker` proves from the actions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import TierRefusedError
-from ctrlgrad.memory.device import Event, Piece, Stream
+from ctrlgrad.memory.devices.device import Event, Piece, Stream
 
 
 @dataclass

@@ -23,8 +23,8 @@ from ctrlgrad.engines.cuda.saved import PushedChunk, RowSupply
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.replay import StackRoles, bytes_of
 from ctrlgrad.ir import Node
-from ctrlgrad.memory.device import Event
-from ctrlgrad.memory.records import Phase
+from ctrlgrad.memory.devices.device import Event
+from ctrlgrad.memory.profile.records import Phase
 
 # Iterations of the first chunk of a loop, and of any.
 FIRST_ITERATIONS, MOST_ITERATIONS = 4, 4096

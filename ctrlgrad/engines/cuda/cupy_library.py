@@ -26,8 +26,8 @@ from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Kernel, Memory
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.cuda import CudaDevice, CudaStream
-from ctrlgrad.memory.device import Piece
+from ctrlgrad.memory.devices.cuda import CudaDevice, CudaStream
+from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.session import register_device
 
 # An index that is out of range is noted; where several are, one of them is.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ctrlgrad.memory.device import Device, Piece
+from ctrlgrad.memory.devices.device import Device, Piece
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.kernel import KernelText
@@ -27,7 +27,7 @@ class Memory(Protocol):
 
     @property
     def stream(self) -> Any:
-        """The compute stream of the memory manager's device; see `ctrlgrad.memory.device`."""
+        """The compute stream of the memory manager's device; see `ctrlgrad.memory.devices.device`."""
 
     def count(self, nbytes: int) -> Any:
         """Before memory for an array is allocated: what the memory is to hold on to as long as it lives."""

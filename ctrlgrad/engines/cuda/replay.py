@@ -46,7 +46,7 @@ class Ran:
 
 @dataclass(eq=False)
 class BodyReplay:
-    """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.recompute.Recompute`."""
+    """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.Recompute`."""
 
     body: Program
     shared: Values

@@ -18,7 +18,7 @@ from ctrlgrad.engines.reference.interpreter import Program
 from ctrlgrad.engines.replay import EntryState, PushedStack, StackRoles, roles_of
 from ctrlgrad.ir import Node, StackType, walk
 from ctrlgrad.memory.chunk import Chunk as MemoryChunk
-from ctrlgrad.memory.records import Phase
+from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.stacks.blocks import BlockStack
 from ctrlgrad.stacks.flow import stack_use
 
@@ -91,7 +91,7 @@ class ChunkLoop:
 
 
 class BodyReplay:
-    """Runs the body of a loop over chunks again. Implements `ctrlgrad.memory.recompute.Recompute`."""
+    """Runs the body of a loop over chunks again. Implements `ctrlgrad.memory.Recompute`."""
 
     def __init__(self, body: Program, shared: Sequence[Any], roles: StackRoles) -> None:
         self.body, self.shared, self.roles = body, list(shared), roles

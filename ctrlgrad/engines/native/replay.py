@@ -32,7 +32,7 @@ def can_replay(program: LoopProgram) -> bool:
 
 
 class PlanReplay:
-    """Runs chunks of one run of a plan again. Implements `ctrlgrad.memory.recompute.Recompute`.
+    """Runs chunks of one run of a plan again. Implements `ctrlgrad.memory.Recompute`.
 
     `lengths` is the run's own record of how long each chunk was.
     """

@@ -1,0 +1,1 @@
+"""Checkpointing: the entry states that are kept, and the runs of dropped chunks from them."""

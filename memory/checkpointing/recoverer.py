@@ -1,0 +1,143 @@
+"""Runs dropped chunks again: from the nearest kept state, in the bytes that there are."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ctrlgrad.errors import BlockLostError
+from ctrlgrad.memory.arena.ledger import BLOCKS, RUNNING, STATES
+from ctrlgrad.memory.block import BlockRecord
+from ctrlgrad.memory.checkpointing.recovery import Recovery, plan_recovery
+from ctrlgrad.memory.checkpointing.replay import ReplayedChunk, ReplayOwner
+from ctrlgrad.memory.checkpointing.store import StateStore
+from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord
+from ctrlgrad.memory.profile.actions import Fill, Recompute
+from ctrlgrad.memory.profile.recorder import Recorder
+from ctrlgrad.memory.profile.statistics import Statistics
+from ctrlgrad.memory.residency.eviction import Evictor
+from ctrlgrad.memory.residency.throttle import Throttle
+
+
+class Recoverer:
+    """Computes chunks again for a manager. The manager's lock is not held while a chunk runs."""
+
+    def __init__(
+        self,
+        owner: ReplayOwner,
+        lock: threading.RLock,
+        evictor: Evictor,
+        state_store: StateStore,
+        throttle: Throttle,
+        recorder: Recorder,
+        statistics: Statistics,
+    ) -> None:
+        self._owner, self._lock = owner, lock
+        self._evictor, self._state_store, self._throttle = evictor, state_store, throttle
+        self._mover, self._arena, self._order = evictor.mover, evictor.arena, evictor.order
+        self._account, self._device = evictor.accounts[0], evictor.mover.device
+        self._recorder, self._statistics = recorder, statistics
+
+    def recover(self, stored: BlockRecord) -> None:
+        """Bring the blocks of a dropped block's chunk back, and of as many chunks before it as fit."""
+        chunk = stored.chunk
+        loop = chunk.loop
+        with loop.lock:
+            with self._lock:
+                if stored.is_anywhere:
+                    # Another thread was faster.
+                    return
+                if not chunk.is_dropped:
+                    raise BlockLostError(f"loop {loop.label!r}: no tier has {stored.label!r} of chunk {chunk.index}")
+                base = loop.states.nearest(chunk.index)
+                if base is None or loop.recompute is None:
+                    raise BlockLostError(f"loop {loop.label!r}: no state to run chunk {chunk.index} again from")
+                loop.recovers_from = base
+                recovery = self._plan(loop, base, chunk)
+                state = loop.states.kept[base].state
+                spare = loop.states.largest * (2 if recovery.length > 1 else 1)
+                self._evictor.reserve(0, spare, f"running {loop.label} again", chunk)
+                self._account.add(spare, RUNNING)
+            try:
+                self._run(loop, base, recovery, state)
+            finally:
+                loop.recovers_from = None
+                with self._lock:
+                    used = self._order.mark(self._device.compute)
+                    self._arena.vacate(used)
+                    for kept in loop.states.kept.values():
+                        kept.last_use = used
+                    self._account.subtract(spare, RUNNING)
+
+    def _plan(self, loop: LoopRecord, base: int, chunk: ChunkRecord) -> Recovery:
+        states = loop.states
+        length = chunk.index - base + 1
+        largest = max(c.nbytes for c in loop.chunks[base : chunk.index + 1])
+        places = None if states.limit is None else max(0, states.limit - len(states.kept))
+        if self._account.limit is None:
+            kept = 1 if states.limit is not None else min(length, states.distance)
+            return plan_recovery(length, largest, states.largest, None, places or 0, kept)
+        free = self._account.limit - self._fixed_bytes() - 2 * states.largest
+        return plan_recovery(length, largest, states.largest, free, places)
+
+    def _fixed_bytes(self) -> int:
+        """Bytes of the device that will not leave it: blocks in use, all that is no block, and what that may take."""
+        other = self._account.used - self._account.kinds[BLOCKS] + self._account.below_peaks(BLOCKS, STATES, RUNNING)
+        pinned = sum(
+            stored.slots[0].nbytes
+            for chunk in self._evictor.index.in_level(0)
+            for stored in chunk.blocks
+            if stored.slots[0] is not None and stored.slots[0].kind == BLOCKS and (stored.pins or not chunk.is_sealed)
+        )
+        return other + pinned
+
+    def _run(self, loop: LoopRecord, base: int, recovery: Recovery, state: Any) -> None:
+        for step in range(recovery.length):
+            index = base + step
+            if step in recovery.states:
+                assert loop.recompute is not None
+                with self._lock:
+                    self._state_store.keep(loop, index, state, loop.recompute.copy_bytes(state))
+            keep = step >= recovery.first_kept
+            state = self._advance(loop, index, base if not step else None, state, keep)
+
+    def _advance(self, loop: LoopRecord, index: int, entry: int | None, state: Any, keep: bool) -> Any:
+        """Run one chunk; its blocks stay if `keep`, and if it was dropped."""
+        record = loop.chunks[index]
+        assert loop.recompute is not None
+        with self._lock:
+            self._recorder.log(Recompute(loop.number, index, entry))
+            self._statistics.recomputed_chunks += 1
+            keep = keep and record.is_dropped
+        chunk = ReplayedChunk(self._owner, record, keep)
+        complete = False
+        try:
+            with self._recorder.running(f"{loop.label} again", self._recorder.phase, loop.label, index, again=True):
+                after = loop.recompute.advance(state, chunk)
+            chunk.check_complete()
+            complete = True
+        finally:
+            with self._lock:
+                self._take_in(record, chunk, keep and complete)
+        return after
+
+    def _take_in(self, record: ChunkRecord, chunk: ReplayedChunk, keep: bool) -> None:
+        """The blocks that were filled become the chunk's again; bytes that nobody wants go."""
+        wanted = {stored.number for stored, _ in chunk.filled if keep and stored.holders and not stored.is_anywhere}
+        for stored, slot in chunk.filled:
+            if stored.number in wanted:
+                self._mover.place(stored, slot)
+            self._recorder.log(Fill(stored.number, slot.number))
+        written = self._order.mark(self._device.compute)
+        if keep:
+            record.is_dropped = False
+        for stored, slot in chunk.filled:
+            if stored.number in wanted:
+                slot.written = slot.last_use = written
+            else:
+                slot.last_use = written
+                self._arena.retire(slot)
+        self._throttle.issued(written)
+
+
+__all__ = ["Recoverer"]

@@ -1,0 +1,88 @@
+"""The entry states that a loop's chunks may be run again from.
+
+With a limit on their number they are kept by `OnlineStates`. Without one they lie a number of chunks apart, all chunks
+between two being computed again together: the distance doubles whenever the states take more bytes than the blocks of
+such a group, so both grow with the square root of the length, and every chunk is run again once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ctrlgrad.memory.arena.order import Mark
+from ctrlgrad.memory.checkpointing.binomial import OnlineStates
+
+
+@dataclass(eq=False, slots=True)
+class Kept:
+    """A state, the bytes that holding it costs, and a mark after the last computation that uses it."""
+
+    state: Any
+    nbytes: int
+    last_use: Mark
+
+
+def most_state_bytes(limit: int, is_mixed: bool) -> int:
+    """What states may take of a device budget before every second one goes.
+
+    States may lie densely: the groups between them are the smaller. Chunks that are computed again one by one between
+    copied ones would cost more with every state that goes.
+    """
+    return limit // (2 if is_mixed else 8)
+
+
+@dataclass(eq=False, slots=True)
+class States:
+    """States by the index of the chunk that starts from them."""
+
+    limit: int | None = None
+    kept: dict[int, Kept] = field(default_factory=dict)
+    # Without a limit: one state every so many chunks.
+    distance: int = 1
+    _online: OnlineStates | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None:
+            self._online = OnlineStates(self.limit)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(kept.nbytes for kept in self.kept.values())
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest state; 0 where there is none."""
+        return max((kept.nbytes for kept in self.kept.values()), default=0)
+
+    def wants(self, index: int) -> bool:
+        """Whether the state at a chunk's start is one to keep."""
+        if self.limit is not None:
+            return index == 0 or self.limit > 1
+        return index % self.distance == 0
+
+    def displaced_by(self, index: int) -> list[int]:
+        """Which states to let go before the one at a chunk's start is kept."""
+        if self._online is None:
+            return []
+        gone = self._online.reach(index)
+        return [] if gone is None else [gone]
+
+    def thin(self, most_bytes: float) -> list[int]:
+        """Which states to let go where they take more than so many bytes: every second one, the distance doubles."""
+        if self._online is not None:
+            return []
+        if len(self.kept) < 2 or self.nbytes <= most_bytes:
+            return []
+        gone: list[int] = []
+        while not gone:
+            self.distance *= 2
+            gone = [i for i in self.kept if i % self.distance]
+        return gone
+
+    def nearest(self, index: int) -> int | None:
+        """The last chunk up to `index` whose entry state is kept."""
+        return max((i for i in self.kept if i <= index), default=None)
+
+
+__all__ = ["Kept", "States", "most_state_bytes"]

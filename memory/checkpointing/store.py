@@ -1,0 +1,124 @@
+"""Keeps and lets go of the entry states that loops are run again from, counted like all other bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ctrlgrad.memory.arena.ledger import STATES
+from ctrlgrad.memory.checkpointing.states import Kept, most_state_bytes
+from ctrlgrad.memory.chunk import LoopRecord
+from ctrlgrad.memory.profile.actions import KeepState, LetStateGo
+from ctrlgrad.memory.profile.recorder import Recorder
+from ctrlgrad.memory.profile.statistics import Statistics
+from ctrlgrad.memory.residency.eviction import Evictor
+from ctrlgrad.memory.residency.planner import Planner
+
+
+class StateStore:
+    """The entry states of all loops of a manager."""
+
+    def __init__(self, evictor: Evictor, recorder: Recorder, planner: Planner, statistics: Statistics) -> None:
+        self._evictor, self._recorder, self._planner, self._statistics = evictor, recorder, planner, statistics
+        self._account = evictor.accounts[0]
+        self._mover = evictor.mover
+        # Loops with a kept state, by number.
+        self._loops: dict[int, LoopRecord] = {}
+        evictor.spare_state = self.spare
+
+    def wants(self, loop: LoopRecord) -> bool:
+        """Whether the next chunk's entry state is to be kept."""
+        index = len(loop.chunks)
+        if loop.recompute is None or index in loop.states.kept or not loop.states.wants(index):
+            return False
+        return not loop.is_mixed or index == 0 or self._planner.wants_state(loop.label)
+
+    def expect(self, loop: LoopRecord, nbytes: int | None) -> None:
+        """Free bytes for the next chunk's state: let others go for it, and see that its bytes fit."""
+        for gone in loop.states.displaced_by(len(loop.chunks)):
+            self.discard(loop, gone)
+        self._evictor.reserve(0, loop.states.largest if nbytes is None else nbytes, f"the state of {loop.label}")
+
+    def keep(self, loop: LoopRecord, index: int, state: Any, nbytes: int) -> None:
+        """Count and keep the state at a chunk's start."""
+        self._evictor.reserve(0, nbytes, f"the state of {loop.label}")
+        self._account.add(nbytes, STATES)
+        self._recorder.log(KeepState(loop.number, index, nbytes))
+        self._loops[loop.number] = loop
+        loop.states.kept[index] = Kept(state, nbytes, self._mover.order.mark(self._mover.device.compute))
+        self._statistics.most_states = max(self._statistics.most_states, len(loop.states.kept))
+
+    def discard(self, loop: LoopRecord, index: int) -> None:
+        """Forget a kept state."""
+        kept = loop.states.kept.pop(index)
+        self._mover.arena.vacate(kept.last_use)
+        self._account.subtract(kept.nbytes, STATES)
+        self._recorder.log(LetStateGo(loop.number, index))
+        if not loop.states.kept:
+            del self._loops[loop.number]
+
+    def thin(self, loop: LoopRecord) -> None:
+        """Let states go that take too many bytes: without a budget more than the blocks between two of them."""
+        states = loop.states
+        if loop.recompute is None or not loop.chunks:
+            return
+        limit = self._account.limit
+        if limit is None:
+            most = states.distance * max(chunk.nbytes for chunk in loop.chunks[-2:])
+        else:
+            most = most_state_bytes(limit, loop.is_mixed)
+        if loop.is_mixed and states.nbytes > most:
+            self._discard_copied(loop)
+        while gone := states.thin(most):
+            for index in gone:
+                self.discard(loop, index)
+            if limit is None:
+                most *= 2
+
+    def spare(self) -> bool:
+        """Let one state go because bytes are short: the one whose absence has least computed again; False without one.
+
+        A loop's first state stays, so that every chunk can still be run again, and so does one that a run began from.
+        """
+        found: tuple[int, LoopRecord, int] | None = None
+        for loop in self._loops.values():
+            if loop.states.limit is not None:
+                continue
+            kept = sorted(loop.states.kept)
+            for before, index, after in zip(kept, kept[1:], [*kept[2:], len(loop.chunks)], strict=False):
+                cost = (index - before) * max(after - index, 1)
+                if index != loop.recovers_from and (found is None or cost < found[0]):
+                    found = (cost, loop, index)
+        if found is None:
+            return False
+        self.discard(found[1], found[2])
+        return True
+
+    def _discard_copied(self, loop: LoopRecord) -> None:
+        """Forget the states of chunks that are being copied, and from which no other chunk would be run again."""
+        for index in sorted(loop.states.kept)[1:-1]:
+            end = min(i for i in loop.states.kept if i > index)
+            if all(chunk.is_leaving and chunk.policy == "copy" for chunk in loop.chunks[index:end]):
+                self.discard(loop, index)
+
+    def discard_unneeded(self, loop: LoopRecord) -> None:
+        """Forget the states that no living chunk would be run again from."""
+        kept = sorted(loop.states.kept)
+        for number, index in enumerate(kept):
+            end = kept[number + 1] if number + 1 < len(kept) else len(loop.chunks)
+            needed = any(chunk.is_alive or not chunk.is_sealed for chunk in loop.chunks[index:end])
+            # While the loop runs its last state may serve a chunk that is still to come.
+            if not needed and index < len(loop.chunks):
+                self.discard(loop, index)
+
+    def close(self) -> None:
+        """No loop goes on, not even one that has a state and no chunk, as between a chunk that failed and the next."""
+        for loop in list(self._loops.values()):
+            self.discard_all(loop)
+
+    def discard_all(self, loop: LoopRecord) -> None:
+        """The loop's run is over."""
+        for index in list(loop.states.kept):
+            self.discard(loop, index)
+
+
+__all__ = ["StateStore"]

@@ -1,0 +1,358 @@
+"""A CUDA device through CuPy: its own memory, pinned host memory, and with a folder a file on disk.
+
+Three non-blocking streams compute, copy out and copy in; nothing synchronises the whole device. CuPy is imported when a
+device is made, not before.
+
+Three rules of CuPy's memory shape this file. Pinned memory is allocated in slabs and cut here, as the pool rounds every
+request up. Device memory comes from a cache: a block that is freed carries an event of the compute stream, and a copy
+into it waits for that event on the copy's own stream. And a copy's blocks are held until the copy's own event has
+passed: a block that Python collects goes back at once to the arena of the stream that allocated it, whatever still
+reads it.
+
+A stream of the device cannot wait for a thread, so where it must (the disk), the driver calls a function that waits.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import ExecutionError, TierRefusedError, UserInputError
+from ctrlgrad.memory.devices.buffer_cache import BufferCache
+from ctrlgrad.memory.devices.device import Event, Piece, Stream, Tier
+from ctrlgrad.memory.devices.pinned import PinnedTier
+from ctrlgrad.memory.devices.spill import SpillFile, SpillTier
+from ctrlgrad.memory.devices.streams import WorkerEvent, WorkerStream
+from ctrlgrad.memory.sizes import rounded_up
+
+# CuPy's pool gives device memory in multiples of this.
+GRANULE = 512
+
+
+@dataclass(eq=False)
+class _Guard:
+    """A thread's event for which a stream waits: its error is the error of the stream's events."""
+
+    event: WorkerEvent
+    # Whether the host has seen the error.
+    seen: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.seen or (self.event.is_done() and not self.event.failed)
+
+
+class CudaEvent:
+    """A CUDA event, and the threads' events that came before it."""
+
+    def __init__(self, device: CudaDevice, raw: Any, guards: tuple[_Guard, ...]) -> None:
+        self._device = device
+        self._guards = guards
+        self.raw = raw
+
+    def is_done(self) -> bool:
+        return bool(self.raw.done)
+
+    def wait(self) -> None:
+        self._synchronize()
+        for guard in self._guards:
+            try:
+                guard.event.wait()
+            except BaseException:
+                guard.seen = True
+                raise
+
+    def join(self) -> None:
+        """As `wait`, from another stream: the host has not seen the error yet."""
+        self._synchronize()
+        for guard in self._guards:
+            guard.event.join()
+
+    @property
+    def time(self) -> float | None:
+        return self._device.time_of(self.raw) if self._device.timing and self.raw.done else None
+
+    def _synchronize(self) -> None:
+        with self._device.errors("waiting for an event"):
+            self.raw.synchronize()
+
+
+class CudaStream:
+    """A non-blocking CUDA stream; `raw` is CuPy's, for `with device.compute.raw:`."""
+
+    def __init__(self, device: CudaDevice, name: str, raw: Any) -> None:
+        self._device = device
+        self._guards: tuple[_Guard, ...] = ()
+        self.name = name
+        self.raw = raw
+
+    def record(self) -> CudaEvent:
+        self._guards = tuple(guard for guard in self._guards if not guard.is_over)
+        with self._device.errors("recording an event"):
+            raw = self._device.cupy.cuda.Event(disable_timing=not self._device.timing)
+            raw.record(self.raw)
+        return CudaEvent(self._device, raw, self._guards)
+
+    def wait(self, event: Event) -> None:
+        if isinstance(event, CudaEvent):
+            with self._device.errors("waiting for an event"):
+                self.raw.wait_event(event.raw)
+            self._guards += tuple(guard for guard in event._guards if guard not in self._guards)
+        elif isinstance(event, WorkerEvent):
+            guard = _Guard(event)
+            if not guard.is_over:
+                self._guards += (guard,)
+                with self._device.errors("waiting for a thread"):
+                    self.raw.launch_host_func(WorkerEvent.settle, event)
+        else:
+            raise ExecutionError(f"stream {self.name!r} of {self._device.name}: no event of this device: {event!r}")
+
+
+@dataclass(eq=False)
+class _Slot:
+    """Device memory, and the event of the compute stream from which on other streams may write to it."""
+
+    pointer: Any
+    released: Any
+
+
+class CudaMemory:
+    """The device's own memory; a piece's handle is a buffer of the cache."""
+
+    name = "device"
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self.cache = BufferCache(self._make)
+
+    def allocate(self, nbytes: int) -> Piece:
+        size = rounded_up(nbytes, GRANULE)
+        out_of_memory = self._device.cupy.cuda.memory.OutOfMemoryError
+        try:
+            slot = self.cache.take(size)
+        except out_of_memory:
+            # The cache's free buffers of other sizes may be what is missing.
+            self._device.let_go()
+            self.cache.clear()
+            try:
+                slot = self.cache.take(size)
+            except out_of_memory as cause:
+                raise self._refusal(size) from cause
+        return Piece(self.name, nbytes, slot)
+
+    def free(self, piece: Piece) -> None:
+        slot, piece.handle = piece.handle, None
+        if slot is not None:
+            # The computation may still use it; the next owner's copies wait for that, not the host.
+            self.cache.give(rounded_up(piece.nbytes, GRANULE), _Slot(slot.pointer, self._device.mark_compute()))
+
+    def _make(self, size: int) -> _Slot:
+        """From the arena of the compute stream, which may still use the bytes for a temporary that is gone."""
+        with self._device.current(), self._device.compute.raw:
+            pointer = self._device.cupy.cuda.alloc(size)
+        return _Slot(pointer, self._device.mark_compute())
+
+    def _refusal(self, size: int) -> TierRefusedError:
+        free, total = self._device.memory_info()
+        return TierRefusedError(
+            f"{self._device.name} has no memory left, although the budget allows it: others use it too",
+            expected=f"{size} bytes",
+            got=f"{free} free of {total}, {self.cache.used} bytes in use by blocks",
+            hint="lower the device budget, or end what else uses the card",
+        )
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    """A copy's event, and what must live until it has passed."""
+
+    event: Any
+    held: tuple[Any, Any]
+
+
+class CudaDevice:
+    """CUDA device number `number`, pinned host memory, and a spill file where `directory` is given.
+
+    `slab_bytes` is how much pinned memory is taken at once, `host_bytes` the most that is ever pinned; None: no limit.
+    With `timing` events carry times, which costs a little for each. Raises `UserInputError` without CuPy or without the
+    device.
+    """
+
+    def __init__(
+        self,
+        number: int = 0,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        slab_bytes: int = 256 << 20,
+        host_bytes: int | None = None,
+        timing: bool = False,
+    ) -> None:
+        self.cupy = _cupy(number)
+        self.name = f"cuda:{number}"
+        self.copies_take_cores = False
+        self.timing = timing
+        self._number = number
+        self._in_flight: deque[_InFlight] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+        with self.current():
+            streams = [self.cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
+        self.compute, self.out, self.into = (
+            CudaStream(self, name, raw) for name, raw in zip(("compute", "out", "in"), streams, strict=True)
+        )
+        self.disk = WorkerStream("disk")
+        # A device that nobody closed must not leave a thread behind.
+        weakref.finalize(self, self.disk.close)
+        self.memory = CudaMemory(self)
+        self.pinned = PinnedTier(self.cupy.cuda, self.current, self.let_go, slab_bytes, host_bytes)
+        self.spill: SpillFile | None = None
+        tiers: list[Tier] = [self.memory, self.pinned]
+        if directory is not None:
+            self.spill = SpillFile(directory)
+            tiers.append(SpillTier(self.spill))
+        self.tiers = tuple(tiers)
+        self._origin: Any = None
+        if timing:
+            before = self.now()
+            origin = self.compute.record()
+            origin.wait()
+            # The event was done somewhere in between, microseconds apart.
+            self._origin, self._origin_time = origin.raw, (before + self.now()) / 2
+
+    def copy(self, source: Piece, target: Piece, nbytes: int, stream: Stream) -> None:
+        if self._closed:
+            raise ExecutionError(f"{self.name}: it is closed")
+        runtime = self.cupy.cuda.runtime
+        link = (source.tier, target.tier)
+        if link == ("device", "host") and isinstance(stream, CudaStream):
+            self._copy(target.handle.ptr, source.handle.pointer.ptr, nbytes, runtime.memcpyDeviceToHost, stream)
+        elif link == ("host", "device") and isinstance(stream, CudaStream):
+            with self.errors("waiting for an event"):
+                stream.raw.wait_event(target.handle.released)
+            self._copy(target.handle.pointer.ptr, source.handle.ptr, nbytes, runtime.memcpyHostToDevice, stream)
+        elif "disk" in link and isinstance(stream, WorkerStream) and self.spill is not None:
+            stream.put(_disk_work(self.spill, source, target, nbytes))
+            return
+        else:
+            raise ExecutionError(
+                f"{self.name}: no copy from tier {source.tier!r} to {target.tier!r} on stream {stream.name!r}"
+            )
+        self._hold(source.handle, target.handle, stream)
+
+    def array(self, piece: Piece, shape: Sequence[int], dtype: np.dtype) -> Any:
+        """A CuPy array in the piece's memory, to be used on the compute stream."""
+        assert math.prod(shape) * np.dtype(dtype).itemsize <= piece.nbytes
+        return self.cupy.ndarray(tuple(shape), dtype, memptr=piece.handle.pointer)
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def time_of(self, raw: Any) -> float:
+        """When a CUDA event was done, on the clock of `now`."""
+        return float(self._origin_time + self.cupy.cuda.get_elapsed_time(self._origin, raw) / 1e3)
+
+    def memory_info(self) -> tuple[int, int]:
+        """Free and total bytes of the card."""
+        with self.current():
+            free, total = self.cupy.cuda.runtime.memGetInfo()
+        return int(free), int(total)
+
+    def mark_compute(self) -> Any:
+        """A CUDA event without time after the computation so far."""
+        return self._mark(self.compute)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """This device is the thread's current one inside."""
+        with self.cupy.cuda.Device(self._number):
+            yield
+
+    @contextmanager
+    def errors(self, operation: str) -> Iterator[None]:
+        """CUDA's errors inside are the library's, and the device is the current one."""
+        try:
+            with self.current():
+                yield
+        except self.cupy.cuda.runtime.CUDARuntimeError as cause:
+            raise ExecutionError(f"{self.name}: {operation}: {cause}") from cause
+
+    def close(self) -> None:
+        """Wait for this device's own streams, end the thread, remove the file, give pinned and cached memory back."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        # First the thread: the streams may wait for it.
+        self.disk.close()
+        try:
+            for stream in (self.compute, self.out, self.into):
+                with self.errors("closing"):
+                    stream.raw.synchronize()
+        finally:
+            if self.spill is not None:
+                self.spill.close()
+            self._in_flight.clear()
+            self.memory.cache.clear()
+            self.pinned.clear()
+
+    def _copy(self, target: int, source: int, nbytes: int, kind: int, stream: CudaStream) -> None:
+        with self.errors(f"a copy of {nbytes} bytes on stream {stream.name!r}"):
+            self.cupy.cuda.runtime.memcpyAsync(target, source, nbytes, kind, stream.raw.ptr)
+
+    def _hold(self, source: Any, target: Any, stream: CudaStream) -> None:
+        event = self._mark(stream)
+        with self._lock:
+            self._in_flight.append(_InFlight(event, (source, target)))
+            # Two streams share the list: one that is behind only makes it longer.
+            while self._in_flight and self._in_flight[0].event.done:
+                self._in_flight.popleft()
+
+    def let_go(self) -> None:
+        """Hold the ends of finished copies no longer."""
+        with self._lock:
+            self._in_flight = deque(held for held in self._in_flight if not held.event.done)
+
+    def _mark(self, stream: CudaStream) -> Any:
+        with self.errors("recording an event"):
+            event = self.cupy.cuda.Event(disable_timing=True)
+            event.record(stream.raw)
+        return event
+
+
+def _disk_work(spill: SpillFile, source: Piece, target: Piece, nbytes: int) -> Callable[[], None]:
+    if target.tier == "disk":
+        extent, data = target.handle, source.handle.bytes(nbytes)
+        return lambda: spill.write(extent, data)
+    extent, data = source.handle, target.handle.bytes(nbytes)
+    return lambda: spill.read(extent, data)
+
+
+def _cupy(number: int) -> Any:
+    """The CuPy module, on a machine that has the device."""
+    try:
+        cupy: Any = importlib.import_module("cupy")
+    except ImportError as cause:
+        raise UserInputError(
+            "a CUDA device needs CuPy, which cannot be imported", got=str(cause), hint="pip install 'ctrlgrad[cuda12]'"
+        ) from cause
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as cause:
+        raise UserInputError("CUDA cannot be used on this machine", got=str(cause)) from cause
+    if not 0 <= number < count:
+        raise UserInputError("there is no such CUDA device", expected=f"a number below {count}", got=str(number))
+    return cupy
+
+
+__all__ = ["CudaDevice", "CudaEvent", "CudaMemory", "CudaStream"]

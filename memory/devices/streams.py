@@ -1,0 +1,270 @@
+"""Streams that are threads: work runs in the order in which it was put there, beside the host.
+
+Each stream has one worker thread, started with the first work. An event is done when the worker reaches it. Work that
+raises does not end the stream: the error is kept, and every event recorded after that work, and before the host has
+seen the error, raises it from `wait`. So no copy is lost in silence, and a stream that has reported its failure is as
+good as new. When the worker itself dies, all that was queued fails, and the next work starts another worker.
+
+A stream that waits for a failed event has failed at that place: what depends on lost bytes says so.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ctrlgrad.errors import CtrlgradError, ExecutionError
+from ctrlgrad.memory.devices.device import Event
+from ctrlgrad.memory.devices.failures import raised
+
+Work = Callable[[], None]
+
+
+class WorkerEvent:
+    """A place in a worker's stream; see `ctrlgrad.memory.devices.device.Event`."""
+
+    def __init__(self, queue: _Queue) -> None:
+        self._queue = queue
+        self._reached = threading.Event()
+        self._index = queue.issued
+        self._since = queue.forgiven
+        self._failure: _Failure | None = None
+        self._time: float | None = None
+
+    def is_done(self) -> bool:
+        """Whether the worker has come by, with errors or without."""
+        return self._reached.is_set()
+
+    def wait(self) -> None:
+        """Block until the worker has come by; raise the first error on the way that the host had not seen."""
+        self.settle()
+        if self._failure is not None:
+            self._queue.forgive(self._index)
+            raise raised(self._failure.error)
+
+    def settle(self) -> None:
+        """Block until the worker has come by, with errors or without."""
+        self._queue.check_process()
+        self._reached.wait()
+
+    def join(self) -> None:
+        """As `wait`, from another stream: the error goes on to that stream, and the host has not seen it yet."""
+        self.settle()
+        if self._failure is not None:
+            raise raised(self._failure.error)
+
+    @property
+    def failed(self) -> bool:
+        """Whether `wait` raises; False before it is done."""
+        return self._failure is not None
+
+    @property
+    def time(self) -> float | None:
+        """When the worker came by, in seconds on the stream's clock."""
+        return self._time
+
+    def _reach(self, now: float) -> None:
+        self._failure = next((f for f in self._queue.failures if f.index > self._since), None)
+        self._time = now
+        self._reached.set()
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An error, and the number of the work that raised it."""
+
+    index: int
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class _Item:
+    """Work, or an event to be reached."""
+
+    index: int
+    work: Work | None = None
+    event: WorkerEvent | None = None
+
+
+@dataclass(eq=False)
+class _Queue:
+    """What a stream and its worker share. The worker does not hold the stream, so a forgotten stream can be ended."""
+
+    name: str
+    clock: Callable[[], float]
+    items: deque[_Item] = field(default_factory=deque)
+    # Errors that the host has not seen, the oldest first, and the number of the work up to which it has seen all.
+    failures: list[_Failure] = field(default_factory=list)
+    forgiven: int = 0
+    issued: int = 0
+    closed: bool = False
+    worker: threading.Thread | None = None
+    process: int = field(default_factory=os.getpid)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def check_process(self) -> None:
+        """A forked child has no worker; it must not wait for one."""
+        if os.getpid() != self.process:
+            raise ExecutionError(
+                f"stream {self.name!r}: it belongs to process {self.process}, which this process was forked from",
+                hint="make the device, or enter the memory budget, in the process that uses it",
+            )
+
+    def forgive(self, index: int) -> None:
+        """The host has seen the errors up to a number."""
+        with self.changed:
+            self.forgiven = max(self.forgiven, index)
+            self.failures = [f for f in self.failures if f.index > self.forgiven]
+
+    def append(self, work: Work | None) -> WorkerEvent | None:
+        """Queue work, or an event where there is none."""
+        self.check_process()
+        with self.changed:
+            if self.closed:
+                raise ExecutionError(f"stream {self.name!r}: it is closed")
+            self.issued += 1
+            event = WorkerEvent(self) if work is None else None
+            self.items.append(_Item(self.issued, work, event))
+            if self.worker is None:
+                self.worker = threading.Thread(target=_serve, args=(self,), name=f"ctrlgrad {self.name}", daemon=True)
+                self.worker.start()
+            self.changed.notify_all()
+            return event
+
+
+def _serve(queue: _Queue) -> None:
+    """The worker: run what is queued until the stream is closed."""
+    index = 0
+    try:
+        while True:
+            with queue.changed:
+                while not queue.items:
+                    if queue.closed:
+                        return
+                    queue.changed.wait()
+                item = queue.items.popleft()
+            index = item.index
+            _run(queue, item)
+            # Else the last work's arrays live until the next work comes.
+            del item
+    except BaseException as cause:
+        _die(queue, index, cause)
+
+
+def _run(queue: _Queue, item: _Item) -> None:
+    if item.event is not None:
+        with queue.changed:
+            item.event._reach(queue.clock())
+    if item.work is not None:
+        try:
+            item.work()
+        except Exception as error:
+            _fail(queue, item.index, error)
+
+
+def _fail(queue: _Queue, index: int, error: BaseException) -> None:
+    if isinstance(error, CtrlgradError):
+        # Its text says everything; the traceback would keep the copy's arrays alive.
+        error = error.with_traceback(None)
+    with queue.changed:
+        queue.failures.append(_Failure(index, error))
+
+
+def _die(queue: _Queue, index: int, cause: BaseException) -> None:
+    """All that is queued fails; nobody waits for a worker that is gone."""
+    error = ExecutionError(
+        f"stream {queue.name!r}: its worker thread died: {cause!r}",
+        hint="run again: the stream starts a new worker",
+    )
+    error.__cause__ = cause
+    with queue.changed:
+        queue.failures.append(_Failure(index, error))
+        for item in queue.items:
+            if item.event is None:
+                queue.failures.append(_Failure(item.index, error))
+            else:
+                item.event._reach(queue.clock())
+        queue.items.clear()
+        queue.worker = None
+
+
+class WorkerStream:
+    """Work in the order in which it was put here, run by a thread; see `ctrlgrad.memory.devices.device.Stream`.
+
+    >>> stream, seen = WorkerStream("out"), []
+    >>> stream.put(lambda: seen.append(1))
+    >>> stream.record().wait()
+    >>> seen
+    [1]
+    >>> stream.close()
+    """
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._queue = _Queue(name, clock)
+
+    @property
+    def name(self) -> str:
+        return self._queue.name
+
+    def put(self, work: Work) -> None:
+        """Run a function after all work so far. What it raises is raised by the events after it."""
+        self._queue.append(work)
+
+    def record(self) -> WorkerEvent:
+        event = self._queue.append(None)
+        assert event is not None
+        return event
+
+    def wait(self, event: Event) -> None:
+        """Work put here from now on runs after the event; where the event has failed, so has this stream."""
+        self.put(event.join)
+
+    def close(self) -> None:
+        """Run what is queued, then end the thread. In a forked child, which has no such thread, nothing happens."""
+        queue = self._queue
+        if os.getpid() != queue.process:
+            return
+        with queue.changed:
+            queue.closed = True
+            worker = queue.worker
+            queue.changed.notify_all()
+        if worker is not None and worker is not threading.current_thread():
+            worker.join()
+
+
+class HostStream:
+    """The stream of a device that computes in the caller's thread: its work has run when the call returns."""
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.name = name
+        self._clock = clock
+
+    def record(self) -> PassedEvent:
+        return PassedEvent(self._clock())
+
+    def wait(self, event: Event) -> None:
+        """The host is the stream: it blocks, and raises what the event raises."""
+        event.wait()
+
+
+@dataclass(frozen=True)
+class PassedEvent:
+    """An event that was done when it was recorded."""
+
+    time: float
+
+    def is_done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+    def join(self) -> None:
+        """Nothing to wait for."""
+
+
+__all__ = ["HostStream", "PassedEvent", "Work", "WorkerEvent", "WorkerStream"]

@@ -1,0 +1,188 @@
+"""What a manager does, as data: it records each of these before it does it; `ctrlgrad.memory.profile.checker` replays
+them.
+
+Blocks, slots (bytes taken in one tier), marks (places in a stream) and loops have numbers, chunks count within their
+loop; tiers go by level, 0 being the device's own memory. An action that concerns a stream holds in the order of that
+stream, not of the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Bytes of a tier are allocated, and counted from now on."""
+
+    slot: int
+    level: int
+    nbytes: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Give:
+    """The bytes of a slot are given back. Those of the device may still be used by computation issued before."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A block is going to lie in a slot."""
+
+    block: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """The computation issued so far has filled a slot with a block's rows."""
+
+    block: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """The computation issued so far uses a slot that is about to be given back."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """The copy that was to fill a slot has failed: the block is not there."""
+
+    block: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOut:
+    """A copy of a block to the next tier away from the device is put on a stream."""
+
+    block: int
+    source: int
+    target: int
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A copy of a block to the next tier towards the device is put on a stream."""
+
+    block: int
+    source: int
+    target: int
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A mark is set in a stream, after all work so far."""
+
+    mark: int
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """A stream, or the host, goes on after a mark."""
+
+    waiter: str
+    mark: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Computation issued from now on reads a block."""
+
+    block: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The reader has issued all that reads the block."""
+
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """A block leaves a tier; another tier has its bytes."""
+
+    block: int
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A chunk's blocks leave every tier; the chunk is run again when they are needed."""
+
+    loop: int
+    chunk: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepState:
+    """The state at a chunk's start is kept."""
+
+    loop: int
+    chunk: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetStateGo:
+    """A kept state is forgotten."""
+
+    loop: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """A chunk of a loop is run again: from a kept state (`entry` is its chunk), or from where the last one ended."""
+
+    loop: int
+    chunk: int
+    entry: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Nobody will read a block again."""
+
+    block: int
+
+
+Action = (
+    Take | Give | Place | Fill | Use | Lose | CopyOut | Fetch | Signal | Await | Open | Close
+    | Evict | Drop | KeepState | LetStateGo | Recompute | Free
+)  # fmt: skip
+
+__all__ = [
+    "Action",
+    "Await",
+    "Close",
+    "CopyOut",
+    "Drop",
+    "Evict",
+    "Fetch",
+    "Fill",
+    "Free",
+    "Give",
+    "KeepState",
+    "LetStateGo",
+    "Lose",
+    "Open",
+    "Place",
+    "Recompute",
+    "Signal",
+    "Take",
+    "Use",
+]

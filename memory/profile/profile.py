@@ -1,0 +1,48 @@
+"""What `ctrlgrad.memory.profile()` gives: the recording, and what can be made of it."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+from ctrlgrad.memory.profile.plot import write_plot
+from ctrlgrad.memory.profile.records import Recording
+from ctrlgrad.memory.profile.summary import Summary, summarize
+from ctrlgrad.memory.profile.trace import write_trace
+
+
+class Profile(Recording):
+    """A recording with its summary (also as `str`), trace and picture."""
+
+    def summary(self) -> Summary:
+        """The numbers so far."""
+        return summarize(self)
+
+    def write_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the timeline as JSON that https://ui.perfetto.dev and Chrome open."""
+        write_trace(self, Path(path))
+
+    def write_plot(self, path: str | os.PathLike[str]) -> None:
+        """Write a picture, PNG: bytes of each tier over time, what computed and what was copied. Needs matplotlib."""
+        write_plot(self, Path(path))
+
+    def write_all(self, stem: str | os.PathLike[str]) -> list[Path]:
+        """Write STEM.txt (the summary), STEM.json (the trace) and, where matplotlib is installed, STEM.png.
+
+        Answers which files were written.
+        """
+        stem = Path(stem)
+        text, trace, picture = (stem.with_name(stem.name + suffix) for suffix in (".txt", ".json", ".png"))
+        text.write_text(f"{self}\n", encoding="utf-8")
+        self.write_trace(trace)
+        if find_spec("matplotlib") is None:
+            return [text, trace]
+        self.write_plot(picture)
+        return [text, trace, picture]
+
+    def __str__(self) -> str:
+        return str(self.summary())
+
+
+__all__ = ["Profile"]

@@ -1,0 +1,123 @@
+"""Writes what a manager does to the recording, where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ctrlgrad.memory.arena.ledger import Account
+from ctrlgrad.memory.block import BlockRecord
+from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.devices.device import Device, Event
+from ctrlgrad.memory.profile.actions import Action
+from ctrlgrad.memory.profile.records import (
+    BlockEntry,
+    BytesInUse,
+    Computed,
+    Copied,
+    FellBack,
+    Phase,
+    Recording,
+    Stalled,
+    TimedAction,
+)
+from ctrlgrad.memory.profile.statistics import Statistics
+from ctrlgrad.memory.residency.policy import UNDECIDED
+
+
+class Recorder:
+    """The recording's entries of one manager."""
+
+    def __init__(
+        self,
+        manager: int,
+        device: Device,
+        accounts: Sequence[Account],
+        recording: Recording | None,
+        statistics: Statistics,
+    ) -> None:
+        self._manager, self._device, self._accounts = manager, device, accounts
+        self._statistics = statistics
+        self.phase: Phase = "forward"
+        self.record(recording)
+
+    def record(self, recording: Recording | None) -> None:
+        """Write to a recording from now on, or to none."""
+        self._recording = recording
+        for account in self._accounts:
+            account.watch = None if recording is None else self._sample
+        if recording is not None:
+            recording.tiers[self._manager] = tuple((account.tier, account.limit) for account in self._accounts)
+            recording.devices[self._manager] = self._device.name
+            for account in self._accounts:
+                self._sample(account)
+
+    def log(self, action: Action) -> None:
+        """Log an action before it is done; of bytes that are counted, after."""
+        if self._recording is not None:
+            self._recording.actions.append(TimedAction(self._device.now(), self._manager, action))
+
+    def fall_back(self, text: str) -> None:
+        """Something had to be done otherwise than planned; the text says what, to which value, and why."""
+        self._statistics.fallbacks.append(text)
+        if self._recording is not None:
+            self._recording.fell_back.append(FellBack(self._device.now(), self._manager, text))
+
+    def _sample(self, account: Account) -> None:
+        assert self._recording is not None
+        self._recording.in_use.append(BytesInUse(self._device.now(), self._manager, account.tier, account.used))
+
+    def copied(self, stored: BlockRecord, source: str, target: str, stream: str, begun: Event, ended: Event) -> None:
+        """A copy was started."""
+        if self._recording is not None:
+            copied = Copied(stream, stored.label, begun, ended, stored.number, source, target, stored.nbytes)
+            self._recording.copied.append(copied)
+
+    def sealed(self, chunk: ChunkRecord) -> None:
+        """A chunk's blocks are complete."""
+        if self._recording is None:
+            return
+        now = self._device.now()
+        self._recording.blocks.extend(
+            BlockEntry(b.number, b.label, chunk.loop.label, chunk.index, b.nbytes, now, chunk.policy, chunk.reason)
+            for b in chunk.blocks
+        )
+
+    def ended(self, chunk: ChunkRecord) -> None:
+        """Nobody reads a chunk's blocks any more: what became of them."""
+        if self._recording is None:
+            return
+        reason = chunk.reason
+        if reason == UNDECIDED:
+            reason = "copied before the link was measured" if chunk.is_leaving else "there was room"
+        self._recording.became.update((b.number, (chunk.policy, reason)) for b in chunk.blocks)
+
+    @contextmanager
+    def stalling(self, cause: str) -> Iterator[None]:
+        """The computation may have nothing to do meanwhile."""
+        self._statistics.stalls += 1
+        if self._recording is None:
+            yield
+            return
+        begun = self._device.compute.record()
+        try:
+            yield
+        finally:
+            ended = self._device.compute.record()
+            self._recording.stalled.append(Stalled("compute", cause, begun, ended, self.phase, cause))
+
+    @contextmanager
+    def running(self, label: str, phase: Phase, loop: str, chunk: int, again: bool = False) -> Iterator[None]:
+        """Computation is being issued."""
+        if self._recording is None:
+            yield
+            return
+        begun = self._device.compute.record()
+        try:
+            yield
+        finally:
+            ended = self._device.compute.record()
+            self._recording.computed.append(Computed("compute", label, begun, ended, phase, loop, chunk, again))
+
+
+__all__ = ["Recorder"]

@@ -1,0 +1,342 @@
+"""What a recording says, in numbers: bytes and rates of copies, what computation hid, stalls and why, peaks, values.
+
+Computation hides a copy for as long as both run. Without times (events of a device that takes none) only bytes are
+known, and the text says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ctrlgrad.memory.profile.actions import Drop
+from ctrlgrad.memory.profile.intervals import Interval, covered, on_top, union
+from ctrlgrad.memory.profile.records import BlockEntry, Copied, Phase, Recording, Slice, Stalled
+from ctrlgrad.memory.profile.usage import usages
+from ctrlgrad.memory.sizes import show_size
+
+
+@dataclass(frozen=True)
+class Route:
+    """Copies from one tier to another. Seconds are None where no times were taken."""
+
+    source: str
+    target: str
+    copies: int
+    nbytes: int
+    seconds: float | None
+    hidden_seconds: float | None
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes per second while a copy ran."""
+        return self.nbytes / self.seconds if self.seconds else None
+
+    @property
+    def hidden(self) -> float | None:
+        """The share of the copies' time in which computation ran too."""
+        return (self.hidden_seconds or 0.0) / self.seconds if self.seconds else None
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Computation had nothing to do, for one cause."""
+
+    phase: Phase
+    cause: str
+    times: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The most bytes that were in use at once, and the limit."""
+
+    tier: str
+    nbytes: int
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Something was done otherwise than planned, so many times."""
+
+    text: str
+    times: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """A pushed value: how much of it there was, its policy, and why. `dropped` blocks were to be computed again."""
+
+    label: str
+    loop: str
+    policy: str
+    reason: str
+    blocks: int
+    nbytes: int
+    out_bytes: int
+    in_bytes: int
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers of a recording; `str` gives them as text. `seconds` is from the first to the last event."""
+
+    devices: tuple[str, ...]
+    seconds: float | None
+    forward_seconds: float
+    backward_seconds: float
+    recomputed_seconds: float
+    recomputed_chunks: int
+    routes: tuple[Route, ...]
+    stalls: tuple[Stall, ...]
+    fallbacks: tuple[Fallback, ...]
+    peaks: tuple[Peak, ...]
+    values: tuple[Value, ...]
+
+    def stalled(self, phase: Phase) -> float:
+        """Seconds without computation in a phase."""
+        return sum(stall.seconds or 0.0 for stall in self.stalls if stall.phase == phase)
+
+    @property
+    def elsewhere(self) -> float:
+        """Seconds in which no chunk was computed or waited for: what the program does between and around its loops."""
+        rest = (self.seconds or 0.0) - self.forward_seconds - self.backward_seconds
+        return max(rest - self.stalled("forward") - self.stalled("backward"), 0.0)
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def summarize(recording: Recording) -> Summary:
+    """The numbers of a recording."""
+    computing = busy(recording)
+    timed = [*times(recording.computed), *times(recording.copied), *times(recording.stalled)]
+    again = [c for c in recording.computed if c.again]
+    return Summary(
+        devices=tuple(dict.fromkeys(recording.devices.values())),
+        seconds=max(i.end for i in timed) - min(i.start for i in timed) if timed else None,
+        forward_seconds=_seconds(recording, computing, "forward"),
+        backward_seconds=_seconds(recording, computing, "backward"),
+        recomputed_seconds=sum(i.length for i in times(again)),
+        recomputed_chunks=len(again),
+        routes=tuple(_routes(recording, union(computing))),
+        stalls=tuple(_stalls(recording.stalled)),
+        fallbacks=tuple(Fallback(text, n) for text, n in Counter(f.text for f in recording.fell_back).items()),
+        peaks=tuple(Peak(usage.name, usage.peak, usage.limit) for usage in usages(recording)),
+        values=tuple(_values(recording)),
+    )
+
+
+def times(slices: Sequence[Slice]) -> Iterator[Interval]:
+    """The slices whose times are known; a key is the slice's position."""
+    for position, found in enumerate(slices):
+        if found.start is not None and found.end is not None:
+            yield Interval(found.start, found.end, position)
+
+
+def busy(recording: Recording) -> list[Interval]:
+    """When computation ran, without its stalls and without overlap; a key is the position in `computed`."""
+    stalls = [Interval(i.start, i.end, -1) for i in times(recording.stalled)]
+    return [part for part in on_top([*times(recording.computed), *stalls]) if part.key >= 0]
+
+
+def _seconds(recording: Recording, computing: Iterable[Interval], phase: Phase) -> float:
+    return sum(part.length for part in computing if recording.computed[part.key].phase == phase)
+
+
+def _routes(recording: Recording, computing: Sequence[Interval]) -> Iterator[Route]:
+    links: dict[tuple[str, str], list[Copied]] = {}
+    for copied in recording.copied:
+        links.setdefault((copied.source, copied.target), []).append(copied)
+    for (source, target), copies in links.items():
+        timed = list(times(copies))
+        yield Route(
+            source,
+            target,
+            len(copies),
+            sum(copied.nbytes for copied in copies),
+            sum(i.length for i in timed) if len(timed) == len(copies) else None,
+            sum(covered(i, computing) for i in timed) if len(timed) == len(copies) else None,
+        )
+
+
+def _stalls(stalled: Sequence[Stalled]) -> Iterator[Stall]:
+    """By phase and cause, the longest first in each phase; those that took no time are left out."""
+    causes: dict[tuple[Phase, str], list[Stalled]] = {}
+    for stall in stalled:
+        causes.setdefault((stall.phase, stall.cause), []).append(stall)
+    found = []
+    for (phase, cause), stalls in causes.items():
+        timed = list(times(stalls))
+        waited = [i for i in timed if i.length > 0]
+        if len(timed) < len(stalls):
+            found.append(Stall(phase, cause, len(stalls), None))
+        elif waited:
+            found.append(Stall(phase, cause, len(waited), sum(i.length for i in waited)))
+    yield from sorted(found, key=lambda s: (s.phase != "forward", -(s.seconds or 0.0)))
+
+
+def _values(recording: Recording) -> Iterator[Value]:
+    """By value and by what became of it, in the order in which they were first pushed."""
+    out, back = _bytes_by_block(recording, away=True), _bytes_by_block(recording, away=False)
+    drops = (entry.action for entry in recording.actions if isinstance(entry.action, Drop))
+    dropped = {block for action in drops for block in action.blocks}
+    groups: dict[tuple[str, str, str, str], list[BlockEntry]] = {}
+    for entry in recording.blocks:
+        policy, reason = recording.became.get(entry.block, (entry.policy, entry.reason))
+        groups.setdefault((entry.label, entry.loop, policy, reason), []).append(entry)
+    for (label, loop, policy, reason), entries in groups.items():
+        yield Value(
+            label,
+            loop,
+            policy,
+            reason,
+            len(entries),
+            sum(entry.nbytes for entry in entries),
+            sum(out.get(entry.block, 0) for entry in entries),
+            sum(back.get(entry.block, 0) for entry in entries),
+            sum(entry.block in dropped for entry in entries),
+        )
+
+
+def _bytes_by_block(recording: Recording, away: bool) -> dict[int, int]:
+    """Bytes that each block's copies moved away from the device, or towards it; between two further tiers neither."""
+    first = {tiers[0][0] for tiers in recording.tiers.values() if tiers}
+    moved: dict[int, int] = {}
+    for copied in recording.copied:
+        if (copied.source if away else copied.target) in first:
+            moved[copied.block] = moved.get(copied.block, 0) + copied.nbytes
+    return moved
+
+
+# Text.
+
+
+def show_seconds(seconds: float | None) -> str:
+    """A time for people.
+
+    >>> show_seconds(0.0123), show_seconds(90.0), show_seconds(None)
+    ('12.3 ms', '90.0 s', '?')
+    """
+    if seconds is None:
+        return "?"
+    if seconds >= 1.0:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} us"
+
+
+def show_rate(rate: float | None) -> str:
+    """Bytes per second in powers of ten, as links are sold.
+
+    >>> show_rate(2.5e9), show_rate(3e5), show_rate(40.0), show_rate(None)
+    ('2.50 GB/s', '0.30 MB/s', '0.04 kB/s', '?')
+    """
+    if rate is None:
+        return "?"
+    for unit, name in ((1e9, "GB/s"), (1e6, "MB/s")):
+        if rate >= unit / 10:
+            return f"{rate / unit:.2f} {name}"
+    return f"{rate / 1e3:.2f} kB/s"
+
+
+def show_peak(peak: Peak) -> str:
+    """The peak and the limit of a tier."""
+    return show_size(peak.nbytes) + (", no limit" if peak.limit is None else f" of {show_size(peak.limit)}")
+
+
+def show_share(share: float | None) -> str:
+    """A share in per cent."""
+    return "?" if share is None else f"{share:.0%}"
+
+
+def what_became(value: Value) -> str:
+    """What became of a value and why, in a few words.
+
+    >>> what_became(Value("x", "loop", "keep", "it fits", 1, 8, 0, 0))
+    'kept (it fits)'
+    >>> what_became(Value("x", "loop", "copy", "the link can hide its copy", 4, 4096, 3072, 2048, dropped=1))
+    'swapped: 3.0 KiB out, 2.0 KiB in; 1 block dropped, to be computed again (the link can hide its copy)'
+    """
+    did = []
+    if value.out_bytes:
+        did.append(f"swapped: {show_size(value.out_bytes)} out, {show_size(value.in_bytes)} in")
+    if value.dropped:
+        did.append(f"{_counted(value.dropped, 'block')} dropped, to be computed again")
+    if not did:
+        did.append("kept" if value.policy == "keep" else "not swapped or dropped: nothing had to leave")
+    return "; ".join(did) + (f" ({value.reason})" if value.reason else "")
+
+
+def _counted(number: int, one: str, more: str | None = None) -> str:
+    return f"{number} {one if number == 1 else more or one + 's'}"
+
+
+def _lines(summary: Summary) -> Iterator[str]:
+    yield f"memory on {', '.join(summary.devices) or 'no device: nothing was recorded'}"
+    if summary.seconds is None:
+        yield "  no times were taken"
+    else:
+        yield (
+            f"  {show_seconds(summary.seconds)} in all: computing {show_seconds(summary.forward_seconds)} forward, "
+            f"{show_seconds(summary.backward_seconds)} backward; stalled {show_seconds(summary.stalled('forward'))} "
+            f"forward, {show_seconds(summary.stalled('backward'))} backward; "
+            f"{show_seconds(summary.elsewhere)} elsewhere"
+        )
+    if summary.recomputed_chunks:
+        yield (
+            f"  computed again: {_counted(summary.recomputed_chunks, 'chunk')} in "
+            f"{show_seconds(summary.recomputed_seconds)}, part of the times above"
+        )
+    for title, rows in (
+        ("peak bytes", [f"{p.tier}: {show_peak(p)}" for p in summary.peaks]),
+        ("copies", [_route(route) for route in summary.routes] or ["none"]),
+        ("stalls", [_stall(stall) for stall in summary.stalls] or ["none"]),
+        ("otherwise than planned", [line for f in summary.fallbacks for line in _fallback(f)] or ["nothing"]),
+        ("pushed values", [line for value in summary.values for line in _value(value)] or ["none"]),
+    ):
+        yield title
+        yield from (f"  {row}" for row in rows)
+
+
+def _route(route: Route) -> str:
+    return (
+        f"{route.source} to {route.target}: {show_size(route.nbytes)} in {_counted(route.copies, 'copy', 'copies')}, "
+        f"{show_rate(route.rate)}, {show_share(route.hidden)} of their time hidden behind computation"
+    )
+
+
+def _stall(stall: Stall) -> str:
+    return f"{stall.phase}: {show_seconds(stall.seconds)} in {_counted(stall.times, 'wait')}: {stall.cause}"
+
+
+def _fallback(fallback: Fallback) -> Iterator[str]:
+    first, *rest = fallback.text.split("\n")
+    yield f"{_counted(fallback.times, 'time')}: {first}"
+    yield from (f"  {line.strip()}" for line in rest)
+
+
+def _value(value: Value) -> Iterator[str]:
+    yield f"{value.label} in {value.loop}: {show_size(value.nbytes)} in {_counted(value.blocks, 'block')}"
+    yield f"  {what_became(value)}"
+
+
+__all__ = [
+    "Fallback",
+    "Peak",
+    "Route",
+    "Stall",
+    "Summary",
+    "Value",
+    "busy",
+    "show_peak",
+    "show_rate",
+    "show_seconds",
+    "show_share",
+    "summarize",
+    "times",
+    "what_became",
+]

@@ -1,0 +1,241 @@
+"""Eviction: what leaves a tier when bytes are wanted, and in which order.
+
+The oldest chunks leave first, for they are popped last. What costs nothing goes before what costs a wait: slots that
+nothing uses any more, blocks that another tier also has, chunks that were planned to be computed again; then the host
+waits for copies under way; then copies are started that had not been; and a chunk that could also be computed again is
+dropped though that was not planned. Only when nothing is left is the request refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ctrlgrad.errors import MemoryBudgetError, TierRefusedError
+from ctrlgrad.memory.arena.arena import Slot
+from ctrlgrad.memory.arena.ledger import BLOCKS, budget_error
+from ctrlgrad.memory.arena.order import Mark
+from ctrlgrad.memory.block import BlockRecord
+from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.devices.failures import raised
+from ctrlgrad.memory.profile.recorder import Recorder
+from ctrlgrad.memory.residency.mover import Mover
+from ctrlgrad.memory.sizes import show_exactly
+
+HINTS = {
+    0: "a larger device budget, shorter chunks, or swap_memory/checkpoint on the loops that push",
+    1: "a larger host budget, a disk, or checkpoint on the loops that push",
+    2: "a larger disk",
+}
+
+# How often a block is copied away in vain before its error reaches the caller.
+TRIES = 2
+
+
+class Evictor:
+    """Allocates slots, and evicts others for them."""
+
+    def __init__(self, mover: Mover, recorder: Recorder) -> None:
+        self.mover = mover
+        self.arena, self.order = mover.arena, mover.order
+        self.accounts = mover.arena.accounts
+        self._recorder = recorder
+        # By level: why the tier itself had no bytes when it was last asked.
+        self._refusals: dict[int, TierRefusedError] = {}
+        self.index = mover.index
+        # The last resort: an entry state less, and more to compute. Set by what keeps the states.
+        self.spare_state: Callable[[], bool] = lambda: False
+
+    def take(self, level: int, nbytes: int, kind: str, what: str, keep: ChunkRecord | None = None) -> Slot:
+        """Bytes of a tier; blocks of other chunks than `keep` leave it where they must.
+
+        Raises `MemoryBudgetError`, or `TierRefusedError` where the tier has fewer bytes than the budget.
+        """
+        while True:
+            self.reserve(level, nbytes, what, keep)
+            try:
+                return self._take(level, nbytes, kind)
+            except TierRefusedError as refused:
+                # Others use the tier too: it may be full before the budget is.
+                if not self._step(level, keep):
+                    raise self._refused(level, nbytes, what, refused) from refused
+
+    def _take(self, level: int, nbytes: int, kind: str) -> Slot:
+        try:
+            slot = self.arena.take(level, nbytes, kind)
+        except TierRefusedError as refused:
+            self._refusals[level] = refused
+            raise
+        self._refusals.pop(level, None)
+        return slot
+
+    def reserve(self, level: int, nbytes: int, what: str, keep: ChunkRecord | None = None) -> None:
+        """See to it that so many bytes fit the account."""
+        account = self.accounts[level]
+        while not account.fits(nbytes):
+            is_possible = account.limit is None or nbytes <= account.limit
+            if not (is_possible and self._step(level, keep)):
+                refused = self._refusals.values()
+                hint = "; ".join([HINTS[level], *(error.hint for error in refused if error.hint)])
+                raise budget_error(self.accounts, level, nbytes, what, hint, [error.problem for error in refused])
+
+    def _refused(self, level: int, nbytes: int, what: str, refused: TierRefusedError) -> TierRefusedError:
+        account = self.accounts[level]
+        within = "" if account.limit is None else ", although its budget has room"
+        return TierRefusedError(
+            f"memory: {what} needs {show_exactly(nbytes)} of tier {account.tier!r}{within}: {refused.problem}",
+            expected=refused.expected,
+            got="\n".join([*([refused.got] if refused.got else []), *(a.show() for a in self.accounts)]),
+            hint=refused.hint or "a smaller budget, so that blocks leave the tier before it is full; or more memory",
+        )
+
+    def _step(self, level: int, keep: ChunkRecord | None) -> bool:
+        """Do one thing that frees bytes, or brings that nearer; False where there is none."""
+        if self.arena.sweep(level) or self._leave_now(level, keep):
+            return True
+        if self._wait(level, keep):
+            return True
+        return self._start(level, keep) or self._give_up_copies(level, keep) or (level == 0 and self.spare_state())
+
+    def movable(self, level: int, keep: ChunkRecord | None = None) -> Iterator[BlockRecord]:
+        """Blocks that lie in a level and may leave it, the oldest first."""
+        for chunk in self.index.in_level(level):
+            if chunk is keep or not chunk.is_sealed:
+                continue
+            for stored in chunk.blocks:
+                if stored.slots[level] is not None and not stored.pins and stored.holders:
+                    yield stored
+
+    def recoverable(self, chunk: ChunkRecord) -> bool:
+        """Whether a chunk may be dropped and computed again: nobody is reading it."""
+        return self.has_state(chunk) and not any(stored.pins for stored in chunk.blocks)
+
+    def has_state(self, chunk: ChunkRecord) -> bool:
+        """Whether a chunk can be computed again."""
+        loop = chunk.loop
+        return chunk.is_sealed and loop.recompute is not None and loop.states.nearest(chunk.index) is not None
+
+    def _leave_now(self, level: int, keep: ChunkRecord | None) -> bool:
+        """Something leaves that costs no wait."""
+        for stored in self.movable(level, keep):
+            slot = stored.slots[level]
+            assert slot is not None
+            if slot.written is None or not self.order.is_done(slot.written):
+                # Being copied in, or its computation is still under way.
+                if level == 0 and stored.chunk.policy == "recompute" and self._drop(stored.chunk):
+                    return True
+                continue
+            if self.mover.check(stored, level) is not None:
+                return True
+            if self.mover.is_clean(stored, level) and self._is_quiet(slot):
+                self.mover.evict(stored, level)
+                return True
+            if level == 0 and stored.chunk.policy == "recompute" and self._drop(stored.chunk):
+                return True
+        if level == 0:
+            return False
+        return self._leave_backups(level, keep)
+
+    def _leave_backups(self, level: int, keep: ChunkRecord | None) -> bool:
+        """A block that is on the device too leaves the tiers behind it: the newest first, which is popped soon."""
+        oldest_need = keep.number if keep is not None else -1
+        for stored in reversed(list(self.movable(level))):
+            slot = stored.slots[level]
+            assert slot is not None
+            is_newer = stored.chunk.number > oldest_need
+            if is_newer and self.mover.is_whole(stored, 0) and self.mover.is_whole(stored, level):
+                stored.chunk.is_leaving = False
+                if self._is_quiet(slot):
+                    self.mover.evict(stored, level)
+                    return True
+        return False
+
+    def _is_quiet(self, slot: Slot) -> bool:
+        return not self.arena.pending(slot)
+
+    def _drop(self, chunk: ChunkRecord) -> bool:
+        if not self.recoverable(chunk):
+            return False
+        self.mover.drop(chunk)
+        return True
+
+    def _wait(self, level: int, keep: ChunkRecord | None) -> bool:
+        """Wait for a copy after which something can leave. What has ended since the last look counts as waited for."""
+        for slot in self.arena.retired[level]:
+            for mark in self.arena.pending(slot):
+                self._wait_for(mark, f"{self.accounts[level].tier}: bytes that are still being copied")
+                break
+            return True
+        for stored in self.movable(level, keep):
+            lying = stored.slots[level]
+            assert lying is not None
+            for mark in self.arena.pending(lying):
+                self._wait_for(mark, f"{self.accounts[level].tier}: {stored.label} is on its way")
+                return True
+            if self.mover.is_clean(stored, level):
+                return True
+        return False
+
+    def _wait_for(self, mark: Mark, cause: str) -> None:
+        with self._recorder.stalling(cause):
+            self.order.wait(mark)
+
+    def _start(self, level: int, keep: ChunkRecord | None) -> bool:
+        """Start the copy of the oldest block that has none further away."""
+        if level + 1 >= len(self.accounts):
+            return False
+        for stored in self.movable(level, keep):
+            if not stored.chunk.loop.may_copy or stored.chunk.policy == "recompute":
+                continue
+            if len(stored.failures) >= TRIES:
+                if self.recoverable(stored.chunk) and level == 0:
+                    continue
+                raise raised(stored.failures[-1])
+            if self.start_copy(stored, level):
+                return True
+        return False
+
+    def start_copy(self, stored: BlockRecord, level: int = 0) -> bool:
+        """Start a copy away from a level. False where it has one, or where the chunk can be computed again instead."""
+        if any(slot is not None for slot in stored.slots[level + 1 :]):
+            return False
+        try:
+            target = self.take(level + 1, stored.nbytes, BLOCKS, f"the copy of {stored.label}", stored.chunk)
+        except (MemoryBudgetError, TierRefusedError) as error:
+            if not self.recoverable(stored.chunk):
+                raise
+            stored.chunk.policy = "recompute"
+            cause = error.__cause__ if isinstance(error.__cause__, TierRefusedError) else error
+            stored.chunk.reason = f"no room in the next tier: {cause.problem}"
+            self._recorder.fall_back(f"{stored.label}: {stored.chunk.reason}")
+            return level == 0
+        if stored.failures:
+            # Work that is put on a stream before its errors have been seen fails with it.
+            self.order.settle((self.mover.device.out, self.mover.device.disk))
+        self.mover.copy_out(stored, level, target)
+        return True
+
+    def take_if_free(self, level: int, nbytes: int, kind: str) -> Slot | None:
+        """Bytes of a tier if they are free without any wait; None otherwise."""
+        while not self.accounts[level].fits(nbytes):
+            if not (self.arena.sweep(level) or self._leave_now(level, None)):
+                return None
+        try:
+            return self._take(level, nbytes, kind)
+        except TierRefusedError:
+            return None
+
+    def _give_up_copies(self, level: int, keep: ChunkRecord | None) -> bool:
+        """Drop a chunk that was not meant to be computed again, but can be."""
+        if level:
+            return False
+        for stored in self.movable(level, keep):
+            if self.recoverable(stored.chunk):
+                chunk = stored.chunk
+                chunk.policy, chunk.reason = "recompute", "its copy was not possible"
+                self._recorder.fall_back(f"{stored.label}: {chunk.reason}")
+                self.mover.drop(chunk)
+                return True
+        return False
+
+
+__all__ = ["Evictor"]

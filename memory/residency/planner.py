@@ -1,0 +1,167 @@
+"""Chooses which chunks are copied away and which are computed again, from measured times.
+
+Measured are seconds per byte: of forward and backward computation for the loops of one label together, of copies for
+each link. A new measurement counts for a quarter, so a link that slows down is noticed after a few copies. Which share
+of the chunks is best copied follows from the times, see `ctrlgrad.memory.residency.policy`; the copied ones are spread
+evenly, so that neither the link nor the computation waits long for the other. Where the cores that compute make the
+copies too, nothing hides anything, and all chunks get the policy that takes less of the cores. Until the times are
+known, chunks are copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord
+from ctrlgrad.memory.devices.device import Device, Event
+from ctrlgrad.memory.residency.mover import Transfer
+from ctrlgrad.memory.residency.policy import ChunkTimes, Policy, copied_share
+
+# What the backward pass of a chunk takes, in its forward times, until it has been measured.
+USUAL_BACKWARD = 2.0
+# What a second of copying costs a computation on the same cores: a product's threads wait for the slowest of them.
+COST_OF_CORES = 2.0
+# How much a new measurement counts against those before.
+FRESHNESS = 0.25
+
+
+@dataclass(eq=False)
+class Rate:
+    """A quantity that is measured again and again."""
+
+    value: float | None = None
+
+    def observe(self, value: float) -> None:
+        self.value = value if self.value is None else self.value + FRESHNESS * (value - self.value)
+
+
+@dataclass(eq=False)
+class LoopTimes:
+    """Measured seconds per byte of blocks, forward and backward, of the loops with one label."""
+
+    forward: Rate = field(default_factory=Rate)
+    backward: Rate = field(default_factory=Rate)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A chunk's backward pass: its loop's label, its bytes, and the events around it."""
+
+    label: str
+    nbytes: int
+    begun: Event
+    ended: Event
+
+
+class Planner:
+    """Measures, and decides for loops to which both policies are open; see the module's docstring."""
+
+    def __init__(self, copies_take_cores: bool) -> None:
+        self.copies_take_cores = copies_take_cores
+        # Seconds per byte of copies between levels.
+        self.links: dict[tuple[int, int], Rate] = {}
+        self.loops: dict[str, LoopTimes] = {}
+        self._debts: dict[int, float] = {}
+        self._decided: dict[tuple[int, int], Policy] = {}
+        # Backward passes whose times have not been observed yet, the last 64 at most.
+        self._backward: list[_Pass] = []
+        self._reading: tuple[ChunkRecord, Event] | None = None
+
+    # Choices.
+
+    def wants_state(self, label: str) -> bool:
+        """Whether a loop to which both policies are open keeps a chunk's entry state."""
+        times = self.times(label, 1)
+        return times is None or self._best_share(times) < 1
+
+    def decide(self, chunk: ChunkRecord) -> None:
+        """A chunk of either policy is about to be copied: copy it, or let it be computed again instead."""
+        loop = chunk.loop
+        if not loop.is_mixed or loop.recompute is None or loop.states.nearest(chunk.index) is None:
+            return
+        group = (loop.number, chunk.index // loop.states.distance)
+        if group not in self._decided:
+            times = self.times(loop.label, chunk.nbytes)
+            if times is None:
+                return
+            debt = self._debts.get(loop.number, 0.0) + self._best_share(times)
+            copies = debt >= 1 - 1e-9
+            self._debts[loop.number] = debt - 1 if copies else debt
+            self._decided[group] = "copy" if copies else "recompute"
+        chunk.policy = self._decided[group]
+        if self.copies_take_cores:
+            more, less = "computing it again", "copying it"
+            chunk.reason = f"{more if chunk.policy == 'copy' else less} would take more of the processor"
+        else:
+            chunk.reason = "the link can hide its copy" if chunk.policy == "copy" else "the link cannot hide its copy"
+
+    def _best_share(self, times: ChunkTimes) -> float:
+        if not self.copies_take_cores:
+            return copied_share(times)
+        return 1.0 if COST_OF_CORES * (times.out + times.into) < times.forward else 0.0
+
+    def times(self, label: str, nbytes: int) -> ChunkTimes | None:
+        """What a chunk of so many bytes takes, as far as it was measured."""
+        loop = self.loops.get(label)
+        out = self._link(0, 1)
+        if loop is None or loop.forward.value is None or out is None:
+            return None
+        into = self._link(1, 0)
+        forward = loop.forward.value
+        backward = loop.backward.value if loop.backward.value is not None else USUAL_BACKWARD * forward
+        return ChunkTimes(forward * nbytes, backward * nbytes, out * nbytes, (into or out) * nbytes)
+
+    def _link(self, source: int, target: int) -> float | None:
+        rate = self.links.get((source, target))
+        return None if rate is None else rate.value
+
+    # Measurements.
+
+    def ran(self, chunk: ChunkRecord, seconds: float) -> None:
+        """A chunk was computed forward."""
+        if chunk.nbytes:
+            self.loops.setdefault(chunk.loop.label, LoopTimes()).forward.observe(seconds / chunk.nbytes)
+
+    def opened(self, chunk: ChunkRecord, device: Device) -> bool:
+        """A block of a chunk was opened: its backward pass begins, unless it has begun. Answers whether it begins."""
+        if self._reading is not None and self._reading[0] is chunk:
+            return False
+        self._reading = (chunk, device.compute.record())
+        return True
+
+    def closed(self, chunk: ChunkRecord, device: Device) -> None:
+        """A block was closed; with the last one of a chunk its backward pass ends."""
+        if self._reading is None or self._reading[0] is not chunk or any(stored.pins for stored in chunk.blocks):
+            return
+        self._backward.append(_Pass(chunk.loop.label, chunk.nbytes, self._reading[1], device.compute.record()))
+        # On a device that measures no times none is ever observed.
+        del self._backward[:-64]
+
+    def observe(self, transfers: list[Transfer]) -> None:
+        """Observe what has been measured since the last call; transfers that are done are taken off the list."""
+        unseen = []
+        for transfer in transfers:
+            begun, ended = transfer.begun.time, transfer.ended.event.time
+            if not transfer.ended.seen and not transfer.ended.event.is_done():
+                unseen.append(transfer)
+            elif begun is not None and ended is not None and transfer.nbytes:
+                link = self.links.setdefault((transfer.source, transfer.target), Rate())
+                link.observe((ended - begun) / transfer.nbytes)
+        transfers[:] = unseen
+        waiting = []
+        for passed in self._backward:
+            begun, ended = passed.begun.time, passed.ended.time
+            if begun is None or ended is None:
+                waiting.append(passed)
+            elif passed.nbytes:
+                self.loops.setdefault(passed.label, LoopTimes()).backward.observe((ended - begun) / passed.nbytes)
+        self._backward = waiting
+
+    def forget(self, loop: LoopRecord) -> None:
+        """A loop's blocks are gone."""
+        self._debts.pop(loop.number, None)
+        for key in [key for key in self._decided if key[0] == loop.number]:
+            del self._decided[key]
+
+
+__all__ = ["LoopTimes", "Planner"]

@@ -1,0 +1,154 @@
+"""Copies that are started before they are needed: backups forward, fetches backward.
+
+Forward, the oldest blocks are copied while younger ones are still being computed, so that they can leave at no cost
+when bytes are needed. What would still fit at the end of the loop is not copied: blocks without a backup may fill about
+half of the device's budget. Backward, blocks that are read next are fetched as far ahead as there are free bytes that
+nobody else is about to use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ctrlgrad.errors import BlockLostError
+from ctrlgrad.memory.arena.arena import Slot
+from ctrlgrad.memory.arena.ledger import BLOCKS, STATES, Account
+from ctrlgrad.memory.block import BlockRecord
+from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.residency.eviction import Evictor
+from ctrlgrad.memory.residency.planner import Planner
+from ctrlgrad.memory.residency.policy import uncopied_bytes
+
+
+class Prefetcher:
+    """Starts copies early, without making anybody wait."""
+
+    def __init__(self, evictor: Evictor, accounts: Sequence[Account]) -> None:
+        self._evictor, self._mover, self._accounts = evictor, evictor.mover, accounts
+
+    # Forward.
+
+    def leave_early(self, sealed: ChunkRecord, planner: Planner) -> None:
+        """A chunk was sealed: copy the oldest blocks that have no backup, down to `uncopied_bytes`."""
+        limit = self._accounts[0].limit
+        if limit is None or len(self._accounts) == 1:
+            return
+        self._spill(sealed.nbytes)
+        most = uncopied_bytes(limit, sealed.nbytes)
+        here = self._evictor.index.in_level(0)
+        waiting = [c for c in here if c.is_sealed and not c.is_leaving and c.policy == "copy"]
+        bytes_by_chunk = {chunk.number: self._uncopied(chunk) for chunk in waiting}
+        total = sum(bytes_by_chunk.values())
+        for chunk in waiting:
+            if total <= most:
+                break
+            nbytes = bytes_by_chunk[chunk.number]
+            if nbytes:
+                planner.decide(chunk)
+            if chunk.policy == "copy" and not self._copy_chunk(chunk):
+                break
+            total -= nbytes
+
+    def _uncopied(self, chunk: ChunkRecord) -> int:
+        return sum(
+            stored.slots[0].nbytes
+            for stored in chunk.blocks
+            if stored.slots[0] is not None and not stored.failures and all(slot is None for slot in stored.slots[1:])
+        )
+
+    def _copy_chunk(self, chunk: ChunkRecord) -> bool:
+        """Start copies of a chunk's blocks; False where the next tier has no bytes just now."""
+        for stored in chunk.blocks:
+            if stored.slots[0] is None or stored.failures or any(slot is not None for slot in stored.slots[1:]):
+                continue
+            target = self._evictor.take_if_free(1, stored.nbytes, BLOCKS)
+            if target is None:
+                return False
+            self._mover.copy_out(stored, 0, target)
+        chunk.is_leaving = True
+        return True
+
+    def _spill(self, chunk_bytes: int) -> None:
+        """Copy the oldest blocks of the second tier to the third, where there is one and the second fills up."""
+        if len(self._accounts) < 3 or self._accounts[1].limit is None:
+            return
+        limit = self._accounts[1].limit
+        waiting = [
+            stored
+            for stored in self._evictor.movable(1)
+            if stored.slots[2] is None and not stored.failures and stored.slots[1] is not None
+        ]
+        total = sum(stored.nbytes for stored in waiting)
+        for stored in waiting:
+            if total <= uncopied_bytes(limit, chunk_bytes):
+                break
+            target = self._evictor.take_if_free(2, stored.nbytes, BLOCKS)
+            if target is None:
+                break
+            self._mover.copy_out(stored, 1, target)
+            total -= stored.nbytes
+
+    # Backward.
+
+    def fetch(self, stored: BlockRecord) -> Slot:
+        """The device's bytes of a block; its copy there is started where there is none, and others leave for it."""
+        slot = stored.slots[0]
+        if slot is not None:
+            return slot
+        stored.pins += 1
+        try:
+            if len(stored.slots) > 2 and stored.slots[1] is None and stored.slots[2] is not None:
+                landing = self._evictor.take(1, stored.nbytes, BLOCKS, f"reading {stored.label}", stored.chunk)
+                self._mover.fetch(stored, 2, landing)
+            slot = self._evictor.take(0, stored.nbytes, BLOCKS, f"reading {stored.label}", stored.chunk)
+            if stored.slots[1] is None:
+                self._evictor.arena.retire(slot)
+                raise BlockLostError(f"block {stored.label!r}: no tier has its bytes")
+            self._mover.fetch(stored, 1, slot)
+        finally:
+            stored.pins -= 1
+        return slot
+
+    def fetch_ahead(self, current: ChunkRecord) -> None:
+        """Fetch blocks that are read after those of a chunk, the next ones first, into free bytes."""
+        account = self._accounts[0]
+        if account.limit is None:
+            return
+        self._evictor.arena.sweep(0)
+        # What all else had at its peak and has no more, it may need again; a block that had to leave for it would be
+        # fetched twice.
+        free = account.limit - account.used - account.below_peaks(BLOCKS, STATES)
+        # Chunks that are run again in between need bytes one after the other.
+        spare = 0
+        for chunk in self._evictor.index.away(current):
+            if not chunk.is_sealed:
+                continue
+            if chunk.is_dropped:
+                again = chunk.nbytes + 2 * chunk.loop.states.largest
+                free -= max(0, again - spare)
+                spare = max(spare, again)
+            for stored in chunk.blocks:
+                if not stored.holders or stored.slots[0] is not None or not stored.is_anywhere:
+                    continue
+                if stored.nbytes > free or not self._fetch_into_free(stored):
+                    return
+                free -= stored.nbytes
+            if free <= 0:
+                return
+
+    def _fetch_into_free(self, stored: BlockRecord) -> bool:
+        if len(stored.slots) > 2 and stored.slots[1] is None:
+            landing = self._evictor.take_if_free(1, stored.nbytes, BLOCKS)
+            if landing is None:
+                return False
+            self._mover.fetch(stored, 2, landing)
+        if not self._accounts[0].fits(stored.nbytes):
+            return False
+        slot = self._evictor.take_if_free(0, stored.nbytes, BLOCKS)
+        if slot is None:
+            return False
+        self._mover.fetch(stored, 1, slot)
+        return True
+
+
+__all__ = ["Prefetcher"]

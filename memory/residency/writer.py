@@ -1,0 +1,98 @@
+"""Gives running chunks the blocks that they fill, and lets them leave early once they are written."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.memory.arena.arena import Slot
+from ctrlgrad.memory.arena.ledger import BLOCKS, STAYING, TEMPORARY
+from ctrlgrad.memory.arena.order import Mark
+from ctrlgrad.memory.block import BlockRecord
+from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.profile.actions import Fill
+from ctrlgrad.memory.profile.recorder import Recorder
+from ctrlgrad.memory.residency.eviction import Evictor
+from ctrlgrad.memory.residency.planner import Planner
+from ctrlgrad.memory.residency.prefetch import Prefetcher
+from ctrlgrad.memory.residency.throttle import Throttle
+
+# One count for all managers: several may write to one recording.
+_BLOCKS = itertools.count(1)
+
+
+class Writer:
+    """Adds blocks to chunks and seals them. The manager's lock is held."""
+
+    def __init__(
+        self,
+        evictor: Evictor,
+        prefetcher: Prefetcher,
+        planner: Planner,
+        recorder: Recorder,
+        throttle: Throttle,
+    ) -> None:
+        self._evictor, self._prefetcher, self._planner = evictor, prefetcher, planner
+        self._recorder, self._throttle = recorder, throttle
+        self._mover, self._order, self._device = evictor.mover, evictor.order, evictor.mover.device
+
+    def new_block(
+        self, chunk: ChunkRecord, shape: tuple[int, ...], dtype: np.dtype, label: str
+    ) -> tuple[BlockRecord, Any]:
+        """A fresh block of a chunk, resident, with its array."""
+        rows = shape[0] if shape else 1
+        slots: list[Slot | None] = [None] * len(self._evictor.accounts)
+        stored = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
+        kind = BLOCKS if chunk.loop.may_leave else STAYING
+        slot = self._evictor.take(0, stored.nbytes, kind, label, chunk)
+        chunk.blocks.append(stored)
+        self._mover.place(stored, slot)
+        return stored, self._device.array(slot.piece, shape, dtype)
+
+    def block_again(self, stored: BlockRecord, keep: bool) -> tuple[Slot, Any]:
+        """Bytes and their array for a block that is being filled again, to become its own if `keep`."""
+        kind = BLOCKS if keep and stored.holders and not stored.is_anywhere else TEMPORARY
+        nbytes = stored.full_nbytes
+        slot = self._evictor.take(0, nbytes, kind, f"computing {stored.label} again", stored.chunk)
+        return slot, self._device.array(slot.piece, stored.shape, stored.dtype)
+
+    def seal(self, chunk: ChunkRecord, seconds: float) -> None:
+        """All computation that fills a chunk's blocks has been issued; it takes so many seconds."""
+        written = self._written(chunk)
+        chunk.is_sealed = True
+        for stored in chunk.blocks:
+            stored.is_open = False
+            slot = stored.slots[0]
+            if slot is not None:
+                slot.written = slot.last_use = written
+                chunk.nbytes += slot.nbytes
+        self._planner.ran(chunk, seconds)
+        self._recorder.sealed(chunk)
+        self._throttle.issued(written)
+
+    def _written(self, chunk: ChunkRecord) -> Mark:
+        """A mark after the computation that fills a chunk's blocks."""
+        for stored in chunk.blocks:
+            slot = stored.slots[0]
+            if slot is not None and slot.written is None:
+                self._recorder.log(Fill(stored.number, slot.number))
+        return self._order.mark(self._device.compute)
+
+    def leave_early(self, sealed: ChunkRecord) -> None:
+        """Start copies before the bytes are needed, and drop what a loop without a budget need not keep."""
+        self._planner.observe(self._mover.transfers)
+        loop = sealed.loop
+        if loop.drops_eagerly:
+            held = 1 if loop.states.limit is not None else loop.states.distance
+            own = (chunk for chunk in self._evictor.index.in_level(0) if chunk.loop is loop)
+            here = [c for c in own if c.is_sealed and not c.is_dropped and c.is_alive]
+            for chunk in here[:-held]:
+                if self._evictor.recoverable(chunk):
+                    self._mover.drop(chunk)
+            return
+        self._prefetcher.leave_early(sealed, self._planner)
+
+
+__all__ = ["Writer"]
