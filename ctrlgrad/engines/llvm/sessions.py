@@ -17,7 +17,7 @@ from ctrlgrad.engines.chunks import Chunk, Chunks, Replaying, chunk_bytes, manag
 from ctrlgrad.engines.llvm import frame as words
 from ctrlgrad.engines.replay import EntryState
 from ctrlgrad.memory.chunk import Chunk as MemoryChunk
-from ctrlgrad.memory.records import Phase
+from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.passes import CHUNK_BYTES
 from ctrlgrad.plan.chunks import ChunkedLoop
 from ctrlgrad.plan.model import Stack
@@ -255,7 +255,7 @@ class LoopInChunks:
 
 
 class LoopReplay:
-    """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.recompute.Recompute`."""
+    """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.Recompute`."""
 
     def __init__(self, frame: Frame, roles: ChunkedLoop) -> None:
         self.program, found = frame.program.loop_program(roles.loop.number)
