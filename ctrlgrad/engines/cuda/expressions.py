@@ -122,8 +122,8 @@ def literal(value: np.generic, dtype: np.dtype) -> str:
     if dtype.kind == "f":
         if math.isfinite(float(value)):
             return f"{dtype.name}({float(value)!r})"
-        number = np.asarray(value, dtype).view(f"u{dtype.itemsize}")
-        return f"bits_{dtype.name}(uint{8 * dtype.itemsize}({int(number):#x}))"
+        bits = int(np.asarray(value, dtype).view(f"u{dtype.itemsize}"))
+        return f"bits_{dtype.name}(uint{8 * dtype.itemsize}({bits:#x}))"
     number = int(value)
     if abs(number) <= _LARGEST_LITERAL:
         return f"{dtype.name}({number})"
@@ -138,8 +138,7 @@ def kernel_constant(value: np.ndarray) -> np.generic | None:
         return None
     if (kind != "b" and value.dtype.name not in C_TYPES) or (kind == "f" and not np.isfinite(value)):
         return None
-    found: np.generic = value[()]
-    return found
+    return value.dtype.type(value)
 
 
 def has_kernel_type(value: Value) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ctrlgrad.engines.block_kernels import with_blocks
+from ctrlgrad.engines.block_kernels import Control, with_blocks
 from ctrlgrad.engines.llvm import engine
 from ctrlgrad.engines.llvm.failures import NeedsAnotherPlan
 from ctrlgrad.engines.llvm.parts import PART, parted
@@ -82,7 +82,8 @@ PLANNED_LOOPS = with_blocks("planned loops", PlannedLoop)
 
 def with_parts(kernels: Kernels) -> Kernels:
     """Kernels that can run parts too."""
-    control = {**kernels.control, PART.name: lambda node, _: Part(node, kernels)}
+    parts: dict[str, Control] = {PART.name: lambda node, _: Part(node, kernels)}
+    control = {**kernels.control, **parts}
     return Kernels(f"{kernels.name} in parts", kernels.pure, kernels.in_place, control)
 
 
