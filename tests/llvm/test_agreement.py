@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from natively import compiled, run_natively
 from programs import BY_NAME, PROGRAMS, Program
 from random_programs.campaign import Batch, run_batch
 from random_programs.engines import Settings
@@ -19,10 +20,9 @@ from random_programs.engines import Settings
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.engines import optimised_graph, run_on
-from ctrlgrad.engines.llvm import engine
+from ctrlgrad.engines import run_on
 from ctrlgrad.engines.llvm.runtime import Program as Compiled
-from ctrlgrad.ir import Graph, TensorType
+from ctrlgrad.ir import TensorType
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Loop, Outside
 
@@ -64,15 +64,6 @@ def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(np.abs(b), initial=0.0)))
 
 
-def compiled(graph: Graph) -> list[Compiled]:
-    """The programs of a graph, none of which was left for the reference engine."""
-    patterns = engine.patterns_of(optimised_graph(graph))
-    assert patterns.assumed is None
-    programs = patterns.programs.values()
-    assert programs and all(isinstance(program, Compiled) for program in programs)
-    return [program for program in programs if isinstance(program, Compiled)]
-
-
 def outside_in_loops(program: Compiled) -> Counter[str]:
     """The ops that loops call Python back for; those of inner loops count once for each loop around them."""
     found: Counter[str] = Counter()
@@ -87,7 +78,7 @@ def outside_in_loops(program: Compiled) -> Counter[str]:
 def test_corpus(program: Program, order: int) -> None:
     graph, leaves = program.graph(order), leaves_of(program)
     before = [x.copy() for x in leaves]
-    assert_same(run_on("native", graph, leaves), run_on("reference", graph, leaves))
+    assert_same(run_natively(graph, leaves), run_on("reference", graph, leaves))
     for x, old in zip(leaves, before, strict=True):
         np.testing.assert_array_equal(x, old)
     (found,) = compiled(graph)
@@ -123,7 +114,7 @@ def in_float32(program: Program) -> tuple[Any, list[np.ndarray]]:
 def test_float32(name: str) -> None:
     graph, leaves = in_float32(BY_NAME[name])
     assert any(isinstance(v.type, TensorType) and v.type.dtype == np.float32 for v in graph.outputs)
-    assert_same(run_on("native", graph, leaves), run_on("reference", graph, leaves), 1e-5)
+    assert_same(run_natively(graph, leaves), run_on("reference", graph, leaves), 1e-5)
 
 
 # Gradients taken inside a loop body.
@@ -166,5 +157,4 @@ def test_gradients_taken_inside_a_loop_through_branches(k: Any) -> None:
     v = np.array([[0.1, 0.2], [-10.0, 0.3], [0.5, -0.4], [-0.5, -0.4]])
     for function in (rows, scanned, cg.grad(lambda v: sum(cnp.sum(x**2) for x in scanned(v)))):
         graph = cg.function(function).graph(v)
-        assert_same(run_on("native", graph, [v]), run_on("reference", graph, [v]))
-        compiled(graph)
+        assert_same(run_natively(graph, [v]), run_on("reference", graph, [v]))

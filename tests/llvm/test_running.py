@@ -151,22 +151,46 @@ def test_sizes_that_no_plan_expects_are_broadcast_and_callbacks_are_called_once(
     assert seen == [0, 1]
 
 
-def test_ctrl_c_ends_a_loop_and_says_where() -> None:
-    function = cg.function(lambda n: cg.fori_loop(0, n, lambda i, x: x * 0.5 + 1.0, 1.0), engine="native")
-    function(np.int64(10))
+def _slow(x, n):
+    def outer(i, c):
+        return cg.fori_loop(0, n, lambda j, d: d * 0.999 + 1e-3 * j, c)
+
+    return cg.fori_loop(0, 2, outer, x)
+
+
+def test_ctrl_c_ends_an_inner_loop_and_says_where_it_was() -> None:
+    function = cg.function(_slow, engine="native")
+    before = function(1.0, 10)
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     try:
         with pytest.raises(KeyboardInterrupt) as caught:
             timer.start()
-            function(np.int64(10**11))
+            function(1.0, 10**11)
     finally:
         timer.join()
         signal.signal(signal.SIGINT, handler)
-    (note,) = caught.value.__notes__
-    assert note.startswith("in iteration ") and "fori_loop" in note
+    place, inner, outer = caught.value.__notes__
+    assert place.startswith("in while, at: ")
+    assert inner.startswith("in iteration ") and " of the fori_loop" in inner and int(inner.split()[2]) > 0
+    assert outer.startswith("in iteration 0 of the fori_loop")
     # The next call is a run like any other.
-    assert function(np.int64(1)) == 1.5
+    assert function(1.0, 10) == before
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer's signals")
+def test_a_handler_that_does_not_raise_lets_the_loop_go_on() -> None:
+    function, seen = cg.function(_slow, engine="native"), []
+    n = 30_000_000
+    expected = function(1.0, n)
+    before = signal.signal(signal.SIGALRM, lambda number, frame: seen.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-3, 1e-3)
+        found = function(1.0, n)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert seen and found == expected
 
 
 # What is kept.
@@ -207,8 +231,9 @@ def test_a_length_more_is_no_other_plan(compilations: list[str]) -> None:
 
 def test_a_loop_outside_of_a_function_is_compiled_once(compilations: list[str]) -> None:
     def newton(a, limit):
-        return cg.while_loop(lambda c: abs(c[0] * c[0] - c[1]) > c[2], lambda c: (0.5 * (c[0] + c[1] / c[0]), *c[1:]),
-                             (a, a, limit))[0]
+        return cg.while_loop(
+            lambda c: abs(c[0] * c[0] - c[1]) > c[2], lambda c: (0.5 * (c[0] + c[1] / c[0]), *c[1:]), (a, a, limit)
+        )[0]
 
     for a in (2.0, 3.0, 5.0):
         np.testing.assert_allclose(newton(a, 1e-9), np.sqrt(a), rtol=1e-8)
@@ -301,3 +326,14 @@ def test_results_are_arrays_of_their_own() -> None:
     function(x + 5, 4)
     for result, copy in zip(first, copies, strict=True):
         np.testing.assert_array_equal(result, copy)
+
+
+@pytest.mark.parametrize("element_shape", [(), (1,), (2, 3)])
+def test_no_rows_are_stacked_to_an_array_of_their_shape(element_shape: tuple[int, ...]) -> None:
+    def f(n):
+        array = cg.TensorArray("float64", element_shape=element_shape)
+        return cg.fori_loop(0, n, lambda i, array: array.push(cnp.ones(element_shape) * i), array).stack()
+
+    function = cg.function(f, engine="native")
+    assert function(0).shape == (0, *element_shape)
+    assert function(2).shape == (2, *element_shape)

@@ -19,6 +19,7 @@ from ctrlgrad.engines.llvm.positions import Positions, noted
 from ctrlgrad.engines.llvm.sessions import Repetition, Session
 from ctrlgrad.engines.llvm.stacks import RunningStack, copied
 from ctrlgrad.engines.pushes import describe
+from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import StackType
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, loop_plan
@@ -248,6 +249,7 @@ class Frame:
         """Which loop was interrupted, if one was."""
         if self.words[frame.REQUEST] == Request.POLL:
             loop = self.layout.loops[int(self.words[frame.A])]
+            explained(error, loop.node)
             noted(error, self, (*self.program.positions.steps[loop], loop))
 
     def serve(self, request: int, a: int, b: int) -> None:

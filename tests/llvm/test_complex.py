@@ -1,6 +1,6 @@
 """Complex numbers in compiled loops: both engines agree on values, gradients and second derivatives.
 
-Each program is a loop over complex carries, of complex64 and of complex128, in checked mode; a sample runs compiled.
+Each program is a loop over complex carries, of complex64 and of complex128, in machine code.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("numba")
+from natively import run_natively
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.engines import run_on
-from ctrlgrad.engines.native.checked import checked
 from ctrlgrad.ir import TensorType, verify, walk
 
 Function = Callable[..., Any]
@@ -215,7 +213,7 @@ def assert_engines_agree(name: str, dtype: str, order: int) -> None:
     assert any(isinstance(v.type, TensorType) and v.type.dtype == dtype for n in walk(graph) for v in n.results)
     leaves = [np.asarray(x) for x in tree.leaves(arguments)]
     expected = run_on("reference", graph, leaves)
-    found = run_on("native", graph, leaves)
+    found = run_natively(graph, leaves)
     tolerance = 1e-11 if dtype == "complex128" else 2e-4
     for a, b in zip(found, expected, strict=True):
         assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
@@ -229,10 +227,8 @@ every_dtype = pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @every_program
 @every_dtype
 @pytest.mark.parametrize("order", [0, 1, 2])
-def test_checked(name: str, dtype: str, order: int, plans: Any) -> None:
-    with checked():
-        assert_engines_agree(name, dtype, order)
-    assert plans.native and not plans.reasons
+def test_agreement(name: str, dtype: str, order: int) -> None:
+    assert_engines_agree(name, dtype, order)
 
 
 @every_program
@@ -240,11 +236,4 @@ def test_checked(name: str, dtype: str, order: int, plans: Any) -> None:
 def test_distributed(name: str, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where every product is taken for a heavy one."""
     monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)
-    with checked():
-        assert_engines_agree(name, "complex128", order)
-
-
-@pytest.mark.parametrize("name", ["a_recurrent_layer", "exponentials", "written_and_read_backwards", "a_branch"])
-def test_compiled(name: str, plans: Any) -> None:
-    assert_engines_agree(name, "complex64", 1)
-    assert plans.native
+    assert_engines_agree(name, "complex128", order)
