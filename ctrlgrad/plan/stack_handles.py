@@ -6,6 +6,7 @@ one object: what its body yields in another one changes places with it at the en
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ctrlgrad.plan.effects import defines
@@ -123,6 +124,10 @@ class _Handles:
         for block in (step.condition, step.body):
             for inner in block.steps:
                 captured |= self.live.reads[inner]
+        # What comes from outside is there for the next iteration too.
+        mine = {c.inside for c in step.carries} | {v for each in step.body.steps for v in defines(each)}
+        outside = kept(c.next for c in step.carries) - mine
+        captured |= outside
         carries: list[Carry] = []
         used: set[int] = set()
         for carry in step.carries:
@@ -140,10 +145,10 @@ class _Handles:
             carries.append(carry)
         condition, body = self.block(step.condition), self.block(step.body)
         wanted = [(c.next, c.inside) for c in carries]
-        # What comes from outside is there for the next iteration too.
-        mine = {c.inside for c in carries} | {v for each in body.steps for v in defines(each)}
-        body = self.moved(body, wanted, kept(c.next for c in carries) - mine)
-        return replace(step, carries=tuple(carries), condition=condition, body=body)
+        body, values = self.moved(body, wanted, outside)
+        carries = [replace(c, next=value) for c, value in zip(carries, values, strict=True)]
+        found = replace(step, carries=tuple(carries), condition=condition, body=body)
+        return found
 
     def branch(self, step: Branch, steps: list[Step]) -> Step:
         """A result has a handle of its own, unless all branches leave it in one."""
@@ -159,25 +164,33 @@ class _Handles:
             else:
                 self.handles[result] = only
             taken.add(self.handles[result])
+        outputs = list(step.outputs)
         for k, (block, values) in enumerate(zip(blocks, step.outputs, strict=True)):
-            wanted = [(values[position], result) for position, result in stacks]
-            blocks[k] = self.moved(block, wanted, self.live.after[step])
-        return replace(step, blocks=tuple(blocks))
+            wanted = list(zip(values, step.results, strict=True))
+            blocks[k], outputs[k] = self.moved(block, wanted, self.live.after[step])
+        return replace(step, blocks=tuple(blocks), outputs=tuple(outputs))
 
-    def moved(self, block: Block, wanted: list[tuple[Value, Value]], needed: Live) -> Block:
-        """The block with its stacks brought to the handles that are wanted, all at once; of what is needed, copies."""
+    def moved(
+        self, block: Block, wanted: Sequence[tuple[Value, Value]], needed: Live
+    ) -> tuple[Block, tuple[Value, ...]]:
+        """The block with its stacks brought to the handles that are wanted, all at once, and what it gives then.
+
+        What is needed besides stays where it is, and a copy goes.
+        """
         copies: list[Step] = []
         moves: list[tuple[Stack, int, int]] = []
-        stacks = [(v, t) for v, t in wanted if isinstance(v, Stack) and isinstance(t, Stack)]
+        values = [value for value, _ in wanted]
         # One that stays where it is, or that has gone already, does not go to another place as well.
-        gone = {v for v, t in stacks if self.handles[v] == self.handles[t]}
-        for value, target in stacks:
-            if self.handles[value] == self.handles[target]:
+        gone = {v for v, t in wanted if isinstance(v, Stack) and isinstance(t, Stack) and self.is_there(v, t)}
+        for position, (value, target) in enumerate(wanted):
+            if not isinstance(value, Stack) or not isinstance(target, Stack) or self.is_there(value, target):
                 continue
-            source = value
             if value in gone or value in needed:
                 copies.append(copy := self.copy(value))
-                source = copy.result
+                value = values[position] = copy.result
             gone.add(value)
-            moves.append((source, self.handles[source], self.handles[target]))
-        return replace(block, steps=(*block.steps, *copies), stack_moves=tuple(moves))
+            moves.append((value, self.handles[value], self.handles[target]))
+        return replace(block, steps=(*block.steps, *copies), stack_moves=tuple(moves)), tuple(values)
+
+    def is_there(self, stack: Stack, wanted: Stack) -> bool:
+        return self.handles[stack] == self.handles[wanted]
