@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ("numba", "cupy", "jax", "matplotlib", "hypothesis", "torch", "tensorflow")
+HEAVY = ("llvmlite", "cupy", "jax", "matplotlib", "hypothesis", "torch", "tensorflow")
 
 SCRIPT = f"""
 import sys, time

@@ -66,7 +66,6 @@ ADAPTED = {
     "jax": {"verify", "interop"},
     "malt": {"autograph"},
     "llvmlite": {"engines"},
-    "numba": {"engines"},
     "cupy": {"memory", "engines"},
     "mpi4py": {"mpi"},
     "torch": {"interop"},

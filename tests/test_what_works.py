@@ -145,7 +145,6 @@ def test_batches_of_loops() -> None:
 
 def test_a_loop_larger_than_its_memory() -> None:
     """5,000 iterations save 20 MB; within 256 KiB the gradient has the same bits."""
-    pytest.importorskip("numba")
     drift = lambda x: cg.fori_loop(0, 5000, lambda i, x: x + 0.01 * np.sin(x), x).sum()
     slope, x = cg.function(cg.grad(drift), engine="native"), np.linspace(0.0, 1.0, 500)
     with cg.memory.budget(device="256 KiB") as session:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -37,20 +36,6 @@ _RUNNERS: dict[str, Runner] = {}
 def register_engine(name: str, runner: Runner) -> None:
     """Say how the engine of a name in `ENGINES` runs graphs."""
     _RUNNERS[name] = runner
-
-
-def has_native() -> bool:
-    """Whether what native pieces of the dataflow engine need is installed."""
-    return all(importlib.util.find_spec(name) is not None for name in ("numba", "scipy"))
-
-
-def kernels_of(engine: str) -> Kernels:
-    """What an engine runs nodes by."""
-    if engine != "native":
-        return REFERENCE
-    from ctrlgrad.engines.native.engine import NATIVE
-
-    return NATIVE
 
 
 def run_on(
@@ -259,8 +244,6 @@ __all__ = [
     "asks_for_memory",
     "current_without",
     "explain_on",
-    "has_native",
-    "kernels_of",
     "optimised_graph",
     "program_of",
     "refuse_checkpoint",

@@ -48,7 +48,6 @@ def program(tmp_path):
 
 @pytest.mark.parametrize("budget", ["64KiB", "1GiB"])
 def test_a_gradient_under_a_budget(command, program, tmp_path, budget):
-    pytest.importorskip("numba")
     pytest.importorskip("matplotlib")
     spill = tmp_path / "spill"
     spill.mkdir()
@@ -131,7 +130,6 @@ def test_an_output_that_is_a_folder_or_cannot_be_written(command, program, tmp_p
 
 
 def test_a_budget_that_is_too_small_says_what_is_needed(command, program, tmp_path):
-    pytest.importorskip("numba")
     result = command("profile", f"{program}:recurrent", "--grad", "--device-budget", "100", "--output", tmp_path / "o")
     assert result.exit_code == 2, result.output
     assert "needs" in result.output

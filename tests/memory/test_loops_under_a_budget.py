@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("numba")
-
+from checked import checked
 from memory_cases.sessions import assert_no_chunks, checked_session
 from programs import PROGRAMS, Program
 
@@ -22,7 +20,6 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory, tree
 from ctrlgrad.engines import run_on
-from ctrlgrad.engines.native.checked import checked
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import StackType
 from ctrlgrad.memory.manager import Manager

@@ -278,8 +278,7 @@ def test_derivatives_that_do_not_exist(wrong):
 
 @pytest.mark.parametrize("make", [reversed_sine, pushed_sine], ids=["custom_vjp", "custom_jvp"])
 def test_a_loop_over_a_rule_outside_of_a_function_runs_in_machine_code(make: Any) -> None:
-    pytest.importorskip("numba")
-    from ctrlgrad.engines.native.checked import checked
+    from checked import checked
 
     rule = make()
 

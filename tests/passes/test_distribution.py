@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked import checked
 from passes.pass_cases import CASES, DISTRIBUTED, LAYER, Case, loops, normal, recurrent_layer
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import run_on, without_passes
-from ctrlgrad.engines.native.checked import checked
 from ctrlgrad.errors import MaximumIterationsError
 from ctrlgrad.ir import count_ops, verify, walk
 from ctrlgrad.passes import CHUNK_BYTES, OPTIMISATIONS, distribute, optimise

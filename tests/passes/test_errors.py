@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked import checked
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import run_on, without_passes
 from ctrlgrad.engines.exact_errors import exact_errors
-from ctrlgrad.engines.native.checked import checked
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir import Graph, walk
 from ctrlgrad.passes import OPTIMISATIONS, distribute, hoist_invariants, split_products

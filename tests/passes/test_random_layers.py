@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked import checked
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import run_on, without_passes
-from ctrlgrad.engines.native.checked import checked
 from ctrlgrad.ir import count_ops, verify, walk
 from ctrlgrad.passes import OPTIMISATIONS, distribute, optimise
 

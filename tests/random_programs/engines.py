@@ -170,7 +170,7 @@ def _native(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: ra
 def _checked(settings: Settings) -> AbstractContextManager[Any]:
     if settings.engine != "native" or not settings.checked:
         return nullcontext()
-    from ctrlgrad.engines.native.checked import checked
+    from checked import checked
 
     return checked()
 

@@ -1,1 +1,0 @@
-"""The native engine: whole chunks compiled to machine code by Numba."""
