@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from plan.plans import placed, graph_of
+from plan.plans import graph_of, placed
 from plan.small_programs import SMALL
 
 from ctrlgrad.plan import fusion, liveness, packing, placement, stack_handles
