@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ctrlgrad.engines.llvm.products import pack
 from ctrlgrad.engines.llvm.products.library import products
 from ctrlgrad.engines.llvm.runtime import Program
 from ctrlgrad.ir import Graph, StackType
+from ctrlgrad.plan.checker import check
 from ctrlgrad.plan.fusion import fuse
 from ctrlgrad.plan.packing import Panels, pack_constants
 from ctrlgrad.plan.lowering import ArgumentShape, lower
@@ -24,7 +26,15 @@ from ctrlgrad.stacks.blocks import BlockStack
 
 def plan_of(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
     """The plan of a graph."""
-    return place(pack_constants(fuse(lower(graph, shapes)), _panels()))
+    return _placed(pack_constants(fuse(lower(graph, shapes)), _panels()))
+
+
+def _placed(plan: Plan) -> Plan:
+    """The plan with places, which the checker has judged where the environment asks for it."""
+    placed = place(plan)
+    if os.environ.get("CTRLGRAD_CHECK_PLANS"):
+        check(placed)
+    return placed
 
 
 @functools.cache
@@ -82,7 +92,7 @@ def compiled(plan: Plan) -> Program:
     uses = _addresses(library.called(writer.w.declarations))
     key = objects.key_of([written], [])
     found = objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)
-    return Program(plan, found["plan"], lambda loop: compiled(place(loop)))
+    return Program(plan, found["plan"], lambda loop: compiled(_placed(loop)))
 
 
 def run(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
