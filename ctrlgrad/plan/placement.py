@@ -187,7 +187,7 @@ class _Placement:
                     self.wanted.setdefault(origin, self.wanted[result])
 
     def plan_slots(self, block: Block) -> None:
-        """Arrays made and pushed in one block are made in their slot, if nothing else uses that stack meanwhile."""
+        """Arrays that are made and pushed in one block are made in their slot, if nothing uses that stack meanwhile."""
         made: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
             if isinstance(step, Kernel | Product | ReadRow):
@@ -211,7 +211,7 @@ class _Placement:
                 self.slots[array] = self.pushes[step]
 
     def is_still(self, block: Block, position: int, array: Array, handle: int) -> bool:
-        """Whether nothing touches a stack after a step as long as an array is read: then its rows stay where they are."""
+        """Whether nothing touches a stack after a step as long as an array is read: then its rows do not move."""
         rest = block.steps[position + 1 :]
         if not rest or array not in self.live.after[block.steps[position]]:
             return True

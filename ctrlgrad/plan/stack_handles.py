@@ -147,8 +147,7 @@ class _Handles:
         wanted = [(c.next, c.inside) for c in carries]
         body, values = self.moved(body, wanted, outside)
         carries = [replace(c, next=value) for c, value in zip(carries, values, strict=True)]
-        found = replace(step, carries=tuple(carries), condition=condition, body=body)
-        return found
+        return replace(step, carries=tuple(carries), condition=condition, body=body)
 
     def branch(self, step: Branch, steps: list[Step]) -> Step:
         """A result has a handle of its own, unless all branches leave it in one."""

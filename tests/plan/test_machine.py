@@ -22,7 +22,7 @@ from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan import fusion
-from ctrlgrad.plan.machine import RunEndedError, execute
+from ctrlgrad.plan.checking.machine import RunEndedError, execute
 
 RANDOM_PROGRAMS, PER_RUN = 40, 10
 

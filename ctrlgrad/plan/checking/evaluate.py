@@ -27,7 +27,9 @@ def evaluate(expression: Expression, leaf: Leaf) -> list[Any]:
                 value = _CALLS.get(instruction.value, getattr(np, instruction.value, None))(*args)
             elif instruction.op in ("convert", "bits"):
                 value = np.asarray(args[0])
-                value = value.astype(instruction.dtype) if instruction.op == "convert" else value.view(instruction.dtype)
+                value = (
+                    value.astype(instruction.dtype) if instruction.op == "convert" else value.view(instruction.dtype)
+                )
             else:
                 value = _PRIMITIVES[instruction.op](*args)
             if np.asarray(value).dtype != instruction.dtype:
