@@ -26,8 +26,6 @@ from ctrlgrad.plan.model import (
     Kernel,
     Loop,
     Move,
-    Outside,
-    Pack,
     Place,
     Plan,
     Pop,
@@ -36,9 +34,9 @@ from ctrlgrad.plan.model import (
     ReadRow,
     Stack,
     Step,
-    Value,
     View,
 )
+from ctrlgrad.plan.overwriting import may_overwrite, operands_of, results_of, root_of
 from ctrlgrad.plan.stack_handles import assign_handles
 
 
@@ -119,7 +117,7 @@ class _Placement:
             if other in read and not may_overwrite(step, array, other):
                 return False
         # Two results of one step are not one.
-        return not any(self.places.get(a) == Place("buffer", buffer) for a in _results(step) if a is not array)
+        return not any(self.places.get(a) == Place("buffer", buffer) for a in results_of(step) if a is not array)
 
     def choose(self, array: Array, step: Step) -> None:
         """Give an array that the step defines a place."""
@@ -142,7 +140,7 @@ class _Placement:
 
     def find(self, array: Array, step: Step) -> int:
         """A buffer for an array: one that the step's own operands leave, else another free one, else a new one."""
-        mine = [self.places[a].number for a in _operands(step) if self._lies_in_buffer(a)]
+        mine: list[int] = [self.places[a].number for a in operands_of(step) if self._lies_in_buffer(a)]
         for buffer in [*mine, *range(len(self.buffers))]:
             if buffer not in self.reserved and self.fits(array, buffer) and self.is_free(buffer, array, step):
                 return buffer
@@ -169,7 +167,7 @@ class _Placement:
                     self.choose(step.row, step)
                 steps.append(step)
             else:
-                for array in _results(step):
+                for array in results_of(step):
                     self.choose(array, step)
                 steps.append(step)
         return replace(block, steps=tuple(steps))
@@ -193,7 +191,7 @@ class _Placement:
         made: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
             if isinstance(step, Kernel | Product | ReadRow):
-                made.update((a, position) for a in _results(step))
+                made.update((a, position) for a in results_of(step))
         for position, step in enumerate(block.steps):
             if not isinstance(step, Push) or isinstance(step.row, tuple):
                 continue
@@ -234,7 +232,7 @@ class _Placement:
         used = (*self.live.reads[step], *defines(step))
         if any(isinstance(v, Stack) and handles[v] == handle for v in used):
             return True
-        return any(self.slot_handles.get(array) == handle for array in _results(step))
+        return any(self.slot_handles.get(array) == handle for array in results_of(step))
 
     def loop(self, step: Loop) -> Loop:
         arrays = [c for c in step.carries if isinstance(c.inside, Array)]
@@ -323,13 +321,13 @@ class _Placement:
                 if output not in self.places:
                     self.wanted[output] = _Wanted(buffer)
             held = {buffer: set(self.holds[buffer]) for buffer in buffers}
-            found = self.block(block)
+            inner = self.block(block)
             ends = []
             for (position, _), buffer in zip(results, buffers, strict=True):
                 output = outputs[position]
                 assert isinstance(output, Array)
                 ends.append((output, self.places[output], Place("buffer", buffer)))
-            blocks.append(replace(found, moves=self.ordered(ends)))
+            blocks.append(replace(inner, moves=self.ordered(ends)))
             # The other branches do not run as well.
             for buffer, arrays in held.items():
                 self.holds[buffer] = arrays
@@ -346,7 +344,7 @@ class _Placement:
         after, read = self.live.after[step], self.live.reads[step]
         elsewhere = {v for values in step.outputs for k, v in enumerate(values) if k != position}
         for block, outputs in zip(step.blocks, step.outputs, strict=True):
-            root = _root(block, outputs[position])
+            root = root_of(block, outputs[position])
             if root is None or not self._lies_in_buffer(root):
                 continue
             buffer = self.places[root].number
@@ -397,80 +395,3 @@ def _four(carry: Carry) -> tuple[Array, Array, Array, Array]:
     values = (carry.init, carry.inside, carry.next, carry.result)
     assert all(isinstance(v, Array) for v in values)
     return values  # type: ignore[return-value]
-
-
-def _results(step: Step) -> list[Array]:
-    """The arrays that a step without blocks makes."""
-    if isinstance(step, Kernel):
-        return [w.view.array for w in step.writes]
-    if isinstance(step, Product | Pack):
-        return [step.result]
-    if isinstance(step, Outside):
-        return [r for r in step.results if isinstance(r, Array)]
-    if isinstance(step, Pop | ReadRow) and isinstance(step.row, Array):
-        return [step.row]
-    return []
-
-
-def _operands(step: Step) -> list[Array]:
-    """The arrays over which a step may write, those that it updates first."""
-    if isinstance(step, Kernel):
-        bases = [w.base for w in step.writes if w.base is not None]
-        return [*bases, *(o.view.array for o in step.operands)]
-    return [step.base] if isinstance(step, Product) and step.base is not None else []
-
-
-def may_overwrite(step: Step, array: Array, other: Array) -> bool:
-    """Whether a step that reads `other` may write `array` to the same memory.
-
-    A kernel may, if each element is read for the last time just before it is written: both at the position of the point
-    itself. What is updated may lie where it lay, if nothing else of it is read but what goes there.
-    """
-    if isinstance(step, Kernel):
-        write = next(w for w in step.writes if w.view.array is array)
-        if any(w.base is other and w is not write for w in step.writes):
-            return False
-        reading = [o for o in step.operands if o.view.array is other]
-        if write.base is not None:
-            if write.base is not other:
-                return False
-            # An update that does not read what it updates, or reads just the element that it writes.
-            return all(not o.gathered and o.view == _at(write.view, other) and not write.scattered for o in reading)
-        if write.how != "store" or write.scattered or write.view != array.view:
-            return False
-        return all(o.view == other.view and not o.gathered and o.view.shape == write.view.shape for o in reading)
-    if isinstance(step, Product):
-        return step.base is other and step.a.array is not other and step.b.array is not other
-    return False
-
-
-def _at(view: View, array: Array) -> View:
-    """The same elements of another array."""
-    return View(array, view.offset, view.shape, view.strides)
-
-
-def _root(block: Block, value: Value) -> Array | None:
-    """The array from outside of a block that a value of it is an update of, or is itself."""
-    made: dict[Value, Step] = {}
-    for step in block.steps:
-        for array in _results(step):
-            made[array] = step
-        if isinstance(step, Loop):
-            made.update((c.result, step) for c in step.carries)
-        elif isinstance(step, Branch):
-            made.update((r, step) for r in step.results)
-    while value in made:
-        step = made[value]
-        if isinstance(step, Kernel):
-            base = next(w for w in step.writes if w.view.array is value).base
-        elif isinstance(step, Product):
-            base = step.base
-        elif isinstance(step, Loop):
-            init = next(c.init for c in step.carries if c.result is value)
-            base = init if isinstance(init, Array) else None
-        else:
-            return None
-        if base is None:
-            return None
-        value = base
-    return value if isinstance(value, Array) else None

@@ -1,7 +1,7 @@
 """Which versions of stacks are one run-time object, a handle, and where a stack has to be copied.
 
-An update changes the object in place if nothing needs the old version afterwards; else it changes a copy. A loop carries
-one object: what its body yields in another one changes places with it at the end of the iteration.
+An update changes the object in place if nothing needs the old version afterwards; else it changes a copy. A loop
+carries one object: what its body yields in another one changes places with it at the end of the iteration.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import replace
 from ctrlgrad.plan.effects import defines
 from ctrlgrad.plan.liveness import Live, Liveness, kept
 from ctrlgrad.plan.model import (
+    Array,
     Block,
     Branch,
     Carry,
     CopyStack,
     Loop,
     NewStack,
+    Numbers,
     Outside,
     Plan,
     Pop,
@@ -47,18 +49,17 @@ class _Handles:
                 self.new(argument)
         body = self.block(self.plan.body)
         copies: list[Step] = []
-        results: list[Value | tuple[object, ...]] = []
+        results: list[Numbers | Array | Stack] = []
         seen: set[int] = set()
         for result in self.plan.results:
             if isinstance(result, Stack):
                 if self.handles[result] in seen:
-                    copies.append(self.copy(result))
-                    result = copies[-1].result  # type: ignore[union-attr]
-                assert isinstance(result, Stack)
+                    copies.append(copy := self.copy(result))
+                    result = copy.result
                 seen.add(self.handles[result])
             results.append(result)
         body = replace(body, steps=(*body.steps, *copies))
-        return replace(self.plan, body=body, results=tuple(results), handles=self.handles)  # type: ignore[arg-type]
+        return replace(self.plan, body=body, results=tuple(results), handles=self.handles)
 
     def new(self, stack: Stack) -> None:
         self.handles[stack] = self.count
@@ -111,8 +112,8 @@ class _Handles:
         taken = iter(step.taken)
         for result in step.results:
             if isinstance(result, Stack):
-                position = next(taken, None)
-                source = None if position is None else operands[position]
+                first = next(taken, None)
+                source = None if first is None else operands[first]
                 if isinstance(source, Stack):
                     self.handles[result] = self.handles[source]
                 else:
@@ -155,7 +156,8 @@ class _Handles:
         stacks = [(k, r) for k, r in enumerate(step.results) if isinstance(r, Stack)]
         taken: set[int] = set()
         for position, result in stacks:
-            found = {self.handles[values[position]] for values in step.outputs if isinstance(values[position], Stack)}
+            yielded = [values[position] for values in step.outputs]
+            found = {self.handles[v] for v in yielded if isinstance(v, Stack)}
             only = found.pop() if len(found) == 1 else None
             lives = any(self.handles.get(v) == only for v in self.live.after[step] if isinstance(v, Stack))
             if only is None or lives or only in taken:

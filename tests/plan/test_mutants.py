@@ -135,7 +135,7 @@ def two_results_of_a_kernel_share_a_buffer(patch: pytest.MonkeyPatch) -> None:
     def is_free(self: Any, buffer: int, array: Any, step: Any) -> bool:
         places, holds = self.places, self.holds
         self.places = {}
-        self.holds = {buffer: holds[buffer] - set(placement._results(step))}
+        self.holds = {buffer: holds[buffer] - set(placement.results_of(step))}
         try:
             return right(self, buffer, array, step)
         finally:

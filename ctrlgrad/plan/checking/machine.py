@@ -36,9 +36,9 @@ from ctrlgrad.plan.model import (
     Product,
     Push,
     ReadRow,
-    Register,
     Stack,
     Step,
+    Value,
     View,
     Write,
     WriteRow,
@@ -89,7 +89,7 @@ class _Machine(Data):
     def counted(self, step: Loop, iteration: int) -> None:
         self.values[step.counter.name] = np.int64(iteration)
 
-    def carried(self, sources: Sequence[Register], targets: Sequence[Register]) -> None:
+    def carried(self, sources: Sequence[Value], targets: Sequence[Value]) -> None:
         found = [self.values[source.name] for source in sources]
         self.values.update((target.name, value) for target, value in zip(targets, found, strict=True))
 
@@ -215,9 +215,9 @@ class _Machine(Data):
         self.pending_results = self.outside_call(step.node, operands)
         for register, result, axis in step.sizes:
             self.values[register.name] = np.int64(np.shape(self.pending_results[result])[axis])
-        for item, value in zip(step.results, self.pending_results, strict=True):
-            if isinstance(item, tuple):
-                self.assign(item, value)
+        for result_item, value in zip(step.results, self.pending_results, strict=True):
+            if isinstance(result_item, tuple):
+                self.assign(result_item, value)
 
     def row_of(self, stack: Stack, cell: Cell) -> Any:
         rows = self.plan.rows[stack]

@@ -162,7 +162,7 @@ class Replay(Steps):
             self.iterations.append((step.number, iteration))
             with self.scope():
                 self.arrived([c.inside for c in step.carries], tokens)
-                self.carried(before, [c.inside for c in numbers])  # type: ignore[misc]
+                self.carried(before, [c.inside for c in numbers])
                 before = [c.next for c in numbers]
                 self.define(step.counter)
                 self.counted(step, iteration)
@@ -174,7 +174,7 @@ class Replay(Steps):
                     self.wanted(step.test)
                     runs = self.goes_on(step, iteration)
                     if not runs:
-                        self.carried([c.inside for c in numbers], [c.result for c in numbers])  # type: ignore[misc]
+                        self.carried([c.inside for c in numbers], [c.result for c in numbers])
                 if runs:
                     self.block(step.body)
                     self.moves(step.body)
@@ -204,7 +204,7 @@ class Replay(Steps):
             self.moves(step.blocks[number])
             tokens = [self.wanted(v) for v in outputs]
             pairs = [(o, r) for o, r in zip(outputs, step.results, strict=True) if isinstance(r, Register)]
-            self.carried([o for o, _ in pairs], [r for _, r in pairs])  # type: ignore[misc]
+            self.carried([o for o, _ in pairs], [r for _, r in pairs])
         self.arrived(step.results, tokens)
 
 

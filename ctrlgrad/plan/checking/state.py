@@ -99,7 +99,7 @@ class State:
     def got_row(self, step: Pop | ReadRow, source: Cell, target: Cell | None) -> None:
         """A row is read: into an array's cell, or into numbers; in place where the cells are one."""
 
-    def carried(self, sources: Sequence[Register], targets: Sequence[Register]) -> None:
+    def carried(self, sources: Sequence[Value], targets: Sequence[Value]) -> None:
         """Numbers go on under other names, all at once."""
 
     def entered(self, step: Loop) -> None:

@@ -39,7 +39,13 @@ Rows = tuple[Any, ...]
 class Steps(State):
     """The steps of a run."""
 
-    # Steps.
+    def loop(self, step: Loop) -> None:
+        """Run a loop."""
+        raise NotImplementedError
+
+    def branch(self, step: Branch) -> None:
+        """Run a branch."""
+        raise NotImplementedError
 
     def step(self, step: Step) -> None:
         if isinstance(step, Loop):
@@ -173,8 +179,7 @@ class Steps(State):
         taken = [operands[position] for position in step.taken]
         kept = [running for position, running in operands.items() if position not in step.taken]
         for stack in stacks:
-            running = self.stacks.get(self.handle_of(stack))
-            if any(running is other for other in kept):
+            if any(self.stacks.get(self.handle_of(stack)) is other for other in kept):
                 self.fail(f"{stack} is put in the place of a stack that is still there")
         self.operands = operands
         for running in taken:

@@ -1,0 +1,96 @@
+"""What a step may write over: arrays that it reads for the last time just where it writes."""
+
+from __future__ import annotations
+
+from ctrlgrad.plan.model import (
+    Array,
+    Block,
+    Branch,
+    Kernel,
+    Loop,
+    Outside,
+    Pack,
+    Pop,
+    Product,
+    ReadRow,
+    Step,
+    Value,
+    View,
+)
+
+
+def results_of(step: Step) -> list[Array]:
+    """The arrays that a step without blocks makes."""
+    if isinstance(step, Kernel):
+        return [w.view.array for w in step.writes]
+    if isinstance(step, Product | Pack):
+        return [step.result]
+    if isinstance(step, Outside):
+        return [r for r in step.results if isinstance(r, Array)]
+    if isinstance(step, Pop | ReadRow) and isinstance(step.row, Array):
+        return [step.row]
+    return []
+
+
+def operands_of(step: Step) -> list[Array]:
+    """The arrays over which a step may write, those that it updates first."""
+    if isinstance(step, Kernel):
+        bases = [w.base for w in step.writes if w.base is not None]
+        return [*bases, *(o.view.array for o in step.operands)]
+    return [step.base] if isinstance(step, Product) and step.base is not None else []
+
+
+def may_overwrite(step: Step, array: Array, other: Array) -> bool:
+    """Whether a step that reads `other` may write `array` to the same memory.
+
+    A kernel may, if each element is read for the last time just before it is written: both at the position of the point
+    itself. What is updated may lie where it lay, if nothing else of it is read but what goes there.
+    """
+    if isinstance(step, Kernel):
+        write = next(w for w in step.writes if w.view.array is array)
+        if any(w.base is other and w is not write for w in step.writes):
+            return False
+        reading = [o for o in step.operands if o.view.array is other]
+        if write.base is not None:
+            if write.base is not other:
+                return False
+            # An update that does not read what it updates, or reads just the element that it writes.
+            return all(not o.gathered and o.view == _at(write.view, other) and not write.scattered for o in reading)
+        if write.how != "store" or write.scattered or write.view != array.view:
+            return False
+        return all(o.view == other.view and not o.gathered and o.view.shape == write.view.shape for o in reading)
+    if isinstance(step, Product):
+        return step.base is other and step.a.array is not other and step.b.array is not other
+    return False
+
+
+def _at(view: View, array: Array) -> View:
+    """The same elements of another array."""
+    return View(array, view.offset, view.shape, view.strides)
+
+
+def root_of(block: Block, value: Value) -> Array | None:
+    """The array from outside of a block that a value of it is an update of, or is itself."""
+    made: dict[Value, Step] = {}
+    for step in block.steps:
+        for array in results_of(step):
+            made[array] = step
+        if isinstance(step, Loop):
+            made.update((c.result, step) for c in step.carries)
+        elif isinstance(step, Branch):
+            made.update((r, step) for r in step.results)
+    while value in made:
+        step = made[value]
+        if isinstance(step, Kernel):
+            base = next(w for w in step.writes if w.view.array is value).base
+        elif isinstance(step, Product):
+            base = step.base
+        elif isinstance(step, Loop):
+            init = next(c.init for c in step.carries if c.result is value)
+            base = init if isinstance(init, Array) else None
+        else:
+            return None
+        if base is None:
+            return None
+        value = base
+    return value if isinstance(value, Array) else None
