@@ -140,7 +140,7 @@ class _Placement:
 
     def find(self, array: Array, step: Step) -> int:
         """A buffer for an array: one that the step's own operands leave, else another free one, else a new one."""
-        mine = [self.places[a].number for a in _operands(step) if self._lies_in_buffer(a)]
+        mine: list[int] = [self.places[a].number for a in _operands(step) if self._lies_in_buffer(a)]
         for buffer in [*mine, *range(len(self.buffers))]:
             if buffer not in self.reserved and self.fits(array, buffer) and self.is_free(buffer, array, step):
                 return buffer
