@@ -313,13 +313,13 @@ class _Placement:
                 if output not in self.places:
                     self.wanted[output] = _Wanted(buffer)
             held = {buffer: set(self.holds[buffer]) for buffer in buffers}
-            found = self.block(block)
+            placed = self.block(block)
             ends = []
             for (position, _), buffer in zip(results, buffers, strict=True):
                 output = outputs[position]
                 assert isinstance(output, Array)
                 ends.append((output, self.places[output], Place("buffer", buffer)))
-            blocks.append(replace(found, moves=self.ordered(ends)))
+            blocks.append(replace(placed, moves=self.ordered(ends)))
             # The other branches do not run as well.
             for buffer, arrays in held.items():
                 self.holds[buffer] = arrays
