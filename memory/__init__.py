@@ -8,9 +8,8 @@ if __name__ != "ctrlgrad.memory":
     raise ImportError("this folder is a part of ctrlgrad: import ctrlgrad.memory, not memory")
 
 from ctrlgrad.memory.arena.allocation import Allocation
-from ctrlgrad.memory.block import Block
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.chunk import Chunk, Recompute
+from ctrlgrad.memory.chunk import Block, Chunk, Recompute
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.records import Recording
