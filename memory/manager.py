@@ -91,7 +91,7 @@ class Manager:
         self.arena = Arena(device, self.accounts, self.order, self.recorder.log)
         self.index = ResidencyIndex(len(device.tiers))
         self.mover = Mover(device, self.arena, self.index, self.order, self.recorder, self.stats)
-        self.evictor = Evictor(self.mover, self.recorder)
+        self.evictor = Evictor(self.mover, self.recorder, lambda: self.state_store.spare())
         self.planner = Planner(device.copies_take_cores)
         self.prefetcher = Prefetcher(self.evictor, self.accounts)
         self.state_store = StateStore(self.evictor, self.recorder, self.planner, self.stats)

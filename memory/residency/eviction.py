@@ -33,7 +33,7 @@ TRIES = 2
 class Evictor:
     """Allocates slots, and evicts others for them."""
 
-    def __init__(self, mover: Mover, recorder: Recorder) -> None:
+    def __init__(self, mover: Mover, recorder: Recorder, spare_state: Callable[[], bool]) -> None:
         self.mover = mover
         self.arena, self.order = mover.arena, mover.order
         self.accounts = mover.arena.accounts
@@ -41,8 +41,8 @@ class Evictor:
         # By level: why the tier itself had no bytes when it was last asked.
         self._refusals: dict[int, TierRefusedError] = {}
         self.index = mover.index
-        # The last resort: an entry state less, and more to compute. Set by what keeps the states.
-        self.spare_state: Callable[[], bool] = lambda: False
+        # The last resort: an entry state less, and more to compute. False where there is none to spare.
+        self._spare_state = spare_state
 
     def take(self, level: int, nbytes: int, kind: str, what: str, keep: ChunkRecord | None = None) -> Slot:
         """Bytes of a tier; blocks of other chunks than `keep` leave it where they must.
@@ -93,7 +93,7 @@ class Evictor:
             return True
         if self._wait(level, keep):
             return True
-        return self._start(level, keep) or self._give_up_copies(level, keep) or (level == 0 and self.spare_state())
+        return self._start(level, keep) or self._give_up_copies(level, keep) or (level == 0 and self._spare_state())
 
     def movable(self, level: int, keep: ChunkRecord | None = None) -> Iterator[BlockRecord]:
         """Blocks that lie in a level and may leave it, the oldest first."""
