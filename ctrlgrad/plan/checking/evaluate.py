@@ -24,7 +24,7 @@ def evaluate(expression: Expression, leaf: Leaf) -> list[Any]:
             elif instruction.op in ("load", "scalar", "index"):
                 value = leaf(instruction, args)
             elif instruction.op == "call":
-                value = _CALLS.get(instruction.value, getattr(np, instruction.value, None))(*args)
+                value = _called(instruction.value)(*args)
             elif instruction.op in ("convert", "bits"):
                 value = np.asarray(args[0])
                 value = (
@@ -55,6 +55,11 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
 def _sigmoid(x: Any) -> Any:
     one = np.asarray(x).dtype.type(1)
     return np.where(np.less(x, 0), np.exp(x) / (one + np.exp(x)), one / (one + np.exp(np.negative(x))))
+
+
+def _called(name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = _CALLS[name] if name in _CALLS else getattr(np, name)
+    return found
 
 
 _PRIMITIVES: dict[str, Callable[..., Any]] = {

@@ -100,8 +100,8 @@ class RunningStack:
             self.settle()
             if not self.blocks:
                 return None
-            # Rows above those that a closed block has are nobody's.
-            self.capacity = self.blocks[-1].count
+            # A closed block takes no more rows.
+            self.capacity = 0
         block = self.blocks[-1]
         block.count -= 1
         return block.cells[block.count]
