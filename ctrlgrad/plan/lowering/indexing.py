@@ -278,6 +278,9 @@ def _update(state: State, node: Node, how: Any) -> None:
     for size, wanted in zip(value.shape, found.shape[len(found.shape) - len(value.shape) :], strict=True):
         if size not in (ONE, wanted):
             state.guard_equal(size, wanted)
+    if isinstance(value, View) and value.array == base and node.result.tensor.rank:
+        # Of its own elements: what is written is read first, so that the rest need not be copied.
+        value = state.copied(value).view
     value = broadcast(value, found.shape)
     target = View(result, found.offset, found.shape, found.strides())
     if found.arrays:
