@@ -8,6 +8,7 @@ do not change, and what a kernel reads stays as it is. What nobody reads afterwa
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ctrlgrad.plan.effects import count_reads, deep_reads
@@ -46,6 +47,8 @@ class _Group:
         """Whether the kernel reads what the group writes at the same positions only."""
         mine = self.arrays
         if any(write.base in mine for write in kernel.writes):
+            return False
+        if _moves_inside((*self.operands, *kernel.operands), (*self.writes, *kernel.writes)):
             return False
         return all(
             operand.view.array not in mine
@@ -141,6 +144,17 @@ def _trimmed(group: _Group, outputs: list[int], writes: list[Write], checks: lis
     expression = builder.finish(*(made[o] for o in outputs))
     nodes = tuple(dict.fromkeys(group.nodes))
     return Kernel(group.space, tuple(operands), tuple(numbers), expression, tuple(writes), tuple(checks), nodes)  # type: ignore[arg-type]
+
+
+def _moves_inside(operands: Iterable[Operand], writes: Iterable[Write]) -> bool:
+    """Whether elements of an array go to other places of what updates it: then it could not be done in place."""
+    for write in writes:
+        if write.base is not None:
+            mine = replace(write.view, array=write.base)
+            for operand in operands:
+                if operand.view.array == write.base and (operand.view != mine or operand.gathered or write.scattered):
+                    return True
+    return False
 
 
 class _Fusion:

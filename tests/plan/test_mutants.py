@@ -102,18 +102,6 @@ def reads_elsewhere_may_be_overwritten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(placement, "may_overwrite", lambda step, array, other: isinstance(step, Kernel))
 
 
-@mutant("update_of_what_is_read_elsewhere")
-def an_updated_array_is_read_elsewhere_in_the_kernel(patch: pytest.MonkeyPatch) -> None:
-    right = placement.may_overwrite
-
-    def careless(step: Any, array: Any, other: Any) -> bool:
-        if isinstance(step, Kernel) and any(w.view.array is array and w.base is other for w in step.writes):
-            return True
-        return right(step, array, other)
-
-    patch.setattr(placement, "may_overwrite", careless)
-
-
 @mutant("carries_that_change_places", "argument_returned_twice", "branch_that_passes_on")
 def a_move_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     right = _Placement.ordered
