@@ -16,7 +16,7 @@ from ctrlgrad.engines.derivative_point import with_point
 from ctrlgrad.engines.exact_errors import error_of, exact_errors
 from ctrlgrad.engines.forward_reads import first_forward
 from ctrlgrad.engines.pushes import row_pushes_of
-from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run, interpret
+from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import Report
 from ctrlgrad.engines.row_blocks import rows_in_blocks

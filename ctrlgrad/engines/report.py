@@ -67,8 +67,8 @@ class LoopReport:
 class Report:
     """What `explain` found: the loops of a graph in their order, and as one more `LoopReport` what is outside of loops.
 
-    Of a run on a GPU also how often the run asked something of the device: `counts` by the kind of it ("launches" are all
-    that put work on the device's stream).
+    Of a run on a GPU also how often the run asked something of the device: `counts` by the kind of it ("launches" are
+    all that put work on the device's stream).
     """
 
     loops: list[LoopReport]

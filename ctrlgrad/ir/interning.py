@@ -1,7 +1,7 @@
 """One graph for all that say the same: what was compiled for the first is there for the others.
 
-A loop that is called outside of a function is traced at each call. What differs from call to call are arrays and numbers
-from outside: `lift_constants` makes inputs of them. Then `interned` finds the graph of an earlier call.
+A loop that is called outside of a function is traced at each call. What differs from call to call are arrays and
+numbers from outside: `lift_constants` makes inputs of them. Then `interned` finds the graph of an earlier call.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _trimmed(group: _Group, outputs: list[int], writes: list[Write], checks: lis
 
 
 def _moves_inside(operands: Iterable[Operand], writes: Iterable[Write]) -> bool:
-    """Whether elements of an array go to other places of what updates it: then the update could not be done in place."""
+    """Whether elements of an array go to other places of what updates it: then it could not be done in place."""
     for write in writes:
         if write.base is not None:
             mine = replace(write.view, array=write.base)
