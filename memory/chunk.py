@@ -1,8 +1,16 @@
-"""A chunk: some iterations of a loop that run at a stretch, and the blocks that they fill."""
+"""A loop's chunks and their blocks: what the manager knows of each, and what a loop holds of them.
+
+A chunk is some iterations of a loop that run at a stretch. A block is one contiguous array of rows that a chunk pushed,
+wherever its bytes are now. The manager has one record of each, which refer to each other; a loop has handles. Record
+and handle are two objects, since a handle that is collected frees its block, and the manager could not see that of an
+object that it holds itself.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -10,9 +18,69 @@ from typing import Any, Protocol
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.memory.block import Block, BlockOwner, BlockRecord, shape_of
+from ctrlgrad.memory.arena.arena import Slot
 from ctrlgrad.memory.checkpointing.states import States
 from ctrlgrad.memory.residency.policy import Policy
+
+# Records.
+
+
+@dataclass(eq=False, slots=True)
+class BlockRecord:
+    """What the manager knows of a block. `slots` has the block's bytes by level, None where they are not."""
+
+    number: int
+    label: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    chunk: ChunkRecord
+    slots: list[Slot | None]
+    # Rows that are worth keeping.
+    rows: int
+    holders: int = 1
+    pins: int = 0
+    is_open: bool = True
+    failures: list[BaseException] = field(default_factory=list)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are worth keeping."""
+        return math.prod(self.kept_shape) * self.dtype.itemsize
+
+    @property
+    def kept_shape(self) -> tuple[int, ...]:
+        return (self.rows, *self.shape[1:]) if self.shape else ()
+
+    @property
+    def full_nbytes(self) -> int:
+        """Bytes as the block was asked for."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def is_anywhere(self) -> bool:
+        return any(slot is not None for slot in self.slots)
+
+
+@dataclass(eq=False, slots=True)
+class ChunkRecord:
+    """What the manager knows of a chunk. `number` counts over all loops, `index` within the loop."""
+
+    number: int
+    index: int
+    loop: LoopRecord
+    policy: Policy
+    reason: str
+    blocks: list[BlockRecord] = field(default_factory=list)
+    is_sealed: bool = False
+    # Its blocks are nowhere: they must be computed again.
+    is_dropped: bool = False
+    # Its copies are under way, or done.
+    is_leaving: bool = False
+    nbytes: int = 0
+
+    @property
+    def is_alive(self) -> bool:
+        return any(block.holders for block in self.blocks)
 
 
 @dataclass(eq=False, slots=True)
@@ -45,26 +113,110 @@ class LoopRecord:
         return self.may_copy or self.recompute is not None
 
 
-@dataclass(eq=False, slots=True)
-class ChunkRecord:
-    """What the manager knows of a chunk. `number` counts over all loops, `index` within the loop."""
+# Handles.
 
-    number: int
-    index: int
-    loop: LoopRecord
-    policy: Policy
-    reason: str
-    blocks: list[BlockRecord] = field(default_factory=list)
-    is_sealed: bool = False
-    # Its blocks are nowhere: they must be computed again.
-    is_dropped: bool = False
-    # Its copies are under way, or done.
-    is_leaving: bool = False
-    nbytes: int = 0
+
+class BlockOwner(Protocol):
+    """What a block asks of its manager."""
+
+    def shrink(self, block: BlockRecord, rows: int) -> None:
+        """Only the first rows are worth keeping."""
+
+    def open(self, block: BlockRecord) -> Any:
+        """The block's array, resident and pinned."""
+
+    def close_block(self, block: BlockRecord) -> None:
+        """A reader is done."""
+
+    def share(self, block: BlockRecord) -> None:
+        """One holder more."""
+
+    def free(self, block: BlockRecord) -> None:
+        """One holder less."""
+
+    def forget(self, block: BlockRecord) -> None:
+        """The block's handle is gone; runs in a finalizer."""
+
+
+class Block:
+    """A handle of a block; the block is freed when all holders have freed it, or at the latest with the handle."""
+
+    def __init__(self, manager: BlockOwner, record: BlockRecord, array: Any, is_owner: bool = True) -> None:
+        self._manager = manager
+        self._record = record
+        self._array = array
+        self._writable = True
+        if is_owner:
+            self._finalizer = weakref.finalize(self, manager.forget, record)
+            self._finalizer.atexit = False
 
     @property
-    def is_alive(self) -> bool:
-        return any(block.holders for block in self.blocks)
+    def label(self) -> str:
+        return self._record.label
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are worth keeping."""
+        return self._record.nbytes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The block's shape: as it was asked for while it is written, then of the rows that are worth keeping."""
+        return self._record.shape if self._writable else self._record.kept_shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._record.dtype
+
+    @property
+    def array(self) -> Any:
+        """The device's array of the rows while the block is being written or is open."""
+        if self._array is None:
+            raise ExecutionError(f"block {self.label!r}: its array is there only between open and close")
+        return self._array
+
+    def shrink(self, rows: int) -> None:
+        """Only the first rows are worth keeping. Before the chunk is sealed."""
+        record = self._record
+        if not record.shape or not 0 <= rows <= record.shape[0]:
+            raise ExecutionError(f"block {self.label!r}: it has no {rows} rows, its shape is {record.shape}")
+        self._manager.shrink(record, rows)
+
+    def sealed(self) -> None:
+        """The array is no longer to be written to; the chunk calls it."""
+        self._array = None
+        self._writable = False
+
+    def open(self) -> Any:
+        """The rows, resident and pinned until `close`; the computation issued next may read them.
+
+        Waits for a copy where it must, and starts the copies of the blocks that are read next. A block may be opened
+        several times; each `open` has its `close`.
+
+        Raises `MemoryBudgetError`, `TierRefusedError` or `BlockLostError` where the rows cannot be had.
+        """
+        if self._writable:
+            raise ExecutionError(f"block {self.label!r}: opened before its chunk was sealed")
+        array = self._manager.open(self._record)
+        self._array = array
+        return array
+
+    def close(self) -> None:
+        """The reader has issued all work that reads the rows."""
+        self._manager.close_block(self._record)
+        if not self._record.pins:
+            self._array = None
+
+    def share(self) -> Block:
+        """One holder more; each holder calls `free` once. Gives the same handle."""
+        self._manager.share(self._record)
+        return self
+
+    def free(self) -> None:
+        """One holder less. With the last one the bytes go, in every tier."""
+        self._manager.free(self._record)
+        if not self._record.holders:
+            self._array = None
 
 
 class ChunkOwner(BlockOwner, Protocol):
@@ -134,4 +286,9 @@ class Recompute(Protocol):
         """Bytes that holding a state costs."""
 
 
-__all__ = ["Chunk", "ChunkOwner", "ChunkRecord", "LoopRecord", "Recompute"]
+def shape_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape as a tuple of Python ints."""
+    return tuple(int(n) for n in shape)
+
+
+__all__ = ["Block", "BlockRecord", "Chunk", "ChunkOwner", "ChunkRecord", "LoopRecord", "Recompute", "shape_of"]

@@ -23,11 +23,10 @@ from ctrlgrad.memory.arena.allocation import Allocation, Reservation
 from ctrlgrad.memory.arena.arena import Arena, Slot
 from ctrlgrad.memory.arena.ledger import TEMPORARY, Account
 from ctrlgrad.memory.arena.order import Order
-from ctrlgrad.memory.block import Block, BlockRecord, shape_of
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.checkpointing.recoverer import Recoverer
 from ctrlgrad.memory.checkpointing.store import StateStore
-from ctrlgrad.memory.chunk import Chunk, ChunkRecord, LoopRecord, Recompute
+from ctrlgrad.memory.chunk import Block, BlockRecord, Chunk, ChunkRecord, LoopRecord, Recompute, shape_of
 from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.memory.loop import LoopMemory, Snapshot
 from ctrlgrad.memory.profile.actions import Use
@@ -92,7 +91,7 @@ class Manager:
         self.arena = Arena(device, self.accounts, self.order, self.recorder.log)
         self.index = ResidencyIndex(len(device.tiers))
         self.mover = Mover(device, self.arena, self.index, self.order, self.recorder, self.stats)
-        self.evictor = Evictor(self.mover, self.recorder)
+        self.evictor = Evictor(self.mover, self.recorder, lambda: self.state_store.spare())
         self.planner = Planner(device.copies_take_cores)
         self.prefetcher = Prefetcher(self.evictor, self.accounts)
         self.state_store = StateStore(self.evictor, self.recorder, self.planner, self.stats)
@@ -197,22 +196,22 @@ class Manager:
         """A fresh block of a chunk; `Chunk.block` calls it."""
         with self.lock:
             self._enter()
-            stored, array = self.writer.new_block(chunk, shape, dtype, label)
-            return Block(self, stored, array)
+            block, array = self.writer.new_block(chunk, shape, dtype, label)
+            return Block(self, block, array)
 
-    def block_again(self, stored: BlockRecord, keep: bool) -> tuple[Slot, Any]:
+    def block_again(self, block: BlockRecord, keep: bool) -> tuple[Slot, Any]:
         """Bytes for a block that is being filled again; they are its own from the chunk's end on if `keep`."""
         with self.lock:
             self._enter()
-            return self.writer.block_again(stored, keep)
+            return self.writer.block_again(block, keep)
 
-    def shrink(self, stored: BlockRecord, rows: int) -> None:
+    def shrink(self, block: BlockRecord, rows: int) -> None:
         """Only the first rows of a block are worth keeping; `Block.shrink` calls it."""
         with self.lock:
-            if stored.is_open:
-                stored.rows = rows
-            elif rows != stored.rows:
-                raise ExecutionError(f"block {stored.label!r}: {rows} rows this time, {stored.rows} the first time")
+            if block.is_open:
+                block.rows = rows
+            elif rows != block.rows:
+                raise ExecutionError(f"block {block.label!r}: {rows} rows this time, {block.rows} the first time")
 
     def seal(self, chunk: ChunkRecord, seconds: float) -> None:
         """A chunk's blocks are written; `Chunk.seal` calls it."""
@@ -227,10 +226,10 @@ class Manager:
     def discard(self, chunk: ChunkRecord) -> None:
         """A chunk is run again in larger blocks; `Chunk.discard` calls it. Its entry state stays."""
         with self.lock:
-            for stored in chunk.blocks:
-                if stored.holders:
-                    stored.holders = 0
-                    self.mover.free(stored)
+            for block in chunk.blocks:
+                if block.holders:
+                    block.holders = 0
+                    self.mover.free(block)
             self._leave_out(chunk)
 
     def _leave_out(self, chunk: ChunkRecord) -> None:
@@ -250,30 +249,30 @@ class Manager:
         with self.lock:
             self.throttle.settle()
             for chunk in loop.chunks:
-                for stored in chunk.blocks:
-                    stored.pins = 0
-                    if stored.holders:
-                        stored.holders = 0
-                        self.mover.free(stored)
+                for block in chunk.blocks:
+                    block.pins = 0
+                    if block.holders:
+                        block.holders = 0
+                        self.mover.free(block)
                 self.index.remove(chunk)
             self.state_store.discard_all(loop)
             self.planner.forget(loop)
 
     # Reading.
 
-    def open(self, stored: BlockRecord) -> Any:
+    def open(self, block: BlockRecord) -> Any:
         """A block's array, resident and pinned; `Block.open` calls it."""
         while True:
             with self.lock:
                 self._enter()
                 try:
-                    array = self.reader.open(stored)
+                    array = self.reader.open(block)
                 except Exception:
                     self.throttle.settle()
                     raise
                 if array is not None:
                     return array
-            self.recoverer.recover(stored)
+            self.recoverer.recover(block)
 
     def synchronize(self) -> None:
         """Wait for the copies that computation was put behind, and raise the first error among them."""
@@ -284,36 +283,36 @@ class Manager:
                 self.throttle.settle()
                 raise
 
-    def close_block(self, stored: BlockRecord) -> None:
+    def close_block(self, block: BlockRecord) -> None:
         """A reader is done; `Block.close` calls it."""
         with self.lock:
-            self.reader.close(stored)
+            self.reader.close(block)
 
     # Holders.
 
-    def share(self, stored: BlockRecord) -> None:
+    def share(self, block: BlockRecord) -> None:
         """One holder more; `Block.share` calls it."""
         with self.lock:
-            if not stored.holders:
-                raise ExecutionError(f"block {stored.label!r}: shared after it was freed")
-            stored.holders += 1
+            if not block.holders:
+                raise ExecutionError(f"block {block.label!r}: shared after it was freed")
+            block.holders += 1
 
-    def free(self, stored: BlockRecord) -> None:
+    def free(self, block: BlockRecord) -> None:
         """One holder less; `Block.free` calls it."""
         with self.lock:
-            if not stored.holders:
+            if not block.holders:
                 return
-            stored.holders -= 1
-            if not stored.holders:
-                self._release(stored)
+            block.holders -= 1
+            if not block.holders:
+                self._release(block)
                 self._enter()
                 if self.recorder.phase == "backward":
-                    self.prefetcher.fetch_ahead(stored.chunk)
+                    self.prefetcher.fetch_ahead(block.chunk)
 
-    def forget(self, stored: BlockRecord) -> None:
+    def forget(self, block: BlockRecord) -> None:
         """A block's handle is gone; runs in a finalizer."""
-        if stored.holders:
-            self._forgotten.append(stored)
+        if block.holders:
+            self._forgotten.append(block)
 
     def _enter(self) -> None:
         """What is due whenever somebody calls."""
@@ -332,10 +331,10 @@ class Manager:
                 if not lost.chunk.is_sealed:  # it held its blocks' handles: it is gone too
                     self._leave_out(lost.chunk)
 
-    def _release(self, stored: BlockRecord) -> None:
-        stored.pins = 0
-        self.mover.free(stored)
-        chunk = stored.chunk
+    def _release(self, block: BlockRecord) -> None:
+        block.pins = 0
+        self.mover.free(block)
+        chunk = block.chunk
         if chunk.is_alive or not chunk.is_sealed:
             return
         self.recorder.ended(chunk)

@@ -64,7 +64,6 @@ def test_loops_of_every_engine_draw_the_same() -> None:
         expected = expected + cg.random.normal(now, (3,)) * cg.random.bernoulli(coin)
         expected = expected + cg.random.randint(now, (3,), -2, 5)
     for engine in ("reference", "native", "dataflow"):
-        if engine == "native":
         np.testing.assert_allclose(cg.function(walk, engine=engine)(cg.random.key(3), 6), expected, rtol=1e-12)
 
 

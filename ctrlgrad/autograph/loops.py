@@ -75,16 +75,16 @@ def stage(
         slots = Slots(tuple(slot(name, x, place) for name, x in zip(state.names, before, strict=True)))
         with unchanged(f"a {place.construct}", place.source, *watched):
             settled = settle(slots, lambda slots: _trace_body(slots, state, body, counts))
-            slots, regions = settled.carry, []
+            slots = settled.carry
             if settled.is_final:
                 body_graph = settled.body.finish(_outputs(settled.body, slots, counts))
-                regions = [_trace_test(slots, state, test, counts, place), body_graph]
+                test_graph = _trace_test(slots, state, test, counts, place)
             state.set(before)
         start: list[Any] = [np.int64(0)] if counts else []
         start += [x for s in slots.in_order for x in s.operands()]
         if settled.is_final:
             name = place.construct.strip("`")
-            results = emit_while(*regions, start, LoopOptions(name=name), place.source)
+            results = emit_while(test_graph, body_graph, start, LoopOptions(name=name), place.source)
         else:
             results = [Tensor(recorder(), Value(type_of(x))) for x in start]
         if counts:

@@ -65,7 +65,7 @@ def _branch(
     for name, fn in zip(names, functions, strict=True):
         check_callable(operation, name, fn, [f"operand {i}" for i in range(len(operands))], source)
     regions = [
-        Traced(name, lambda _, fn=fn: fn(*operands), what=f"{operation}: the result of {name}")
+        Traced(name, _applied(fn, operands), what=f"{operation}: the result of {name}")
         for name, fn in zip(names, functions, strict=True)
     ]
     first = regions[0]
@@ -120,3 +120,7 @@ def _same_known_dims(a: Type, b: Type) -> bool:
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         return a.rank == b.rank and all(m is None or n is None or m == n for m, n in zip(a.shape, b.shape, strict=True))
     return True
+
+
+def _applied(fn: Callable[..., Any], operands: Sequence[Any]) -> Callable[[Any], Any]:
+    return lambda _: fn(*operands)

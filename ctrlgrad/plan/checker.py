@@ -1,8 +1,8 @@
 """The judge of plans: it replays a placed plan without data, and proves that every read finds the value that it wants.
 
-It shares no code with placement. Every buffer, argument, constant, slot and popped row holds the name of the value in it,
-with the iteration of every loop around; every read says which it wants. Loops run 0, 1, 2 and 3 times, branches take
-every way, blocks of stacks are of any length, and chunks end before any iteration.
+It shares no code with placement. Every buffer, argument, constant, slot and popped row holds the name of the value in
+it, with the iteration of every loop around; every read says which it wants. Loops run 0, 1, 2 and 3 times, branches
+take every way, blocks of stacks are of any length, and chunks end before any iteration.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ctrlgrad.plan.model import Branch, Loop, NewStack, Outside, Plan, ReadRow, Stack, WriteRow
-from ctrlgrad.plan.replay import Replay
-from ctrlgrad.plan.replay_memory import Content, PlanError, Token
+from ctrlgrad.plan.checking.memory import Content, PlanError, Token
+from ctrlgrad.plan.checking.replay import Replay
+from ctrlgrad.plan.model import Branch, Loop, NewStack, Outside, Plan, ReadRow, Stack, Step, WriteRow
 
 # After so many steps of one run loops take no further iterations.
 MOST_STEPS = 20_000
@@ -40,8 +40,11 @@ SCHEDULES = (
 
 def check(plan: Plan, schedules: Sequence[Schedule] = SCHEDULES) -> None:
     """Raise `PlanError` if a read of a placed plan could find another value than it wants."""
+    numbers: dict[Step, tuple[str, ...]] = {}
     for schedule in schedules:
-        _Checker(plan, schedule).run()
+        checker = _Checker(plan, schedule)
+        checker.numbers_read = numbers
+        checker.run()
 
 
 class _Checker(Replay):

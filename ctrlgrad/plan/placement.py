@@ -64,7 +64,9 @@ class _Placement:
         self.holds: dict[int, set[Array]] = {}
         self.reserved: set[int] = set()
         self.wanted: dict[Array, _Wanted] = {}
+        # Arrays that are made in the slot of a push: which push, and the handle of its stack.
         self.slots: dict[Array, int] = {}
+        self.slot_handles: dict[Array, int] = {}
         self.entry_names = {register.name for register, _, _ in plan.sizes}
         for argument in plan.arguments:
             if isinstance(argument, tuple):
@@ -140,7 +142,7 @@ class _Placement:
 
     def find(self, array: Array, step: Step) -> int:
         """A buffer for an array: one that the step's own operands leave, else another free one, else a new one."""
-        mine = [self.places[a].number for a in _operands(step) if self._lies_in_buffer(a)]
+        mine: list[int] = [self.places[a].number for a in _operands(step) if self._lies_in_buffer(a)]
         for buffer in [*mine, *range(len(self.buffers))]:
             if buffer not in self.reserved and self.fits(array, buffer) and self.is_free(buffer, array, step):
                 return buffer
@@ -187,7 +189,7 @@ class _Placement:
                     self.wanted.setdefault(origin, self.wanted[result])
 
     def plan_slots(self, block: Block) -> None:
-        """Arrays made and pushed in one block are made in their slot, if nothing else uses that stack meanwhile."""
+        """Arrays that are made and pushed in one block are made in their slot, if nothing uses that stack meanwhile."""
         made: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
             if isinstance(step, Kernel | Product | ReadRow):
@@ -205,13 +207,19 @@ class _Placement:
                 continue
             handle = self.plan.handles[step.stack]
             between = block.steps[made[array] : position]
-            if any(self._touches(each, handle) for each in between):
-                continue
-            if self.is_still(block, position, array, handle):
+            if not any(self._touches(each, handle) for each in between):
                 self.slots[array] = self.pushes[step]
+                self.slot_handles[array] = handle
+        for position, step in enumerate(block.steps):
+            if isinstance(step, Push) and isinstance(step.row, View):
+                array = step.row.array
+                if self.slots.get(array) == self.pushes[step] and not self.is_still(
+                    block, position, array, self.slot_handles[array]
+                ):
+                    del self.slots[array], self.slot_handles[array]
 
     def is_still(self, block: Block, position: int, array: Array, handle: int) -> bool:
-        """Whether nothing touches a stack after a step as long as an array is read: then its rows stay where they are."""
+        """Whether nothing touches a stack after a step as long as an array is read: then its rows do not move."""
         rest = block.steps[position + 1 :]
         if not rest or array not in self.live.after[block.steps[position]]:
             return True
@@ -221,10 +229,12 @@ class _Placement:
         return not any(self._touches(step, handle) for step in rest[:last])
 
     def _touches(self, step: Step, handle: int) -> bool:
-        """Whether a step uses the stack of a handle, or puts another one there."""
+        """Whether a step uses the stack of a handle, puts another one there, or makes a row in its slot."""
         handles = self.plan.handles
         used = (*self.live.reads[step], *defines(step))
-        return any(isinstance(v, Stack) and handles[v] == handle for v in used)
+        if any(isinstance(v, Stack) and handles[v] == handle for v in used):
+            return True
+        return any(self.slot_handles.get(array) == handle for array in _results(step))
 
     def loop(self, step: Loop) -> Loop:
         arrays = [c for c in step.carries if isinstance(c.inside, Array)]
@@ -313,13 +323,13 @@ class _Placement:
                 if output not in self.places:
                     self.wanted[output] = _Wanted(buffer)
             held = {buffer: set(self.holds[buffer]) for buffer in buffers}
-            found = self.block(block)
+            placed = self.block(block)
             ends = []
             for (position, _), buffer in zip(results, buffers, strict=True):
                 output = outputs[position]
                 assert isinstance(output, Array)
                 ends.append((output, self.places[output], Place("buffer", buffer)))
-            blocks.append(replace(found, moves=self.ordered(ends)))
+            blocks.append(replace(placed, moves=self.ordered(ends)))
             # The other branches do not run as well.
             for buffer, arrays in held.items():
                 self.holds[buffer] = arrays

@@ -1,7 +1,7 @@
 """Which versions of stacks are one run-time object, a handle, and where a stack has to be copied.
 
-An update changes the object in place if nothing needs the old version afterwards; else it changes a copy. A loop carries
-one object: what its body yields in another one changes places with it at the end of the iteration.
+An update changes the object in place if nothing needs the old version afterwards; else it changes a copy. A loop
+carries one object: what its body yields in another one changes places with it at the end of the iteration.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class _Handles:
         for result in self.plan.results:
             if isinstance(result, Stack):
                 if self.handles[result] in seen:
-                    copies.append(self.copy(result))
-                    result = copies[-1].result  # type: ignore[union-attr]
-                assert isinstance(result, Stack)
+                    copied = self.copy(result)
+                    copies.append(copied)
+                    result = copied.result
                 seen.add(self.handles[result])
             results.append(result)
         body = replace(body, steps=(*body.steps, *copies))
@@ -111,8 +111,8 @@ class _Handles:
         taken = iter(step.taken)
         for result in step.results:
             if isinstance(result, Stack):
-                position = next(taken, None)
-                source = None if position is None else operands[position]
+                first = next(taken, None)
+                source = None if first is None else operands[first]
                 if isinstance(source, Stack):
                     self.handles[result] = self.handles[source]
                 else:
@@ -147,8 +147,7 @@ class _Handles:
         wanted = [(c.next, c.inside) for c in carries]
         body, values = self.moved(body, wanted, outside)
         carries = [replace(c, next=value) for c, value in zip(carries, values, strict=True)]
-        found = replace(step, carries=tuple(carries), condition=condition, body=body)
-        return found
+        return replace(step, carries=tuple(carries), condition=condition, body=body)
 
     def branch(self, step: Branch, steps: list[Step]) -> Step:
         """A result has a handle of its own, unless all branches leave it in one."""
@@ -156,7 +155,8 @@ class _Handles:
         stacks = [(k, r) for k, r in enumerate(step.results) if isinstance(r, Stack)]
         taken: set[int] = set()
         for position, result in stacks:
-            found = {self.handles[values[position]] for values in step.outputs if isinstance(values[position], Stack)}
+            given = [values[position] for values in step.outputs]
+            found = {self.handles[v] for v in given if isinstance(v, Stack)}
             only = found.pop() if len(found) == 1 else None
             lives = any(self.handles.get(v) == only for v in self.live.after[step] if isinstance(v, Stack))
             if only is None or lives or only in taken:

@@ -7,11 +7,10 @@ from typing import Any
 
 from ctrlgrad.errors import BlockLostError
 from ctrlgrad.memory.arena.ledger import BLOCKS, RUNNING, STATES
-from ctrlgrad.memory.block import BlockRecord
 from ctrlgrad.memory.checkpointing.recovery import Recovery, plan_recovery
 from ctrlgrad.memory.checkpointing.replay import ReplayedChunk, ReplayOwner
 from ctrlgrad.memory.checkpointing.store import StateStore
-from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord
+from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord, LoopRecord
 from ctrlgrad.memory.profile.actions import Fill, Recompute
 from ctrlgrad.memory.profile.recorder import Recorder
 from ctrlgrad.memory.profile.statistics import Statistics
@@ -38,17 +37,17 @@ class Recoverer:
         self._account, self._device = evictor.accounts[0], evictor.mover.device
         self._recorder, self._statistics = recorder, statistics
 
-    def recover(self, stored: BlockRecord) -> None:
+    def recover(self, block: BlockRecord) -> None:
         """Bring the blocks of a dropped block's chunk back, and of as many chunks before it as fit."""
-        chunk = stored.chunk
+        chunk = block.chunk
         loop = chunk.loop
         with loop.lock:
             with self._lock:
-                if stored.is_anywhere:
+                if block.is_anywhere:
                     # Another thread was faster.
                     return
                 if not chunk.is_dropped:
-                    raise BlockLostError(f"loop {loop.label!r}: no tier has {stored.label!r} of chunk {chunk.index}")
+                    raise BlockLostError(f"loop {loop.label!r}: no tier has {block.label!r} of chunk {chunk.index}")
                 base = loop.states.nearest(chunk.index)
                 if base is None or loop.recompute is None:
                     raise BlockLostError(f"loop {loop.label!r}: no state to run chunk {chunk.index} again from")
@@ -84,10 +83,10 @@ class Recoverer:
         """Bytes of the device that will not leave it: blocks in use, all that is no block, and what that may take."""
         other = self._account.used - self._account.kinds[BLOCKS] + self._account.below_peaks(BLOCKS, STATES, RUNNING)
         pinned = sum(
-            stored.slots[0].nbytes
+            block.slots[0].nbytes
             for chunk in self._evictor.index.in_level(0)
-            for stored in chunk.blocks
-            if stored.slots[0] is not None and stored.slots[0].kind == BLOCKS and (stored.pins or not chunk.is_sealed)
+            for block in chunk.blocks
+            if block.slots[0] is not None and block.slots[0].kind == BLOCKS and (block.pins or not chunk.is_sealed)
         )
         return other + pinned
 
@@ -123,16 +122,16 @@ class Recoverer:
 
     def _take_in(self, record: ChunkRecord, chunk: ReplayedChunk, keep: bool) -> None:
         """The blocks that were filled become the chunk's again; bytes that nobody wants go."""
-        wanted = {stored.number for stored, _ in chunk.filled if keep and stored.holders and not stored.is_anywhere}
-        for stored, slot in chunk.filled:
-            if stored.number in wanted:
-                self._mover.place(stored, slot)
-            self._recorder.log(Fill(stored.number, slot.number))
+        wanted = {block.number for block, _ in chunk.filled if keep and block.holders and not block.is_anywhere}
+        for block, slot in chunk.filled:
+            if block.number in wanted:
+                self._mover.place(block, slot)
+            self._recorder.log(Fill(block.number, slot.number))
         written = self._order.mark(self._device.compute)
         if keep:
             record.is_dropped = False
-        for stored, slot in chunk.filled:
-            if stored.number in wanted:
+        for block, slot in chunk.filled:
+            if block.number in wanted:
                 slot.written = slot.last_use = written
             else:
                 slot.last_use = written

@@ -9,14 +9,13 @@ import numpy as np
 
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.arena.arena import Slot
-from ctrlgrad.memory.block import Block, BlockRecord, shape_of
-from ctrlgrad.memory.chunk import Chunk, ChunkOwner, ChunkRecord
+from ctrlgrad.memory.chunk import Block, BlockRecord, Chunk, ChunkOwner, ChunkRecord, shape_of
 
 
 class ReplayOwner(ChunkOwner, Protocol):
     """What a chunk that runs again asks of its manager."""
 
-    def block_again(self, stored: BlockRecord, keep: bool) -> tuple[Slot, Any]:
+    def block_again(self, block: BlockRecord, keep: bool) -> tuple[Slot, Any]:
         """Bytes for a block that is being filled again; they are its own from the chunk's end on if `keep`."""
 
 
@@ -35,17 +34,17 @@ class ReplayedChunk(Chunk):
         record = self._record
         if self._next >= len(record.blocks):
             raise self._differs("one block more", f"{len(record.blocks)} blocks")
-        stored = record.blocks[self._next]
+        block = record.blocks[self._next]
         self._next += 1
-        wanted = (stored.shape, stored.dtype, stored.label)
+        wanted = (block.shape, block.dtype, block.label)
         asked = (shape_of(shape), np.dtype(dtype), label)
         if asked != wanted:
             raise self._differs(f"a block of shape, dtype and label {asked}", f"{wanted}")
-        slot, array = self._owner.block_again(stored, self._keep)
-        self.filled.append((stored, slot))
-        block = Block(self._owner, stored, array, is_owner=False)
-        self._handles.append(block)
-        return block
+        slot, array = self._owner.block_again(block, self._keep)
+        self.filled.append((block, slot))
+        handle = Block(self._owner, block, array, is_owner=False)
+        self._handles.append(handle)
+        return handle
 
     def seal(self, seconds: float) -> None:
         """Nothing: the manager knows that a chunk that was run again is complete."""

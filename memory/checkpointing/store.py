@@ -23,7 +23,6 @@ class StateStore:
         self._mover = evictor.mover
         # Loops with a kept state, by number.
         self._loops: dict[int, LoopRecord] = {}
-        evictor.spare_state = self.spare
 
     def wants(self, loop: LoopRecord) -> bool:
         """Whether the next chunk's entry state is to be kept."""

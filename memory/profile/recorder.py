@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ctrlgrad.memory.arena.ledger import Account
-from ctrlgrad.memory.block import BlockRecord
-from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 from ctrlgrad.memory.devices.device import Device, Event
 from ctrlgrad.memory.profile.actions import Action
 from ctrlgrad.memory.profile.records import (
@@ -67,10 +66,10 @@ class Recorder:
         assert self._recording is not None
         self._recording.in_use.append(BytesInUse(self._device.now(), self._manager, account.tier, account.used))
 
-    def copied(self, stored: BlockRecord, source: str, target: str, stream: str, begun: Event, ended: Event) -> None:
+    def copied(self, block: BlockRecord, source: str, target: str, stream: str, begun: Event, ended: Event) -> None:
         """A copy was started."""
         if self._recording is not None:
-            copied = Copied(stream, stored.label, begun, ended, stored.number, source, target, stored.nbytes)
+            copied = Copied(stream, block.label, begun, ended, block.number, source, target, block.nbytes)
             self._recording.copied.append(copied)
 
     def sealed(self, chunk: ChunkRecord) -> None:

@@ -14,8 +14,7 @@ from ctrlgrad.errors import MemoryBudgetError, TierRefusedError
 from ctrlgrad.memory.arena.arena import Slot
 from ctrlgrad.memory.arena.ledger import BLOCKS, budget_error
 from ctrlgrad.memory.arena.order import Mark
-from ctrlgrad.memory.block import BlockRecord
-from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 from ctrlgrad.memory.devices.failures import raised
 from ctrlgrad.memory.profile.recorder import Recorder
 from ctrlgrad.memory.residency.mover import Mover
@@ -34,7 +33,7 @@ TRIES = 2
 class Evictor:
     """Allocates slots, and evicts others for them."""
 
-    def __init__(self, mover: Mover, recorder: Recorder) -> None:
+    def __init__(self, mover: Mover, recorder: Recorder, spare_state: Callable[[], bool]) -> None:
         self.mover = mover
         self.arena, self.order = mover.arena, mover.order
         self.accounts = mover.arena.accounts
@@ -42,8 +41,8 @@ class Evictor:
         # By level: why the tier itself had no bytes when it was last asked.
         self._refusals: dict[int, TierRefusedError] = {}
         self.index = mover.index
-        # The last resort: an entry state less, and more to compute. Set by what keeps the states.
-        self.spare_state: Callable[[], bool] = lambda: False
+        # The last resort: an entry state less, and more to compute. False where there is none to spare.
+        self._spare_state = spare_state
 
     def take(self, level: int, nbytes: int, kind: str, what: str, keep: ChunkRecord | None = None) -> Slot:
         """Bytes of a tier; blocks of other chunks than `keep` leave it where they must.
@@ -94,20 +93,20 @@ class Evictor:
             return True
         if self._wait(level, keep):
             return True
-        return self._start(level, keep) or self._give_up_copies(level, keep) or (level == 0 and self.spare_state())
+        return self._start(level, keep) or self._give_up_copies(level, keep) or (level == 0 and self._spare_state())
 
     def movable(self, level: int, keep: ChunkRecord | None = None) -> Iterator[BlockRecord]:
         """Blocks that lie in a level and may leave it, the oldest first."""
         for chunk in self.index.in_level(level):
             if chunk is keep or not chunk.is_sealed:
                 continue
-            for stored in chunk.blocks:
-                if stored.slots[level] is not None and not stored.pins and stored.holders:
-                    yield stored
+            for block in chunk.blocks:
+                if block.slots[level] is not None and not block.pins and block.holders:
+                    yield block
 
     def recoverable(self, chunk: ChunkRecord) -> bool:
         """Whether a chunk may be dropped and computed again: nobody is reading it."""
-        return self.has_state(chunk) and not any(stored.pins for stored in chunk.blocks)
+        return self.has_state(chunk) and not any(block.pins for block in chunk.blocks)
 
     def has_state(self, chunk: ChunkRecord) -> bool:
         """Whether a chunk can be computed again."""
@@ -116,20 +115,20 @@ class Evictor:
 
     def _leave_now(self, level: int, keep: ChunkRecord | None) -> bool:
         """Something leaves that costs no wait."""
-        for stored in self.movable(level, keep):
-            slot = stored.slots[level]
+        for block in self.movable(level, keep):
+            slot = block.slots[level]
             assert slot is not None
             if slot.written is None or not self.order.is_done(slot.written):
                 # Being copied in, or its computation is still under way.
-                if level == 0 and stored.chunk.policy == "recompute" and self._drop(stored.chunk):
+                if level == 0 and block.chunk.policy == "recompute" and self._drop(block.chunk):
                     return True
                 continue
-            if self.mover.check(stored, level) is not None:
+            if self.mover.check(block, level) is not None:
                 return True
-            if self.mover.is_clean(stored, level) and self._is_quiet(slot):
-                self.mover.evict(stored, level)
+            if self.mover.is_clean(block, level) and self._is_quiet(slot):
+                self.mover.evict(block, level)
                 return True
-            if level == 0 and stored.chunk.policy == "recompute" and self._drop(stored.chunk):
+            if level == 0 and block.chunk.policy == "recompute" and self._drop(block.chunk):
                 return True
         if level == 0:
             return False
@@ -138,14 +137,14 @@ class Evictor:
     def _leave_backups(self, level: int, keep: ChunkRecord | None) -> bool:
         """A block that is on the device too leaves the tiers behind it: the newest first, which is popped soon."""
         oldest_need = keep.number if keep is not None else -1
-        for stored in reversed(list(self.movable(level))):
-            slot = stored.slots[level]
+        for block in reversed(list(self.movable(level))):
+            slot = block.slots[level]
             assert slot is not None
-            is_newer = stored.chunk.number > oldest_need
-            if is_newer and self.mover.is_whole(stored, 0) and self.mover.is_whole(stored, level):
-                stored.chunk.is_leaving = False
+            is_newer = block.chunk.number > oldest_need
+            if is_newer and self.mover.is_whole(block, 0) and self.mover.is_whole(block, level):
+                block.chunk.is_leaving = False
                 if self._is_quiet(slot):
-                    self.mover.evict(stored, level)
+                    self.mover.evict(block, level)
                     return True
         return False
 
@@ -165,13 +164,13 @@ class Evictor:
                 self._wait_for(mark, f"{self.accounts[level].tier}: bytes that are still being copied")
                 break
             return True
-        for stored in self.movable(level, keep):
-            lying = stored.slots[level]
+        for block in self.movable(level, keep):
+            lying = block.slots[level]
             assert lying is not None
             for mark in self.arena.pending(lying):
-                self._wait_for(mark, f"{self.accounts[level].tier}: {stored.label} is on its way")
+                self._wait_for(mark, f"{self.accounts[level].tier}: {block.label} is on its way")
                 return True
-            if self.mover.is_clean(stored, level):
+            if self.mover.is_clean(block, level):
                 return True
         return False
 
@@ -183,35 +182,35 @@ class Evictor:
         """Start the copy of the oldest block that has none further away."""
         if level + 1 >= len(self.accounts):
             return False
-        for stored in self.movable(level, keep):
-            if not stored.chunk.loop.may_copy or stored.chunk.policy == "recompute":
+        for block in self.movable(level, keep):
+            if not block.chunk.loop.may_copy or block.chunk.policy == "recompute":
                 continue
-            if len(stored.failures) >= TRIES:
-                if self.recoverable(stored.chunk) and level == 0:
+            if len(block.failures) >= TRIES:
+                if self.recoverable(block.chunk) and level == 0:
                     continue
-                raise raised(stored.failures[-1])
-            if self.start_copy(stored, level):
+                raise raised(block.failures[-1])
+            if self.start_copy(block, level):
                 return True
         return False
 
-    def start_copy(self, stored: BlockRecord, level: int = 0) -> bool:
+    def start_copy(self, block: BlockRecord, level: int = 0) -> bool:
         """Start a copy away from a level. False where it has one, or where the chunk can be computed again instead."""
-        if any(slot is not None for slot in stored.slots[level + 1 :]):
+        if any(slot is not None for slot in block.slots[level + 1 :]):
             return False
         try:
-            target = self.take(level + 1, stored.nbytes, BLOCKS, f"the copy of {stored.label}", stored.chunk)
+            target = self.take(level + 1, block.nbytes, BLOCKS, f"the copy of {block.label}", block.chunk)
         except (MemoryBudgetError, TierRefusedError) as error:
-            if not self.recoverable(stored.chunk):
+            if not self.recoverable(block.chunk):
                 raise
-            stored.chunk.policy = "recompute"
+            block.chunk.policy = "recompute"
             cause = error.__cause__ if isinstance(error.__cause__, TierRefusedError) else error
-            stored.chunk.reason = f"no room in the next tier: {cause.problem}"
-            self._recorder.fall_back(f"{stored.label}: {stored.chunk.reason}")
+            block.chunk.reason = f"no room in the next tier: {cause.problem}"
+            self._recorder.fall_back(f"{block.label}: {block.chunk.reason}")
             return level == 0
-        if stored.failures:
+        if block.failures:
             # Work that is put on a stream before its errors have been seen fails with it.
             self.order.settle((self.mover.device.out, self.mover.device.disk))
-        self.mover.copy_out(stored, level, target)
+        self.mover.copy_out(block, level, target)
         return True
 
     def take_if_free(self, level: int, nbytes: int, kind: str) -> Slot | None:
@@ -228,11 +227,11 @@ class Evictor:
         """Drop a chunk that was not meant to be computed again, but can be."""
         if level:
             return False
-        for stored in self.movable(level, keep):
-            if self.recoverable(stored.chunk):
-                chunk = stored.chunk
+        for block in self.movable(level, keep):
+            if self.recoverable(block.chunk):
+                chunk = block.chunk
                 chunk.policy, chunk.reason = "recompute", "its copy was not possible"
-                self._recorder.fall_back(f"{stored.label}: {chunk.reason}")
+                self._recorder.fall_back(f"{block.label}: {chunk.reason}")
                 self.mover.drop(chunk)
                 return True
         return False

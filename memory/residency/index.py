@@ -10,8 +10,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
 from ctrlgrad.memory.arena.arena import Slot
-from ctrlgrad.memory.block import BlockRecord
-from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 
 
 class _Numbers:
@@ -81,8 +80,8 @@ class ResidencyIndex:
         if chunk.number not in self._chunks:
             return
         for level, numbers in enumerate(self._in_level):
-            numbers.put(chunk.number, any(stored.slots[level] is not None for stored in chunk.blocks))
-        self._away.put(chunk.number, any(stored.holders and stored.slots[0] is None for stored in chunk.blocks))
+            numbers.put(chunk.number, any(block.slots[level] is not None for block in chunk.blocks))
+        self._away.put(chunk.number, any(block.holders and block.slots[0] is None for block in chunk.blocks))
 
     def __len__(self) -> int:
         return len(self._chunks)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.memory.arena.arena import Arena, Slot
 from ctrlgrad.memory.arena.order import Mark, Order
-from ctrlgrad.memory.block import BlockRecord
-from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 from ctrlgrad.memory.devices.device import Device, Event, Stream
 from ctrlgrad.memory.profile.actions import CopyOut, Drop, Evict, Fetch, Free, Lose, Place
 from ctrlgrad.memory.profile.recorder import Recorder
@@ -49,94 +48,94 @@ class Mover:
         # Copies whose speed nobody has looked at yet.
         self.transfers: list[Transfer] = []
 
-    def copy_out(self, stored: BlockRecord, level: int, target: Slot) -> None:
+    def copy_out(self, block: BlockRecord, level: int, target: Slot) -> None:
         """Start the copy from a level to the next one away from the device."""
-        self._copy(stored, level, target, self.device.out if level == 0 else self.device.disk, CopyOut)
+        self._copy(block, level, target, self.device.out if level == 0 else self.device.disk, CopyOut)
         self._statistics.copies_out += 1
-        self._statistics.bytes_out += stored.nbytes
+        self._statistics.bytes_out += block.nbytes
 
-    def fetch(self, stored: BlockRecord, level: int, target: Slot) -> None:
+    def fetch(self, block: BlockRecord, level: int, target: Slot) -> None:
         """Start the copy from a level to the next one towards the device."""
-        self._copy(stored, level, target, self.device.into if level == 1 else self.device.disk, Fetch)
+        self._copy(block, level, target, self.device.into if level == 1 else self.device.disk, Fetch)
         self._statistics.copies_in += 1
-        self._statistics.bytes_in += stored.nbytes
+        self._statistics.bytes_in += block.nbytes
 
     def _copy(
-        self, stored: BlockRecord, level: int, target: Slot, stream: Stream, action: type[CopyOut] | type[Fetch]
+        self, block: BlockRecord, level: int, target: Slot, stream: Stream, action: type[CopyOut] | type[Fetch]
     ) -> None:
-        source = stored.slots[level]
+        source = block.slots[level]
         assert source is not None and source.written is not None
         self.order.follow(stream, source.written)
         if target.level == 0 and self.arena.vacated is not None:
             self.order.follow(stream, self.arena.vacated)
-        self.place(stored, target)
-        self._log(action(stored.number, source.number, target.number, stream.name))
+        self.place(block, target)
+        self._log(action(block.number, source.number, target.number, stream.name))
         begun = stream.record()
-        self.device.copy(source.piece, target.piece, stored.nbytes, stream)
+        self.device.copy(source.piece, target.piece, block.nbytes, stream)
         mark = self.order.mark(stream)
         source.users.append(mark)
         target.users.append(mark)
         target.written = mark
-        self.transfers.append(Transfer(source.level, target.level, stored.nbytes, begun, mark))
+        self.transfers.append(Transfer(source.level, target.level, block.nbytes, begun, mark))
         names = self._tier_names
-        self._recorder.copied(stored, names[source.level], names[target.level], stream.name, begun, mark.event)
+        self._recorder.copied(block, names[source.level], names[target.level], stream.name, begun, mark.event)
 
-    def place(self, stored: BlockRecord, slot: Slot) -> None:
+    def place(self, block: BlockRecord, slot: Slot) -> None:
         """A block is going to lie in a slot."""
-        self._log(Place(stored.number, slot.number))
-        self.index.put(stored, slot)
+        self._log(Place(block.number, slot.number))
+        self.index.put(block, slot)
 
-    def is_whole(self, stored: BlockRecord, level: int) -> bool:
+    def is_whole(self, block: BlockRecord, level: int) -> bool:
         """Whether a level has all of a block's bytes, as far as the host can see. A failed copy is forgotten."""
-        slot = stored.slots[level]
+        slot = block.slots[level]
         if slot is None or slot.written is None or not self.order.is_done(slot.written):
             return False
-        return self.check(stored, level) is None
+        return self.check(block, level) is None
 
-    def check(self, stored: BlockRecord, level: int) -> BaseException | None:
+    def check(self, block: BlockRecord, level: int) -> BaseException | None:
         """The error of the copy that filled a level's bytes, which are then forgotten."""
-        slot = stored.slots[level]
+        slot = block.slots[level]
         if slot is None or slot.written is None or slot.written.failure is None:
             return None
         failure = slot.written.failure
-        self._log(Lose(stored.number, slot.number))
-        self.index.take(stored, level)
-        stored.failures.append(failure)
+        self._log(Lose(block.number, slot.number))
+        self.index.take(block, level)
+        block.failures.append(failure)
         self._statistics.failed_copies += 1
-        self._recorder.fall_back(f"{stored.label}: a copy failed: {failure}")
+        self._recorder.fall_back(f"{block.label}: a copy failed: {failure}")
         self.arena.retire(slot)
         return failure
 
-    def is_clean(self, stored: BlockRecord, level: int = 0) -> bool:
+    def is_clean(self, block: BlockRecord, level: int = 0) -> bool:
         """Whether another level further away has all bytes."""
-        return any(self.is_whole(stored, other) for other in range(level + 1, len(stored.slots)))
+        return any(self.is_whole(block, other) for other in range(level + 1, len(block.slots)))
 
-    def evict(self, stored: BlockRecord, level: int) -> None:
+    def evict(self, block: BlockRecord, level: int) -> None:
         """A block leaves a level; another one has its bytes."""
-        slot = stored.slots[level]
+        slot = block.slots[level]
         assert slot is not None
-        self._log(Evict(stored.number, level))
-        self.index.take(stored, level)
+        self._log(Evict(block.number, level))
+        self.index.take(block, level)
         self.arena.retire(slot)
         self._statistics.evictions += 1
 
     def drop(self, chunk: ChunkRecord) -> None:
         """A chunk's blocks, but for those in use, leave every tier, to be computed again."""
-        blocks = [stored for stored in chunk.blocks if stored.holders and not stored.pins]
-        self._log(Drop(chunk.loop.number, chunk.index, tuple(stored.number for stored in blocks)))
+        blocks = [block for block in chunk.blocks if block.holders and not block.pins]
+        self._log(Drop(chunk.loop.number, chunk.index, tuple(block.number for block in blocks)))
         chunk.is_dropped = True
         chunk.is_leaving = False
         self._statistics.drops += 1
-        for stored in blocks:
-            self._clear(stored)
+        for block in blocks:
+            self._clear(block)
 
-    def free(self, stored: BlockRecord) -> None:
+    def free(self, block: BlockRecord) -> None:
         """Nobody reads a block again."""
-        self._log(Free(stored.number))
-        self._clear(stored)
+        self._log(Free(block.number))
+        self._clear(block)
 
-    def _clear(self, stored: BlockRecord) -> None:
-        for slot in self.index.take(stored, *range(len(stored.slots))):
+    def _clear(self, block: BlockRecord) -> None:
+        for slot in self.index.take(block, *range(len(block.slots))):
             self.arena.retire(slot)
 
 

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from ctrlgrad.errors import BlockLostError
 from ctrlgrad.memory.arena.arena import Slot
 from ctrlgrad.memory.arena.ledger import BLOCKS, STATES, Account
-from ctrlgrad.memory.block import BlockRecord
-from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 from ctrlgrad.memory.residency.eviction import Evictor
 from ctrlgrad.memory.residency.planner import Planner
 from ctrlgrad.memory.residency.policy import uncopied_bytes
@@ -51,20 +50,20 @@ class Prefetcher:
 
     def _uncopied(self, chunk: ChunkRecord) -> int:
         return sum(
-            stored.slots[0].nbytes
-            for stored in chunk.blocks
-            if stored.slots[0] is not None and not stored.failures and all(slot is None for slot in stored.slots[1:])
+            block.slots[0].nbytes
+            for block in chunk.blocks
+            if block.slots[0] is not None and not block.failures and all(slot is None for slot in block.slots[1:])
         )
 
     def _copy_chunk(self, chunk: ChunkRecord) -> bool:
         """Start copies of a chunk's blocks; False where the next tier has no bytes just now."""
-        for stored in chunk.blocks:
-            if stored.slots[0] is None or stored.failures or any(slot is not None for slot in stored.slots[1:]):
+        for block in chunk.blocks:
+            if block.slots[0] is None or block.failures or any(slot is not None for slot in block.slots[1:]):
                 continue
-            target = self._evictor.take_if_free(1, stored.nbytes, BLOCKS)
+            target = self._evictor.take_if_free(1, block.nbytes, BLOCKS)
             if target is None:
                 return False
-            self._mover.copy_out(stored, 0, target)
+            self._mover.copy_out(block, 0, target)
         chunk.is_leaving = True
         return True
 
@@ -74,39 +73,39 @@ class Prefetcher:
             return
         limit = self._accounts[1].limit
         waiting = [
-            stored
-            for stored in self._evictor.movable(1)
-            if stored.slots[2] is None and not stored.failures and stored.slots[1] is not None
+            block
+            for block in self._evictor.movable(1)
+            if block.slots[2] is None and not block.failures and block.slots[1] is not None
         ]
-        total = sum(stored.nbytes for stored in waiting)
-        for stored in waiting:
+        total = sum(block.nbytes for block in waiting)
+        for block in waiting:
             if total <= uncopied_bytes(limit, chunk_bytes):
                 break
-            target = self._evictor.take_if_free(2, stored.nbytes, BLOCKS)
+            target = self._evictor.take_if_free(2, block.nbytes, BLOCKS)
             if target is None:
                 break
-            self._mover.copy_out(stored, 1, target)
-            total -= stored.nbytes
+            self._mover.copy_out(block, 1, target)
+            total -= block.nbytes
 
     # Backward.
 
-    def fetch(self, stored: BlockRecord) -> Slot:
+    def fetch(self, block: BlockRecord) -> Slot:
         """The device's bytes of a block; its copy there is started where there is none, and others leave for it."""
-        slot = stored.slots[0]
+        slot = block.slots[0]
         if slot is not None:
             return slot
-        stored.pins += 1
+        block.pins += 1
         try:
-            if len(stored.slots) > 2 and stored.slots[1] is None and stored.slots[2] is not None:
-                landing = self._evictor.take(1, stored.nbytes, BLOCKS, f"reading {stored.label}", stored.chunk)
-                self._mover.fetch(stored, 2, landing)
-            slot = self._evictor.take(0, stored.nbytes, BLOCKS, f"reading {stored.label}", stored.chunk)
-            if stored.slots[1] is None:
+            if len(block.slots) > 2 and block.slots[1] is None and block.slots[2] is not None:
+                landing = self._evictor.take(1, block.nbytes, BLOCKS, f"reading {block.label}", block.chunk)
+                self._mover.fetch(block, 2, landing)
+            slot = self._evictor.take(0, block.nbytes, BLOCKS, f"reading {block.label}", block.chunk)
+            if block.slots[1] is None:
                 self._evictor.arena.retire(slot)
-                raise BlockLostError(f"block {stored.label!r}: no tier has its bytes")
-            self._mover.fetch(stored, 1, slot)
+                raise BlockLostError(f"block {block.label!r}: no tier has its bytes")
+            self._mover.fetch(block, 1, slot)
         finally:
-            stored.pins -= 1
+            block.pins -= 1
         return slot
 
     def fetch_ahead(self, current: ChunkRecord) -> None:
@@ -127,27 +126,27 @@ class Prefetcher:
                 again = chunk.nbytes + 2 * chunk.loop.states.largest
                 free -= max(0, again - spare)
                 spare = max(spare, again)
-            for stored in chunk.blocks:
-                if not stored.holders or stored.slots[0] is not None or not stored.is_anywhere:
+            for block in chunk.blocks:
+                if not block.holders or block.slots[0] is not None or not block.is_anywhere:
                     continue
-                if stored.nbytes > free or not self._fetch_into_free(stored):
+                if block.nbytes > free or not self._fetch_into_free(block):
                     return
-                free -= stored.nbytes
+                free -= block.nbytes
             if free <= 0:
                 return
 
-    def _fetch_into_free(self, stored: BlockRecord) -> bool:
-        if len(stored.slots) > 2 and stored.slots[1] is None:
-            landing = self._evictor.take_if_free(1, stored.nbytes, BLOCKS)
+    def _fetch_into_free(self, block: BlockRecord) -> bool:
+        if len(block.slots) > 2 and block.slots[1] is None:
+            landing = self._evictor.take_if_free(1, block.nbytes, BLOCKS)
             if landing is None:
                 return False
-            self._mover.fetch(stored, 2, landing)
-        if not self._accounts[0].fits(stored.nbytes):
+            self._mover.fetch(block, 2, landing)
+        if not self._accounts[0].fits(block.nbytes):
             return False
-        slot = self._evictor.take_if_free(0, stored.nbytes, BLOCKS)
+        slot = self._evictor.take_if_free(0, block.nbytes, BLOCKS)
         if slot is None:
             return False
-        self._mover.fetch(stored, 1, slot)
+        self._mover.fetch(block, 1, slot)
         return True
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from ctrlgrad.memory.arena.arena import Slot
 from ctrlgrad.memory.arena.ledger import BLOCKS, STAYING, TEMPORARY
 from ctrlgrad.memory.arena.order import Mark
-from ctrlgrad.memory.block import BlockRecord
-from ctrlgrad.memory.chunk import ChunkRecord
+from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
 from ctrlgrad.memory.profile.actions import Fill
 from ctrlgrad.memory.profile.recorder import Recorder
 from ctrlgrad.memory.residency.eviction import Evictor
@@ -44,27 +43,27 @@ class Writer:
         """A fresh block of a chunk, resident, with its array."""
         rows = shape[0] if shape else 1
         slots: list[Slot | None] = [None] * len(self._evictor.accounts)
-        stored = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
+        block = BlockRecord(next(_BLOCKS), label, shape, dtype, chunk, slots, rows)
         kind = BLOCKS if chunk.loop.may_leave else STAYING
-        slot = self._evictor.take(0, stored.nbytes, kind, label, chunk)
-        chunk.blocks.append(stored)
-        self._mover.place(stored, slot)
-        return stored, self._device.array(slot.piece, shape, dtype)
+        slot = self._evictor.take(0, block.nbytes, kind, label, chunk)
+        chunk.blocks.append(block)
+        self._mover.place(block, slot)
+        return block, self._device.array(slot.piece, shape, dtype)
 
-    def block_again(self, stored: BlockRecord, keep: bool) -> tuple[Slot, Any]:
+    def block_again(self, block: BlockRecord, keep: bool) -> tuple[Slot, Any]:
         """Bytes and their array for a block that is being filled again, to become its own if `keep`."""
-        kind = BLOCKS if keep and stored.holders and not stored.is_anywhere else TEMPORARY
-        nbytes = stored.full_nbytes
-        slot = self._evictor.take(0, nbytes, kind, f"computing {stored.label} again", stored.chunk)
-        return slot, self._device.array(slot.piece, stored.shape, stored.dtype)
+        kind = BLOCKS if keep and block.holders and not block.is_anywhere else TEMPORARY
+        nbytes = block.full_nbytes
+        slot = self._evictor.take(0, nbytes, kind, f"computing {block.label} again", block.chunk)
+        return slot, self._device.array(slot.piece, block.shape, block.dtype)
 
     def seal(self, chunk: ChunkRecord, seconds: float) -> None:
         """All computation that fills a chunk's blocks has been issued; it takes so many seconds."""
         written = self._written(chunk)
         chunk.is_sealed = True
-        for stored in chunk.blocks:
-            stored.is_open = False
-            slot = stored.slots[0]
+        for block in chunk.blocks:
+            block.is_open = False
+            slot = block.slots[0]
             if slot is not None:
                 slot.written = slot.last_use = written
                 chunk.nbytes += slot.nbytes
@@ -74,10 +73,10 @@ class Writer:
 
     def _written(self, chunk: ChunkRecord) -> Mark:
         """A mark after the computation that fills a chunk's blocks."""
-        for stored in chunk.blocks:
-            slot = stored.slots[0]
+        for block in chunk.blocks:
+            slot = block.slots[0]
             if slot is not None and slot.written is None:
-                self._recorder.log(Fill(stored.number, slot.number))
+                self._recorder.log(Fill(block.number, slot.number))
         return self._order.mark(self._device.compute)
 
     def leave_early(self, sealed: ChunkRecord) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of plans share: which parts of pieces ran, and what was compiled."""
+"""What the tests of plans share: which parts of pieces ran, what was compiled, and that it is checked first."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from ctrlgrad.ir import Graph
 
 if TYPE_CHECKING:
     from ctrlgrad.plan.model import Plan
+
+
+@pytest.fixture(autouse=True)
+def checked_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every plan is judged before it runs."""
+    monkeypatch.setenv("CTRLGRAD_CHECK_PLANS", "1")
 
 
 @pytest.fixture

@@ -293,7 +293,7 @@ def test_explain_tells_of_kernels_products_pushes_and_what_is_outside() -> None:
     assert forward.products == ["product [2,3] @ [3,3]"]
     assert any("tanh" in kernel for kernel in forward.kernels)
     assert forward.bytes_per_iteration == sum(push.nbytes for push in forward.pushes) > 0
-    assert {name: ops for name, ops in forward.ops.items()} == {
+    assert dict(forward.ops.items()) == {
         "outside, by the reference engine's kernels, as they have no form in machine code": ["det"]
     }
     text = str(report)

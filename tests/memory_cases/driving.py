@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.memory.block import Block
-from ctrlgrad.memory.chunk import Chunk
+from ctrlgrad.memory.chunk import Block, Chunk
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from random_programs.program import Program
-from random_programs.running import TooLongError, plain_run, signature, traced_function
+from random_programs.running import LimitError, TooLongError, plain_run, signature, traced_function
 
 import ctrlgrad as cg
 from ctrlgrad import tree
@@ -19,21 +19,20 @@ def graphs_of(program: Program, orders: int = 3) -> Iterator[tuple[Graph, list[A
     """Optimised graphs with arguments for them; none of a program that does nothing or takes too long."""
     try:
         plain_run(program)
-    except TooLongError:
+    except (TooLongError, LimitError):
         return
     values = [a.value for a in program.arguments]
-    floats = tuple(k for k, value in enumerate(values) if value.dtype.kind == "f")
+    floats = tuple(k for k, value in enumerate(values) if value.dtype == np.float64)
     fn = traced_function(program)
-    for order in range(orders):
+    for _ in range(orders):
         yield optimised_graph(cg.function(fn, signature=signature(program)).graph(*values)), values
         if not floats:
             return
         fn = cg.grad(_total(fn), argnums=floats)
-        del order
 
 
 def _total(fn: Any) -> Any:
     def total(*args: Any) -> Any:
-        return sum((np.sum(np.sin(x)) for x in tree.leaves(fn(*args)) if x.dtype.kind == "f"), 0.0)
+        return sum((np.sum(np.sin(x)) for x in tree.leaves(fn(*args)) if x.dtype == np.float64), 0.0)
 
     return total

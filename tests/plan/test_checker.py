@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from plan.plans import graph_of, placed
 from plan.random_plans import graphs_of
 from plan.small_programs import SMALL
 from programs import PROGRAMS, Program
-from random_programs.program import Program as RandomProgram
-from random_programs.strategy import programs
+from random_programs.generate import generate
 
 from ctrlgrad import tree
 from ctrlgrad.engines import optimised_graph
@@ -54,23 +51,8 @@ def test_the_plans_of_the_corpus_hold(program: Program, order: int) -> None:
 @pytest.mark.parametrize("part", range(-(-PROGRAMS_CHECKED // PER_RUN)))
 def test_the_plans_of_random_programs_hold(part: int) -> None:
     checked = 0
-
-    def judge(program: RandomProgram) -> None:
-        nonlocal checked
-        for graph, arguments in graphs_of(program):
+    for number in range(part * PER_RUN, (part + 1) * PER_RUN):
+        for graph, arguments in graphs_of(generate(number)):
             check_all(placed(graph, arguments))
             checked += 1
-
-    _run(part, judge)
-    assert checked >= PER_RUN // 2
-
-
-def _run(part: int, judge: Any) -> None:
-    run = settings(
-        max_examples=PER_RUN,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )
-    seed(part)(run(given(programs())(judge)))()
+    assert checked >= PER_RUN

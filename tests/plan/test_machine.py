@@ -6,13 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from plan.plans import graph_of, placed, plan_of, reference_kernel
 from plan.random_plans import graphs_of
 from plan.small_programs import SMALL, x4
 from programs import PROGRAMS, Program
-from random_programs.program import Program as RandomProgram
-from random_programs.strategy import programs
+from random_programs.generate import generate
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -22,18 +20,17 @@ from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan import fusion
-from ctrlgrad.plan.machine import RunEndedError, execute
+from ctrlgrad.plan.checking.machine import RunEndedError, execute
 
 RANDOM_PROGRAMS, PER_RUN = 40, 10
 
 
 def agree(graph: Graph, arguments: list[Any], rtol: float = 1e-9) -> None:
     expected = run_graph(graph, arguments)
-    for rows in (1, 3, 64):
-        found = execute(placed(graph, arguments), arguments, reference_kernel, rows_per_block=rows)
-        for a, b in zip(found, expected, strict=True):
-            assert np.asarray(a).dtype == np.asarray(b).dtype
-            np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-10)
+    found = execute(placed(graph, arguments), arguments, reference_kernel, rows_per_block=2)
+    for a, b in zip(found, expected, strict=True):
+        assert np.asarray(a).dtype == np.asarray(b).dtype
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -52,26 +49,15 @@ def test_the_corpus(program: Program, order: int) -> None:
 @pytest.mark.parametrize("part", range(RANDOM_PROGRAMS // PER_RUN))
 def test_random_programs(part: int) -> None:
     compared = 0
-
-    def judge(program: RandomProgram) -> None:
-        nonlocal compared
-        for graph, arguments in graphs_of(program):
+    for number in range(part * PER_RUN, (part + 1) * PER_RUN):
+        for graph, arguments in graphs_of(generate(1000 + number)):
             try:
                 run_graph(graph, arguments)
             except CtrlgradError:
                 continue
             agree(graph, arguments, rtol=1e-7)
             compared += 1
-
-    run = settings(
-        max_examples=PER_RUN,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )
-    seed(1000 + part)(run(given(programs())(judge)))()
-    assert compared >= PER_RUN // 2
+    assert compared >= PER_RUN
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "uint8", "uint64", "float16", "float32", "complex64"])

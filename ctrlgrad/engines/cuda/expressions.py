@@ -138,7 +138,8 @@ def kernel_constant(value: np.ndarray) -> np.generic | None:
         return None
     if (kind != "b" and value.dtype.name not in C_TYPES) or (kind == "f" and not np.isfinite(value)):
         return None
-    return value.dtype.type(value)
+    found: np.generic = value.dtype.type(value)
+    return found
 
 
 def has_kernel_type(value: Value) -> bool:

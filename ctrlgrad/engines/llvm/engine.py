@@ -7,6 +7,7 @@ and machine code by its text, so that a graph that says the same as another one 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from ctrlgrad.engines.llvm.products.library import products
 from ctrlgrad.engines.llvm.recent import Recent
 from ctrlgrad.engines.llvm.runtime import Program
 from ctrlgrad.ir import Graph, StackType
+from ctrlgrad.plan.checker import check
 from ctrlgrad.plan.fusion import fuse
 from ctrlgrad.plan.lowering import ArgumentShape, Unsupported, lower
 from ctrlgrad.plan.model import Plan
@@ -35,7 +37,15 @@ _FUNCTIONS: Recent[str, int] = Recent(FUNCTIONS)
 
 def plan_of(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
     """The plan of a graph."""
-    return place(pack_constants(fuse(lower(graph, shapes)), _panels()))
+    return _placed(pack_constants(fuse(lower(graph, shapes)), _panels()))
+
+
+def _placed(plan: Plan) -> Plan:
+    """The plan with places, which the checker has judged where the environment asks for it."""
+    placed = place(plan)
+    if os.environ.get("CTRLGRAD_CHECK_PLANS"):
+        check(placed)
+    return placed
 
 
 @functools.cache
@@ -96,7 +106,7 @@ def compiled(plan: Plan) -> Program:
         key = objects.key_of([written], [])
         return objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)["plan"]
 
-    return Program(plan, _FUNCTIONS.get(written, load), lambda loop: compiled(place(loop)))
+    return Program(plan, _FUNCTIONS.get(written, load), lambda loop: compiled(_placed(loop)))
 
 
 class Patterns:

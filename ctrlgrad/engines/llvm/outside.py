@@ -73,18 +73,18 @@ class Outside:
         self.callbacks += node.op.name == "callback"
         results = [found] if len(step.results) == 1 else list(found or ())
         self.pending = results
-        for item, value in zip(step.results, results, strict=True):
-            if isinstance(item, Stack):
-                handle = frame.plan.handles[item]
+        for result, value in zip(step.results, results, strict=True):
+            if isinstance(result, Stack):
+                handle = frame.plan.handles[result]
                 frame.stacks[handle].hold(value, frame.row_shape(handle) if knows_rows else None)
-            elif isinstance(item, Array):
-                rank = len(item.shape)
+            elif isinstance(result, Array):
+                rank = len(result.shape)
                 frame.words[index + 1 : index + 1 + rank] = np.shape(value)
             else:
-                parts = (value.real, value.imag) if len(item) == 2 else (value,)
-                for k, (register, part) in enumerate(zip(item, parts, strict=True)):
+                parts = (value.real, value.imag) if len(result) == 2 else (value,)
+                for k, (register, part) in enumerate(zip(result, parts, strict=True)):
                     frame.put(index + k, register.dtype, part)
-            index += operand_words(item)
+            index += operand_words(result)
 
     def computed(self, node: Node, operands: list[Any]) -> Any:
         """What the kernel of a node gives."""

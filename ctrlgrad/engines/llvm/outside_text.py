@@ -35,8 +35,8 @@ class OutsideText(StackText):
         if known:
             self.tell_results(step, index)
         self.ask(Request.COMPUTE, number, self.told_rows(step))
-        for register, result, axis in step.sizes:
-            at = index + sum(frame.operand_words(r) for r in step.results[:result]) + 1 + axis
+        for register, number_of_result, axis in step.sizes:
+            at = index + sum(frame.operand_words(r) for r in step.results[:number_of_result]) + 1 + axis
             self.registers[register.name] = self.load_word(at)
         if not known:
             self.tell_results(step, index)

@@ -83,7 +83,7 @@ class Frame:
         answers = self.answers()
         next(answers)
         self.callback = _CALLBACK(answers.send)
-        self.words[frame.CALLBACK] = ctypes.cast(self.callback, ctypes.c_void_p).value
+        self.words[frame.CALLBACK] = ctypes.cast(self.callback, ctypes.c_void_p).value or 0
         for number, value in enumerate(program.constants):
             self.words[self.layout.constants + number] = value.ctypes.data
         self.workspace: np.ndarray | None = None
@@ -114,7 +114,7 @@ class Frame:
         self.labels: dict[int, str] = {}
         # A view of the words for each dtype of a number.
         self.views = {np.dtype(d): self.words.view(d) for d in _NUMBERS}
-        self.integers = memoryview(self.words)
+        self.integers = self.words.data
         self.slots = [self.slot(a, i) for a, i in zip(self.plan.arguments, self.layout.arguments, strict=True)]
         self.result_buffers = {b.number: b.result for b in self.plan.buffers if b.result is not None}
         self.buffer_of = {result: number for number, result in self.result_buffers.items()}
@@ -186,7 +186,7 @@ class Frame:
         dtype = argument[0].dtype
         kind = "number" if len(argument) == 1 else "complex"
         # Python's memory views are quick to write to, but know no half floats.
-        view: Any = self.views[dtype] if dtype.char == "e" else memoryview(self.views[dtype])
+        view: Any = self.views[dtype] if dtype.char == "e" else self.views[dtype].data
         return kind, index * (8 // dtype.itemsize), view, 0
 
     def put(self, index: int, dtype: np.dtype, value: Any) -> None:
@@ -376,8 +376,20 @@ class Frame:
         self.since = now
 
 
-_NUMBERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_NUMBERS += ("float16", "float32", "float64")
+_NUMBERS = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
 
 
 def _row_size(stack: Any, axis: int) -> int:

@@ -92,7 +92,8 @@ class RunningStack:
         stack = self.stack
         self.words[frame.BASE] = array.ctypes.data
         self.words[frame.COUNT] = block.count
-        self.words[frame.CAPACITY] = len(array) if is_writable else block.count
+        # A closed block takes no more rows, those that were popped from it neither: another stack may hold it too.
+        self.words[frame.CAPACITY] = len(array) if is_writable else 0
         self.words[frame.BELOW] = len(stack) - block.count
         self.words[frame.WRITABLE] = is_writable
         self.words[frame.MARKS] = 0 if stack.written is None else stack.written.ctypes.data

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ctrlgrad.ir import Graph, Node, StackType, Value
-from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State, Unsupported, parts_of
+from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, StackFacts, State, Unsupported, parts_of
 from ctrlgrad.plan.model import Array, Block, Branch, Carry, Loop, Register, Stack, View
 from ctrlgrad.plan.model import Value as PlanValue
 from ctrlgrad.plan.sizes import Size
@@ -140,8 +140,8 @@ class _Attempt:
             assert isinstance(before, View) and isinstance(after, View)
             first = state.size_register(before.shape[change.axis])
             with _into(state, self.block):
-                following = state.size_register(after.shape[change.axis])
-            carries.append(Carry(first, here, following, self._last_register(change)))
+                size = state.size_register(after.shape[change.axis])
+            carries.append(Carry(first, here, size, self._last_register(change)))
         number = state.loops
         state.loops += 1
         state.emit(
@@ -235,7 +235,7 @@ def branch(state: State, node: Node, visit: Visit) -> None:
     )
 
 
-def _common_facts(state: State, stacks: Sequence[Stack]) -> object:
+def _common_facts(state: State, stacks: Sequence[Stack]) -> StackFacts:
     facts = [state.facts[s] for s in stacks]
     known = next((f for f in facts if f.shape is not None), facts[0])
     for f in facts:

@@ -63,7 +63,8 @@ def resolve(state: State, view: View, key: Sequence[Any], operands: Sequence[Val
         else:
             filled.append(item)
     advanced = any(isinstance(item, Value) and item.tensor.rank > 0 for item in filled)
-    found, axis, places = Indexed(view.offset), 0, []
+    found, axis = Indexed(view.offset), 0
+    places: list[int] = []
     for position, item in enumerate(filled):
         if item is None:
             found.plain.append((ONE, ZERO))
@@ -277,9 +278,9 @@ def _update(state: State, node: Node, how: Any) -> None:
     value = state.tensor(node.operands[1])
     result = state.array(base.dtype, base.shape)
     found = resolve(state, result.view, node.attrs["key"], node.operands[2:])
-    for size, target in zip(value.shape, found.shape[len(found.shape) - len(value.shape) :], strict=True):
-        if size not in (ONE, target):
-            state.guard_equal(size, target)
+    for size, wanted in zip(value.shape, found.shape[len(found.shape) - len(value.shape) :], strict=True):
+        if size not in (ONE, wanted):
+            state.guard_equal(size, wanted)
     if isinstance(value, View) and value.array == base and node.result.tensor.rank:
         # Of its own elements: what is written is read first, so that the rest need not be copied.
         value = state.copied(value).view

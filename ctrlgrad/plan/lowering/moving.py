@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.expression import ExpressionBuilder
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast
-from ctrlgrad.plan.model import Kernel, View, Write
+from ctrlgrad.plan.model import Array, Kernel, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, product, row_major
 
 
@@ -121,7 +121,8 @@ def concat(state: State, node: Node) -> None:
         for a in range(len(tensors[0].shape))
     )
     strides = row_major(shape)
-    whole, start = None, ()
+    whole: Array | None = None
+    start: tuple[Size, ...] = ()
     for tensor in tensors:
         for a, size in enumerate(tensor.shape):
             if a != axis:

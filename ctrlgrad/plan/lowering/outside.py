@@ -17,8 +17,8 @@ def outside(state: State, node: Node, taken: tuple[int, ...] = (), facts: StackF
     """Call the reference kernel of a node."""
     operands: list[Numbers | View | Stack] = []
     for v in node.operands:
-        item = state.items[v]
-        operands.append(state.in_memory(item) if isinstance(item, Splat) else item)
+        given = state.items[v]
+        operands.append(state.in_memory(given) if isinstance(given, Splat) else given)
     results: list[Numbers | Array | Stack] = []
     sizes: list[tuple[Register, int, int]] = []
     for position, v in enumerate(node.results):

@@ -82,7 +82,7 @@ def _as_loop(node: Node) -> Graph:
     written = body.emit("setitem", (result, grown, at), {"key": key})
     body_region = body.finish([body.emit("add", (i, one)), grown, written])
 
-    attrs = {"captures": 2, "maximum_iterations": None, "parallel_iterations": 1, "swap_memory": None}
+    attrs: dict[str, Any] = {"captures": 2, "maximum_iterations": None, "parallel_iterations": 1, "swap_memory": None}
     attrs |= {"checkpoint": None, "name": node.op.name}
     results = builder.emit_all("while", (x, size, zero, total, x), attrs, regions=(cond_region, body_region))
     return builder.finish([results[2]])

@@ -34,7 +34,10 @@ from ctrlgrad.plan.model import (
 from ctrlgrad.plan.sizes import ONE, Size, Sizes
 
 INDEX = np.dtype(np.int64)
-PARTS = {np.dtype(np.complex64): np.dtype(np.float32), np.dtype(np.complex128): np.dtype(np.float64)}
+PARTS: dict[np.dtype, np.dtype] = {
+    np.dtype(np.complex64): np.dtype(np.float32),
+    np.dtype(np.complex128): np.dtype(np.float64),
+}
 
 
 class Unsupported(Exception):
@@ -261,7 +264,9 @@ class State:
 
     def write(self, target: View, tensor: Tensor, base: Array | None = None, how: Any = "store") -> None:
         """A kernel that writes a tensor, broadcast, to a view of a new array."""
-        builder, operands, numbers = ExpressionBuilder(), [], ()
+        builder = ExpressionBuilder()
+        operands: list[Operand] = []
+        numbers: Numbers = ()
         outputs: list[Number] = []
         tensor = broadcast(tensor, target.shape)
         for part, dtype in enumerate(parts_of(tensor.dtype)):

@@ -24,10 +24,12 @@ def evaluate(expression: Expression, leaf: Leaf) -> list[Any]:
             elif instruction.op in ("load", "scalar", "index"):
                 value = leaf(instruction, args)
             elif instruction.op == "call":
-                value = _CALLS.get(instruction.value, getattr(np, instruction.value, None))(*args)
+                value = _called(instruction.value)(*args)
             elif instruction.op in ("convert", "bits"):
                 value = np.asarray(args[0])
-                value = value.astype(instruction.dtype) if instruction.op == "convert" else value.view(instruction.dtype)
+                value = (
+                    value.astype(instruction.dtype) if instruction.op == "convert" else value.view(instruction.dtype)
+                )
             else:
                 value = _PRIMITIVES[instruction.op](*args)
             if np.asarray(value).dtype != instruction.dtype:
@@ -53,6 +55,11 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
 def _sigmoid(x: Any) -> Any:
     one = np.asarray(x).dtype.type(1)
     return np.where(np.less(x, 0), np.exp(x) / (one + np.exp(x)), one / (one + np.exp(np.negative(x))))
+
+
+def _called(name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = _CALLS[name] if name in _CALLS else getattr(np, name)
+    return found
 
 
 _PRIMITIVES: dict[str, Callable[..., Any]] = {

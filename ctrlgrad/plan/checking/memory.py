@@ -1,8 +1,8 @@
 """The memory of a replayed plan: what lies where, by name and iteration.
 
-A `Token` is one value of a run: a name, and the iterations of the loops in which it was computed. A `Cell` is memory for
-one array; it knows which token lies in it. A stack is a list of blocks of cells. Memory of rows is only valid until the
-stack closes their block, which it does at any time that the driver may look at it; each time its `epoch` counts on.
+A `Token` is one value of a run: a name, and the iterations of the loops in which it was computed. A `Cell` is memory
+for one array; it knows which token lies in it. A stack is a list of blocks of cells. Memory of rows is only valid until
+the stack closes their block, which it does whenever the driver may look at it; each time its `epoch` counts on.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class RunningStack:
             self.settle()
             if not self.blocks:
                 return None
-            # Rows above those that a closed block has are nobody's.
-            self.capacity = self.blocks[-1].count
+            # A closed block takes no more rows.
+            self.capacity = 0
         block = self.blocks[-1]
         block.count -= 1
         return block.cells[block.count]

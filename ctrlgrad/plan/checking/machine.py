@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.ir import Node
-from ctrlgrad.plan.evaluate import evaluate
+from ctrlgrad.plan.checking.data import Data
+from ctrlgrad.plan.checking.evaluate import evaluate
+from ctrlgrad.plan.checking.memory import Cell
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
     Array,
@@ -41,9 +43,6 @@ from ctrlgrad.plan.model import (
     Write,
     WriteRow,
 )
-from ctrlgrad.plan.replay import Replay
-from ctrlgrad.plan.replay_memory import Cell, Content, RunningStack, Token
-from ctrlgrad.plan.sizes import Size, Sizes
 
 # Computes a node outside: arrays, numbers and lists of rows come and go.
 OutsideCall = Callable[[Node, list[Any]], list[Any]]
@@ -66,119 +65,11 @@ def execute(plan: Plan, arguments: Sequence[Any], outside: OutsideCall, *, rows_
     return machine.results()
 
 
-class _Machine(Replay):
+class _Machine(Data):
     def __init__(self, plan: Plan, arguments: Sequence[Any], outside: OutsideCall, rows_per_block: int) -> None:
-        super().__init__(plan)
-        self.arguments, self.outside_call, self.rows_per_block = arguments, outside, rows_per_block
-        self.values: dict[str, Any] = {}
-        # Rows that a new stack begins with, and what an outside call gave.
-        self.pending: list[Any] = []
-        self.pending_results: list[Any] = []
-        self.counted_chunks = 0
-
-    # Sizes and numbers.
-
-    def size(self, size: Size) -> int:
-        return size.factor * math.prod(int(self.values[name]) for name in size.names)
-
-    def shape(self, sizes: Sizes) -> tuple[int, ...]:
-        return tuple(map(self.size, sizes))
-
-    def assign(self, registers: Sequence[Register], value: Any) -> None:
-        """A number to its registers: one, or two for a complex one."""
-        parts = (value.real, value.imag) if len(registers) == 2 else (value,)
-        for register, part in zip(registers, parts, strict=True):
-            self.values[register.name] = register.dtype.type(part)
-
-    def number(self, registers: Sequence[Register]) -> Any:
-        parts = [self.values[register.name] for register in registers]
-        if len(parts) == 1:
-            return parts[0]
-        return np.result_type(parts[0].dtype, np.complex64).type(complex(*parts))
-
-    # Memory.
-
-    def begin(self) -> None:
-        plan = self.plan
-        for argument, given in zip(plan.arguments, self.arguments, strict=True):
-            if isinstance(argument, tuple):
-                self.assign(argument, given)
-        for register, number, axis in plan.sizes:
-            given = self.arguments[number]
-            row = given if isinstance(given, np.ndarray) else next((r for r in given if r is not None), None)
-            self.values[register.name] = np.int64(0 if row is None else np.shape(row)[axis])
-        super().begin()
-        for buffer in plan.buffers:
-            if buffer.is_known_at_entry:
-                nbytes = self.size(buffer.count) * buffer.dtype.itemsize
-                self.cells[Place("buffer", buffer.number)].data = _poisoned(nbytes, buffer.dtype)
-
-    def given(self, number: int, cell: Cell) -> None:
-        cell.data = np.frombuffer(np.ascontiguousarray(self.arguments[number]).tobytes(), np.uint8)
-
-    def given_constant(self, number: int, cell: Cell) -> None:
-        cell.data = np.frombuffer(np.ascontiguousarray(self.plan.constants[number][1]).tobytes(), np.uint8)
-
-    def given_rows(self, number: int, argument: Stack) -> Sequence[Content]:
-        self.pending = list(self.arguments[number])
-        return [Token(f"row {k} of {argument}") for k in range(len(self.pending))]
-
-    def hold(self, stack: Stack, rows: Sequence[Content]) -> RunningStack:
-        running = super().hold(stack, rows)
-        for cell, row in zip(running.cells(), self.pending, strict=False):
-            cell.data = self.row_data(stack, row)
-        self.pending = []
-        return running
-
-    def row_data(self, stack: Stack, row: Any) -> Any:
-        """A row as memory; as it is where rows differ in shape."""
-        if row is None or self.plan.rows[stack] is None:
-            return row
-        return np.frombuffer(np.ascontiguousarray(row, stack.dtype).tobytes(), np.uint8)
-
-    def elements(self, cell: Cell, array: Array) -> np.ndarray:
-        """The elements of the array that lies in a cell."""
-        nbytes = self.size(array.count) * array.dtype.itemsize
-        if cell.data is None or cell.data.nbytes < nbytes:
-            self.fail(f"{array} has {nbytes} bytes, its memory {0 if cell.data is None else cell.data.nbytes}")
-        found: np.ndarray = cell.data[:nbytes].view(array.dtype)
-        return found
-
-    def allocated(self, cell: Cell, array: Array) -> None:
-        nbytes = self.size(array.count) * array.dtype.itemsize
-        is_fixed = any(
-            self.cells.get(Place("buffer", b.number)) is cell for b in self.plan.buffers if b.is_known_at_entry
-        )
-        if not is_fixed:
-            cell.data = _poisoned(nbytes, array.dtype)
-            return
-        if cell.data.nbytes < nbytes:
-            self.fail(f"{array} has {nbytes} bytes, its buffer {cell.data.nbytes}")
-        cell.data[:nbytes] = _poisoned(nbytes, array.dtype)
-
-    def copied(self, array: Array, source: Cell, target: Cell) -> None:
-        elements = self.elements(source, array).copy()
-        self.allocated(target, array)
-        self.elements(target, array)[...] = elements
-
-    def addresses(self, view: View) -> np.ndarray:
-        shape = self.shape(view.shape)
-        total = np.full(shape, sum(self.size(term) for term in view.offset), np.int64)
-        for axis, stride in enumerate(view.strides):
-            steps = np.arange(shape[axis], dtype=np.int64) * self.size(stride)
-            total += steps.reshape((-1,) + (1,) * (len(shape) - axis - 1))
-        return total
-
-    def inside(self, addresses: np.ndarray, array: Array) -> np.ndarray:
-        """Addresses that are all in an array."""
-        if addresses.size and (addresses.min() < 0 or addresses.max() >= self.size(array.count)):
-            self.fail(f"an element of {array} beyond its {self.size(array.count)} is touched")
-        return addresses
-
-    def gathered(self, view: View, cell: Cell) -> np.ndarray:
-        """The elements of a view."""
-        found: np.ndarray = self.elements(cell, view.array)[self.inside(self.addresses(view), view.array)]
-        return found
+        super().__init__(plan, arguments)
+        self.outside_call, self.rows_per_block = outside, rows_per_block
+        self.heads = 0
 
     # Control.
 
@@ -186,8 +77,8 @@ class _Machine(Replay):
         return self.rows_per_block
 
     def chunk_ends(self) -> bool:
-        self.counted_chunks += 1
-        return self.counted_chunks % 3 == 0
+        self.heads += 1
+        return self.heads % 3 == 0
 
     def goes_on(self, step: Loop, iteration: int) -> bool:
         runs = bool(self.values[step.test.name])
@@ -406,11 +297,6 @@ class _Machine(Replay):
             else:
                 found.append(self.number(result))
         return found
-
-
-def _poisoned(nbytes: int, dtype: np.dtype) -> np.ndarray:
-    """Memory that nobody has written."""
-    return np.full(nbytes, 0xFF if dtype.kind in "fc" else 0x5A, np.uint8)
 
 
 @functools.cache

@@ -20,7 +20,7 @@ MOST_POINTS = 1 << 12
 
 
 def reads_only_what_it_writes(operand: Operand, write: Write) -> bool:
-    """Whether memory that a kernel reads as `operand` may be overwritten by its `write`: no point reads what another writes."""
+    """Whether a kernel may write over what it reads as `operand`: no point reads what another one writes."""
     if operand.gathered or write.indices:
         return False
     if write.how != "store" and write.base is None:

@@ -1,0 +1,142 @@
+"""The numbers and the elements that a machine computes with; every index is checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.plan.checking.memory import Cell, Content, RunningStack, Token
+from ctrlgrad.plan.checking.replay import Replay
+from ctrlgrad.plan.model import (
+    Array,
+    Place,
+    Plan,
+    Register,
+    Stack,
+    View,
+)
+from ctrlgrad.plan.sizes import Size, Sizes
+
+
+class Data(Replay):
+    """What a run knows of its values."""
+
+    def __init__(self, plan: Plan, arguments: Sequence[Any]) -> None:
+        super().__init__(plan)
+        self.arguments = arguments
+        self.values: dict[str, Any] = {}
+        # Rows that a new stack begins with, and what an outside call gave.
+        self.pending: list[Any] = []
+        self.pending_results: list[Any] = []
+
+    # Sizes and numbers.
+
+    def size(self, size: Size) -> int:
+        return size.factor * math.prod(int(self.values[name]) for name in size.names)
+
+    def shape(self, sizes: Sizes) -> tuple[int, ...]:
+        return tuple(map(self.size, sizes))
+
+    def assign(self, registers: Sequence[Register], value: Any) -> None:
+        """A number to its registers: one, or two for a complex one."""
+        parts = (value.real, value.imag) if len(registers) == 2 else (value,)
+        for register, part in zip(registers, parts, strict=True):
+            self.values[register.name] = register.dtype.type(part)
+
+    def number(self, registers: Sequence[Register]) -> Any:
+        parts = [self.values[register.name] for register in registers]
+        if len(parts) == 1:
+            return parts[0]
+        return np.result_type(parts[0].dtype, np.complex64).type(complex(*parts))
+
+    # Memory.
+
+    def begin(self) -> None:
+        plan = self.plan
+        for argument, given in zip(plan.arguments, self.arguments, strict=True):
+            if isinstance(argument, tuple):
+                self.assign(argument, given)
+        for register, number, axis in plan.sizes:
+            given = self.arguments[number]
+            row = given if isinstance(given, np.ndarray) else next((r for r in given if r is not None), None)
+            self.values[register.name] = np.int64(0 if row is None else np.shape(row)[axis])
+        super().begin()
+        for buffer in plan.buffers:
+            if buffer.is_known_at_entry:
+                nbytes = self.size(buffer.count) * buffer.dtype.itemsize
+                self.cells[Place("buffer", buffer.number)].data = poisoned(nbytes, buffer.dtype)
+
+    def given(self, number: int, cell: Cell) -> None:
+        cell.data = np.frombuffer(np.ascontiguousarray(self.arguments[number]).tobytes(), np.uint8)
+
+    def given_constant(self, number: int, cell: Cell) -> None:
+        cell.data = np.frombuffer(np.ascontiguousarray(self.plan.constants[number][1]).tobytes(), np.uint8)
+
+    def given_rows(self, number: int, argument: Stack) -> Sequence[Content]:
+        self.pending = list(self.arguments[number])
+        return [Token(f"row {k} of {argument}") for k in range(len(self.pending))]
+
+    def hold(self, stack: Stack, rows: Sequence[Content]) -> RunningStack:
+        running = super().hold(stack, rows)
+        for cell, row in zip(running.cells(), self.pending, strict=False):
+            cell.data = self.row_data(stack, row)
+        self.pending = []
+        return running
+
+    def row_data(self, stack: Stack, row: Any) -> Any:
+        """A row as memory; as it is where rows differ in shape."""
+        if row is None or self.plan.rows[stack] is None:
+            return row
+        return np.frombuffer(np.ascontiguousarray(row, stack.dtype).tobytes(), np.uint8)
+
+    def elements(self, cell: Cell, array: Array) -> np.ndarray:
+        """The elements of the array that lies in a cell."""
+        nbytes = self.size(array.count) * array.dtype.itemsize
+        if cell.data is None or cell.data.nbytes < nbytes:
+            self.fail(f"{array} has {nbytes} bytes, its memory {0 if cell.data is None else cell.data.nbytes}")
+        found: np.ndarray = cell.data[:nbytes].view(array.dtype)
+        return found
+
+    def allocated(self, cell: Cell, array: Array) -> None:
+        nbytes = self.size(array.count) * array.dtype.itemsize
+        is_fixed = any(
+            self.cells.get(Place("buffer", b.number)) is cell for b in self.plan.buffers if b.is_known_at_entry
+        )
+        if not is_fixed:
+            cell.data = poisoned(nbytes, array.dtype)
+            return
+        if cell.data.nbytes < nbytes:
+            self.fail(f"{array} has {nbytes} bytes, its buffer {cell.data.nbytes}")
+        cell.data[:nbytes] = poisoned(nbytes, array.dtype)
+
+    def copied(self, array: Array, source: Cell, target: Cell) -> None:
+        elements = self.elements(source, array).copy()
+        self.allocated(target, array)
+        self.elements(target, array)[...] = elements
+
+    def addresses(self, view: View) -> np.ndarray:
+        shape = self.shape(view.shape)
+        total = np.full(shape, sum(self.size(term) for term in view.offset), np.int64)
+        for axis, stride in enumerate(view.strides):
+            steps = np.arange(shape[axis], dtype=np.int64) * self.size(stride)
+            total += steps.reshape((-1,) + (1,) * (len(shape) - axis - 1))
+        return total
+
+    def inside(self, addresses: np.ndarray, array: Array) -> np.ndarray:
+        """Addresses that are all in an array."""
+        if addresses.size and (addresses.min() < 0 or addresses.max() >= self.size(array.count)):
+            self.fail(f"an element of {array} beyond its {self.size(array.count)} is touched")
+        return addresses
+
+    def gathered(self, view: View, cell: Cell) -> np.ndarray:
+        """The elements of a view."""
+        found: np.ndarray = self.elements(cell, view.array)[self.inside(self.addresses(view), view.array)]
+        return found
+
+
+def poisoned(nbytes: int, dtype: np.dtype) -> np.ndarray:
+    """Memory that nobody has written."""
+    return np.full(nbytes, 0xFF if dtype.kind in "fc" else 0x5A, np.uint8)

@@ -1,0 +1,318 @@
+"""What each step without blocks reads and writes, and when."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from ctrlgrad.plan.checking.memory import Cell, Content, Pointer, RunningStack, Token, described
+from ctrlgrad.plan.checking.overlap import reads_only_what_it_writes
+from ctrlgrad.plan.checking.state import State, listed, numbers_of
+from ctrlgrad.plan.effects import defines
+from ctrlgrad.plan.model import (
+    Array,
+    Branch,
+    CopyStack,
+    Kernel,
+    Length,
+    Load,
+    Loop,
+    NewStack,
+    Outside,
+    Pack,
+    Place,
+    Pop,
+    Product,
+    Push,
+    ReadRow,
+    Stack,
+    Step,
+    View,
+    WriteRow,
+)
+
+# Rows of a stack by their contents, the last first.
+Rows = tuple[Any, ...]
+
+
+class Steps(State):
+    """The steps of a run."""
+
+    # Steps.
+
+    def step(self, step: Step) -> None:
+        if isinstance(step, Loop):
+            self.loop(step)
+            return
+        if isinstance(step, Branch):
+            self.branch(step)
+            return
+        if step not in self.numbers_read:
+            self.numbers_read[step] = numbers_of(step)
+        self.sees(self.numbers_read[step])
+        if isinstance(step, Kernel):
+            self.kernel(step)
+        elif isinstance(step, Product):
+            self.product(step)
+        elif isinstance(step, Pack):
+            self.one_result(step, step.result, [self.read(step.view.array)])
+        elif isinstance(step, Load):
+            self.numbers(step, [self.read(step.view.array)])
+        elif isinstance(step, Outside):
+            self.outside(step)
+        elif isinstance(step, Push):
+            self.push(step)
+        elif isinstance(step, Pop):
+            self.pop(step)
+        elif isinstance(step, ReadRow):
+            self.read_row(step)
+        elif isinstance(step, WriteRow):
+            self.write_row(step)
+        elif isinstance(step, Length):
+            self.stack(step.stack)
+            self.numbers(step, [])
+        elif isinstance(step, NewStack):
+            count = self.new_rows(step, step.result)
+            self.hold(step.result, [Token(f"row {k} of {step.result}") for k in range(count)])
+            self.computed(step, [], [])
+        elif isinstance(step, CopyStack):
+            self.copy_stack(step)
+        else:
+            self.numbers(step, [])
+
+    def numbers(self, step: Step, reads: Sequence[Cell]) -> None:
+        """A step that gives numbers."""
+        self.computed(step, reads, [])
+        for value in defines(step):
+            self.define(value)
+
+    def one_result(self, step: Step, result: Array, reads: Sequence[Cell]) -> None:
+        """A step that reads all the time while it writes one array."""
+        cell = self.written(result)
+        if any(cell is other for other in reads):
+            self.fail(f"{result} is written to {self.place_of(result)}, which is still read")
+        self.allocated(cell, result)
+        self.computed(step, reads, [cell])
+        cell.content = self.define(result)
+
+    def kernel(self, step: Kernel) -> None:
+        targets: list[Cell] = []
+        for write in step.writes:
+            array = write.view.array
+            base = None if write.base is None else self.read(write.base)
+            cell = self.written(array)
+            if base is None:
+                targets.append(cell)
+                continue
+            assert write.base is not None
+            if base.content is None:
+                self.fail(f"{write.base} is lost where it lies, since it grows")
+            if (write.base.count, write.base.dtype) != (array.count, array.dtype):
+                self.fail(f"{array} is an update of {write.base}, which has another size or type")
+            if cell is not base:
+                self.allocated(cell, array)
+                self.copied(write.base, base, cell)
+                cell.content = base.content
+            targets.append(cell)
+        reads = [self.read(operand.view.array) for operand in step.operands]
+        for k, (write, cell) in enumerate(zip(step.writes, targets, strict=True)):
+            place = self.place_of(write.view.array)
+            if any(cell is other for other in targets[:k]):
+                self.fail(f"{write.view.array} and another result are both written to {place}")
+            for operand, other in zip(step.operands, reads, strict=True):
+                if other is cell and not reads_only_what_it_writes(operand, write):
+                    self.fail(
+                        f"{write.view.array} is written to {place} before {operand.view.array} has been read there"
+                    )
+        for k, (write, cell) in enumerate(zip(step.writes, targets, strict=True)):
+            if write.base is not None and cell.content is not self.wanted(write.base):
+                self.fail(f"{write.base}, of which {write.view.array} is an update, is overwritten in {targets[k]}")
+        self.computed(step, reads, targets)
+        for write, cell in zip(step.writes, targets, strict=True):
+            cell.content = self.define(write.view.array)
+
+    def product(self, step: Product) -> None:
+        base = None if step.base is None else self.read(step.base)
+        cell = self.written(step.result)
+        if base is not None:
+            assert step.base is not None
+            if base.content is None:
+                self.fail(f"{step.base} is lost where it lies, since it grows")
+            if base is not cell:
+                self.allocated(cell, step.result)
+                self.copied(step.base, base, cell)
+                cell.content = base.content
+        else:
+            self.allocated(cell, step.result)
+        arrays = [step.a.array, step.b.array, *([] if step.packed is None else [step.packed])]
+        reads = [self.read(array) for array in arrays]
+        if any(cell is other for other in reads):
+            self.fail(f"{step.result} is written to {self.place_of(step.result)}, which is still read")
+        self.computed(step, reads, [cell])
+        cell.content = self.define(step.result)
+
+    def outside(self, step: Outside) -> None:
+        reads: list[Cell] = []
+        operands: dict[int, RunningStack] = {}
+        for position, item in enumerate(step.operands):
+            if isinstance(item, View):
+                reads.append(self.read(item.array))
+            elif isinstance(item, Stack):
+                running = operands[position] = self.stack(item)
+                running.settle()
+                self.check_rows(running)
+        arrays = [result for result in step.results if isinstance(result, Array)]
+        stacks = [result for result in step.results if isinstance(result, Stack)]
+        for register, _, _ in step.sizes:
+            self.define(register)
+        for result in step.results:
+            if isinstance(result, tuple):
+                for register in result:
+                    self.define(register)
+        taken = [operands[position] for position in step.taken]
+        kept = [running for position, running in operands.items() if position not in step.taken]
+        for stack in stacks:
+            running = self.stacks.get(self.handle_of(stack))
+            if any(running is other for other in kept):
+                self.fail(f"{stack} is put in the place of a stack that is still there")
+        self.operands = operands
+        for running in taken:
+            self.stacks = {handle: other for handle, other in self.stacks.items() if other is not running}
+        self.computed(step, reads, [])
+        targets: list[Cell] = []
+        for result in arrays:
+            cell = self.written(result)
+            if any(cell is other for other in (*reads, *targets)):
+                self.fail(f"{result} is written to {self.place_of(result)}, which is read or written otherwise")
+            self.allocated(cell, result)
+            targets.append(cell)
+        for result, cell in zip(arrays, targets, strict=True):
+            cell.content = self.define(result)
+        for result in stacks:
+            count = self.new_rows(step, result)
+            self.hold(result, [Token(f"row {k} of {result}") for k in range(count)])
+        self.finished(step, targets)
+
+    def finished(self, step: Outside, targets: Sequence[Cell]) -> None:
+        """The results of an outside call come to their places."""
+
+    def push(self, step: Push) -> None:
+        running = self.stack(step.stack)
+        source: Cell | None = None
+        content: Content
+        if isinstance(step.row, View):
+            array = step.row.array
+            source = self.read(array)
+            slot = Place("slot", self.push_numbers[step])
+            target = running.top()
+            if self.place_of(array) == slot:
+                if source is not target or not self.pointers[slot].is_valid:
+                    self.fail(f"{array} is in {slot}, which is not the next row of {step.stack}")
+                content = self.wanted(array)
+            else:
+                if source is target:
+                    self.fail(f"{array} is pushed to where it lies")
+                if source is not None and not self._is_there(array):
+                    self.fail(f"{array} lies in a block that this push closes")
+                content = Token(f"row of {step.result}", tuple(self.iterations))
+                self.put_row(step, source, target)
+        else:
+            target = running.top()
+            content = tuple(self.wanted(register) for register in step.row)
+            self.put_row(step, None, target)
+        target.content = content
+        running.grow()
+        self.updated(running, step.stack, step.result, (content, self.rows[running.version]))
+
+    def _is_there(self, array: Array) -> bool:
+        place = self.place_of(array)
+        return place.kind not in ("slot", "row") or self.pointers[place].is_valid
+
+    def pop(self, step: Pop) -> None:
+        running = self.stack(step.stack)
+        rows = self.rows[running.version]
+        cell = running.pop()
+        if cell is None:
+            if rows:
+                self.fail(f"{step.stack} has no rows")
+            cell, content, below = self.underflow(step), None, ()
+        else:
+            if not rows:
+                self.fail(f"{step.stack} has rows in place of none")
+            content, below = rows
+            if cell.content != content:
+                self.fail(f"the last row of {step.stack} is {described(cell.content)} in place of {described(content)}")
+        self.updated(running, step.stack, step.result, below)
+        if not isinstance(step.row, Array):
+            self.got_row(step, cell, None)
+            for register in step.row:
+                self.define(register)
+            return
+        self.check_row(step.stack, step.row)
+        place = self.place_of(step.row)
+        token = self.define(step.row)
+        if place.kind == "row":
+            # The row is what was pushed, by another name.
+            cell.content = self.tokens[step.row.name] = content if isinstance(content, Token) else token
+            self.pointers[place] = Pointer(cell, running, running.epoch)
+            self.got_row(step, cell, cell)
+            return
+        target = self.room_at(place, step.row)
+        self.allocated(target, step.row)
+        self.got_row(step, cell, target)
+        target.content = token
+
+    def underflow(self, step: Pop) -> Cell:
+        """A row is popped where there is none: where nobody counts iterations, any row."""
+        return Cell()
+
+    def indexed(self, step: ReadRow | WriteRow) -> tuple[RunningStack, list[Any], int | None]:
+        """The stack with its rows in one block, their contents, the first first, and which is meant."""
+        running = self.stack(step.stack)
+        running.gather()
+        self.check_rows(running)
+        rows = list(listed(self.rows[running.version]))[::-1]
+        return running, rows, self.row_index(step, len(rows))
+
+    def read_row(self, step: ReadRow) -> None:
+        running, _, index = self.indexed(step)
+        cell = Cell() if index is None else list(running.cells())[index]
+        if isinstance(step.row, Array):
+            self.check_row(step.stack, step.row)
+            target = self.written(step.row)
+            self.allocated(target, step.row)
+            self.got_row(step, cell, target)
+            target.content = self.define(step.row)
+            return
+        self.got_row(step, cell, None)
+        for register in step.row:
+            self.define(register)
+
+    def write_row(self, step: WriteRow) -> None:
+        running, rows, index = self.indexed(step)
+        source = self.read(step.row.array) if isinstance(step.row, View) else None
+        content = Token(f"row of {step.result}", tuple(self.iterations))
+        if index == len(rows):
+            target = running.top()
+            running.grow()
+            rows.append(content)
+        elif index is None:
+            target = Cell()
+        else:
+            target, rows[index] = list(running.cells())[index], content
+        self.put_row(step, source, target)
+        target.content = content
+        self.updated(running, step.stack, step.result, functools.reduce(lambda below, row: (row, below), rows, ()))
+
+    def copy_stack(self, step: CopyStack) -> None:
+        running = self.stack(step.stack)
+        handle = self.handle_of(step.result)
+        if handle == self.handle_of(step.stack):
+            self.fail(f"{step.result} is a copy, and has the handle of {step.stack}")
+        token = self.define(step.result)
+        if handle in self.stacks:
+            self.stacks[handle].epoch += 1
+        self.stacks[handle] = running.copy(token)
+        self.rows[token] = self.rows[running.version]
+        self.check_rows(self.stacks[handle])
