@@ -1,4 +1,4 @@
-"""Every op on every dtype that it takes, in loops: in machine code, against the reference engine."""
+"""Every op on a few dtypes, in loops: in machine code, against the reference engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from natively import run_natively
-from op_cases import DTYPES, FEW_DTYPES, MAKERS, OpCase, cases_of
+from op_cases import FEW_DTYPES, MAKERS, OpCase, cases_of
 from op_cases.looped import FORMS, assert_agree, looped
 
 from ctrlgrad.engines.reference import run_graph
@@ -20,5 +20,8 @@ def assert_loop_agrees(cases: Sequence[OpCase], form: str) -> None:
 
 @pytest.mark.parametrize("op", sorted(MAKERS))
 def test_op(op: str) -> None:
-    for form in FORMS:
-        assert_loop_agrees(cases_of(op, DTYPES if form == "operands apart" else FEW_DTYPES), form)
+    """Every case in one of the forms."""
+    cases = cases_of(op, FEW_DTYPES)
+    for number, form in enumerate(FORMS):
+        if mine := cases[number :: len(FORMS)]:
+            assert_loop_agrees(mine, form)

@@ -74,7 +74,7 @@ def index(x: Any, key: Any) -> Index:
     items = [_array_of(item) for item in (key if isinstance(key, tuple) else (key,))]
     is_one = len(items) == 1
     x, items, chosen = _scalars_as_masks(x, _without_ellipsis(items, rank_of(x), key))
-    mask = items[0] if is_one and isinstance(items[0], Tensor) and _is_mask(items[0]) else None
+    mask = items[0] if is_one and items and isinstance(items[0], Tensor) and _is_mask(items[0]) else None
     x = _sized_by_masks(x, items)
     resolved: list[Item] = []
     operands: list[Any] = []

@@ -53,7 +53,10 @@ def resolve(state: State, view: View, key: Sequence[Any], operands: Sequence[Val
     rest = iter(operands)
     filled: list[Any] = []
     for item in key:
-        if item is DYNAMIC:
+        if item is Ellipsis:
+            named = sum(other is not None and other is not Ellipsis for other in key)
+            filled += [[None, None, None]] * (len(view.shape) - named)
+        elif item is DYNAMIC:
             filled.append(next(rest))
         elif isinstance(item, slice):
             filled.append([next(rest) if part is DYNAMIC else part for part in (item.start, item.stop, item.step)])
