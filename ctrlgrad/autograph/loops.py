@@ -17,8 +17,9 @@ from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
-from ctrlgrad.frontend.while_loops import LoopOptions, emit_while, recorder
+from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
 from ctrlgrad.ir import INDEX, Graph, Value
 from ctrlgrad.source import here
 

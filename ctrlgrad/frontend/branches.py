@@ -9,10 +9,10 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import is_weak, result_dtype, type_of, value_in
 from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
 from ctrlgrad.ir import TensorType, Type, close, join
 from ctrlgrad.source import Source, here
@@ -60,8 +60,7 @@ def _branch(
     operands: Sequence[Any],
     source: Source | None,
 ) -> Any:
-    builder = trace.current()
-    assert builder is not None
+    builder = recorder()
     for name, fn in zip(names, functions, strict=True):
         check_callable(operation, name, fn, [f"operand {i}" for i in range(len(operands))], source)
     regions = [
