@@ -7,7 +7,8 @@
 if __name__ != "ctrlgrad.gradients":
     raise ImportError("this folder is a part of ctrlgrad: import ctrlgrad.gradients, not gradients")
 
+from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.forward import Pushforward, push_forward
-from ctrlgrad.gradients.reverse import Pullback, reverse
+from ctrlgrad.gradients.reverse import reverse
 
 __all__ = ["Pullback", "Pushforward", "push_forward", "reverse"]

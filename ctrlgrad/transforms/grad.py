@@ -20,7 +20,8 @@ from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function, hand_out
-from ctrlgrad.gradients.reverse import Pullback, reverse
+from ctrlgrad.gradients.adjoint import Pullback
+from ctrlgrad.gradients.reverse import reverse
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.tracing import (
