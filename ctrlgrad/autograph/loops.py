@@ -76,14 +76,15 @@ def stage(
         slots = Slots(tuple(slot(name, x, place) for name, x in zip(state.names, before, strict=True)))
         with unchanged(f"a {place.construct}", place.source, *watched):
             settled = settle(slots, lambda slots: _trace_body(slots, state, body, counts))
-            slots, regions = settled.carry, []
+            slots = settled.carry
+            regions: tuple[Graph, Graph] | None = None
             if settled.is_final:
                 body_graph = settled.body.finish(_outputs(settled.body, slots, counts))
-                regions = [_trace_test(slots, state, test, counts, place), body_graph]
+                regions = _trace_test(slots, state, test, counts, place), body_graph
             state.set(before)
         start: list[Any] = [np.int64(0)] if counts else []
         start += [x for s in slots.in_order for x in s.operands()]
-        if settled.is_final:
+        if regions is not None:
             name = place.construct.strip("`")
             results = emit_while(*regions, start, LoopOptions(name=name), place.source)
         else:
