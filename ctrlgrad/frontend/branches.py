@@ -64,10 +64,10 @@ def _branch(
     for name, fn in zip(names, functions, strict=True):
         check_callable(operation, name, fn, [f"operand {i}" for i in range(len(operands))], source)
 
-    def region(name: str, fn: Callable[..., Any]) -> Traced:
+    def traced(name: str, fn: Callable[..., Any]) -> Traced:
         return Traced(name, lambda _: fn(*operands), what=f"{operation}: the result of {name}")
 
-    regions = [region(name, fn) for name, fn in zip(names, functions, strict=True)]
+    regions = [traced(name, fn) for name, fn in zip(names, functions, strict=True)]
     first = regions[0]
     for name, region in zip(names, regions, strict=True):
         labels = (f"the result of {names[0]}", f"the result of {name}")
