@@ -76,6 +76,18 @@ ADAPTED = {
     "safetensors": {"train", "nn", "interop"},
 }
 
+# Parts some of whose modules still import each other in a circle, as a rule hidden by TYPE_CHECKING.
+CIRCULAR = {"ir", "batching", "memory", "engines", "dataflow"}
+
+# What a part may put into a table of a part below it when it is imported: the declarations of ops, and the array
+# functions and the namespace that tensors find by name. The engine that stands above the others still waits.
+TABLES = {
+    "ops": {"declare"},
+    "stacks": {"declare"},
+    "numpy": {"array_function", "FUNCTIONS"},
+    "dataflow": {"register_engine"},
+}
+
 
 @dataclass(frozen=True)
 class Import:
@@ -166,6 +178,94 @@ def test_imports_go_down_only() -> None:
 def test_an_upward_import_is_seen(importer: str, statement: str) -> None:
     known = frozenset(modules())
     assert [complaint(found) for found in imports(importer, statement, known)] != [None]
+
+
+def in_circles(imported: dict[str, set[str]]) -> set[str]:
+    """The modules that import themselves by way of others."""
+
+    def behind(name: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            for other in imported[waiting.pop()] - found:
+                found.add(other)
+                waiting.append(other)
+        return found
+
+    return {name for name in imported if name in behind(name)}
+
+
+def test_no_imports_in_circles() -> None:
+    """Imports that only type checkers see count too."""
+    files = modules()
+    imported = {
+        name: {found.imported for found in imports(name, path.read_text(), frozenset(files))} & set(files) - {name}
+        for name, path in files.items()
+    }
+    assert {part_of(name) for name in in_circles(imported)} <= CIRCULAR
+
+
+def test_a_circle_is_seen() -> None:
+    source = {
+        "a": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ctrlgrad import b",
+        "b": "def f():\n    import ctrlgrad.c",
+        "c": "from ctrlgrad.a import f",
+        "d": "from ctrlgrad import a",
+    }
+    known = frozenset(f"ctrlgrad.{name}" for name in source)
+    imported = {
+        f"ctrlgrad.{n}": {found.imported for found in imports(f"ctrlgrad.{n}", text, known)} & known
+        for n, text in source.items()
+    }
+    assert in_circles(imported) == {"ctrlgrad.a", "ctrlgrad.b", "ctrlgrad.c"}
+
+
+def registrations(name: str, source: str) -> Iterator[str]:
+    """What a module changes in another part when it is imported: calls, decorators and assignments to its items."""
+    body = ast.parse(source).body
+    origin = {
+        alias.asname or alias.name: str(node.module)
+        for node in body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in body:
+        changed: list[ast.expr] = []
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            changed = [node.value.func]
+        elif isinstance(node, ast.Assign):
+            changed = [x.value for x in node.targets if isinstance(x, ast.Subscript | ast.Attribute)]
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            changed = [x.func if isinstance(x, ast.Call) else x for x in node.decorator_list]
+        for x in changed:
+            while isinstance(x, ast.Attribute):
+                x = x.value
+            module = origin.get(x.id, "") if isinstance(x, ast.Name) else ""
+            if module.startswith("ctrlgrad.") and part_of(module) != part_of(name):
+                yield x.id  # type: ignore[attr-defined]
+
+
+def test_nothing_registers_itself_with_a_part_below() -> None:
+    found = {
+        (part_of(name), what)
+        for name, path in modules().items()
+        for what in registrations(name, path.read_text())
+        if what not in TABLES.get(part_of(name), set())
+    }
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ctrlgrad.frontend.apply import set_evaluator\nset_evaluator(print)",
+        "from ctrlgrad.gradients import calls\ncalls.set_batch(print)",
+        "from ctrlgrad.frontend.functions import FUNCTIONS\nFUNCTIONS['x'] = print",
+        "from ctrlgrad.frontend.functions import array_function\n@array_function('x')\ndef f(): ...",
+    ],
+)
+def test_a_registration_is_seen(source: str) -> None:
+    assert list(registrations("ctrlgrad.transforms.grad", source)) != []
 
 
 def test_modules_stay_readable() -> None:

@@ -18,10 +18,10 @@ from ctrlgrad.autograph.truth import is_traced, truth
 from ctrlgrad.autograph.undefined import Undefined, UndefinedReturnValue, is_flag, shown
 from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, zeros_value
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, value_in
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced
 from ctrlgrad.ir import Builder, TensorType, Type, Value, close
 from ctrlgrad.source import Source, here
@@ -102,8 +102,7 @@ def if_exp(test: Any, when_true: Callable[[], Any], when_false: Callable[[], Any
 def _known_flags(predicate: Tensor) -> dict[Value, bool]:
     """What a true predicate says about bool values: itself, and what it is the negation of."""
     known = {predicate.value: True}
-    builder = trace.current()
-    assert builder is not None
+    builder = recorder()
     if builder.nodes and builder.nodes[-1].op.name == "logical_not" and builder.nodes[-1].result is predicate.value:
         known[builder.nodes[-1].operands[0]] = False
     return known
@@ -155,8 +154,7 @@ def join_regions(
                 where = f" at {source}" if source else ""
                 results.append(Undefined(name, f"differs between the branches of the {construct}{where}"))
     joined = [r for r in results if isinstance(r, _Joined)]
-    builder = trace.current()
-    assert builder is not None
+    builder = recorder()
     graphs = [
         region.finish(x for r in joined for x in _outputs(region.builder, r, side))
         for side, region in ((1, when_false), (0, when_true))

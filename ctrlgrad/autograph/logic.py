@@ -13,9 +13,9 @@ from typing import Any
 from ctrlgrad.autograph.branches import join_regions, record
 from ctrlgrad.autograph.truth import is_traced, truth
 from ctrlgrad.errors import TracingError
-from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced
 from ctrlgrad.ir import BOOL, close
 from ctrlgrad.ops.traits import is_total
@@ -59,8 +59,7 @@ def _lazy(x: Tensor, right: Thunk, word: str) -> Any:
 
 def _inlined(region: Traced, y: Tensor) -> Tensor:
     """The value of a region, computed in the current trace."""
-    builder = trace.current()
-    assert builder is not None
+    builder = recorder()
     closed = close([region.finish([y])])
     (value,) = builder.inline(closed.regions[0], closed.captures)
     return Tensor(builder, value)

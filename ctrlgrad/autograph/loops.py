@@ -17,8 +17,9 @@ from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
-from ctrlgrad.frontend.while_loops import LoopOptions, emit_while, recorder
+from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
 from ctrlgrad.ir import INDEX, Graph, Value
 from ctrlgrad.source import here
 
@@ -76,15 +77,16 @@ def stage(
         with unchanged(f"a {place.construct}", place.source, *watched):
             settled = settle(slots, lambda slots: _trace_body(slots, state, body, counts))
             slots = settled.carry
+            regions: tuple[Graph, Graph] | None = None
             if settled.is_final:
                 body_graph = settled.body.finish(_outputs(settled.body, slots, counts))
-                test_graph = _trace_test(slots, state, test, counts, place)
+                regions = _trace_test(slots, state, test, counts, place), body_graph
             state.set(before)
         start: list[Any] = [np.int64(0)] if counts else []
         start += [x for s in slots.in_order for x in s.operands()]
-        if settled.is_final:
+        if regions is not None:
             name = place.construct.strip("`")
-            results = emit_while(test_graph, body_graph, start, LoopOptions(name=name), place.source)
+            results = emit_while(*regions, start, LoopOptions(name=name), place.source)
         else:
             results = [Tensor(recorder(), Value(type_of(x))) for x in start]
         if counts:

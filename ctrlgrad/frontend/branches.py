@@ -9,10 +9,10 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import is_weak, result_dtype, type_of, value_in
 from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
 from ctrlgrad.ir import TensorType, Type, close, join
 from ctrlgrad.source import Source, here
@@ -60,14 +60,14 @@ def _branch(
     operands: Sequence[Any],
     source: Source | None,
 ) -> Any:
-    builder = trace.current()
-    assert builder is not None
+    builder = recorder()
     for name, fn in zip(names, functions, strict=True):
         check_callable(operation, name, fn, [f"operand {i}" for i in range(len(operands))], source)
-    regions = [
-        Traced(name, _applied(fn, operands), what=f"{operation}: the result of {name}")
-        for name, fn in zip(names, functions, strict=True)
-    ]
+
+    def traced(name: str, fn: Callable[..., Any]) -> Traced:
+        return Traced(name, lambda _: fn(*operands), what=f"{operation}: the result of {name}")
+
+    regions = [traced(name, fn) for name, fn in zip(names, functions, strict=True)]
     first = regions[0]
     for name, region in zip(names, regions, strict=True):
         labels = (f"the result of {names[0]}", f"the result of {name}")
@@ -120,7 +120,3 @@ def _same_known_dims(a: Type, b: Type) -> bool:
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         return a.rank == b.rank and all(m is None or n is None or m == n for m, n in zip(a.shape, b.shape, strict=True))
     return True
-
-
-def _applied(fn: Callable[..., Any], operands: Sequence[Any]) -> Callable[[Any], Any]:
-    return lambda _: fn(*operands)

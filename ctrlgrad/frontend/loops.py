@@ -15,8 +15,9 @@ from ctrlgrad.frontend.checks import check_callable, check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, in_trace
-from ctrlgrad.frontend.while_loops import LoopOptions, emit_while, recorder
+from ctrlgrad.frontend.while_loops import LoopOptions, emit_while
 from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Value
 from ctrlgrad.source import Source, here
 

@@ -22,6 +22,7 @@ from ctrlgrad.errors import DifferentiationError, LeakedValueError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
 from ctrlgrad.ir import Builder, Closed, Graph, Value, close
 from ctrlgrad.source import Source
@@ -163,8 +164,7 @@ def emit_call(
     kind: str, closed: Closed, leaves: Sequence[Any], source: Source | None, attrs: dict[str, Any] | None = None
 ) -> list[Tensor]:
     """Record the call; what its functions use from outside are captures of all of them."""
-    builder = trace.current()
-    assert builder is not None
+    builder = recorder()
     operands = [*closed.captures, *(value_in(builder, x) for x in leaves)]
     attrs = {"kind": kind, "captures": len(closed.captures), **(attrs or {})}
     hints = [v.hint for v in closed.regions[0].outputs]

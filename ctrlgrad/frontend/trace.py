@@ -26,6 +26,13 @@ def current() -> Builder | None:
     return _STATE.builder
 
 
+def recorder() -> Builder:
+    """The innermost builder, where there must be one."""
+    builder = _STATE.builder
+    assert builder is not None
+    return builder
+
+
 @contextmanager
 def recording(builder: Builder) -> Iterator[Builder]:
     """Record nodes into `builder` until the block ends. A builder may be recorded into several times."""

@@ -16,9 +16,10 @@ from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.checks import check_callable, check_predicate
 from ctrlgrad.frontend.settling import settle
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
 from ctrlgrad.frontend.unsized import Unsized
-from ctrlgrad.ir import Builder, TensorType, close
+from ctrlgrad.ir import TensorType, close
 from ctrlgrad.source import Source, here
 
 
@@ -153,13 +154,6 @@ def _while(
     check_predicate(tested, cond.leaves, source)
     results = emit_while(cond.finish(), body_graph, carry.values(), options, source)
     return tree.unflatten(carry.treedef, carry.rest_weak(results, body.leaves))
-
-
-def recorder() -> Builder:
-    """The builder that a loop is recorded into."""
-    builder = trace.current()
-    assert builder is not None
-    return builder
 
 
 def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions, source: Source | None) -> list[Tensor]:

@@ -18,6 +18,7 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function, hand_out
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.reverse import reverse
@@ -71,9 +72,9 @@ def value_and_grad(
             return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
 
         traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
-        captures = len(traced.captures)
-        pullback = reverse(traced.graph, range(captures, captures + len(leaves)), (0,), batch_whole)
-        outputs, gradients = _inline(pullback, traced, leaves, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
+        halves = reverse(traced.graph, traced.wrt, (0,), batch_whole)
+        outputs, residuals = _inline_forward(halves, traced, leaves)
+        gradients = _inline_backward(halves, residuals, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
         gradient = tree.unflatten(treedef, gradients)
         if not isinstance(argnums, tuple | list):
@@ -134,19 +135,6 @@ def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) 
     return result
 
 
-def _inline(
-    pullback: Pullback, traced: TracedFunction, leaves: Sequence[Any], seeds: Sequence[Any]
-) -> tuple[list[Any], list[Any]]:
-    """Record both halves into the current trace; returns the outputs and the cotangents."""
-    builder = trace.current()
-    assert builder is not None
-    results = builder.inline(pullback.forward, [*traced.captures, *(value_in(builder, x) for x in leaves)])
-    split = len(results) - pullback.residuals
-    given = [*results[split:], *(value_in(builder, x) for x in seeds)]
-    cotangents = builder.inline(pullback.backward, given)
-    return [Tensor(builder, v) for v in results[:split]], [Tensor(builder, v) for v in cotangents]
-
-
 def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """The result of `fn(*primals)` and its pullback; as `jax.vjp`.
 
@@ -169,21 +157,17 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     check_differentiable("vjp", leaves, chosen_paths(fn, primals, range(len(primals))), source)
     hints = leaf_names(fn, primals, range(len(primals)))
     traced = trace_function(fn, leaves, hints, lambda tensors: fn(*tree.unflatten(treedef, tensors)))
-    captures = len(traced.captures)
     seeded = tuple(i for i, v in enumerate(traced.graph.outputs) if v.type.is_differentiable)
-    halves = reverse(traced.graph, range(captures, captures + len(leaves)), seeded, batch_whole)
+    halves = reverse(traced.graph, traced.wrt, seeded, batch_whole)
     residuals: list[Any]
-    builder = trace.current()
-    if builder is None:
+    if trace.current() is None:
         # Copies: the pullback must not see what the caller does to his arrays, nor to the outputs.
         results = evaluate(halves.forward, [x if isinstance(x, EagerStack) else np.array(x) for x in leaves])
         split = len(results) - halves.residuals
         residuals = results[split:]
         outputs = hand_out(traced.graph, results[:split], residuals)
     else:
-        values = builder.inline(halves.forward, [*traced.captures, *(value_in(builder, x) for x in leaves)])
-        split = len(values) - halves.residuals
-        outputs, residuals = ([Tensor(builder, v) for v in part] for part in (values[:split], values[split:]))
+        outputs, residuals = _inline_forward(halves, traced, leaves)
 
     def pullback(cotangents: Any) -> tuple[Any, ...]:
         given, given_treedef = tree.flatten(cotangents)
@@ -211,9 +195,17 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     return tree.unflatten(traced.treedef, outputs), pullback
 
 
+def _inline_forward(halves: Pullback, traced: TracedFunction, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Record the forward half into the current trace; returns the outputs and the residuals."""
+    builder = recorder()
+    values = builder.inline(halves.forward, [*traced.captures, *(value_in(builder, x) for x in leaves)])
+    split = len(values) - halves.residuals
+    return [Tensor(builder, v) for v in values[:split]], [Tensor(builder, v) for v in values[split:]]
+
+
 def _inline_backward(halves: Pullback, residuals: Sequence[Any], seeds: Sequence[Any]) -> list[Tensor]:
-    builder = trace.current()
-    assert builder is not None
+    """Record the backward half into the current trace; returns the cotangents."""
+    builder = recorder()
     given = [value_in(builder, x) for x in (*residuals, *seeds)]
     return [Tensor(builder, v) for v in builder.inline(halves.backward, given)]
 
@@ -231,6 +223,5 @@ def stop_gradient(x: Any) -> Any:
 def _stop_leaf(x: Any) -> Any:
     if not isinstance(x, Tensor) or not x.type.is_differentiable:
         return x
-    builder = trace.current()
-    assert builder is not None
+    builder = recorder()
     return Tensor(builder, builder.emit("stop_gradient", [value_in(builder, x)], source=here()), x.weak)

@@ -8,11 +8,11 @@ from typing import Any
 from ctrlgrad import tree
 from ctrlgrad.batching import batch_whole
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.gradients.forward import push_forward
 from ctrlgrad.ir import TensorType
@@ -75,10 +75,8 @@ def _jvp(
         directions.append(direction)
     hints = leaf_names(fn, primals, range(len(primals)))
     traced = trace_function(fn, leaves, hints, lambda xs: fn(*tree.unflatten(treedef, xs)))
-    captures = len(traced.captures)
-    pushed = push_forward(traced.graph, range(captures, captures + len(leaves)), batch_whole)
-    builder = trace.current()
-    assert builder is not None
+    pushed = push_forward(traced.graph, traced.wrt, batch_whole)
+    builder = recorder()
     given_values = [value_in(builder, x) for x in (*leaves, *directions)]
     results = builder.inline(pushed.graph, [*traced.captures, *given_values])
     outputs = results[: len(traced.graph.outputs)]

@@ -25,6 +25,11 @@ class TracedFunction:
     leaves: list[Any]
     treedef: tree.TreeDef
 
+    @property
+    def wrt(self) -> range:
+        """The positions of the function's own inputs."""
+        return range(len(self.captures), len(self.graph.inputs))
+
 
 def trace_function(
     fn: Callable[..., Any], leaves: Sequence[Any], hints: Sequence[str | None], call: Callable[[list[Any]], Any]

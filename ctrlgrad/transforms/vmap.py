@@ -12,11 +12,11 @@ import optree
 from ctrlgrad import tree
 from ctrlgrad.batching import BatchedGraph, batch, batch_whole
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
-from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
 from ctrlgrad.frontend.arguments import argument_paths
 from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function
 from ctrlgrad.gradients.calls import rows_call
@@ -124,8 +124,7 @@ def _vmap(
     mapped = [position for position, a in enumerate(arguments) if a.axis is not None]
     size = _size([arguments[i] for i in mapped], source)
 
-    outer = trace.current()
-    assert outer is not None
+    outer = recorder()
 
     def call(inputs: list[Tensor]) -> Any:
         inner_args, inner_kwargs = tree.unflatten(treedef, inputs)
