@@ -32,7 +32,7 @@ class _Side:
         self, adjoint: Adjoint, branch: Branch, region: Graph, seeded: list[int], given: dict[int, Term]
     ) -> None:
         backward = Builder(name=region.name)
-        backward.source = branch.source and branch.source.derivative_of("cond")
+        backward.source = adjoint.scope.backward.source
         outer = dict(zip(region.inputs, branch.operands, strict=True))
         self.region = region
         self.scope = RegionScope(region, backward, outer=adjoint.scope, captures=outer)

@@ -91,7 +91,7 @@ class Count:
 
 def _open_scope(adjoint: Adjoint, loop: Loop) -> RegionScope:
     backward = Builder(name="body")
-    backward.source = loop.source and loop.source.derivative_of("while")
+    backward.source = adjoint.scope.backward.source
     outer = {c.in_body: c.outer for c in loop.captures}
     scope = RegionScope(loop.body, backward, outer=adjoint.scope, captures=outer)
     for c in loop.carries:

@@ -269,6 +269,8 @@ def is_call(node: Node, *kinds: str) -> bool:
 
 
 _VIEWS: Mapping[str, Any] = {"while": Loop.of, "cond": Branch.of, "call": Call.of}
+# The names of the ops that own regions.
+REGION_OPS = frozenset(_VIEWS)
 
 
 def view(node: Node) -> Control | None:
@@ -324,6 +326,7 @@ def emit_call(
 
 
 __all__ = [
+    "REGION_OPS",
     "Branch",
     "Call",
     "Capture",

@@ -1,6 +1,6 @@
 """`call`: a function kept whole because its derivative is not that of its nodes.
 
-Operands are the function's inputs, `attrs["captures"]` outer values first. Region 0 computes the results.
+Operands are the function's inputs, the outer values that it captures first. Region 0 computes the results.
 `attrs["kind"]` says what its derivative is, and which further regions it has:
 
 - "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved;

@@ -263,32 +263,29 @@ class ChunkedLoop:
         carries = [*counters, *(self.loop.carries[i] for i in tail.carries)]
         captures = (*(went[v] for v in shared), *batches.values(), *(held.rows(v) for v in rows), taken)
         inits = [*(went[c.in_body] for c in carries), outer.constant(0, INDEX.dtype)]
-        regions = []
-        for name in ("cond", "body"):
-            inner = Builder(name=name)
-            inner.source = self.loop.source
-            inside = {v: inner.input(v.type, v.hint) for v in shared}
-            products = {p: inner.input(_batch_type(p.result), p.result.hint) for p in batches}
-            row_inputs = {v: inner.input(_batch_type(v), v.hint) for v in rows}
-            limit = inner.input(INDEX, "limit")
-            inside |= {c.in_body: inner.input(c.in_body.type, c.in_body.hint) for c in carries}
-            step = inner.input(INDEX, "step")
-            if name == "cond":
-                regions.append(inner.finish([inner.emit("less", [step, limit])]))
-                continue
-            for v, batch in row_inputs.items():
-                inside[v] = _row(inner, batch, step)
-            for node in self.loop.body.nodes:
-                if node in products:
-                    inside[node.result] = _row(inner, products[node], step, node)
-                elif node in tail.nodes or node in tail.again:
-                    copy_node(inner, node, inside)
-            following = [inside[c.next] for c in carries]
-            following.append(inner.emit("add", [step, inner.constant(1, INDEX.dtype)]))
-            regions.append(inner.finish(following))
+        inner = Builder(name="body")
+        inner.source = self.loop.source
+        inside = {v: inner.input(v.type, v.hint) for v in shared}
+        products = {p: inner.input(_batch_type(p.result), p.result.hint) for p in batches}
+        row_inputs = {v: inner.input(_batch_type(v), v.hint) for v in rows}
+        inner.input(INDEX, "limit")
+        inside |= {c.in_body: inner.input(c.in_body.type, c.in_body.hint) for c in carries}
+        step = inner.input(INDEX, "step")
+        for v, batch in row_inputs.items():
+            inside[v] = _row(inner, batch, step)
+        for node in self.loop.body.nodes:
+            if node in products:
+                inside[node.result] = _row(inner, products[node], step, node)
+            elif node in tail.nodes or node in tail.again:
+                copy_node(inner, node, inside)
+        following = inner.emit("add", [step, inner.constant(1, INDEX.dtype)])
+        body = inner.finish([*(inside[c.next] for c in carries), following])
+        test = Builder(name="cond")
+        inputs = [test.input(v.type, v.hint) for v in body.inputs]
+        cond = test.finish([test.emit("less", [inputs[-1], inputs[len(captures) - 1]])])
         attrs = {**self.loop.attrs, "chunk": self.chunk, "maximum_iterations": None}
         attrs.pop("counts_down", None)  # it counts its steps up, whichever way the loop counts
-        results = emit_loop(outer, Closed(captures, tuple(regions)), inits, attrs)
+        results = emit_loop(outer, Closed(captures, (cond, body)), inits, attrs)
         return results[len(counters) : len(carries)]
 
     @staticmethod
