@@ -81,7 +81,7 @@ def reverse_cond(adjoint: Adjoint, node: Node) -> None:
 
 def _pushing(branch: Branch, sides: list[_Side], threads: list[Thread]) -> Branch:
     """The branch, each side of which pushes."""
-    regions = ()
+    regions: tuple[Graph, ...] = ()
     for side in sides:
         own = set(side.scope.threads)
         stacks = [t.forward_in if t in own else Value(t.forward_in.type, t.forward_in.hint) for t in threads]

@@ -136,7 +136,8 @@ class _Tangents:
     def _loop(self, loop: Loop) -> None:
         shared = [c for c in loop.captures if c.outer in self.tangents]
         moving = self.activity.varied_carries(loop, self.tangents)
-        inside = {c: Value(c.in_body.type, _hint(c.in_body)) for c in (*shared, *moving)}
+        both: list[Capture | Carry] = [*shared, *moving]
+        inside = {c: Value(c.in_body.type, _hint(c.in_body)) for c in both}
         starts = [self.or_zeros(c.outer).value for c in shared], [self.or_zeros(c.init).value for c in moving]
         builder = Builder(name=loop.body.name)
         given = {c.in_body: tangent for c, tangent in inside.items()}

@@ -54,7 +54,7 @@ def reverse_while(adjoint: Adjoint, node: Node) -> None:
     scope.index = backward.emit("subtract", [trips_left, backward.constant(ONE)], hint="iteration")
     scope.opening = len(backward.nodes)
 
-    primals = [c.in_body for c in (*active.carries, *active.captures)]
+    primals = [*(c.in_body for c in active.carries), *(c.in_body for c in active.captures)]
     inner = adjoint.inside(scope, active.varied)
     inside = [Value(v.type, f"d_{v.hint}" if v.hint else "d") for v in primals]
     count = len(active.carries)

@@ -96,8 +96,9 @@ class Loop:
         """A loop of these parts; of the cond its nodes and the predicate, of the body its nodes."""
         captures, carries = tuple(captures), tuple(carries)
         nodes, predicate = cond
-        in_cond = tuple(x.in_cond for x in (*captures, *carries))
-        in_body = tuple(x.in_body for x in (*captures, *carries))
+        entering: tuple[Capture | Carry, ...] = (*captures, *carries)
+        in_cond = tuple(x.in_cond for x in entering)
+        in_body = tuple(x.in_body for x in entering)
         return cls(
             captures,
             carries,

@@ -68,7 +68,7 @@ class _Distributing(Rewriter):
     def __init__(self, graph: Graph, chunk: int, outer: _Distributing | None = None, owner: Node | None = None) -> None:
         super().__init__(graph, outer, owner)
         self._chunk = chunk
-        self._is_inside = outer is not None and owner is not None and (outer._is_inside or is_loop(owner))
+        self._is_inside: bool = outer is not None and owner is not None and (outer._is_inside or is_loop(owner))
         self._made = definitions(graph)
 
     def region(self, node: Node, region: Graph) -> Graph:

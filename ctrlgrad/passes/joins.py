@@ -38,7 +38,7 @@ class _Joining(Rewriter):
         super().__init__(graph, outer, owner)
         self._made = definitions(graph)
         self._count = uses(graph)
-        self._zeros = set()
+        self._zeros: set[Value] = set()
         if outer is not None and owner is not None:
             self._zeros = {inner for before, inner in _entering(owner, graph) if before in outer._zeros}
 

@@ -73,7 +73,8 @@ class Loop:
         self.hosted = [i for i, p in enumerate(self.places) if p is HOST and not isinstance(self.types[i], StackType)]
 
     def __call__(self, context: Context, operands: list[Any]) -> Any:
-        state = _State(*map(list, self.parts.split(operands)))
+        shared, carry = self.parts.split(operands)
+        state = _State(list(shared), list(carry))
         operands.clear()
         for i, its in enumerate(self.places):
             if its is DEVICE:

@@ -38,7 +38,8 @@ class InterpretedLoop:
 
     def start(self, values: Values) -> LoopState:
         """The state before the first iteration; takes the list of operands over."""
-        state = LoopState(*map(list, self.split(values)))
+        shared, carry = self.split(values)
+        state = LoopState(list(shared), list(carry))
         values.clear()
         return state
 
