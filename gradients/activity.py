@@ -11,22 +11,23 @@ nest of loops costs what its nodes cost, not twice as much with every level.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from ctrlgrad.gradients.table import operand_reached
-from ctrlgrad.ir import Graph, Node, Value
+from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, Value, view
+from ctrlgrad.ir.control import Capture, Carry
 
 _Positions = frozenset[int]
 
 
 @dataclass(frozen=True)
 class ActiveLoop:
-    """The carry and capture positions of a loop that get cotangents, and the varied values of its body."""
+    """The carries and captures of a loop that get cotangents, and the varied values of its body."""
 
-    carry: list[int]
-    captures: list[int]
+    carries: list[Carry]
+    captures: list[Capture]
     varied: set[Value]
 
 
@@ -51,47 +52,45 @@ class Activity:
                 varied.update(node.results[i] for i in self._varied[key])
         return varied
 
-    def _varied_results(self, node: Node, varied: _Positions) -> _Positions:
-        if node.op.name == "while":
-            return frozenset(self.varied_carry(node, varied))
+    def _varied_results(self, node: Node, positions: _Positions) -> _Positions:
+        varied = {node.operands[j] for j in positions}
         found: set[int] = set()
-        if node.op.name == "cond":
-            for region in node.regions:
-                inside = self.varied_values(region, [v for j, v in enumerate(region.inputs, 1) if j in varied])
-                found.update(_positions(region.outputs, inside))
-        elif node.op.name == "call" or any(operand_reached(node, i) for i in varied):
-            found.update(range(len(node.results)))
+        match view(node):
+            case Loop() as loop:
+                return _positions(node.results, {c.result for c in self.varied_carries(loop, varied)})
+            case Branch() as branch:
+                for region in branch.branches:
+                    inside = self.varied_values(region, _entered(branch, region, varied))
+                    found.update(_positions(region.outputs, inside))
+            case Call():
+                found.update(range(len(node.results)))
+            case _ if any(operand_reached(node, j) for j in positions):
+                found.update(range(len(node.results)))
         return frozenset(i for i in found if node.results[i].type.is_differentiable)
 
-    def varied_carry(self, node: Node, varied: AbstractSet[int]) -> set[int]:
-        """The positions of a loop's carry that are varied, given which operands are."""
-        body, captures = node.regions[1], node.attrs["captures"]
-        carry = body.inputs[captures:]
-        shared = [v for j, v in enumerate(body.inputs[:captures]) if j in varied]
-        found = {j - captures for j in varied if j >= captures}
+    def varied_carries(self, loop: Loop, varied: Container[Value]) -> list[Carry]:
+        """The carries of a loop that are varied, given which of its operands are."""
+        shared = [c.in_body for c in loop.captures if c.outer in varied]
+        found = [c for c in loop.carries if c.init in varied]
         while True:
-            inside = self.varied_values(body, [*shared, *(carry[i] for i in found)])
-            more = found | {i for i in _positions(body.outputs, inside) if carry[i].type.is_differentiable}
+            inside = self.varied_values(loop.body, [*shared, *(c.in_body for c in found)])
+            more = [c for c in loop.carries if c in found or (c.next in inside and c.in_body.type.is_differentiable)]
             if more == found:
                 return found
             found = more
 
-    def active_loop(self, node: Node, varied: AbstractSet[int], results: AbstractSet[int]) -> ActiveLoop:
+    def active_loop(self, loop: Loop, varied: Container[Value], active: Container[Value]) -> ActiveLoop:
         """The activity of a loop, given which operands are varied and which results have cotangents."""
-        body, captures = node.regions[1], node.attrs["captures"]
-        carry = body.inputs[captures:]
-        moving = self.varied_carry(node, varied)
-        shared = [v for j, v in enumerate(body.inputs[:captures]) if j in varied]
-        inside = self.varied_values(body, [*shared, *(carry[i] for i in moving)])
-        found = set(results & moving)
+        moving = self.varied_carries(loop, varied)
+        shared = [c.in_body for c in loop.captures if c.outer in varied]
+        inside = self.varied_values(loop.body, [*shared, *(c.in_body for c in moving)])
+        found = [c for c in moving if c.result in active]
         while True:
-            live = self._active_values(body, inside, [body.outputs[i] for i in found])
-            more = found | {i for i in moving if carry[i] in live}
+            live = self._active_values(loop.body, inside, [c.next for c in found])
+            more = [c for c in moving if c in found or c.in_body in live]
             if more == found:
-                break
+                return ActiveLoop(found, [c for c in loop.captures if c.in_body in live], inside)
             found = more
-        reached = [j for j, v in enumerate(body.inputs[:captures]) if v in live]
-        return ActiveLoop(sorted(found), reached, inside)
 
     def _active_values(self, graph: Graph, varied: set[Value], outputs: Iterable[Value]) -> set[Value]:
         """The varied values that a cotangent reaches, given the outputs that have one."""
@@ -105,21 +104,28 @@ class Activity:
                 active.update(node.operands[j] for j in self._active[key])
         return active
 
-    def _active_operands(self, node: Node, varied: _Positions, active: _Positions) -> _Positions:
-        if node.op.name == "while":
-            captures = node.attrs["captures"]
-            loop = self.active_loop(node, varied, active)
-            return varied & {*loop.captures, *(captures + i for i in loop.carry)}
-        if node.op.name == "cond":
-            reached: set[int] = set()
-            for region in node.regions:
-                inside = self.varied_values(region, [v for j, v in enumerate(region.inputs, 1) if j in varied])
-                live = self._active_values(region, inside, [region.outputs[i] for i in active])
-                reached.update(j for j, v in enumerate(region.inputs, 1) if v in live)
-            return frozenset(reached)
-        if node.op.name == "call":
-            return varied
-        return frozenset(j for j in varied if operand_reached(node, j))
+    def _active_operands(self, node: Node, positions: _Positions, results: _Positions) -> _Positions:
+        varied = {node.operands[j] for j in positions}
+        match view(node):
+            case Loop() as loop:
+                found = self.active_loop(loop, varied, {node.results[i] for i in results})
+                reached = {*(c.outer for c in found.captures), *(c.init for c in found.carries)}
+            case Branch() as branch:
+                reached = set()
+                for region in branch.branches:
+                    inside = self.varied_values(region, _entered(branch, region, varied))
+                    live = self._active_values(region, inside, [region.outputs[i] for i in results])
+                    reached.update(v for v, inner in zip(branch.operands, region.inputs, strict=True) if inner in live)
+            case Call():
+                return positions
+            case _:
+                return frozenset(j for j in positions if operand_reached(node, j))
+        return positions & _positions(node.operands, reached)
+
+
+def _entered(branch: Branch, region: Graph, varied: Container[Value]) -> list[Value]:
+    """The inputs of a branch's region that stand for varied operands."""
+    return [inner for v, inner in zip(branch.operands, region.inputs, strict=True) if v in varied]
 
 
 def _positions(values: Sequence[Value], among: AbstractSet[Value]) -> _Positions:

@@ -11,12 +11,13 @@ Source of the last: Frostig et al., "Decomposing reverse-mode automatic differen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.adjoint import Adjoint
-from ctrlgrad.ir import OPS, Builder, Graph, Node, StackType, TensorType, Value
-from ctrlgrad.ops.call import rule_regions
+from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, StackType, TensorType, Value, rewrite
+from ctrlgrad.ir.control import emit_call
 from ctrlgrad.ops.term import Term, emit
 
 # How a graph gets a row for each entry along axis 0 of the inputs at some positions (so many, if that is known), and of
@@ -31,42 +32,45 @@ def rows_call(
     size = operands[mapped[0]].tensor.shape[0]
     # No rows at all are left to run time: some ops refuse to be built without elements.
     batched = batch(row, mapped, size or None)
-    attrs = {"kind": "rows", "captures": 0, "mapped": tuple(mapped)}
-    return builder.emit_all("call", operands, attrs, regions=(batched, row))
+    return emit_call(builder, "rows", Closed((), (batched, row)), operands, {"mapped": tuple(mapped)})
 
 
 def reverse_call(adjoint: Adjoint, node: Node) -> None:
     seeded = [i for i, v in enumerate(node.results) if v in adjoint.cotangents]
     wanted = [j for j, v in enumerate(node.operands) if v in adjoint.varied]
-    rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_vjp": _custom_vjp, "custom_jvp": _custom_jvp}
-    rules[node.attrs["kind"]](adjoint, node, seeded, wanted)
+    call = Call.of(node)
+    if call.kind == "custom_vjp":
+        _custom_vjp(adjoint, node, call)
+    else:
+        rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_jvp": _custom_jvp}
+        rules[call.kind](adjoint, call, seeded, wanted)
 
 
-def _checkpoint(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
+def _checkpoint(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
     builder = adjoint.scope.backward
-    seeds = [adjoint.cotangents.pop(node.results[i]).value for i in seeded]
-    halves = adjoint.recursion.reverse(node.regions[0], wanted, seeded)
-    results = builder.inline(halves.forward, [_again(adjoint, node, v) for v in node.operands])
+    seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
+    halves = adjoint.recursion.reverse(call.function, wanted, seeded)
+    results = builder.inline(halves.forward, [_again(adjoint, call, v) for v in call.operands])
     cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
     for j, cotangent in zip(wanted, cotangents, strict=True):
-        adjoint.add(node.operands[j], Term(builder, cotangent))
+        adjoint.add(call.operands[j], Term(builder, cotangent))
 
 
-def _again(adjoint: Adjoint, node: Node, value: Value) -> Value:
+def _again(adjoint: Adjoint, call: Call, value: Value) -> Value:
     """An operand to compute again from: behind a barrier, or common subexpressions would undo the recomputation."""
-    resolved = _resolved(adjoint, node, value)
+    resolved = _resolved(adjoint, call, value)
     if not value.type.is_differentiable or isinstance(value.type, StackType):
         return resolved
     return adjoint.scope.backward.emit("barrier", [resolved], hint=value.hint)
 
 
-def _resolved(adjoint: Adjoint, node: Node, value: Value) -> Value:
+def _resolved(adjoint: Adjoint, call: Call, value: Value) -> Value:
     """An operand on the backward side. A TensorArray as it was in one iteration cannot be saved."""
     if isinstance(value.type, StackType) and not adjoint.scope.keeps(value):
-        what = "a function inside vmap" if node.attrs["kind"] == "rows" else node.attrs["kind"]
+        what = "a function inside vmap" if call.kind == "rows" else call.kind
         raise DifferentiationError(
             f"{what}: it uses a TensorArray that changes in the loop around, and is computed again backward",
-            source=node.source,
+            source=call.source,
             expected="a TensorArray from outside of the loop, or arrays",
             got=str(value.type),
             hint="read what it needs before the call, or pass array.stack()",
@@ -74,46 +78,41 @@ def _resolved(adjoint: Adjoint, node: Node, value: Value) -> Value:
     return adjoint.scope.resolve(value)
 
 
-def _rows(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
-    builder, row, mapped = adjoint.scope.backward, _silent(node.regions[1]), node.attrs["mapped"]
-    seeds = [adjoint.cotangents.pop(node.results[i]).value for i in seeded]
+def _rows(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
+    builder, (row,), mapped = adjoint.scope.backward, map(_silent, call.rule), call.attrs["mapped"]
+    seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
     halves = adjoint.recursion.reverse(row, wanted, seeded)
     pull = Builder(name=halves.backward.name)
     inputs = [pull.input(v.type, v.hint) for v in row.inputs]
     given = [pull.input(row.outputs[i].type) for i in seeded]
     results = pull.inline(halves.forward, inputs)
     found = pull.inline(halves.backward, [*results[len(results) - halves.residuals :], *given])
-    graph = pull.finish([_as_tensor(pull, node, v) for v in found])
+    graph = pull.finish([_as_tensor(pull, call, v) for v in found])
     places = [*mapped, *range(len(inputs), len(inputs) + len(seeds))]
-    operands = [*(_resolved(adjoint, node, v) for v in node.operands), *seeds]
+    operands = [*(_resolved(adjoint, call, v) for v in call.operands), *seeds]
     rows = rows_call(builder, graph, places, operands, adjoint.recursion.batch)
     for j, value in zip(wanted, rows, strict=True):
         cotangent = Term(builder, value)
         if j not in mapped:
             cotangent = emit("sum", cotangent, axes=(0,), keepdims=False)
-        if isinstance(node.operands[j].type, StackType):
+        if isinstance(call.operands[j].type, StackType):
             cotangent = emit("stack_from_tensor", cotangent)
-        adjoint.add(node.operands[j], cotangent)
+        adjoint.add(call.operands[j], cotangent)
 
 
 def _silent(graph: Graph) -> Graph:
     """The graph without callbacks: what is computed again does not show itself again."""
-    nodes = (
-        Node(n.op, n.operands, n.results, n.attrs, tuple(_silent(region) for region in n.regions), n.source)
-        for n in graph.nodes
-        if n.op.name != "callback"
-    )
-    return Graph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
+    return rewrite(graph, lambda node, builder: node.results if node.op.name == "callback" else None)
 
 
-def _as_tensor(builder: Builder, node: Node, cotangent: Value) -> Value:
+def _as_tensor(builder: Builder, call: Call, cotangent: Value) -> Value:
     """The cotangent of one row; that of a TensorArray as an array, which can have rows."""
     if isinstance(cotangent.type, TensorType):
         return cotangent
     if None in cotangent.type.element.shape:
         raise DifferentiationError(
             "vmap: the derivative with respect to a TensorArray whose elements have unknown sizes",
-            source=node.source,
+            source=call.source,
             expected="a TensorArray whose element_shape is known",
             got=str(cotangent.type),
             hint="pass array.stack() into the mapped function and unstack it inside",
@@ -121,43 +120,43 @@ def _as_tensor(builder: Builder, node: Node, cotangent: Value) -> Value:
     return builder.emit("stack_to_tensor", [cotangent], {"size": None})
 
 
-def refuse_captures(node: Node, wanted: list[int]) -> None:
+def refuse_captures(call: Call, varied: Container[Value]) -> None:
     """A derivative given by the user says nothing about values that his function closes over."""
-    if any(j < node.attrs["captures"] for j in wanted):
+    wrong = [v for v in call.captures if v in varied]
+    if wrong:
         raise DifferentiationError(
-            f"{node.attrs['kind']}: the function closes over a value that is being differentiated",
-            source=node.source,
+            f"{call.kind}: the function closes over a value that is being differentiated",
+            source=call.source,
             expected="a function whose result depends on its arguments alone",
-            got=", ".join(str(node.operands[j].type) for j in wanted if j < node.attrs["captures"]),
+            got=", ".join(str(v.type) for v in wrong),
             hint="pass the value as an argument, or cut it with ctrlgrad.stop_gradient",
         )
 
 
-def _custom_vjp(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
-    refuse_captures(node, wanted)
-    scope, builder, captures = adjoint.scope, adjoint.scope.backward, node.attrs["captures"]
-    forward, backward = rule_regions(node)
-    residuals = tuple(Value(v.type, v.hint) for v in forward.outputs[len(node.results) :])
-    attrs = {"kind": "checkpoint", "captures": captures}
-    results = (*node.results, *residuals)
-    scope.replace(node, Node(OPS["call"], node.operands, results, attrs, (forward,), node.source))
-    cotangents = [(adjoint.take(v) or adjoint.zeros_like(v)).value for v in node.results if v.type.is_differentiable]
-    given = [scope.resolve(v) for v in (*node.operands[:captures], *residuals)]
+def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
+    refuse_captures(call, adjoint.varied)
+    scope, builder = adjoint.scope, adjoint.scope.backward
+    forward, backward = call.rule
+    residuals = tuple(Value(v.type, v.hint) for v in forward.outputs[len(call.results) :])
+    kept = replace(call, regions=(forward,), results=(*call.results, *residuals), attrs={"kind": "checkpoint"})
+    scope.replace(node, kept.node)
+    cotangents = [(adjoint.take(v) or adjoint.zeros_like(v)).value for v in call.results if v.type.is_differentiable]
+    given = [scope.resolve(v) for v in (*call.captures, *residuals)]
     found = builder.inline(backward, [*given, *cotangents])
-    for operand, cotangent in zip(node.operands[captures:], found, strict=True):
+    for operand, cotangent in zip(call.arguments, found, strict=True):
         adjoint.add(operand, Term(builder, cotangent))
 
 
-def _custom_jvp(adjoint: Adjoint, node: Node, seeded: list[int], wanted: list[int]) -> None:
-    refuse_captures(node, wanted)
+def _custom_jvp(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
+    refuse_captures(call, adjoint.varied)
     builder = adjoint.scope.backward
-    (push,) = rule_regions(node)
-    count = len(node.operands)
-    seeds = [adjoint.cotangents.pop(node.results[i]).value for i in seeded]
+    (push,) = call.rule
+    count = len(call.operands)
+    seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
     halves = adjoint.recursion.reverse(push, range(count, len(push.inputs)), seeded)
     # Linear in the tangents: any tangents do, so the primals' own zeros.
-    tangents = [adjoint.zeros_like(v).value for v in node.operands[node.attrs["captures"] :]]
-    results = builder.inline(halves.forward, [*(adjoint.scope.resolve(v) for v in node.operands), *tangents])
+    tangents = [adjoint.zeros_like(v).value for v in call.arguments]
+    results = builder.inline(halves.forward, [*(adjoint.scope.resolve(v) for v in call.operands), *tangents])
     cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
-    for operand, cotangent in zip(node.operands[node.attrs["captures"] :], cotangents, strict=True):
+    for operand, cotangent in zip(call.arguments, cotangents, strict=True):
         adjoint.add(operand, Term(builder, cotangent))

@@ -2,22 +2,22 @@
 
 In: a graph and the inputs that have tangents. Out: a graph over (inputs, their tangents) that yields (outputs,
 tangents of the varied outputs). A tangent that is zero is not there; a loop carries tangents for its varied
-carry (`Activity.varied_carry`), a branch yields one wherever any of its siblings does. Nothing is saved, so a
+carry (`Activity.varied_carries`), a branch yields one wherever any of its siblings does. Nothing is saved, so a
 loop of any length needs the memory of one iteration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, operand_reached
-from ctrlgrad.ir import Builder, Graph, Node, StackType, Value, copy_node
-from ctrlgrad.ops.call import rule_regions
+from ctrlgrad.ir import Branch, Builder, Call, Closed, Graph, Loop, Node, StackType, Value, copy_node, view
+from ctrlgrad.ir.control import Capture, Carry, emit_branch
 from ctrlgrad.ops.term import Term, broadcast_to, zeros
 
 
@@ -81,15 +81,16 @@ class _Tangents:
         return self.tangents.get(value) or self.zeros_like(value)
 
     def _node(self, node: Node) -> None:
-        if node.op.name == "while":
-            self._while(node)
-        elif node.op.name == "cond":
-            self._cond(node)
-        elif node.op.name == "call":
-            self._call(node)
-        else:
-            copy_node(self.builder, node, self.went)
-            self._plain(node)
+        match view(node):
+            case Loop() as loop:
+                self._loop(loop)
+            case Branch() as branch:
+                self._branch(branch)
+            case Call() as call:
+                self._call(node, call)
+            case _:
+                copy_node(self.builder, node, self.went)
+                self._plain(node)
 
     def _plain(self, node: Node) -> None:
         moving = [v in self.tangents and operand_reached(node, i) for i, v in enumerate(node.operands)]
@@ -132,108 +133,103 @@ class _Tangents:
             return total
         return broadcast_to(total, out.dims)
 
-    def _while(self, node: Node) -> None:
-        cond, body = node.regions
-        captures = node.attrs["captures"]
-        shared = [j for j in range(captures) if node.operands[j] in self.tangents]
-        varied = {j for j, v in enumerate(node.operands) if v in self.tangents}
-        carried = sorted(self.activity.varied_carry(node, varied))
-        positions = [*shared, *(captures + i for i in carried)]
-        starts = [self.or_zeros(node.operands[k]) for k in positions]
-
-        builder = Builder(name=body.name)
-        inputs = [Value(v.type, v.hint) for v in body.inputs]
-        tangent_inputs = {body.inputs[k]: Value(body.inputs[k].type, _hint(body.inputs[k])) for k in positions}
-        inner = _Tangents(builder, body, inputs, tangent_inputs, self.activity, self.batch)
-        moved = [inner.or_zeros(body.outputs[i]).value for i in carried]
-        outputs = [*(inner.went[v] for v in body.outputs), *moved]
-        split = len(shared)
-        extra = list(tangent_inputs.values())
-        order = [*inputs[:captures], *extra[:split], *inputs[captures:], *extra[split:]]
-        new_body = Graph(tuple(order), tuple(builder.nodes), tuple(outputs), body.name)
-        blank = [Value(v.type, v.hint) for v in extra]
-        test_order = [*cond.inputs[:captures], *blank[:split], *cond.inputs[captures:], *blank[split:]]
-        new_cond = Graph(tuple(test_order), cond.nodes, cond.outputs, cond.name)
-
-        operands = [self.went[v] for v in node.operands]
-        tangents = [t.value for t in starts]
-        order = [*operands[:captures], *tangents[:split], *operands[captures:], *tangents[split:]]
-        attrs = {**node.attrs, "captures": captures + split}
-        hints = [v.hint for v in new_body.inputs[captures + split :]]
-        results = self.builder.emit_all(
-            "while", order, attrs, regions=(new_cond, new_body), source=node.source, hints=hints
+    def _loop(self, loop: Loop) -> None:
+        shared = [c for c in loop.captures if c.outer in self.tangents]
+        moving = self.activity.varied_carries(loop, self.tangents)
+        both: list[Capture | Carry] = [*shared, *moving]
+        inside = {c: Value(c.in_body.type, _hint(c.in_body)) for c in both}
+        starts = [self.or_zeros(c.outer).value for c in shared], [self.or_zeros(c.init).value for c in moving]
+        builder = Builder(name=loop.body.name)
+        given = {c.in_body: tangent for c, tangent in inside.items()}
+        inner = _Tangents(builder, loop.body, loop.body.inputs, given, self.activity, self.batch)
+        moved = [inner.or_zeros(c.next).value for c in moving]
+        pushed = loop.rebuilt(
+            captures=[
+                *(replace(c, outer=self.went[c.outer]) for c in loop.captures),
+                *(Capture.new(start, inside[c]) for c, start in zip(shared, starts[0], strict=True)),
+            ],
+            carries=[
+                *(
+                    replace(Carry.new(self.went[c.init], c.in_body, inner.went[c.next]), in_cond=c.in_cond)
+                    for c in loop.carries
+                ),
+                *(Carry.new(start, inside[c], t) for c, start, t in zip(moving, starts[1], moved, strict=True)),
+            ],
+            body=builder.nodes,
         )
-        self.went.update(zip(node.results, results, strict=False))
-        for i, t in zip(carried, results[len(node.results) :], strict=True):
-            self.tangents[node.results[i]] = Term(self.builder, t)
+        results = self.builder.keep(pushed.node)
+        self.went.update(zip(loop.results, results, strict=False))
+        for c, t in zip(moving, results[len(loop.carries) :], strict=True):
+            self.tangents[c.result] = Term(self.builder, t)
 
-    def _cond(self, node: Node) -> None:
-        moving = [v in self.tangents for v in node.operands[1:]]
+    def _branch(self, branch: Branch) -> None:
+        moving = [v in self.tangents for v in branch.operands]
         found: set[int] = set()
-        for region in node.regions:
+        for region in branch.branches:
             inside = self.activity.varied_values(region, [v for v, m in zip(region.inputs, moving, strict=True) if m])
             found.update(i for i, v in enumerate(region.outputs) if v in inside)
-        wanted = sorted(i for i in found if node.results[i].type.is_differentiable)
+        wanted = sorted(i for i in found if branch.results[i].type.is_differentiable)
         regions = []
-        for region in node.regions:
+        for region in branch.branches:
             builder = Builder(name=region.name)
             inputs = [builder.input(v.type, v.hint) for v in region.inputs]
             given = {v: builder.input(v.type, _hint(v)) for v, m in zip(region.inputs, moving, strict=True) if m}
             inner = _Tangents(builder, region, inputs, given, self.activity, self.batch)
             tangents = [inner.or_zeros(region.outputs[i]).value for i in wanted]
             regions.append(builder.finish([*(inner.went[v] for v in region.outputs), *tangents]))
-        operands = [self.went[v] for v in node.operands]
-        operands += [self.tangents[v].value for v, m in zip(node.operands[1:], moving, strict=True) if m]
-        hints = [v.hint for v in node.results] + [_hint(node.results[i]) for i in wanted]
-        results = self.builder.emit_all("cond", operands, node.attrs, regions=regions, source=node.source, hints=hints)
-        self.went.update(zip(node.results, results, strict=False))
-        for i, t in zip(wanted, results[len(node.results) :], strict=True):
-            self.tangents[node.results[i]] = Term(self.builder, t)
+        operands = [self.went[v] for v in branch.operands]
+        operands += [self.tangents[v].value for v, m in zip(branch.operands, moving, strict=True) if m]
+        closed = Closed(tuple(operands), tuple(regions))
+        hints = [v.hint for v in branch.results] + [_hint(branch.results[i]) for i in wanted]
+        selector = self.went[branch.selector]
+        results = emit_branch(self.builder, selector, closed, branch.attrs, source=branch.source, hints=hints)
+        self.went.update(zip(branch.results, results, strict=False))
+        for i, t in zip(wanted, results[len(branch.results) :], strict=True):
+            self.tangents[branch.results[i]] = Term(self.builder, t)
 
-    def _call(self, node: Node) -> None:
-        moving = [j for j, v in enumerate(node.operands) if v in self.tangents]
-        if node.attrs["kind"] == "checkpoint":
+    def _call(self, node: Node, call: Call) -> None:
+        moving = [j for j, v in enumerate(call.operands) if v in self.tangents]
+        if call.kind == "checkpoint":
             # Nothing is saved in forward mode, so there is nothing to compute again.
-            given = [self.tangents[node.operands[j]].value for j in moving]
-            pushed = push_forward(node.regions[0], moving, self.batch)
-            results = self.builder.inline(pushed.graph, [*(self.went[v] for v in node.operands), *given])
-            self.went.update(zip(node.results, results, strict=False))
-            for i, t in zip(pushed.tangents, results[len(node.results) :], strict=True):
-                self.tangents[node.results[i]] = Term(self.builder, t)
+            pushed = push_forward(call.function, moving, self.batch)
+            self._arrive(call, pushed, self.builder.inline(pushed.graph, self._with_tangents(call, moving)))
             return
-        if node.attrs["kind"] == "rows" and moving:
-            self._rows(node, moving)
+        if call.kind == "rows" and moving:
+            (row,) = call.rule
+            mapped, pushed = call.attrs["mapped"], push_forward(row, moving, self.batch)
+            places = [*mapped, *(len(call.operands) + k for k, j in enumerate(moving) if j in mapped)]
+            operands = self._with_tangents(call, moving)
+            self._arrive(call, pushed, rows_call(self.builder, pushed.graph, places, operands, self.batch))
             return
         copy_node(self.builder, node, self.went)
         if not moving:
             return
-        if node.attrs["kind"] == "custom_vjp":
+        if call.kind == "custom_vjp":
             raise DifferentiationError(
                 "custom_vjp: forward mode needs a forward rule",
-                source=node.source,
+                source=call.source,
                 expected="reverse mode",
                 got="forward mode (jvp, jacfwd)",
                 hint="give the function a forward rule with ctrlgrad.custom_jvp; reverse mode then follows from it",
             )
-        refuse_captures(node, moving)
-        captures = node.attrs["captures"]
-        tangents = [self.or_zeros(v).value for v in node.operands[captures:]]
-        (push,) = rule_regions(node)
-        found = self.builder.inline(push, [*(self.went[v] for v in node.operands), *tangents])
-        for v, t in zip(node.results, found, strict=True):
+        refuse_captures(call, self.tangents)
+        tangents = [self.or_zeros(v).value for v in call.arguments]
+        (push,) = call.rule
+        found = self.builder.inline(push, [*(self.went[v] for v in call.operands), *tangents])
+        for v, t in zip(call.results, found, strict=True):
             if v.type.is_differentiable:
                 self.tangents[v] = Term(self.builder, t)
 
-    def _rows(self, node: Node, moving: list[int]) -> None:
-        pushed = push_forward(node.regions[1], moving, self.batch)
-        mapped = node.attrs["mapped"]
-        tangents = [self.tangents[node.operands[j]].value for j in moving]
-        places = [*mapped, *(len(node.operands) + k for k, j in enumerate(moving) if j in mapped)]
-        operands = [*(self.went[v] for v in node.operands), *tangents]
-        results = rows_call(self.builder, pushed.graph, places, operands, self.batch)
-        self.went.update(zip(node.results, results, strict=False))
-        for i, t in zip(pushed.tangents, results[len(node.results) :], strict=True):
-            self.tangents[node.results[i]] = Term(self.builder, t)
+    def _with_tangents(self, call: Call, moving: Sequence[int]) -> list[Value]:
+        """The operands of a call, then the tangents of those that have one."""
+        tangents = [self.tangents[call.operands[j]].value for j in moving]
+        return [*(self.went[v] for v in call.operands), *tangents]
+
+    def _arrive(self, call: Call, pushed: Pushforward, results: Sequence[Value]) -> None:
+        """Note what stands for the results of a call and for their tangents."""
+        self.went.update(zip(call.results, results, strict=False))
+        for i, t in zip(pushed.tangents, results[len(call.results) :], strict=True):
+            self.tangents[call.results[i]] = Term(self.builder, t)
 
 
 def _unpaired(attrs: dict[str, object]) -> dict[str, object]:

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctrlgrad.gradients.adjoint import Adjoint
-from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, Value
+from ctrlgrad.ir import INDEX, Builder, Loop, Node, StackType, Value
+from ctrlgrad.ir.control import Capture, Carry
 from ctrlgrad.ops.term import Term
 from ctrlgrad.stacks.saving import Induction, RegionScope, Thread
 
@@ -41,42 +42,40 @@ class BackwardCarry:
 
 
 def reverse_while(adjoint: Adjoint, node: Node) -> None:
-    given = {i for i, v in enumerate(node.results) if v in adjoint.cotangents}
-    varied = {j for j, v in enumerate(node.operands) if v in adjoint.varied}
-    active = adjoint.activity.active_loop(node, varied, given)
-    if not active.carry:
-        for v in node.results:
+    loop = Loop.of(node)
+    active = adjoint.activity.active_loop(loop, adjoint.varied, adjoint.cotangents)
+    if not active.carries:
+        for v in loop.results:
             adjoint.take(v)
         return
-    scope = _open_scope(adjoint, node)
+    scope = _open_scope(adjoint, loop)
     backward = scope.backward
     trips_left = Value(INDEX, "trips")
     scope.index = backward.emit("subtract", [trips_left, backward.constant(ONE)], hint="iteration")
     scope.opening = len(backward.nodes)
 
-    body, captures = node.regions[1], node.attrs["captures"]
-    carried = [body.inputs[captures + i] for i in active.carry]
-    shared = [body.inputs[j] for j in active.captures]
+    primals = [*(c.in_body for c in active.carries), *(c.in_body for c in active.captures)]
     inner = adjoint.inside(scope, active.varied)
-    inside = [Value(v.type, f"d_{v.hint}" if v.hint else "d") for v in (*carried, *shared)]
-    for v, share in zip(shared, inside[len(carried) :], strict=True):
-        inner.cotangents[v] = Term(backward, share)
-    for i, seed in zip(active.carry, inside[: len(carried)], strict=True):
-        inner.add(body.outputs[i], Term(backward, seed))
+    inside = [Value(v.type, f"d_{v.hint}" if v.hint else "d") for v in primals]
+    count = len(active.carries)
+    for capture, share in zip(active.captures, inside[count:], strict=True):
+        inner.cotangents[capture.in_body] = Term(backward, share)
+    for carry, seed in zip(active.carries, inside[:count], strict=True):
+        inner.add(carry.next, Term(backward, seed))
     inner.run()
-    following = [(inner.take(v) or inner.zeros_like(v)).value for v in (*carried, *shared)]
+    following = [(inner.take(v) or inner.zeros_like(v)).value for v in primals]
     shifts = scope.settle()
 
-    trips = _emit_forward(adjoint, node, scope)
+    trips = _emit_forward(adjoint, node, loop, scope)
     # The cotangents of the results, then of the captures so far: both end with this loop and continue after it.
-    ends = [*(node.results[i] for i in active.carry), *(node.operands[j] for j in active.captures)]
+    ends = [*(c.result for c in active.carries), *(c.outer for c in active.captures)]
     starts = [(adjoint.take(v) or adjoint.zeros_like(v)).value for v in ends]
-    for v in node.results:
+    for v in loop.results:
         adjoint.take(v)
-    carry = [BackwardCarry(*three) for three in zip(starts, inside, following, strict=True)]
-    carry += [BackwardCarry(adjoint.scope.resolve(node.results[s.position]), s.wanted, s.popped) for s in shifts]
-    found = _emit_backward(adjoint, node, scope, Count(trips, trips_left, scope.index), carry)
-    operands = [*(node.operands[captures + i] for i in active.carry), *(node.operands[j] for j in active.captures)]
+    backwards = [BackwardCarry(*three) for three in zip(starts, inside, following, strict=True)]
+    backwards += [BackwardCarry(adjoint.scope.resolve(loop.results[s.position]), s.wanted, s.popped) for s in shifts]
+    found = _emit_backward(adjoint, loop, scope, Count(trips, trips_left, scope.index), backwards)
+    operands = [*(c.init for c in active.carries), *(c.outer for c in active.captures)]
     for operand, cotangent in zip(operands, found, strict=False):
         adjoint.add(operand, Term(adjoint.scope.backward, cotangent))
 
@@ -90,18 +89,17 @@ class Count:
     following: Value
 
 
-def _open_scope(adjoint: Adjoint, node: Node) -> RegionScope:
-    body, captures = node.regions[1], node.attrs["captures"]
+def _open_scope(adjoint: Adjoint, loop: Loop) -> RegionScope:
     backward = Builder(name="body")
-    backward.source = node.source and node.source.derivative_of(node.op.name)
-    outer = dict(zip(body.inputs[:captures], node.operands[:captures], strict=True))
-    scope = RegionScope(body, backward, outer=adjoint.scope, captures=outer)
-    for position, (value, output) in enumerate(zip(body.inputs[captures:], body.outputs, strict=True)):
-        scope.carry[value] = (node.operands[captures + position], output)
-        step = _step(scope, value, output)
+    backward.source = adjoint.scope.backward.source
+    outer = {c.in_body: c.outer for c in loop.captures}
+    scope = RegionScope(loop.body, backward, outer=adjoint.scope, captures=outer)
+    for c in loop.carries:
+        scope.carry[c.in_body] = (c.init, c.next)
+        step = _step(scope, c.in_body, c.next)
         if step is not None:
-            down = scope.made_by[output].op.name == "subtract"
-            scope.inductions[value] = Induction(node.operands[captures + position], step, down)
+            down = scope.made_by[c.next].op.name == "subtract"
+            scope.inductions[c.in_body] = Induction(c.init, step, down)
     return scope
 
 
@@ -119,46 +117,31 @@ def _step(scope: RegionScope, value: Value, output: Value) -> Value | None:
     return step if step in scope.captures or scope.is_constant(step) else None
 
 
-def _emit_forward(adjoint: Adjoint, node: Node, scope: RegionScope) -> Value:
+def _emit_forward(adjoint: Adjoint, node: Node, loop: Loop, scope: RegionScope) -> Value:
     """Replace the loop by one that counts and pushes; returns the trip count.
 
     A loop that counts its iterations already gets no second counter, and a reversed loop starts from its count.
     """
-    cond, body = node.regions
-    captures = node.attrs["captures"]
-    carry = body.inputs[captures:]
-    counting = scope.trip_count(carry)
-    if node.attrs.get("counts_down"):
-        trips: Value = node.operands[captures]
+    counting = scope.trip_count(loop.carried)
+    body, counter = list(scope.forward_nodes(loop.body.inputs)), []
+    if loop.counts_down:
+        trips = loop.carries[0].init
     elif counting is not None:
-        trips = node.results[counting]
+        trips = loop.results[counting]
     else:
-        trips = Value(INDEX, "trips")
-    new: list[Value] = []
-    nodes, counted, start = list(scope.forward_nodes(body.inputs)), [], []
-    if trips not in node.results and trips not in node.operands:
-        counter = Value(INDEX, "trips")
-        maker = Builder()
-        counted = [maker.emit("add", [counter, maker.constant(ONE)], hint="trips")]
-        nodes += maker.nodes
-        new = [counter]
-        start = [adjoint.scope.constant_before(node, ZERO)]
-    threads = scope.threads
-    inputs = (*body.inputs[:captures], *new, *carry, *(t.forward_in for t in threads))
-    new_body = Graph(inputs, tuple(nodes), (*counted, *body.outputs, *_forward_out(threads)), body.name)
-    first = [Value(v.type, v.hint) for v in new]
-    last = [Value(t.forward_in.type, t.forward_in.hint) for t in threads]
-    new_cond = Graph(
-        (*cond.inputs[:captures], *first, *cond.inputs[captures:], *last), cond.nodes, cond.outputs, cond.name
-    )
-
-    outer = [_outer(t) for t in threads]
-    after = [Value(t.forward_in.type, t.forward_in.hint) for t in threads]
-    operands = (*node.operands[:captures], *start, *node.operands[captures:], *(t.forward_in for t in outer))
-    for thread, value in zip(outer, after, strict=True):
-        thread.forward_out = value
-    results = (*([trips] if new else []), *node.results, *after)
-    adjoint.scope.replace(node, Node(OPS["while"], operands, results, node.attrs, (new_cond, new_body), node.source))
+        inside, maker = Value(INDEX, "trips"), Builder()
+        counted = maker.emit("add", [inside, maker.constant(ONE)], hint="trips")
+        body += maker.nodes
+        counter = [Carry.new(adjoint.scope.constant_before(node, ZERO), inside, counted)]
+        trips = counter[0].result
+    stacks = []
+    for thread in scope.threads:
+        outer = _outer(thread)
+        assert thread.forward_out is not None
+        stacks.append(Carry.new(outer.forward_in, thread.forward_in, thread.forward_out))
+        outer.forward_out = stacks[-1].result
+    pushing = loop.rebuilt(carries=[*counter, *loop.carries, *stacks], body=body)
+    adjoint.scope.replace(node, pushing.node)
     return trips
 
 
@@ -167,28 +150,22 @@ def _outer(thread: Thread) -> Thread:
     return thread.outer
 
 
-def _forward_out(threads: Sequence[Thread]) -> list[Value]:
-    return [t.forward_out for t in threads if t.forward_out is not None]
-
-
 def _emit_backward(
-    adjoint: Adjoint, node: Node, scope: RegionScope, count: Count, carry: Sequence[BackwardCarry]
+    adjoint: Adjoint, loop: Loop, scope: RegionScope, count: Count, carry: Sequence[BackwardCarry]
 ) -> tuple[Value, ...]:
     """Emit the reversed loop; returns the last value of each carry."""
     outer, builder, threads = adjoint.scope, adjoint.scope.backward, scope.threads
-    inputs = (*scope.needs.values(), count.left, *(c.inside for c in carry), *(t.backward_in for t in threads))
-    popped = [t.backward_out for t in threads if t.backward_out is not None]
-    following = (count.following, *(c.following for c in carry), *popped)
-    body = Graph(inputs, tuple(scope.backward.nodes), following, "body")
-    test = Builder(name="cond")
-    test_inputs = [test.input(v.type, v.hint) for v in inputs]
-    cond = test.finish([test.emit("greater", [test_inputs[len(scope.needs)], test.constant(ZERO)])])
-
-    operands = [outer.resolve(v) for v in scope.needs]
-    operands += [outer.resolve(count.trips), *(c.start for c in carry), *(_outer(t).backward_in for t in threads)]
-    attrs = {**node.attrs, "captures": len(scope.needs), "maximum_iterations": None, "counts_down": True}
-    hints = [v.hint for v in inputs[len(scope.needs) :]]
-    results = builder.emit_all("while", operands, attrs, regions=(cond, body), source=builder.source, hints=hints)
+    captures = [Capture.new(outer.resolve(v), inside) for v, inside in scope.needs.items()]
+    trips = Carry.new(outer.resolve(count.trips), count.left, count.following)
+    carries = [trips, *(Carry.new(c.start, c.inside, c.following) for c in carry)]
+    for thread in threads:
+        assert thread.backward_out is not None
+        carries.append(Carry.new(_outer(thread).backward_in, thread.backward_in, thread.backward_out))
+    test = Builder()
+    predicate = test.emit("greater", [trips.in_cond, test.constant(ZERO)])
+    attrs = {**loop.attrs, "maximum_iterations": None, "counts_down": True}
+    reversed_loop = Loop.new(captures, carries, (test.nodes, predicate), scope.backward.nodes, attrs, builder.source)
+    results = builder.keep(reversed_loop.node)
     for thread, value in zip(threads, results[len(results) - len(threads) :], strict=True):
         _outer(thread).backward_out = value
     return results[1 : 1 + len(carry)]

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ctrlgrad.ir import Graph, Node, StackType, Value
+from ctrlgrad.ir import Branch, Graph, Loop, Node, StackType, Value, view
+from ctrlgrad.ir.control import Capture, Carry
 
 
 @dataclass(frozen=True)
@@ -60,25 +61,27 @@ def _updates(graph: Graph, value: Value, repeated: bool = False, conditional: bo
     """The ops that a stack goes through in a region and in those inside."""
     following = {value}
     for node in graph.nodes:
-        used = [k for k, v in enumerate(node.operands) if v in following]
-        if not used:
+        if not any(v in following for v in node.operands):
             continue
-        if node.op.name == "while":
-            for region in node.regions:
-                for k in used:
-                    yield from _updates(region, region.inputs[k], True, conditional)
-            following.update(node.results[k - node.attrs["captures"]] for k in used if k >= node.attrs["captures"])
-        elif node.op.name == "cond":
-            for region in node.regions:
-                starts = [region.inputs[k - 1] for k in used]
-                for start in starts:
-                    yield from _updates(region, start, repeated, True)
-                for position, out in enumerate(region.outputs):
-                    if isinstance(out.type, StackType) and _comes_from(region, out, starts):
-                        following.add(node.results[position])
-        else:
-            yield _Update(node, repeated, conditional)
-            following.update(v for v in node.results if isinstance(v.type, StackType))
+        match view(node):
+            case Loop() as loop:
+                carries = [c for c in loop.carries if c.init in following]
+                entered: list[Capture | Carry] = [*(c for c in loop.captures if c.outer in following), *carries]
+                for c in entered:
+                    yield from _updates(loop.cond, c.in_cond, True, conditional)
+                    yield from _updates(loop.body, c.in_body, True, conditional)
+                following.update(c.result for c in carries)
+            case Branch() as branch:
+                for region in branch.branches:
+                    starts = [v for o, v in zip(branch.operands, region.inputs, strict=True) if o in following]
+                    for start in starts:
+                        yield from _updates(region, start, repeated, True)
+                    for position, out in enumerate(region.outputs):
+                        if isinstance(out.type, StackType) and _comes_from(region, out, starts):
+                            following.add(branch.results[position])
+            case _:
+                yield _Update(node, repeated, conditional)
+                following.update(v for v in node.results if isinstance(v.type, StackType))
 
 
 def _comes_from(graph: Graph, out: Value, starts: Sequence[Value]) -> bool:
@@ -86,19 +89,24 @@ def _comes_from(graph: Graph, out: Value, starts: Sequence[Value]) -> bool:
     made = {v: node for node in graph.nodes for v in node.results}
     while out in made:
         node = made[out]
-        if node.op.name == "while":
-            out = node.operands[node.attrs["captures"] + node.results.index(out)]
-        elif node.op.name == "cond":
-            inner, position = node.regions[0], node.results.index(out)
-            stacks = [k for k, v in enumerate(inner.inputs) if isinstance(v.type, StackType)]
-            sources = [k for k in stacks if _comes_from(inner, inner.outputs[position], [inner.inputs[k]])]
-            if not sources:
-                return False
-            out = node.operands[1 + sources[0]]
-        elif node.op.name.startswith("stack_") and node.operands and isinstance(node.operands[0].type, StackType):
-            out = node.operands[0]
-        else:
-            return False
+        position = node.results.index(out)
+        match view(node):
+            case Loop() as loop:
+                out = loop.carries[position].init
+            case Branch() as branch:
+                inner = branch.branches[0]
+                entered = zip(branch.operands, inner.inputs, strict=True)
+                stacks = [(outer, v) for outer, v in entered if isinstance(v.type, StackType)]
+                sources = [outer for outer, v in stacks if _comes_from(inner, inner.outputs[position], [v])]
+                if not sources:
+                    return False
+                out = sources[0]
+            case _:
+                if not (node.op.name.startswith("stack_") and node.operands):
+                    return False
+                if not isinstance(node.operands[0].type, StackType):
+                    return False
+                out = node.operands[0]
     return out in starts
 
 

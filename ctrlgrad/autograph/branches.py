@@ -24,6 +24,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced
 from ctrlgrad.ir import Builder, TensorType, Type, Value, close
+from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.source import Source, here
 
 _NOT_A_TENSOR = """None is not a tensor: use a number that stands for it (such as numpy.nan or -1), or a bool beside
@@ -165,8 +166,8 @@ def join_regions(
         hints = [
             _hint(name) for name, r in zip(names, results, strict=True) if isinstance(r, _Joined) for t in r.types if t
         ]
-        operands = [value_in(builder, predicate), *closed.captures]
-        values = list(builder.emit_all("cond", operands, regions=closed.regions, source=source, hints=hints))
+        selector = value_in(builder, predicate)
+        values = list(emit_branch(builder, selector, closed, source=source, hints=hints))
     return [_assemble(builder, r, values) if isinstance(r, _Joined) else r for r in results]
 
 

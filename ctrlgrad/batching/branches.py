@@ -14,29 +14,30 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ctrlgrad.batching.lanes import Batched, Guard, Lane, Ragged, choose_rows
-from ctrlgrad.batching.lineage import origin
+from ctrlgrad.batching.lineage import passed_on
 from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.regions import RAGGED, ROWS, arriving, guard_of, guarded, joined_kind, leaving, taking_part
 from ctrlgrad.batching.stacks import as_ragged, choose, new_ragged, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.batching.walk import Walk
-from ctrlgrad.ir import BOOL, Builder, Graph, Node, StackType, TensorType, Value, close
+from ctrlgrad.ir import BOOL, Branch, Builder, Graph, Node, StackType, TensorType, Value, close
+from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.ops.term import Term, constant, emit, zeros
 
 
 @batches("cond")
 def _cond(walk: Walk, node: Node) -> Sequence[Lane]:
-    selector, *operands = node.operands
-    if not walk.is_same(selector):
-        return _Masked(walk, node).run()
+    branch = Branch.of(node)
+    if not walk.is_same(branch.selector):
+        return _Masked(walk, branch).run()
     walks, outputs = [], []
-    for region in node.regions:
-        entered = {v: walk.lanes[o] for v, o in zip(region.inputs, operands, strict=True)}
+    for region in branch.branches:
+        entered = {v: walk.lanes[o] for v, o in zip(region.inputs, branch.operands, strict=True)}
         walks.append(Walk(Builder(walk.builder, region.name), walk.rows, entered))
         outputs.append(walks[-1].run(region))
     kinds = [joined_kind(lanes) for lanes in zip(*outputs, strict=True)]
     guards = [_common_guard(lanes) for lanes in zip(*outputs, strict=True)]
-    types = [v.type for v in node.results]
+    types = [v.type for v in branch.results]
     regions = []
     for inner, lanes in zip(walks, outputs, strict=True):
         values = [
@@ -46,16 +47,9 @@ def _cond(walk: Walk, node: Node) -> Sequence[Lane]:
         ]
         regions.append(inner.builder.finish(values))
     closed = close(regions)
-    results = list(
-        walk.builder.emit_all(
-            "cond",
-            [walk.term(selector).value, *closed.captures],
-            node.attrs,
-            regions=closed.regions,
-            source=node.source,
-            hints=[v.hint for v in regions[0].outputs],
-        )
-    )
+    hints = [v.hint for v in regions[0].outputs]
+    selector = walk.term(branch.selector).value
+    results = list(emit_branch(walk.builder, selector, closed, branch.attrs, source=branch.source, hints=hints))
     return [
         arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]
@@ -69,42 +63,34 @@ def _common_guard(lanes: Sequence[Lane]) -> Guard | None:
 class _Masked:
     """A cond whose rows take different branches."""
 
-    def __init__(self, walk: Walk, node: Node) -> None:
+    def __init__(self, walk: Walk, branch: Branch) -> None:
         self.walk = walk
-        self.node = node
-        self.selector, *self.operands = node.operands
-        self.lanes = [walk.lanes[v] for v in self.operands]
+        self.branch = branch
+        self.lanes = [walk.lanes[v] for v in branch.operands]
         # Result -> operand, for the stacks that every branch passes on.
         self.threads = {
             position: place
-            for position, v in enumerate(node.results)
-            if isinstance(v.type, StackType) and (place := self._thread(position)) is not None
+            for position, v in enumerate(branch.results)
+            if isinstance(v.type, StackType) and (place := passed_on(branch, position)) is not None
         }
         for place in self.threads.values():
             self.lanes[place] = as_ragged(self.lanes[place], walk.rows)
 
-    def _thread(self, position: int) -> int | None:
-        places = set()
-        for region in self.node.regions:
-            found = origin(region, region.outputs[position])
-            places.add(None if found is None else region.inputs.index(found))
-        return places.pop() if len(places) == 1 else None
-
     def run(self) -> list[Lane]:
-        node, masks = self.node, self._masks()
-        sofar = [self._blank(position) for position in range(len(node.results))]
+        masks = self._masks()
+        sofar = [self._blank(position) for position in range(len(self.branch.results))]
         taken: Term | None = None
-        for mask, region in zip(masks, node.regions, strict=True):
-            sofar = self._branch(region, mask, taken, sofar)
+        for mask, region in zip(masks, self.branch.branches, strict=True):
+            sofar = self._side(region, mask, taken, sofar)
             taken = mask if taken is None else emit("logical_or", taken, mask)
         return sofar
 
     def _masks(self) -> list[Term]:
         """For each branch the rows that take it."""
-        selector = self.walk.batched(self.selector)
-        if self.selector.type == BOOL:
+        selector = self.walk.batched(self.branch.selector)
+        if self.branch.selector.type == BOOL:
             return [emit("logical_not", selector), selector]
-        last = len(self.node.regions) - 1
+        last = len(self.branch.branches) - 1
         index = emit("cast", selector, dtype=np.dtype(np.int64))
         low, high = (constant(index.builder, n, index.dtype) for n in (0, last))
         index = emit("minimum", emit("maximum", index, low), high)
@@ -112,7 +98,7 @@ class _Masked:
 
     def _blank(self, position: int) -> Lane:
         """A result before any branch has run."""
-        walk, t = self.walk, self.node.results[position].type
+        walk, t = self.walk, self.branch.results[position].type
         if isinstance(t, TensorType):
             count = walk.rows.count(walk.builder)
             blank = zeros(walk.builder, t.dtype, [count, *(0 if d is None else d for d in t.shape)])
@@ -122,7 +108,7 @@ class _Masked:
         zero = constant(walk.builder, 0, np.int64)
         return new_ragged(walk.builder, walk.rows, walk.rows.spread(zero), t.element)
 
-    def _branch(self, region: Graph, mask: Term, taken: Term | None, sofar: list[Lane]) -> list[Lane]:
+    def _side(self, region: Graph, mask: Term, taken: Term | None, sofar: list[Lane]) -> list[Lane]:
         walk = self.walk
         operands = list(self.lanes)
         for position, place in self.threads.items():
@@ -145,14 +131,14 @@ class _Masked:
         results = [x.value for x in choose(walk.builder, some, [skip, enter])]
         return [
             arriving(walk.builder, RAGGED if isinstance(v.type, StackType) else ROWS, v.type, results, guard_of(lane))
-            for v, lane in zip(self.node.results, sofar, strict=True)
+            for v, lane in zip(self.branch.results, sofar, strict=True)
         ]
 
     def _joined(
         self, inner: Walk, mask: Term, taken: Term | None, position: int, lane: Lane, before: Lane
     ) -> list[Term]:
         """A branch's result in the rows that took it, else what was there before."""
-        builder, t = inner.builder, self.node.results[position].type
+        builder, t = inner.builder, self.branch.results[position].type
         mask = Term(builder, mask.value)
         if isinstance(t, TensorType):
             (old,) = (Term(builder, v) for v in _values(before))

@@ -21,52 +21,49 @@ from ctrlgrad.batching.stacks import as_ragged, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.batching.walk import Walk
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.ir import Builder, Graph, Node, TensorType, Value, close
-from ctrlgrad.ops.call import rule_regions
+from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, TensorType, Value, close
+from ctrlgrad.ir.control import emit_call
 from ctrlgrad.ops.indexing import DYNAMIC, Key
 from ctrlgrad.ops.term import Term, emit, reshape
 
 
 @batches("call")
 def _call(walk: Walk, node: Node) -> Sequence[Lane]:
-    return {"checkpoint": _checkpoint, "rows": _rows}.get(node.attrs["kind"], _custom)(walk, node)
+    call = Call.of(node)
+    return {"checkpoint": _checkpoint, "rows": _rows}.get(call.kind, _custom)(walk, call)
 
 
-def _checkpoint(walk: Walk, node: Node) -> Sequence[Lane]:
-    (region,) = node.regions
-    lanes = {v: walk.lanes[o] for v, o in zip(region.inputs, node.operands, strict=True)}
+def _checkpoint(walk: Walk, call: Call) -> Sequence[Lane]:
+    region = call.function
+    lanes = {v: walk.lanes[o] for v, o in zip(region.inputs, call.operands, strict=True)}
     inner = Walk(Builder(walk.builder, region.name), walk.rows, lanes)
     produced = inner.run(region)
     kinds, guards = [kind_of(lane) for lane in produced], [guard_of(lane) for lane in produced]
-    types = [v.type for v in node.results]
+    types = [v.type for v in call.results]
     outputs = [
         v
         for lane, kind, t, guard in zip(produced, kinds, types, guards, strict=True)
         for v in leaving(inner, lane, kind, t, guard)
     ]
     closed = close([inner.builder.finish(outputs)])
-    attrs = {**node.attrs, "captures": len(closed.captures)}
-    results = list(walk.builder.emit_all("call", closed.captures, attrs, regions=closed.regions, source=node.source))
+    results = list(emit_call(walk.builder, call.kind, closed, (), call.attrs, source=call.source))
     return [
         arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]
 
 
-def _custom(walk: Walk, node: Node) -> Sequence[Lane]:
-    captures = node.attrs["captures"]
+def _custom(walk: Walk, call: Call) -> Sequence[Lane]:
     crossing, operands = [], []
-    for v in node.operands[:captures]:
+    for v in call.captures:
         crossing.append(kind_of(walk.lanes[v]))
         operands += leaving(walk, walk.lanes[v], crossing[-1], v.type, None)
     # Row counts that only a run tells.
     counts = [n for n in (walk.rows.size, *walk.rows.nested) if isinstance(n, Value)]
-    rule = _Rule(node, tuple(crossing), walk.rows, tuple(dict.fromkeys(counts)))
-    attrs = {**node.attrs, "captures": len(rule.counts) + len(operands)}
-    if "rule" in node.attrs:
-        attrs["rule"] = rule
-    regions = rule.batched(node.regions)
-    operands = [*rule.counts, *operands, *(walk.batched(v).value for v in node.operands[captures:])]
-    results = walk.builder.emit_all("call", operands, attrs, regions=regions, source=node.source)
+    rule = _Rule(call, tuple(crossing), walk.rows, tuple(dict.fromkeys(counts)))
+    attrs = {**call.attrs, "rule": rule} if "rule" in call.attrs else call.attrs
+    closed = Closed((*rule.counts, *operands), rule.batched(call.regions))
+    arguments = [walk.batched(v).value for v in call.arguments]
+    results = emit_call(walk.builder, call.kind, closed, arguments, attrs, source=call.source)
     return [Batched(walk.builder, v) for v in results]
 
 
@@ -75,7 +72,7 @@ class _Rule:
     """The regions of a rule that is there later, with rows: arguments and results have them, what is closed over
     comes as it is."""
 
-    node: Node
+    call: Call
     crossing: tuple[int, ...]
     rows: Rows
     counts: tuple[Value, ...]
@@ -85,7 +82,7 @@ class _Rule:
 
     @cached_property
     def regions(self) -> tuple[Graph, ...]:
-        return self.batched(rule_regions(self.node))
+        return self.batched(self.call.rule)
 
     def batched(self, regions: Sequence[Graph]) -> tuple[Graph, ...]:
         return close([self._with_rows(region) for region in regions], self.counts).regions
@@ -95,8 +92,8 @@ class _Rule:
         for v in (*region.inputs[shared:], *region.outputs):
             if not isinstance(v.type, TensorType):
                 raise TypeMismatchError(
-                    f"vmap: {self.node.attrs['kind']} with a TensorArray as an argument, result or residual",
-                    source=self.node.source,
+                    f"vmap: {self.call.kind} with a TensorArray as an argument, result or residual",
+                    source=self.call.source,
                     expected="arrays",
                     got=str(v.type),
                     hint="pass array.stack() and unstack it inside",
@@ -112,26 +109,26 @@ class _Rule:
         return builder.finish(found)
 
 
-def _rows(walk: Walk, node: Node) -> Sequence[Lane]:
+def _rows(walk: Walk, call: Call) -> Sequence[Lane]:
     """The batched function with rows once more, if the sizes in it stay the same for all; else both axes as one."""
     trial = replace(walk.rows, one_size=True)
-    lanes = dict(zip(node.regions[0].inputs, (walk.lanes[v] for v in node.operands), strict=True))
-    inner = Walk(Builder(walk.builder, node.regions[0].name), trial, lanes)
+    lanes = dict(zip(call.function.inputs, (walk.lanes[v] for v in call.operands), strict=True))
+    inner = Walk(Builder(walk.builder, call.function.name), trial, lanes)
     try:
-        produced = inner.run(node.regions[0])
+        produced = inner.run(call.function)
     except SizesMayDiffer:
-        return _together(walk, node)
+        return _together(walk, call)
     walk.builder.nodes += inner.builder.nodes
     return [
         Same(walk.builder, lane.value) if isinstance(lane, Same) else walk.lane(inner.seen(lane, v.tensor))
-        for lane, v in zip(produced, node.regions[0].outputs, strict=True)
+        for lane, v in zip(produced, call.function.outputs, strict=True)
     ]
 
 
-def _together(walk: Walk, node: Node) -> Sequence[Lane]:
+def _together(walk: Walk, call: Call) -> Sequence[Lane]:
     """Both batch axes as one, `outer * inner` rows."""
-    builder, mapped = walk.builder, node.attrs["mapped"]
-    first = node.operands[mapped[0]]
+    builder, (row,), mapped = walk.builder, call.rule, call.attrs["mapped"]
+    first = call.operands[mapped[0]]
     outer, inner = walk.rows.count(builder), walk.term(first).dim(-first.tensor.rank)
     total = outer * inner
     sizes = [n if isinstance(n, int) else n.value for n in (total, inner)]
@@ -139,16 +136,16 @@ def _together(walk: Walk, node: Node) -> Sequence[Lane]:
     # The outer row that each of all rows belongs to.
     belongs = emit("floor_divide", rows.iota(builder), inner)
     lanes: dict[Value, Lane] = {}
-    for position, (v, operand) in enumerate(zip(node.regions[1].inputs, node.operands, strict=True)):
+    for position, (v, operand) in enumerate(zip(row.inputs, call.operands, strict=True)):
         if position in mapped:
             x = walk.batched(operand)
             lanes[v] = walk.lane(reshape(x, [total, *x.dims[2:]]))
         else:
             lanes[v] = _repeated(walk, walk.lanes[operand], belongs)
     together = Walk(builder, rows, lanes)
-    produced = together.run(node.regions[1])
+    produced = together.run(row)
     found: list[Lane] = []
-    for lane, v in zip(produced, node.regions[1].outputs, strict=True):
+    for lane, v in zip(produced, row.outputs, strict=True):
         x = together.seen(lane, v.tensor)
         found.append(walk.lane(reshape(x, [outer, inner, *x.dims[1:]])))
     return found

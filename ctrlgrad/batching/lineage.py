@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ctrlgrad.ir import Graph, Value, definitions
+from ctrlgrad.ir import Branch, Graph, Loop, Value, definitions, view
+from ctrlgrad.ir.control import Carry
 
 _UPDATES = frozenset({"stack_push", "stack_pop", "stack_write", "stack_add", "stack_clear", "stack_resize"})
 
@@ -15,20 +16,32 @@ def origin(graph: Graph, value: Value) -> Value | None:
         position = node.results.index(value)
         if node.op.name in _UPDATES:
             value = node.operands[0]
-        elif node.op.name == "while":
-            body, captures = node.regions[1], node.attrs["captures"]
-            if origin(body, body.outputs[position]) is not body.inputs[captures + position]:
+            continue
+        match view(node):
+            case Loop() as loop:
+                carry = loop.carries[position]
+                if not stays(loop, carry):
+                    return None
+                value = carry.init
+            case Branch() as branch:
+                place = passed_on(branch, position)
+                if place is None:
+                    return None
+                value = branch.operands[place]
+            case _:
                 return None
-            value = node.operands[captures + position]
-        elif node.op.name == "cond":
-            found = {_place(region, region.outputs[position]) for region in node.regions}
-            place = found.pop()
-            if found or place is None:
-                return None
-            value = node.operands[1 + place]
-        else:
-            return None
     return value
+
+
+def stays(loop: Loop, carry: Carry) -> bool:
+    """Whether the stack that a loop carries is the one it starts with, updated."""
+    return origin(loop.body, carry.next) is carry.in_body
+
+
+def passed_on(branch: Branch, position: int) -> int | None:
+    """The operand of a branch that a result is an updated form of, whichever side is taken."""
+    places = {_place(region, region.outputs[position]) for region in branch.branches}
+    return places.pop() if len(places) == 1 else None
 
 
 def _place(region: Graph, value: Value) -> int | None:

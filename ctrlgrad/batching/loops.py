@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, choose_rows
-from ctrlgrad.batching.lineage import origin
+from ctrlgrad.batching.lineage import stays
 from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.regions import (
     MARKED,
@@ -38,29 +38,30 @@ from ctrlgrad.batching.regions import (
 from ctrlgrad.batching.stacks import as_ragged, choose, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.batching.walk import Walk
-from ctrlgrad.ir import BOOL, Builder, Graph, Node, StackType, TensorType, Value, close
+from ctrlgrad.ir import BOOL, Builder, Graph, Loop, Node, StackType, TensorType, Value, close
+from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ops.term import Term, emit
 
 
 @batches("while")
 def _while(walk: Walk, node: Node) -> Sequence[Lane]:
-    captures = node.attrs["captures"]
-    init = [walk.lanes[v] for v in node.operands[captures:]]
+    loop = Loop.of(node)
+    init = [walk.lanes[c.init] for c in loop.carries]
     asked = (node, tuple((kind_of(lane), isinstance(lane, Fresh)) for lane in (walk.lanes[v] for v in node.operands)))
     kinds = walk.rows.carried.get(asked) or [kind_of(lane) for lane in init]
     while True:
-        cond = _Region(walk, node, node.regions[0], kinds, init)
+        cond = _Region(walk, loop, loop.cond, kinds, init)
         (predicate,) = cond.outputs
         walk.rows.carried[asked] = kinds
         if kind_of(predicate) != SHARED:
-            return _masked(walk, node, init)
-        body = _Region(walk, node, node.regions[1], kinds, init)
+            return _masked(walk, loop, init)
+        body = _Region(walk, loop, loop.body, kinds, init)
         more = [_next_kind(kind, *lanes) for kind, *lanes in zip(kinds, body.outputs, init, strict=True)]
         if more == kinds:
             break
         kinds = more
     guards = [guard_of(lane) for lane in init]
-    types = [v.type for v in node.results]
+    types = [v.type for v in loop.results]
     outputs = [
         v
         for lane, kind, t, guard in zip(body.outputs, kinds, types, guards, strict=True)
@@ -71,8 +72,8 @@ def _while(walk: Walk, node: Node) -> Sequence[Lane]:
         for lane, kind, t, guard in zip(init, kinds, types, guards, strict=True)
         for v in leaving(walk, lane, kind, t, guard)
     ]
-    test = cond.walk.builder.finish([cond.walk.term(cond.graph.outputs[0]).value])
-    results = _emit(walk, node, test, body.walk.builder.finish(outputs), start, node.attrs)
+    test = cond.walk.builder.finish([cond.walk.term(loop.predicate).value])
+    results = _emit(walk, loop, test, body.walk.builder.finish(outputs), start, loop.attrs)
     return [
         arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]
@@ -88,38 +89,30 @@ def _next_kind(kind: int, produced: Lane, start: Lane) -> int:
 class _Region:
     """The cond or body of a loop whose predicate all rows share, batched for a carry of given kinds."""
 
-    def __init__(self, outer: Walk, node: Node, graph: Graph, kinds: Sequence[int], init: Sequence[Lane]) -> None:
-        captures = node.attrs["captures"]
+    def __init__(self, outer: Walk, loop: Loop, graph: Graph, kinds: Sequence[int], init: Sequence[Lane]) -> None:
         builder = Builder(outer.builder, graph.name)
-        lanes = {v: outer.lanes[o] for v, o in zip(graph.inputs[:captures], node.operands, strict=False)}
-        for v, kind, start in zip(graph.inputs[captures:], kinds, init, strict=True):
+        shared, carried = loop.split(graph.inputs)
+        lanes = {v: outer.lanes[c.outer] for v, c in zip(shared, loop.captures, strict=True)}
+        for v, kind, start in zip(carried, kinds, init, strict=True):
             lanes[v] = entering(builder, outer.rows, kind, v.type, v.hint, guard_of(start))
-        self.graph = graph
         self.walk = Walk(builder, outer.rows, lanes)
         self.outputs = self.walk.run(graph)
 
 
 def _emit(
-    walk: Walk, node: Node, cond: Graph, body: Graph, start: Sequence[Value], attrs: Mapping[str, Any]
+    walk: Walk, loop: Loop, cond: Graph, body: Graph, start: Sequence[Value], attrs: Mapping[str, Any]
 ) -> list[Value]:
-    closed = close([cond, body])
-    attrs = {**attrs, "captures": len(closed.captures)}
     hints = [v.hint for v in body.inputs]
-    return list(
-        walk.builder.emit_all(
-            "while", [*closed.captures, *start], attrs, regions=closed.regions, source=node.source, hints=hints
-        )
-    )
+    return list(emit_loop(walk.builder, close([cond, body]), start, attrs, source=loop.source, hints=hints))
 
 
-def _masked(walk: Walk, node: Node, init: Sequence[Lane]) -> Sequence[Lane]:
+def _masked(walk: Walk, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane]:
     """The loop that runs while any row is active."""
-    cond, body = node.regions
-    captures, rows = node.attrs["captures"], walk.rows
-    types = [v.type for v in node.results]
+    cond, body, rows = loop.cond, loop.body, walk.rows
+    types = [v.type for v in loop.results]
     kinds = [RAGGED if isinstance(t, StackType) else ROWS for t in types]
     guards = [guard_of(lane) for lane in init]
-    around = [walk.lanes[v] for v in node.operands[:captures]]
+    around = [walk.lanes[c.outer] for c in loop.captures]
     first = _predicate(walk, cond, [*around, *init])
     start = [first.value]
     for lane, kind, t, guard in zip(init, kinds, types, guards, strict=True):
@@ -129,15 +122,15 @@ def _masked(walk: Walk, node: Node, init: Sequence[Lane]) -> Sequence[Lane]:
     active = Term(builder, builder.input(first.tensor, "active"))
     carry = [
         entering(builder, rows, kind, v.type, v.hint, guard)
-        for v, kind, guard in zip(body.inputs[captures:], kinds, guards, strict=True)
+        for v, kind, guard in zip(loop.carried, kinds, guards, strict=True)
     ]
     guard = taking_part(active, rows)
     seen = [guarded(lane, guard, builder) for lane in (*around, *carry)]
     inner = Walk(builder, rows, dict(zip(body.inputs, seen, strict=True)))
     produced = inner.run(body)
-    following = emit("logical_and", active, _predicate(inner, cond, [*seen[:captures], *produced]))
+    following = emit("logical_and", active, _predicate(inner, cond, [*loop.split(seen)[0], *produced]))
     outputs = [following.value]
-    for position, (lane, before, t) in enumerate(zip(produced, carry, types, strict=True)):
+    for c, lane, before, t in zip(loop.carries, produced, carry, types, strict=True):
         if isinstance(t, TensorType):
             assert isinstance(before, Batched)
             if None in t.shape:
@@ -146,15 +139,15 @@ def _masked(walk: Walk, node: Node, init: Sequence[Lane]) -> Sequence[Lane]:
             continue
         assert isinstance(before, Ragged)
         ragged = as_ragged(lane, rows)
-        if origin(body, body.outputs[position]) is not body.inputs[captures + position]:
+        if not stays(loop, c):
             ragged = merged(active, unguarded(ragged, builder), before, rows)
         outputs += [ragged.buffer, ragged.lengths]
 
     test = Builder(walk.builder, cond.name)
     inputs = [test.input(v.type, v.hint) for v in builder.inputs]
     running = emit("any", Term(test, inputs[0]), axes=(0,), keepdims=False)
-    attrs = {k: v for k, v in node.attrs.items() if k != "counts_down"}
-    results = _emit(walk, node, test.finish([running.value]), builder.finish(outputs), start, attrs)
+    attrs = {k: v for k, v in loop.attrs.items() if k != "counts_down"}
+    results = _emit(walk, loop, test.finish([running.value]), builder.finish(outputs), start, attrs)
     results.pop(0)
     return [
         arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)

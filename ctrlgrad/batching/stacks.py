@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ctrlgrad.batching.lanes import Fresh, Lane, Ragged, Rows, Same, Uniform, greatest
 from ctrlgrad.ir import Builder, StackType, TensorType, Value, close
+from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.ops.indexing import DYNAMIC, Key
 from ctrlgrad.ops.term import Term, broadcast_to, emit, transpose, zeros
 
@@ -21,8 +22,7 @@ def choose(builder: Builder, selector: Term, branches: Sequence[Callable[[Builde
         inner.source = builder.source
         regions.append(inner.finish([x.value for x in branch(inner)]))
     closed = close(regions)
-    results = builder.emit_all("cond", [selector.value, *closed.captures], regions=closed.regions)
-    return [Term(builder, v) for v in results]
+    return [Term(builder, v) for v in emit_branch(builder, selector.value, closed)]
 
 
 # Kinds.

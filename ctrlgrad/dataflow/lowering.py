@@ -31,7 +31,7 @@ from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.builder import FlatBuilder
 from ctrlgrad.dataflow.graph import PARALLEL_ITERATIONS, FlatGraph
 from ctrlgrad.engines.reference.table import IN_PLACE
-from ctrlgrad.ir import BOOL, Graph, Node, Value
+from ctrlgrad.ir import BOOL, Branch, Call, Graph, Loop, Node, Value, is_loop, view
 from ctrlgrad.ir.effects import nodes_with_effects
 from ctrlgrad.source import Source
 
@@ -87,15 +87,17 @@ class _Lowering:
         readers = _Readers(graph, self.updates)
         for node in graph.nodes:
             orders = readers.before(node, env)
-            if node.op.name == "while" and self.keeps(node) is None:
-                results = self.loop(node, env, region, orders)
-            elif node.op.name == "cond":
-                results = self.branches(node, env, region, orders)
-            elif node.op.name == "call":
-                inside = dict(zip(node.regions[0].inputs, (env[v] for v in node.operands), strict=True))
-                results = self.region(node.regions[0], inside, region)
-            else:
-                results = self.op(node, env, region, orders)
+            results: Sequence[Value]
+            match view(node):
+                case Loop() as loop if self.keeps(node) is None:
+                    results = self.loop(node, loop, env, region, orders)
+                case Branch() as branch:
+                    results = self.branches(node, branch, env, region, orders)
+                case Call() as call:
+                    inside = dict(zip(call.function.inputs, (env[v] for v in call.operands), strict=True))
+                    results = self.region(call.function, inside, region)
+                case _:
+                    results = self.op(node, env, region, orders)
             env.update(zip(node.results, results, strict=True))
         return [env[v] for v in graph.outputs]
 
@@ -147,7 +149,7 @@ class _Lowering:
             source=node.source,
             orders=before,
             regions=node.regions,
-            device=self.keeps(node) if node.op.name == "while" else None,
+            device=self.keeps(node) if is_loop(node) else None,
         )
         if token:
             (region.effect,) = token
@@ -164,8 +166,10 @@ class _Lowering:
         array.flags.writeable = False
         return self.emit(region, "constant", (), [Value(BOOL)], {"value": array}, source=source)[0]
 
-    def branches(self, node: Node, env: Env, region: _Region, orders: Mapping[Value, list[Value]]) -> Sequence[Value]:
-        predicate, sides = env[node.operands[0]], len(node.regions)
+    def branches(
+        self, node: Node, branch: Branch, env: Env, region: _Region, orders: Mapping[Value, list[Value]]
+    ) -> Sequence[Value]:
+        predicate, sides = env[branch.selector], len(branch.branches)
         switched: dict[Value, tuple[Value, ...]] = {}
 
         def switch(value: Value, before: Sequence[Value] = ()) -> tuple[Value, ...]:
@@ -175,17 +179,17 @@ class _Lowering:
                 switched[value] = self.emit(region, flat.SWITCH, given, results, source=node.source, orders=before)
             return switched[value]
 
-        captured = [switch(env[v], orders.get(v, ())) for v in node.operands[1:]]
+        captured = [switch(env[v], orders.get(v, ())) for v in branch.operands]
         effect = switch(self.token(region, node.source)) if node in self.effectful else None
         yields: list[list[Value]] = []
-        for k, branch in enumerate(node.regions):
+        for k, side in enumerate(branch.branches):
             inside = _Region(lambda k=k: (captured[0] if captured else switch(predicate))[k])  # type: ignore[misc]
             inside.driven = {values[k] for values in captured}
             if effect is not None:
                 inside.effect = effect[k]
                 inside.driven.add(effect[k])
-            env_inside = dict(zip(branch.inputs, (values[k] for values in captured), strict=True))
-            outputs = self.region(branch, env_inside, inside)
+            env_inside = dict(zip(side.inputs, (values[k] for values in captured), strict=True))
+            outputs = self.region(side, env_inside, inside)
             yields.append(outputs)
             if effect is not None:
                 assert inside.effect is not None
@@ -200,25 +204,23 @@ class _Lowering:
             region.driven.add(region.effect)
         return results
 
-    def loop(self, node: Node, env: Env, region: _Region, orders: Mapping[Value, list[Value]]) -> Sequence[Value]:
-        cond, body = node.regions
-        captures, source = node.attrs["captures"], node.source
+    def loop(
+        self, node: Node, loop: Loop, env: Env, region: _Region, orders: Mapping[Value, list[Value]]
+    ) -> Sequence[Value]:
+        source = loop.source
         window = node.attrs.get("parallel_iterations") or PARALLEL_ITERATIONS
         frame = self.frame_name(node)
         entry = {"frame": frame, "constant": False, "parallel_iterations": window}
 
         def enter(value: Value, like: Value, constant: bool, before: Sequence[Value] = ()) -> Value:
-            counts = bool(node.attrs.get("counts_down")) and like is body.inputs[captures]
+            counts = loop.counts_down and like is loop.carries[0].in_body
             attrs = {**entry, "constant": constant, "count": counts}
             result = [Value(like.type, like.hint)]
             return self.emit(region, flat.ENTER, [value], result, attrs, source=source, orders=before)[0]
 
-        shared = [
-            enter(env[v], inner, True)
-            for v, inner in zip(node.operands[:captures], body.inputs[:captures], strict=True)
-        ]
-        carried, starts = list(body.inputs[captures:]), list(node.operands[captures:])
-        entered = [enter(env[v], inner, False, orders.get(v, ())) for v, inner in zip(starts, carried, strict=True)]
+        shared = [enter(env[c.outer], c.in_body, True) for c in loop.captures]
+        carried = loop.carried
+        entered = [enter(env[c.init], c.in_body, False, orders.get(c.init, ())) for c in loop.carries]
         has_token = node in self.effectful or not carried
         if has_token:
             token = Value(BOOL, "effect")
@@ -230,7 +232,7 @@ class _Lowering:
             self.builder.add(flat.MERGE, (first, back), (head,), source=source)
 
         test = _Region(lambda: heads[0], set(heads), heads[-1] if has_token else None)
-        (wanted,) = self.region(cond, dict(zip(cond.inputs, [*shared, *heads], strict=False)), test)
+        (wanted,) = self.region(loop.cond, dict(zip(loop.cond.inputs, [*shared, *heads], strict=False)), test)
         predicate = Value(BOOL, "predicate")
         limit = {"loop": node, "maximum_iterations": node.attrs.get("maximum_iterations")}
         self.emit(test, flat.LOOP_COND, [wanted], [predicate], limit, source=source)
@@ -243,7 +245,7 @@ class _Lowering:
 
         current = [true for _, true in sides]
         inside = _Region(lambda: current[0], set(current), current[-1] if has_token else None)
-        following = self.region(body, dict(zip(body.inputs, [*shared, *current], strict=False)), inside)
+        following = self.region(loop.body, dict(zip(loop.body.inputs, [*shared, *current], strict=False)), inside)
         if has_token:
             assert inside.effect is not None
             following.append(inside.effect)
@@ -318,13 +320,14 @@ class _Updates:
     def found(self, node: Node) -> frozenset[Value]:
         if node.op.name in IN_PLACE:
             return frozenset(node.operands[:1])
-        if node.op.name == "while":
-            return frozenset(node.operands[node.attrs["captures"] :])
-        if node.op.name != "cond":
-            return frozenset()
-        inside = {v for region in node.regions for n in region.nodes for v in self(n)}
-        taken = (zip(node.operands[1:], region.inputs, strict=True) for region in node.regions)
-        return frozenset(outer for pairs in taken for outer, inner in pairs if inner in inside)
+        match view(node):
+            case Loop() as loop:
+                return frozenset(c.init for c in loop.carries)
+            case Branch() as branch:
+                inside = {v for region in branch.branches for n in region.nodes for v in self(n)}
+                pairs = (zip(branch.operands, region.inputs, strict=True) for region in branch.branches)
+                return frozenset(outer for entered in pairs for outer, inner in entered if inner in inside)
+        return frozenset()
 
 
 __all__ = ["lower"]

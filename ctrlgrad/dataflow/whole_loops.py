@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ctrlgrad.dataflow.devices import DEFAULT
 from ctrlgrad.dataflow.graph import FlatNode
 from ctrlgrad.dataflow.placement import Choice
-from ctrlgrad.ir import Graph, Node, walk
+from ctrlgrad.ir import Graph, Node, is_loop, walk
 
 
 def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
@@ -22,7 +22,7 @@ def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
     """
     homes: dict[Node, str | None] = {}
     for node in walk(graph):
-        if node.op.name == "while":
+        if is_loop(node):
             inside = [n for region in node.regions for n in walk(region) if n.op.name != "constant" and not n.regions]
             found = {_home(n, choose) for n in inside or [node]}
             homes[node] = found.pop() if len(found) == 1 else None

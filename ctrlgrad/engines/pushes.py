@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ctrlgrad.engines.reference.control_kernels import loop_name
-from ctrlgrad.ir import Graph, Node, Value, definitions
+from ctrlgrad.ir import Graph, Node, Value, definitions, is_loop
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def add_row_pushes(found: dict[Node, RowPush], graph: Graph, loop: Node | None, 
         if node.op.name == "stack_push":
             made = made or definitions(graph)
             found[node] = row_push(node, made.get(node.operands[1]), loop, swap)
-        elif node.op.name == "while":
+        elif is_loop(node):
             option = node.attrs.get("swap_memory")
             for region in node.regions:
                 add_row_pushes(found, region, node, swap if option is None else option)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad.engines.pushes import describe
-from ctrlgrad.ir import Node, StackType, Trait, walk
+from ctrlgrad.ir import Loop, Node, StackType, Trait, walk
 from ctrlgrad.stacks.flow import stack_use
 
 
@@ -52,17 +52,18 @@ class StackRoles:
 
 def roles_of(node: Node) -> StackRoles:
     """The roles of a loop's stacks."""
-    captures: int = node.attrs["captures"]
+    loop = Loop.of(node)
     pushed: dict[int, PushedStack] = {}
-    can_replay, pops = not any(Trait.EFFECT in inner.op.traits for inner in walk(node.regions[1])), False
-    for i, v in enumerate(node.results):
+    can_replay, pops = not any(Trait.EFFECT in inner.op.traits for inner in walk(loop.body)), False
+    for i, v in enumerate(loop.results):
         if not isinstance(v.type, StackType):
             continue
-        use = stack_use(node, captures + i)
+        position = len(loop.captures) + i
+        use = stack_use(node, position)
         pops |= use.mode == "pop"
         if use.mode == "push":
             rows = None if use.is_data_dependent else use.pushes
-            pushed[i] = PushedStack(v.type, rows, describe(node, captures + i).label)
+            pushed[i] = PushedStack(v.type, rows, describe(node, position).label)
         elif use.mode != "read":
             can_replay = False
     return StackRoles(pushed, can_replay and bool(pushed), pops)

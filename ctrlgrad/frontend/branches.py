@@ -15,6 +15,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
 from ctrlgrad.ir import TensorType, Type, close, join
+from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.source import Source, here
 
 
@@ -75,9 +76,7 @@ def _branch(
     dtypes = _join_branches(operation, names, regions, source)
     closed = close([region.finish(dtypes=dtypes) for region in regions])
     hints = tree.names(first.treedef, "r")
-    values = builder.emit_all(
-        "cond", [value_in(builder, selector), *closed.captures], regions=closed.regions, source=source, hints=hints
-    )
+    values = emit_branch(builder, value_in(builder, selector), closed, source=source, hints=hints)
     weak = [all(map(is_weak, leaves)) for leaves in zip(*(region.leaves for region in regions), strict=True)]
     return tree.unflatten(first.treedef, [Tensor(builder, v, w) for v, w in zip(values, weak, strict=True)])
 

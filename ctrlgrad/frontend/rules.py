@@ -24,7 +24,7 @@ from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
-from ctrlgrad.ir import Builder, Closed, Graph, Value, close
+from ctrlgrad.ir import Builder, Closed, Graph, Value, close, control
 from ctrlgrad.source import Source
 
 
@@ -165,8 +165,7 @@ def emit_call(
 ) -> list[Tensor]:
     """Record the call; what its functions use from outside are captures of all of them."""
     builder = recorder()
-    operands = [*closed.captures, *(value_in(builder, x) for x in leaves)]
-    attrs = {"kind": kind, "captures": len(closed.captures), **(attrs or {})}
+    arguments = [value_in(builder, x) for x in leaves]
     hints = [v.hint for v in closed.regions[0].outputs]
-    values = builder.emit_all("call", operands, attrs, regions=closed.regions, source=source, hints=hints)
+    values = control.emit_call(builder, kind, closed, arguments, attrs or {}, source=source, hints=hints)
     return [Tensor(builder, v) for v in values]

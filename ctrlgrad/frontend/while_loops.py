@@ -20,6 +20,7 @@ from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
 from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import TensorType, close
+from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.source import Source, here
 
 
@@ -160,12 +161,9 @@ def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions,
     """Record the loop node; what the regions use from outside become its captures."""
     builder = recorder()
     closed = close([cond, body])
-    attrs = {"captures": len(closed.captures), **vars(options)}
-    initial = [value_in(builder, x) for x in carry]
+    inits = [value_in(builder, x) for x in carry]
     hints = [v.hint for v in body.inputs]
-    values = builder.emit_all(
-        "while", [*closed.captures, *initial], attrs, regions=closed.regions, source=source, hints=hints
-    )
+    values = emit_loop(builder, closed, inits, vars(options), source=source, hints=hints)
     return [Tensor(builder, v) for v in values]
 
 

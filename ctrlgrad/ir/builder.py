@@ -20,6 +20,9 @@ from ctrlgrad.ir.op import OPS, Op
 from ctrlgrad.ir.types import Type
 from ctrlgrad.source import Source
 
+# Elements up to which equal constants of one graph are one.
+SMALL = 64
+
 
 class Builder:
     """Nodes of one graph or region, in order."""
@@ -95,12 +98,22 @@ class Builder:
         """A constant; equal small constants of one graph are one value."""
         array = np.array(array, dtype=dtype)
         array.flags.writeable = False
-        if array.size > 64:
+        if array.size > SMALL:
             return self.emit("constant", (), {"value": array})
         key = (array.dtype, array.shape, array.tobytes())
         if key not in self._constants:
             self._constants[key] = self.emit("constant", (), {"value": array})
         return self._constants[key]
+
+    def keep(self, node: Node) -> tuple[Value, ...]:
+        """Append a node as it is and return its results; those of a small constant that is there already."""
+        if node.op.name == "constant" and node.attrs["value"].size <= SMALL:
+            array = node.attrs["value"]
+            known = self._constants.setdefault((array.dtype, array.shape, array.tobytes()), node.result)
+            if known is not node.result:
+                return (known,)
+        self.nodes.append(node)
+        return node.results
 
     def inline(self, graph: Graph, arguments: Sequence[Value]) -> tuple[Value, ...]:
         """Copy a graph's nodes here with its inputs replaced by `arguments`; returns its outputs."""
@@ -121,7 +134,7 @@ def copy_nodes(builder: Builder, graph: Graph, arguments: Sequence[Value]) -> di
 
 def copy_node(builder: Builder, node: Node, went: dict[Value, Value]) -> None:
     """Copy one node, its operands looked up in `went`, its results recorded there."""
-    if node.op.name == "constant" and node.attrs["value"].size <= 64:
+    if node.op.name == "constant" and node.attrs["value"].size <= SMALL:
         went[node.result] = builder.constant(node.attrs["value"])
         return
     results = tuple(Value(v.type, v.hint) for v in node.results)

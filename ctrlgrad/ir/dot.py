@@ -6,6 +6,7 @@ a branch's predicate), dashed edges are what the next iteration takes. A capture
 
 from __future__ import annotations
 
+from ctrlgrad.ir.control import Branch, Loop, view
 from ctrlgrad.ir.drawing import CARRIED, DECIDES, DOTTED, RETURNED, Drawing, label
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.printer import Printer, format_attrs, region_name
@@ -42,12 +43,13 @@ class _Structured(Drawing):
 
     def body(self, graph: Graph) -> None:
         for node in graph.nodes:
-            if node.op.name == "while":
-                self.loop(node)
-            elif node.regions:
-                self.branches(node)
-            else:
-                self.plain(node)
+            match view(node):
+                case Loop() as loop:
+                    self.loop(loop)
+                case Branch() as branch:
+                    self.branches(node, branch)
+                case _:
+                    self.plain(node)
 
     def plain(self, node: Node) -> None:
         details = self.printer.indexed(node) if "key" in node.attrs else format_attrs(node)
@@ -60,54 +62,49 @@ class _Structured(Drawing):
         for value in node.results:
             self.at[value] = drawn
 
-    def source(self, node: Node) -> str:
+    def source(self, node: Node | Loop | Branch) -> str:
         return f"\n{node.source.short}" if self.sources and node.source else ""
 
-    def loop(self, node: Node) -> None:
-        captures = node.attrs["captures"]
-        cond, body = node.regions
-        self.open("while" + self.source(node))
-        for region in node.regions:
-            self.at.update((inner, self.at[outer]) for inner, outer in zip(region.inputs, node.operands, strict=True))
-        carried = list(zip(node.operands[captures:], cond.inputs[captures:], body.inputs[captures:], strict=True))
-        for _, in_cond, in_body in carried:
-            drawn = self.show(in_body, f"{self.names[in_body]}: {in_body.type}", "ellipse", CARRIED)
-            self.at[in_cond] = drawn
+    def loop(self, loop: Loop) -> None:
+        self.open("while" + self.source(loop))
+        for capture in loop.captures:
+            self.at[capture.in_cond] = self.at[capture.in_body] = self.at[capture.outer]
+        for carry in loop.carries:
+            drawn = self.show(carry.in_body, f"{self.names[carry.in_body]}: {carry.in_body.type}", "ellipse", CARRIED)
+            self.at[carry.in_cond] = drawn
         self.open("cond")
-        self.body(cond)
+        self.body(loop.cond)
         decision = self.box("continue?", "diamond", DECIDES)
-        self.edge(self.at[cond.outputs[0]], decision)
+        self.edge(self.at[loop.predicate], decision)
         self.close()
         self.open("body")
-        self.body(body)
+        self.body(loop.body)
         self.close()
-        for (initial, _, in_body), following in zip(carried, body.outputs, strict=True):
-            self.edge(self.at[initial], self.at[in_body], label("first"))
+        for carry in loop.carries:
+            self.edge(self.at[carry.init], self.at[carry.in_body], label("first"))
             # Written the other way round, so that Graphviz has no cycle to break.
-            self.edge(self.at[in_body], self.at[following], f"{label('next')}, style=dashed, dir=back")
+            self.edge(self.at[carry.in_body], self.at[carry.next], f"{label('next')}, style=dashed, dir=back")
         self.close()
-        for value, (_, _, in_body) in zip(node.results, carried, strict=True):
-            if value not in self.used:
+        for carry in loop.carries:
+            if carry.result not in self.used:
                 continue
-            drawn = self.show(value, f"{self.names[value]}: {value.type}", "ellipse")
-            self.edge(self.at[in_body], drawn, label("last"))
+            drawn = self.show(carry.result, f"{self.names[carry.result]}: {carry.result.type}", "ellipse")
+            self.edge(self.at[carry.in_body], drawn, label("last"))
 
-    def branches(self, node: Node) -> None:
-        decision = self.box(f"{self.names[node.operands[0]]}?{self.source(node)}", "diamond", DECIDES)
-        self.edge(self.at[node.operands[0]], decision)
+    def branches(self, node: Node, branch: Branch) -> None:
+        decision = self.box(f"{self.names[branch.selector]}?{self.source(branch)}", "diamond", DECIDES)
+        self.edge(self.at[branch.selector], decision)
         ends: list[tuple[str, list[str]]] = []
-        for number, region in enumerate(node.regions):
-            self.at.update(
-                (inner, self.at[outer]) for inner, outer in zip(region.inputs, node.operands[1:], strict=True)
-            )
-            name = region_name(node, number, 1)
+        for number, region in enumerate(branch.branches):
+            self.at.update(zip(region.inputs, (self.at[v] for v in branch.operands), strict=True))
+            name = region_name(node, number)
             self.open(name)
             entry = self.box("", "circle", DECIDES, "width=0.12, height=0.12, fixedsize=true")
             self.body(region)
             self.close()
             self.edge(decision, entry, DOTTED)
             ends.append((name, [self.at[v] for v in region.outputs]))
-        for position, value in enumerate(node.results):
+        for position, value in enumerate(branch.results):
             if value not in self.used:
                 continue
             drawn = self.show(value, f"{self.names[value]}: {value.type}", "ellipse")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ctrlgrad.ir.control import Branch, Loop, view
 from ctrlgrad.ir.graph import Graph, Node, Value
 
 # Ops that look at a stack and leave it as it is.
@@ -71,19 +72,19 @@ def _pass(node: Node, value: Value) -> tuple[list[Event], Value | None]:
     position = node.operands.index(value)
     if name in ("stack_push", "stack_pop") and position == 0:
         return [Event(name.removeprefix("stack_"))], node.results[0]
-    if name == "while":
-        captures = node.attrs["captures"]
-        inside = way(node.regions[1], node.regions[1].inputs[position])
-        if position < captures or inside.output != position - captures:
-            raise PairingError("a loop does not carry it on in its place")
-        result = node.results[position - captures]
-        return ([Event("while", (inside.events,))] if inside.events else []), result
-    if name == "cond":
-        ways = [way(region, region.inputs[position - 1]) for region in node.regions]
-        outputs = {w.output for w in ways}
-        if len(outputs) != 1:
-            raise PairingError("the branches do not pass it on in one place")
-        (output,) = outputs
-        events = tuple(w.events for w in ways)
-        return ([Event("cond", events)] if any(events) else []), None if output is None else node.results[output]
+    match view(node):
+        case Loop() as loop:
+            carry = next((c for c in loop.carries if c.init is value), None)
+            inside = None if carry is None else way(loop.body, carry.in_body)
+            if carry is None or inside is None or inside.output is None or loop.carries[inside.output] != carry:
+                raise PairingError("a loop does not carry it on in its place")
+            return ([Event(name, (inside.events,))] if inside.events else []), carry.result
+        case Branch() as branch:
+            ways = [way(region, region.inputs[branch.operands.index(value)]) for region in branch.branches]
+            outputs = {w.output for w in ways}
+            if len(outputs) != 1:
+                raise PairingError("the branches do not pass it on in one place")
+            (output,) = outputs
+            events = tuple(w.events for w in ways)
+            return ([Event(name, events)] if any(events) else []), None if output is None else branch.results[output]
     raise PairingError(f"{name} takes it")

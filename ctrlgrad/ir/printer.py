@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.ir.control import Branch, Loop, view
 from ctrlgrad.ir.graph import Graph, Node, Value
 
-_REGION_NAMES = {"while": ("cond", "body")}
 # Attributes that are printed only where they differ from this, or never (...).
 _QUIET: Mapping[str, Any] = {
     "captures": ...,
@@ -124,38 +124,28 @@ class Printer:
         return f"{self.name(node.operands[0])}[{key}]" + (f", {rest}" if rest else "")
 
     def control(self, node: Node, comment: str) -> list[str]:
-        captures = node.attrs.get("captures", len(node.operands) - 1)
-        region_inputs = [region.inputs for region in node.regions]
-        if node.op.name == "while":
-            outer, carried = node.operands[:captures], node.operands[captures:]
-            head, shift = "while", 0
-        elif node.op.name == "call":
-            outer, carried = node.operands, ()
-            head, shift = "call", 0
-        else:
-            outer, carried = node.operands[1:], ()
-            head, shift = f"cond {self.name(node.operands[0])}", 1
+        parts = view(node)
+        assert parts is not None, f"{node} has regions and is no loop, branch or call"
+        head = f"{node.op.name} {self.name(parts.selector)}" if isinstance(parts, Branch) else node.op.name
+        outer = [c.outer for c in parts.captures] if isinstance(parts, Loop) else parts.operands
         outer_names = [self.name(v) for v in outer]
-        for inputs in region_inputs:
-            self.names.update(zip(inputs, outer_names, strict=False))
-        start = len(outer_names)
-        entries = []
-        for position, initial in enumerate(carried):
-            initial_name = self.name(initial)
-            inner = self.fresh(region_inputs[0][start + position].hint or "c")
-            for inputs in region_inputs:
-                self.names[inputs[start + position]] = inner
-            entries.append(f"{inner} = {initial_name}")
+        for region in node.regions:
+            self.names.update(zip(region.inputs, outer_names, strict=False))
         if outer_names:
             head += f" captures({', '.join(outer_names)})"
-        if node.op.name == "while":
+        if isinstance(parts, Loop):
+            entries = []
+            for carry in parts.carries:
+                start = self.name(carry.init)
+                self.names[carry.in_cond] = self.names[carry.in_body] = self.fresh(carry.in_cond.hint or "c")
+                entries.append(f"{self.names[carry.in_body]} = {start}")
             head += f" carry({', '.join(entries)})"
         extras = [f"{k}={v!r}" for k, v in node.attrs.items() if _is_shown(k, v)]
         if extras:
             head += f" [{', '.join(extras)}]"
         lines: list[str] = []
         for number, region in enumerate(node.regions):
-            lines.append(f"  {region_name(node, number, shift)} {{")
+            lines.append(f"  {region_name(node, number)} {{")
             lines += self.body(region, "    ", "yield")
             lines.append("  }")
         results = self.join(node.results)
@@ -163,15 +153,15 @@ class Printer:
         return [f"{results + ' = ' if results else ''}{head} {{{comment}", *lines, f"}} : {types}".rstrip(" :")]
 
 
-def region_name(node: Node, number: int, shift: int) -> str:
+def region_name(node: Node, number: int) -> str:
     """What a region of a node is: "cond", "body", "true", "branch 2"."""
-    if node.op.name in _REGION_NAMES:
-        return _REGION_NAMES[node.op.name][number]
-    if node.op.name == "call":
-        return f"region {number}"
-    if node.operands[0].tensor.dtype == np.dtype(bool):
-        return ("false", "true")[number]
-    return f"branch {number}"
+    match view(node):
+        case Loop():
+            return ("cond", "body")[number]
+        case Branch() as branch:
+            is_bool = branch.selector.tensor.dtype == np.dtype(bool)
+            return ("false", "true")[number] if is_bool else f"branch {number}"
+    return f"region {number}"
 
 
 def _placeholders(item: Any) -> int:

@@ -1,13 +1,13 @@
 """`call`: a function kept whole because its derivative is not that of its nodes.
 
-Operands are the function's inputs, `attrs["captures"]` outer values first. Region 0 computes the results.
+Operands are the function's inputs, the outer values that it captures first. Region 0 computes the results.
 `attrs["kind"]` says what its derivative is, and which further regions it has:
 
 - "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved;
 - "custom_vjp": region 1, forward, maps the inputs to (results, residuals); region 2, backward, maps (captures,
   residuals, one cotangent per result) to one cotangent per input that is no capture;
 - "custom_jvp": region 1 maps (inputs, one tangent per input that is no capture) to one tangent per result;
-  a call of either kind inside its own rule has `attrs["rule"]` in place of these regions: see `rule_regions`;
+  a call of either kind inside its own rule has `attrs["rule"]` in place of these regions: see `Call.rule`;
 - "rows": that of region 1, which computes one row of region 0: of the operands at `attrs["mapped"]`, and of all
   results, a row along axis 0. So a batched function that is batched once more can be batched over both at once.
 
@@ -17,27 +17,12 @@ Before a graph runs, `ctrlgrad.passes.inline_calls` puts region 0 in the place o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.ir.graph import Graph, Node
+from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
 from ctrlgrad.ir.types import Type
-
-
-class Rule(Protocol):
-    """The regions of a rule, made when a derivative is asked for: a rule that calls its own function has no end."""
-
-    @property
-    def regions(self) -> tuple[Graph, ...]:
-        """Over the same inputs as the call's region 0."""
-
-
-def rule_regions(node: Node) -> tuple[Graph, ...]:
-    """The regions of a call beside region 0: what its derivative is made of."""
-    rule: Rule | None = node.attrs.get("rule")
-    return node.regions[1:] if rule is None else rule.regions
-
 
 KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "rows")
 

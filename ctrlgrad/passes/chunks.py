@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from ctrlgrad.ir import INDEX, Builder, Graph, Node, StackType, TensorType, Value, copy_node, definitions
+from ctrlgrad.ir import INDEX, Builder, Closed, Graph, Loop, Node, StackType, TensorType, Value, copy_node, definitions
+from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ir.types import Dim
 from ctrlgrad.ops.indexing import DYNAMIC
 from ctrlgrad.passes.heavy import multiplications
@@ -23,7 +23,7 @@ from ctrlgrad.passes.tails import Tail
 class Found:
     """A loop, and what can leave it: products of rows, what is only added to carries, a tail."""
 
-    node: Node
+    loop: Loop
     producers: dict[Node, Row] = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
     tail: Tail | None = None
@@ -43,7 +43,7 @@ class Found:
     def factors(self, product: Node) -> tuple[Value, Value]:
         """The two values that are collected: `[k, m]` and `[k, n]`, of which the product is `left.T @ right`."""
         left, right = product.operands
-        made = definitions(self.node.regions[1]).get(left)
+        made = definitions(self.loop.body).get(left)
         if made is not None and made.op.name == "transpose" and made.attrs["axes"] == (1, 0):
             return made.operands[0], right
         if left not in self.turned:
@@ -69,50 +69,46 @@ class Found:
 class ChunkedLoop:
     """Emits the loops that stand for one."""
 
-    def __init__(self, node: Node, found: Found, chunk: int) -> None:
-        self.node, self.found, self.chunk = node, found, chunk
-        self.cond, self.body = node.regions
-        self.captures: int = node.attrs["captures"]
+    def __init__(self, found: Found, chunk: int) -> None:
+        self.found, self.chunk = found, chunk
+        self.loop = found.loop
         self.left = found.sums.left
         self.tail = found.tail or Tail()
         # Carries that leave the inner loop for good: nothing in it adds to them.
         gone = {i for i, left in self.left.items() if not left} | set(self.tail.carries)
-        self.kept = [i for i in range(len(node.results)) if i not in gone]
-        self.maximum: int | None = node.attrs.get("maximum_iterations")
+        self.kept = {i: c for i, c in enumerate(self.loop.carries) if i not in gone}
+        self.maximum: int | None = self.loop.attrs.get("maximum_iterations")
 
-    def emit(self, builder: Builder, operands: Sequence[Value]) -> tuple[Value, ...]:
+    def emit(self, builder: Builder) -> tuple[Value, ...]:
         """Put the loop over chunks into a builder; returns its results.
 
         With a maximum of iterations it carries the number of those done, and has a maximum of chunks.
         """
         body, cond = self._body(), self._outer_cond()
-        attrs = self._attrs(chunks_of=self.chunk)
+        attrs = {**self.loop.attrs, "chunks_of": self.chunk}
+        captures, inits = [c.outer for c in self.loop.captures], [c.init for c in self.loop.carries]
         if self.maximum is not None:
             attrs["maximum_iterations"] = -(-self.maximum // self.chunk)
-            operands = [*operands, builder.constant(0, INDEX.dtype)]
-        results = builder.emit_all("while", operands, attrs, regions=(cond, body), source=self.node.source)
-        return results[: len(self.node.results)]
-
-    def _attrs(self, **changes: Any) -> dict[str, Any]:
-        return {**self.node.attrs, **changes}
+            inits.append(builder.constant(0, INDEX.dtype))
+        regions = Closed(tuple(captures), (cond, body))
+        return emit_loop(builder, regions, inits, attrs, source=self.loop.source)[: len(self.loop.carries)]
 
     def _body(self) -> Graph:
         """One chunk."""
-        outer = Builder(name=self.body.name)
-        outer.source = self.node.source
-        inputs = [outer.input(v.type, v.hint) for v in self.body.inputs]
+        outer = Builder(name=self.loop.body.name)
+        outer.source = self.loop.source
+        inputs = [outer.input(v.type, v.hint) for v in self.loop.body.inputs]
         done = outer.input(INDEX, "done") if self.maximum is not None else None
-        shared, carry = inputs[: self.captures], inputs[self.captures :]
+        shared, carry = self.loop.split(inputs)
         limit = self._limit(outer, carry, done)
         produced = {p: self._produce(outer, p, row, inputs, limit) for p, row in self.found.producers.items()}
         collected = self.found.collected
         stacks = [outer.emit("stack_new", (), {"element": v.type}) for v in collected]
         start = outer.constant(0, INDEX.dtype)
         kept = [carry[i] for i in self.kept]
-        given = [*shared, *produced.values(), limit, *kept, start, *stacks]
-        regions = self._inner_regions(list(produced), collected)
-        attrs = self._attrs(captures=len(given) - len(kept) - 1 - len(stacks), chunk=self.chunk)
-        results = outer.emit_all("while", given, {**attrs, "maximum_iterations": None}, regions=regions)
+        regions = Closed((*shared, *produced.values(), limit), self._inner_regions(list(produced), collected))
+        attrs = {**self.loop.attrs, "chunk": self.chunk, "maximum_iterations": None}
+        results = emit_loop(outer, regions, [*kept, start, *stacks], attrs)
         taken = results[len(kept)]
         outputs = list(carry)
         for i, value in zip(self.kept, results, strict=False):
@@ -126,7 +122,7 @@ class ChunkedLoop:
         for total in self.found.sums.totals:
             outputs[total.position] = outer.emit("add", [outputs[total.position], held.total(total)])
         if self.found.tail is not None:
-            ends = self._emit_tail(outer, dict(zip(self.body.inputs, inputs, strict=True)), held, taken)
+            ends = self._emit_tail(outer, dict(zip(self.loop.body.inputs, inputs, strict=True)), held, taken)
             for i, value in zip(self.tail.carries, ends, strict=True):
                 outputs[i] = value
         if done is not None:
@@ -134,11 +130,12 @@ class ChunkedLoop:
         return outer.finish(outputs)
 
     def _outer_cond(self) -> Graph:
-        copy = Builder(name=self.cond.name)
-        inputs = [copy.input(v.type, v.hint) for v in self.cond.inputs]
+        cond = self.loop.cond
+        copy = Builder(name=cond.name)
+        inputs = [copy.input(v.type, v.hint) for v in cond.inputs]
         if self.maximum is not None:
             copy.input(INDEX, "done")
-        return copy.finish(copy.inline(self.cond, inputs))
+        return copy.finish(copy.inline(cond, inputs))
 
     def _limit(self, outer: Builder, carry: Sequence[Value], done: Value | None) -> Value:
         """How many iterations this chunk has at most."""
@@ -146,7 +143,7 @@ class ChunkedLoop:
         if done is not None:
             rest = outer.emit("subtract", [outer.constant(self.maximum, INDEX.dtype), done])
             return outer.emit("minimum", [length, rest])
-        if not self.node.attrs.get("counts_down"):
+        if not self.loop.counts_down:
             return length
         one = outer.constant(1, INDEX.dtype)
         rest = outer.emit("remainder", [outer.emit("subtract", [carry[0], one]), length])
@@ -154,7 +151,7 @@ class ChunkedLoop:
 
     def _produce(self, outer: Builder, product: Node, row: Row, inputs: Sequence[Value], limit: Value) -> Value:
         """The products of all rows of a chunk in the array's order: `[rows, m, n]`."""
-        went = dict(zip(self.body.inputs, inputs, strict=True))
+        went = dict(zip(self.loop.body.inputs, inputs, strict=True))
         array, first = went[row.array], went[row.counter]
         if row.counts_down:
             first, end = outer.emit("subtract", [first, limit]), first
@@ -177,27 +174,27 @@ class ChunkedLoop:
     def _inner_regions(self, produced: Sequence[Node], collected: Sequence[Value]) -> tuple[Graph, Graph]:
         """The test and the body of the loop over one chunk."""
         regions = []
-        for region in (self.cond, self.body):
+        for region in (self.loop.cond, self.loop.body):
             inner = Builder(name=region.name)
-            inner.source = self.node.source
-            went = {v: inner.input(v.type, v.hint) for v in region.inputs[: self.captures]}
+            inner.source = self.loop.source
+            shared, carries = self.loop.split(region.inputs)
+            went = {v: inner.input(v.type, v.hint) for v in shared}
             batches = {p: inner.input(_batch_type(p.result), p.result.hint) for p in produced}
             limit = inner.input(INDEX, "limit")
-            carries = region.inputs[self.captures :]
             went |= {carries[i]: inner.input(carries[i].type, carries[i].hint) for i in self.kept}
             step = inner.input(INDEX, "step")
             stacks = {v: inner.input(StackType(_tensor(v)), v.hint) for v in collected}
-            if region is self.cond:
+            if region is self.loop.cond:
                 regions.append(self._inner_cond(inner, went, step, limit))
             else:
                 regions.append(self._inner_body(inner, went, batches, step, limit, stacks))
         return regions[0], regions[1]
 
     def _inner_cond(self, inner: Builder, went: dict[Value, Value], step: Value, limit: Value) -> Graph:
-        for node in self.cond.nodes:
+        for node in self.loop.cond.nodes:
             copy_node(inner, node, went)
         below = inner.emit("less", [step, limit])
-        return inner.finish([inner.emit("logical_and", [below, went[self.cond.outputs[0]]])])
+        return inner.finish([inner.emit("logical_and", [below, went[self.loop.predicate]])])
 
     def _inner_body(
         self,
@@ -210,7 +207,7 @@ class ChunkedLoop:
     ) -> Graph:
         left_out = {p.node for p in self.found.sums.products} | self._sums()
         left_out |= {*self.tail.products, *self.tail.nodes}
-        for node in self.body.nodes:
+        for node in self.loop.body.nodes:
             if node in batches:
                 position = step
                 if self.found.producers[node].counts_down:
@@ -224,12 +221,11 @@ class ChunkedLoop:
         for value in stacks:
             stacks[value] = inner.emit("stack_push", [stacks[value], went[value]])
         outputs = []
-        for i in self.kept:
-            carry, out = self.body.inputs[self.captures + i], self.body.outputs[i]
+        for i, carry in self.kept.items():
             if i not in self.left:
-                outputs.append(went[out])
+                outputs.append(went[carry.next])
                 continue
-            total = went[carry]
+            total = went[carry.in_body]
             for term in self.left[i]:
                 total = inner.emit("add", [total, went[term]])
             outputs.append(total)
@@ -238,7 +234,7 @@ class ChunkedLoop:
 
     def _sums(self) -> set[Node]:
         """The additions that made up the carries which something leaves."""
-        made = definitions(self.body)
+        made = definitions(self.loop.body)
         found: set[Node] = set()
 
         def visit(value: Value, terms: set[Value]) -> None:
@@ -248,8 +244,8 @@ class ChunkedLoop:
                     visit(v, terms)
 
         for position in self.left:
-            carry = self.body.inputs[self.captures + position]
-            visit(self.body.outputs[position], {carry, *self.found.sums.terms[position]})
+            carry = self.loop.carries[position]
+            visit(carry.next, {carry.in_body, *self.found.sums.terms[position]})
         return found
 
     # The loop over the rows of the tail's products.
@@ -258,44 +254,39 @@ class ChunkedLoop:
         self, outer: Builder, went: Mapping[Value, Value], held: Collected, taken: Value
     ) -> tuple[Value, ...]:
         """The last values of the tail's carries."""
-        tail, first = self.tail, self.captures
+        tail = self.tail
         batches = {p: self._batch(outer, p, went, held, taken) for p in tail.products}
         used = {v for node in (*tail.nodes, *tail.again) for v in node.operands}
         rows = [v for v in self.found.collected if v in used]
-        shared = self.body.inputs[:first]
-        counters = [self.body.inputs[first + i] for i in tail.counters]
-        carries = [self.body.inputs[first + i] for i in tail.carries]
-        given = [*(went[v] for v in shared), *batches.values(), *(held.rows(v) for v in rows), taken]
-        captures = len(given)
-        given += [went[v] for v in (*counters, *carries)]
-        given.append(outer.constant(0, INDEX.dtype))
-        regions = []
-        for name in ("cond", "body"):
-            inner = Builder(name=name)
-            inner.source = self.node.source
-            inside = {v: inner.input(v.type, v.hint) for v in shared}
-            products = {p: inner.input(_batch_type(p.result), p.result.hint) for p in batches}
-            row_inputs = {v: inner.input(_batch_type(v), v.hint) for v in rows}
-            limit = inner.input(INDEX, "limit")
-            inside |= {v: inner.input(v.type, v.hint) for v in (*counters, *carries)}
-            step = inner.input(INDEX, "step")
-            if name == "cond":
-                regions.append(inner.finish([inner.emit("less", [step, limit])]))
-                continue
-            for v, batch in row_inputs.items():
-                inside[v] = _row(inner, batch, step)
-            for node in self.body.nodes:
-                if node in products:
-                    inside[node.result] = _row(inner, products[node], step, node)
-                elif node in tail.nodes or node in tail.again:
-                    copy_node(inner, node, inside)
-            following = [inside[self.body.outputs[i]] for i in (*tail.counters, *tail.carries)]
-            following.append(inner.emit("add", [step, inner.constant(1, INDEX.dtype)]))
-            regions.append(inner.finish(following))
-        attrs = self._attrs(captures=captures, chunk=self.chunk, maximum_iterations=None)
+        shared = self.loop.shared
+        counters = [self.loop.carries[i] for i in tail.counters]
+        carries = [*counters, *(self.loop.carries[i] for i in tail.carries)]
+        captures = (*(went[v] for v in shared), *batches.values(), *(held.rows(v) for v in rows), taken)
+        inits = [*(went[c.in_body] for c in carries), outer.constant(0, INDEX.dtype)]
+        inner = Builder(name="body")
+        inner.source = self.loop.source
+        inside = {v: inner.input(v.type, v.hint) for v in shared}
+        products = {p: inner.input(_batch_type(p.result), p.result.hint) for p in batches}
+        row_inputs = {v: inner.input(_batch_type(v), v.hint) for v in rows}
+        inner.input(INDEX, "limit")
+        inside |= {c.in_body: inner.input(c.in_body.type, c.in_body.hint) for c in carries}
+        step = inner.input(INDEX, "step")
+        for v, batch in row_inputs.items():
+            inside[v] = _row(inner, batch, step)
+        for node in self.loop.body.nodes:
+            if node in products:
+                inside[node.result] = _row(inner, products[node], step, node)
+            elif node in tail.nodes or node in tail.again:
+                copy_node(inner, node, inside)
+        following = inner.emit("add", [step, inner.constant(1, INDEX.dtype)])
+        body = inner.finish([*(inside[c.next] for c in carries), following])
+        test = Builder(name="cond")
+        inputs = [test.input(v.type, v.hint) for v in body.inputs]
+        cond = test.finish([test.emit("less", [inputs[-1], inputs[len(captures) - 1]])])
+        attrs = {**self.loop.attrs, "chunk": self.chunk, "maximum_iterations": None}
         attrs.pop("counts_down", None)  # it counts its steps up, whichever way the loop counts
-        results = outer.emit_all("while", given, attrs, regions=regions)
-        return results[len(counters) : len(counters) + len(carries)]
+        results = emit_loop(outer, Closed(captures, (cond, body)), inits, attrs)
+        return results[len(counters) : len(carries)]
 
     @staticmethod
     def _batch(outer: Builder, product: Node, went: Mapping[Value, Value], held: Collected, count: Value) -> Value:

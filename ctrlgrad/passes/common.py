@@ -7,7 +7,9 @@ constants of more than `LARGEST` elements, and what makes a stack: two stacks th
 
 from __future__ import annotations
 
-from ctrlgrad.ir import Graph, Node, StackType, Trait, Value
+from collections.abc import Sequence
+
+from ctrlgrad.ir import Graph, Node, Rewriter, StackType, Trait, Value
 
 # Larger constants are not compared.
 LARGEST = 64
@@ -17,23 +19,18 @@ _Key = tuple[str, tuple[Value, ...], str]
 
 def merge_common(graph: Graph) -> Graph:
     """The graph with repeated computations merged."""
-    renamed: dict[Value, Value] = {}
-    seen: dict[_Key, Node] = {}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        operands = tuple(renamed.get(v, v) for v in node.operands)
-        regions = tuple(merge_common(region) for region in node.regions)
-        if regions or operands != node.operands:
-            node = Node(node.op, operands, node.results, node.attrs, regions, node.source)
+    return _Merging(graph).run()
+
+
+class _Merging(Rewriter):
+    def __init__(self, graph: Graph, outer: Rewriter | None = None, owner: Node | None = None) -> None:
+        super().__init__(graph, outer, owner)
+        self._seen: dict[_Key, Node] = {}
+
+    def visit(self, node: Node) -> Sequence[Value] | None:
         key = _key(node)
-        if key is None:
-            nodes.append(node)
-        elif key in seen:
-            renamed.update(zip(node.results, seen[key].results, strict=True))
-        else:
-            seen[key] = node
-            nodes.append(node)
-    return Graph(graph.inputs, tuple(nodes), tuple(renamed.get(v, v) for v in graph.outputs), graph.name)
+        known = node if key is None else self._seen.setdefault(key, node)
+        return None if known is node else known.results
 
 
 def _key(node: Node) -> _Key | None:

@@ -9,30 +9,27 @@ by sums and differences; such a result stays, unused.
 
 from __future__ import annotations
 
-from ctrlgrad.ir import INDEX, Builder, Graph, Node, Value, copy_node, definitions, walk
+from collections.abc import Sequence
+
+from ctrlgrad.ir import INDEX, Builder, Call, Graph, Node, Value, copy_node, definitions, is_call, rewrite
 
 
 def count_outside(graph: Graph) -> Graph:
     """The graph with counters counted outside of its checkpoints, inside regions too."""
-    if not any(_is_checkpoint(node) for node in walk(graph)):
-        return graph
-    builder = Builder(name=graph.name)
-    went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in graph.inputs}
-    for node in graph.nodes:
-        regions = tuple(count_outside(region) for region in node.regions)
-        copy_node(builder, Node(node.op, node.operands, node.results, node.attrs, regions, node.source), went)
-        if _is_checkpoint(node):
-            region = node.regions[0]
-            inside = dict(zip(region.inputs, (went[v] for v in node.operands), strict=True))
-            made = definitions(region)
-            for result, output in zip(node.results, region.outputs, strict=True):
-                if output.type == INDEX and _is_counted(output, made, inside):
-                    went[result] = _count(builder, output, made, inside)
-    return builder.finish(went[v] for v in graph.outputs)
+    return rewrite(graph, _count_results)
 
 
-def _is_checkpoint(node: Node) -> bool:
-    return node.op.name == "call" and node.attrs["kind"] == "checkpoint"
+def _count_results(node: Node, builder: Builder) -> Sequence[Value] | None:
+    if not is_call(node, "checkpoint"):
+        return None
+    call = Call.of(node)
+    inside = dict(zip(call.function.inputs, call.operands, strict=True))
+    made = definitions(call.function)
+    builder.keep(node)
+    return [
+        _count(builder, output, made, inside) if output.type == INDEX and _is_counted(output, made, inside) else result
+        for result, output in zip(call.results, call.function.outputs, strict=True)
+    ]
 
 
 def _is_counted(value: Value, made: dict[Value, Node], inside: dict[Value, Value]) -> bool:

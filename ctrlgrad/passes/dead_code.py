@@ -16,15 +16,17 @@ costs what its nodes cost, not twice as much with every level.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from ctrlgrad.ir import Graph, Node, Value
+from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, Value, view
 from ctrlgrad.ir.effects import must_run
 
 
 def remove_dead_code(graph: Graph) -> Graph:
     """The graph without what its outputs do not need."""
-    return _Pruning().graph(graph, graph.inputs, graph.outputs)
+    nodes, _ = _Pruning().live_nodes(graph, graph.outputs)
+    return Graph(graph.inputs, nodes, graph.outputs, graph.name)
 
 
 class _Pruning:
@@ -32,11 +34,6 @@ class _Pruning:
 
     def __init__(self) -> None:
         self._known: dict[tuple[Node, frozenset[int]], Node] = {}
-
-    def graph(self, graph: Graph, inputs: Iterable[Value], outputs: Iterable[Value]) -> Graph:
-        """The graph with these inputs and outputs of its own alone."""
-        outputs = tuple(outputs)
-        return Graph(tuple(inputs), self.live_nodes(graph, outputs)[0], outputs, graph.name)
 
     def live_nodes(self, graph: Graph, outputs: Iterable[Value]) -> tuple[tuple[Node, ...], set[Value]]:
         """The nodes that `outputs` need, pruned themselves, and all values that are needed."""
@@ -52,67 +49,70 @@ class _Pruning:
         return tuple(reversed(kept)), live
 
     def _node(self, node: Node, needed: frozenset[int]) -> Node:
-        prune = {"while": self._while, "cond": self._cond, "call": self._call}.get(node.op.name)
-        if prune is None:
-            return node
         if (node, needed) not in self._known:
-            self._known[node, needed] = prune(node, needed)
+            match view(node):
+                case Loop() as loop:
+                    pruned = self._loop(loop, needed).node
+                case Branch() as branch:
+                    pruned = self._branch(branch, needed).node
+                case Call(kind="checkpoint") as call:
+                    pruned = self._checkpoint(call, needed).node
+                case _:
+                    return node
+            self._known[node, needed] = pruned
         return self._known[node, needed]
 
-    def _live_inputs(self, graph: Graph, outputs: Iterable[Value]) -> set[Value]:
-        return self.live_nodes(graph, outputs)[1]
-
-    def _while(self, node: Node, results: frozenset[int]) -> Node:
-        cond, body = node.regions
-        captures = node.attrs["captures"]
-        carry = range(len(node.results))
-        test_live = self._live_inputs(cond, cond.outputs)
-        needed = {i for i in carry if i in results or cond.inputs[captures + i] in test_live}
+    def _loop(self, loop: Loop, results: frozenset[int]) -> Loop:
+        cond, in_cond = self.live_nodes(loop.cond, [loop.predicate])
+        carries = [c for i, c in enumerate(loop.carries) if i in results or c.in_cond in in_cond]
         while True:
-            body_live = self._live_inputs(body, [body.outputs[i] for i in needed])
-            more = needed | {i for i in carry if body.inputs[captures + i] in body_live}
-            if more == needed:
+            body, in_body = self.live_nodes(loop.body, [c.next for c in carries])
+            more = [c for c in loop.carries if c in carries or c.in_body in in_body]
+            if more == carries:
                 break
-            needed = more
-        shared = [j for j in range(captures) if body.inputs[j] in body_live or cond.inputs[j] in test_live]
-        kept = [*shared, *(captures + i for i in sorted(needed))]
-        if len(kept) == len(node.operands):
-            regions = tuple(self.graph(region, region.inputs, region.outputs) for region in node.regions)
-            return Node(node.op, node.operands, node.results, node.attrs, regions, node.source)
-        new_body = self.graph(body, [body.inputs[k] for k in kept], [body.outputs[i] for i in sorted(needed)])
-        new_cond = self.graph(cond, [cond.inputs[k] for k in kept], cond.outputs)
-        attrs = {**node.attrs, "captures": len(shared)}
-        operands = tuple(node.operands[k] for k in kept)
-        found = tuple(node.results[i] for i in sorted(needed))
-        return Node(node.op, operands, found, attrs, (new_cond, new_body), node.source)
+            carries = more
+        captures = [c for c in loop.captures if c.in_body in in_body or c.in_cond in in_cond]
+        return loop.rebuilt(captures=captures, carries=carries, cond=cond, body=body)
 
-    def _cond(self, node: Node, results: frozenset[int]) -> Node:
+    def _branch(self, branch: Branch, results: frozenset[int]) -> Branch:
         needed = sorted(results)
-        pruned = []
-        used: set[int] = set()
-        for region in node.regions:
-            outputs = tuple(region.outputs[i] for i in needed)
-            nodes, inside = self.live_nodes(region, outputs)
-            used.update(j for j, v in enumerate(region.inputs) if v in inside)
-            pruned.append((region, nodes, outputs))
-        kept = sorted(used)
-        regions = tuple(
-            Graph(tuple(region.inputs[j] for j in kept), nodes, outputs, region.name)
-            for region, nodes, outputs in pruned
+        pruned = [self._pruned(region, needed) for region in branch.branches]
+        kept = [j for j in range(len(branch.operands)) if any(j in p.used for p in pruned)]
+        return replace(
+            branch,
+            operands=tuple(branch.operands[j] for j in kept),
+            branches=tuple(p.over(kept) for p in pruned),
+            results=tuple(branch.results[i] for i in needed),
         )
-        operands = (node.operands[0], *(node.operands[1 + j] for j in kept))
-        return Node(node.op, operands, tuple(node.results[i] for i in needed), node.attrs, regions, node.source)
 
-    def _call(self, node: Node, results: frozenset[int]) -> Node:
-        """A checkpoint keeps the results that are used; a rule of the user's stays whole."""
-        if node.attrs["kind"] != "checkpoint":
-            return node
-        region, captures = node.regions[0], node.attrs["captures"]
+    def _checkpoint(self, call: Call, results: frozenset[int]) -> Call:
         needed = sorted(results)
+        pruned = self._pruned(call.function, needed)
+        count = len(call.captures)
+        return replace(
+            call,
+            captures=tuple(v for j, v in enumerate(call.captures) if j in pruned.used),
+            arguments=tuple(v for j, v in enumerate(call.arguments, count) if j in pruned.used),
+            regions=(pruned.over(sorted(pruned.used)),),
+            results=tuple(call.results[i] for i in needed),
+        )
+
+    def _pruned(self, region: Graph, needed: Sequence[int]) -> _Pruned:
         outputs = tuple(region.outputs[i] for i in needed)
-        nodes, inside = self.live_nodes(region, outputs)
-        kept = [j for j, v in enumerate(region.inputs) if v in inside]
-        pruned = Graph(tuple(region.inputs[j] for j in kept), nodes, outputs, region.name)
-        attrs = {**node.attrs, "captures": sum(j < captures for j in kept)}
-        operands = tuple(node.operands[j] for j in kept)
-        return Node(node.op, operands, tuple(node.results[i] for i in needed), attrs, (pruned,), node.source)
+        nodes, live = self.live_nodes(region, outputs)
+        used = frozenset(j for j, v in enumerate(region.inputs) if v in live)
+        return _Pruned(region, nodes, outputs, used)
+
+
+@dataclass(frozen=True)
+class _Pruned:
+    """What is left of a region, and the positions of the inputs that this uses."""
+
+    region: Graph
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    used: frozenset[int]
+
+    def over(self, inputs: Sequence[int]) -> Graph:
+        """The region with these of its inputs alone."""
+        return Graph(tuple(self.region.inputs[j] for j in inputs), self.nodes, self.outputs, self.region.name)

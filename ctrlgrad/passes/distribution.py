@@ -21,12 +21,15 @@ tell of another iteration's error: what comes after the chunk was to fail earlie
 
 from __future__ import annotations
 
-from ctrlgrad.ir import Builder, Graph, Node, Value, copy_node, definitions
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ctrlgrad.ir import Graph, Loop, Node, Rewriter, Value, definitions, is_loop
 from ctrlgrad.passes.chunks import ChunkedLoop, Found
 from ctrlgrad.passes.heavy import is_heavy, pays_inside
 from ctrlgrad.passes.recurrence import Row, rows
 from ctrlgrad.passes.sums import find_sums, find_totals
-from ctrlgrad.passes.tails import Loop, find_tail
+from ctrlgrad.passes.tails import Recurrence, find_tail
 from ctrlgrad.stacks.choice import bytes_of
 
 # Bytes that a chunk may collect and produce, and the most iterations that it may have.
@@ -47,7 +50,7 @@ def distribute(graph: Graph, chunk: int | None = None, chunk_bytes: int = CHUNK_
         room = chunk_bytes // max(_bytes_collected(graph), 1)
         least = LEAST if chunk_bytes >= CHUNK_BYTES else LEAST_OF_FEW_BYTES
         chunk = min(max(1 << room.bit_length() - 1 if room else 0, least), MOST)
-    return _distribute(graph, chunk)
+    return _Distributing(graph, chunk).run()
 
 
 def _bytes_collected(graph: Graph, is_inside: bool = False) -> int:
@@ -56,56 +59,52 @@ def _bytes_collected(graph: Graph, is_inside: bool = False) -> int:
     made = definitions(graph)
     for node in graph.nodes:
         found = _find(node, made, is_inside)
-        inside = [_bytes_collected(region, is_inside or node.op.name == "while") for region in node.regions]
+        inside = [_bytes_collected(region, is_inside or is_loop(node)) for region in node.regions]
         most = max([most, *inside, sum(map(bytes_of, found.held)) if found is not None else 0])
     return most
 
 
-def _distribute(graph: Graph, chunk: int, is_inside: bool = False) -> Graph:
-    builder = Builder(name=graph.name)
-    went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in graph.inputs}
-    made = definitions(graph)
-    for node in graph.nodes:
-        found = _find(node, made, is_inside)
-        regions = tuple(_distribute(region, chunk, is_inside or node.op.name == "while") for region in node.regions)
-        attrs = {k: v for k, v in node.attrs.items() if k != "paired"}
-        visited = Node(node.op, node.operands, node.results, attrs, regions, node.source)
-        # Again: the nodes of its regions are others now.
-        found = _find(visited, made, is_inside) if found is not None else None
-        if found is None:
-            copy_node(builder, visited, went)
-            continue
-        builder.source = node.source
-        results = ChunkedLoop(visited, found, chunk).emit(builder, [went[v] for v in node.operands])
-        went.update(zip(node.results, results, strict=True))
-    return builder.finish(went[v] for v in graph.outputs)
+class _Distributing(Rewriter):
+    def __init__(self, graph: Graph, chunk: int, outer: _Distributing | None = None, owner: Node | None = None) -> None:
+        super().__init__(graph, outer, owner)
+        self._chunk = chunk
+        self._is_inside: bool = outer is not None and owner is not None and (outer._is_inside or is_loop(owner))
+        self._made = definitions(graph)
+
+    def region(self, node: Node, region: Graph) -> Graph:
+        return _Distributing(region, self._chunk, self, node).run()
+
+    def visit(self, node: Node) -> Sequence[Value] | None:
+        if "paired" in node.attrs:
+            attrs = {k: v for k, v in node.attrs.items() if k != "paired"}
+            return self.builder.keep(replace(node, attrs=attrs))
+        found = _find(node, self._made, self._is_inside)
+        return None if found is None else ChunkedLoop(found, self._chunk).emit(self.builder)
 
 
-def _find(node: Node, made_outside: dict[Value, Node], is_inside: bool) -> Found | None:
+def _find(node: Node, made_outside: Mapping[Value, Node], is_inside: bool) -> Found | None:
     """What leaves a loop; None where it stays whole, and for other nodes. `is_inside`: of another loop."""
-    if node.op.name != "while" or "chunk" in node.attrs or "chunks_of" in node.attrs:
+    if not is_loop(node) or "chunk" in node.attrs or "chunks_of" in node.attrs:
         return None
-    cond, body = node.regions
-    captures = node.attrs["captures"]
-    producers = _find_producers(node, made_outside)
-    sums = find_sums(cond, body, captures, producers)
+    loop = Loop.of(node)
+    producers = _find_producers(loop, made_outside)
+    sums = find_sums(loop, producers)
     placed = {*producers, *(p.node for p in sums.products)}
     settled = {p.position for p in sums.products}
-    found = Found(node, producers, sums, find_tail(Loop(cond, body, captures, placed, settled)))
+    found = Found(loop, producers, sums, find_tail(Recurrence(loop, placed, settled)))
     in_tail = found.tail.carries if found.tail is not None else ()
     for position in in_tail:
         sums.terms.pop(position, None)
-    find_totals(sums, body, found.collected)
+    find_totals(sums, loop.body, found.collected)
     return found if found.any and (not is_inside or pays_inside(found.multiplications)) else None
 
 
-def _find_producers(node: Node, made_outside: dict[Value, Node]) -> dict[Node, Row]:
-    body, captures = node.regions[1], node.attrs["captures"]
-    shared = set(body.inputs[:captures])
-    row_values = rows(body, captures, node.attrs.get("counts_down", False))
-    start = dict(zip(body.inputs, node.operands, strict=True))
+def _find_producers(loop: Loop, made_outside: Mapping[Value, Node]) -> dict[Node, Row]:
+    shared = set(loop.shared)
+    row_values = rows(loop)
+    start = {c.in_body: c.init for c in loop.carries}
     found = {}
-    for inner in body.nodes:
+    for inner in loop.body.nodes:
         if is_heavy(inner) and inner.operands[1] in shared:
             row = row_values.get(inner.operands[0])
             if row is not None and (row.counts_down or _starts_inside(start[row.counter], made_outside)):
@@ -113,7 +112,7 @@ def _find_producers(node: Node, made_outside: dict[Value, Node]) -> dict[Node, R
     return found
 
 
-def _starts_inside(start: Value, made: dict[Value, Node]) -> bool:
+def _starts_inside(start: Value, made: Mapping[Value, Node]) -> bool:
     """Whether a counter starts from a constant that is no negative index."""
     node = made.get(start)
     return node is not None and node.op.name == "constant" and int(node.attrs["value"]) >= 0

@@ -8,12 +8,12 @@ value has; no transpose that undoes another one.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.ir import Builder, Graph, Node, Trait, Value, copy_node
+from ctrlgrad.ir import Graph, Node, Rewriter, Trait, Value
 from ctrlgrad.ops.traits import is_total
 
 # Constants with more elements are left to run time.
@@ -24,26 +24,29 @@ _OTHER_NAMES: dict[str, Callable[..., Any]] = {"divide": np.true_divide, "bitwis
 
 def fold(graph: Graph) -> Graph:
     """The graph with constants folded and identities left out, inside regions too."""
-    builder = Builder(name=graph.name)
-    went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in graph.inputs}
-    made: dict[Value, Node] = {}
-    constants: dict[Value, np.ndarray] = {}
-    for node in graph.nodes:
-        value = _computed(node, constants)
-        same = _identity(node, made, constants) if value is None else None
-        if value is not None:
-            builder.source = node.source
-            went[node.result] = builder.constant(value)
-            constants[node.result] = value
-        elif same is not None:
-            went[node.result] = went[same]
-        else:
-            if node.op.name == "constant":
-                constants[node.result] = node.attrs["value"]
-            regions = tuple(fold(region) for region in node.regions)
-            copy_node(builder, Node(node.op, node.operands, node.results, node.attrs, regions, node.source), went)
-        made.update((v, node) for v in node.results)
-    return builder.finish(went[v] for v in graph.outputs)
+    return _Folding(graph).run()
+
+
+class _Folding(Rewriter):
+    def __init__(self, graph: Graph, outer: Rewriter | None = None, owner: Node | None = None) -> None:
+        super().__init__(graph, outer, owner)
+        self._made: dict[Value, Node] = {}
+        self._constants: dict[Value, np.ndarray] = {}
+
+    def visit(self, node: Node) -> Sequence[Value] | None:
+        if node.op.name == "constant":
+            self._constants[node.result] = node.attrs["value"]
+            return None
+        array = _computed(node, self._constants)
+        if array is not None:
+            value = self.builder.constant(array)
+            self._constants[value] = array
+            return (value,)
+        same = _identity(node, self._made, self._constants)
+        if same is not None:
+            return (same,)
+        self._made.update((v, node) for v in node.results)
+        return None
 
 
 def _identity(node: Node, made: dict[Value, Node], constants: dict[Value, np.ndarray]) -> Value | None:

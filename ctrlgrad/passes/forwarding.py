@@ -9,37 +9,39 @@ or the same constant. Stacks stay: their way through the branches pairs their pu
 
 from __future__ import annotations
 
-from ctrlgrad.ir import Graph, Node, TensorType, Value, definitions
+from collections.abc import Sequence
+
+from ctrlgrad.ir import Branch, Builder, Graph, Node, TensorType, Value, definitions, is_branch, rewrite
 
 
 def forward_results(graph: Graph) -> Graph:
     """The graph with such results replaced, inner branches first."""
-    nodes: list[Node] = []
-    renamed: dict[Value, Value] = {}
-    for node in graph.nodes:
-        operands = tuple(renamed.get(v, v) for v in node.operands)
-        regions = tuple(forward_results(region) for region in node.regions)
-        if regions or operands != node.operands:
-            node = Node(node.op, operands, node.results, node.attrs, regions, node.source)
-        if node.op.name == "cond":
-            made = [definitions(region) for region in node.regions]
-            for position, result in enumerate(node.results):
-                found = [_passed_on(node, k, position, made[k]) for k in range(len(node.regions))]
-                if isinstance(result.type, TensorType) and _are_one(found):
-                    renamed[result] = _in_front(found[0], result, nodes)
-        nodes.append(node)
-    return Graph(graph.inputs, tuple(nodes), tuple(renamed.get(v, v) for v in graph.outputs), graph.name)
+    return rewrite(graph, _forward)
 
 
-def _passed_on(node: Node, k: int, position: int, made: dict[Value, Node]) -> Value | Node | None:
+def _forward(node: Node, builder: Builder) -> Sequence[Value] | None:
+    if not is_branch(node):
+        return None
+    branch = Branch.of(node)
+    made = [definitions(region) for region in branch.branches]
+    forwarded = []
+    for position, result in enumerate(branch.results):
+        found = [_passed_on(branch, k, position, made[k]) for k in range(len(branch.branches))]
+        is_forwarded = isinstance(result.type, TensorType) and _are_one(found)
+        forwarded.append(_in_front(found[0], builder) if is_forwarded else result)
+    builder.keep(node)
+    return forwarded
+
+
+def _passed_on(branch: Branch, k: int, position: int, made: dict[Value, Node]) -> Value | Node | None:
     """The operand that branch k passes on as a result, or the constant."""
-    region = node.regions[k]
+    region = branch.branches[k]
     output = region.outputs[position]
-    if output.type != node.results[position].type:
+    if output.type != branch.results[position].type:
         return None
     if output in made:
         return made[output] if made[output].op.name == "constant" else None
-    operand = node.operands[1 + region.inputs.index(output)]
+    operand = branch.operands[region.inputs.index(output)]
     return operand if operand.type == output.type else None
 
 
@@ -51,10 +53,8 @@ def _are_one(found: list[Value | Node | None]) -> bool:
     return first is not None and all(x is first for x in found)
 
 
-def _in_front(found: Value | Node | None, result: Value, nodes: list[Node]) -> Value:
+def _in_front(found: Value | Node | None, builder: Builder) -> Value:
     if isinstance(found, Node):
-        value = Value(result.type, result.hint)
-        nodes.append(Node(found.op, (), (value,), found.attrs, (), found.source))
-        return value
+        return builder.constant(found.attrs["value"])
     assert found is not None
     return found

@@ -5,27 +5,22 @@ In: any graph. Out: no `call` node anywhere, or none of the given kinds.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from ctrlgrad.ir import Builder, Graph, Node, Value, copy_node, walk
+from ctrlgrad.ir import Builder, Call, Graph, Node, Value, is_call, rewrite
 from ctrlgrad.ops.call import KINDS
 
 
 def inline_calls(graph: Graph, kinds: Collection[str] = KINDS) -> Graph:
-    """The graph with every call of these kinds replaced by its first region."""
-    if not _has_call(graph, kinds):
-        return graph
-    builder = Builder(name=graph.name)
-    went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in graph.inputs}
-    for node in graph.nodes:
-        if node.op.name == "call" and node.attrs["kind"] in kinds:
-            operands = [went[v] for v in node.operands]
-            results = builder.inline(inline_calls(node.regions[0], kinds), operands)
-            went.update(zip(node.results, results, strict=True))
-        else:
-            regions = tuple(inline_calls(region, kinds) for region in node.regions)
-            copy_node(builder, Node(node.op, node.operands, node.results, node.attrs, regions, node.source), went)
-    return builder.finish(went[v] for v in graph.outputs)
+    """The graph with every call of these kinds replaced by its function."""
+
+    def visit(node: Node, builder: Builder) -> Sequence[Value] | None:
+        call = Call.of(node) if is_call(node) else None
+        if call is None or call.kind not in kinds:
+            return None
+        return builder.inline(call.function, call.operands)
+
+    return rewrite(graph, visit)
 
 
 def without_calls(graph: Graph) -> Graph:
@@ -37,7 +32,3 @@ def without_calls(graph: Graph) -> Graph:
         graph.compiled["without calls"] = dissolved
     found: Graph = graph.compiled["without calls"]
     return found
-
-
-def _has_call(graph: Graph, kinds: Collection[str]) -> bool:
-    return any(node.op.name == "call" and node.attrs["kind"] in kinds for node in walk(graph))

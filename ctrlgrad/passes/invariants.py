@@ -8,87 +8,73 @@ Only ops that cannot fail move, since the loop may take no iteration at all. Con
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from ctrlgrad.ir import Graph, Node, Value
+from ctrlgrad.ir import Builder, Graph, Loop, Node, Value, copy_node, is_loop, rewrite
+from ctrlgrad.ir.control import Capture
 from ctrlgrad.ops.traits import is_total
 
 
 def hoist_invariants(graph: Graph) -> Graph:
     """The graph with invariants hoisted out of all of its loops, inner loops first."""
-    nodes: list[Node] = []
-    renamed: dict[Value, Value] = {}
-    for node in graph.nodes:
-        operands = tuple(renamed.get(v, v) for v in node.operands)
-        regions = tuple(hoist_invariants(region) for region in node.regions)
-        if regions or operands != node.operands:
-            node = Node(node.op, operands, node.results, node.attrs, regions, node.source)
-        if node.op.name == "while":
-            hoisted, node = _hoist_from_loop(_capture_constant_carries(node, renamed))
-            nodes += hoisted
-        nodes.append(node)
-    return Graph(graph.inputs, tuple(nodes), tuple(renamed.get(v, v) for v in graph.outputs), graph.name)
+    return rewrite(graph, _hoist)
 
 
-def _capture_constant_carries(node: Node, renamed: dict[Value, Value]) -> Node:
+def _hoist(node: Node, builder: Builder) -> Sequence[Value] | None:
+    if not is_loop(node):
+        return None
+    loop = Loop.of(node)
+    hoisted = _hoist_nodes(_capture_constant_carries(loop), builder)
+    if hoisted is loop:
+        return None
+    builder.keep(hoisted.node)
+    results = set(hoisted.results)
+    return [c.result if c.result in results else c.init for c in loop.carries]
+
+
+def _capture_constant_carries(loop: Loop) -> Loop:
     """Turn each carry that the body passes through unchanged into a capture."""
-    body, captures = node.regions[1], node.attrs["captures"]
-    still = [
-        i
-        for i, v in enumerate(body.outputs)
-        if v is body.inputs[captures + i] and node.operands[captures + i].type == node.results[i].type
-    ]
+    still = [c for c in loop.carries if c.next is c.in_body and c.init.type == c.result.type]
     if not still:
-        return node
-    moving = [i for i in range(len(node.results)) if i not in still]
-    order = [*range(captures), *(captures + i for i in (*still, *moving))]
-    regions = []
-    for region in node.regions:
-        outputs = tuple(region.outputs[i] for i in moving) if region is body else region.outputs
-        regions.append(Graph(tuple(region.inputs[k] for k in order), region.nodes, outputs, region.name))
-    for i in still:
-        renamed[node.results[i]] = node.operands[captures + i]
-    attrs = {**node.attrs, "captures": captures + len(still)}
-    operands = tuple(node.operands[k] for k in order)
-    results = tuple(node.results[i] for i in moving)
-    return Node(node.op, operands, results, attrs, tuple(regions), node.source)
+        return loop
+    captures = (*loop.captures, *(Capture(c.init, c.in_cond, c.in_body) for c in still))
+    return loop.rebuilt(captures=captures, carries=[c for c in loop.carries if c not in still])
 
 
-def _hoist_from_loop(node: Node) -> tuple[list[Node], Node]:
-    """The nodes to stand in front of the loop, and the loop without them."""
-    cond, body = node.regions
-    captures = node.attrs["captures"]
-    hoisted: list[Node] = []
-    added: list[tuple[Value, Value]] = []  # the hoisted value outside, its former self in the region
-    kept_nodes = []
-    for region in (cond, body):
-        outside = dict(zip(region.inputs[:captures], node.operands[:captures], strict=True))
-        constants = {n.result: n for n in region.nodes if n.op.name == "constant"}
-        copied: dict[Value, Value] = {}
-        kept: list[Node] = []
-        for inner in region.nodes:
-            if not _is_invariant(inner, outside, constants):
-                kept.append(inner)
-                continue
-            for v in inner.operands:
-                if v in constants and v not in outside and v not in copied:
-                    copied[v] = Value(v.type, v.hint)
-                    source = constants[v]
-                    hoisted.append(Node(source.op, (), (copied[v],), source.attrs, (), source.source))
-            operands = tuple(outside.get(v) or copied[v] for v in inner.operands)
-            results = tuple(Value(v.type, v.hint) for v in inner.results)
-            hoisted.append(Node(inner.op, operands, results, inner.attrs, (), inner.source))
-            outside.update(zip(inner.results, results, strict=True))
-            added += zip(results, inner.results, strict=True)
-        kept_nodes.append(tuple(kept))
-    if not hoisted:
-        return [], node
-    regions = [
-        Graph(_extended(region, captures, added), nodes, region.outputs, region.name)
-        for region, nodes in zip((cond, body), kept_nodes, strict=True)
-    ]
-    operands = (*node.operands[:captures], *(outer for outer, _ in added), *node.operands[captures:])
-    attrs = {**node.attrs, "captures": captures + len(added)}
-    return hoisted, Node(node.op, operands, node.results, attrs, tuple(regions), node.source)
+def _hoist_nodes(loop: Loop, builder: Builder) -> Loop:
+    """Emit the invariant nodes in front of the loop; returns the loop without them."""
+    added: list[Capture] = []
+    cond = _hoist_from(loop.cond, {c.in_cond: c.outer for c in loop.captures}, builder)
+    added += [Capture(outer, inner, Value(inner.type, inner.hint)) for outer, inner in cond.hoisted]
+    body = _hoist_from(loop.body, {c.in_body: c.outer for c in loop.captures}, builder)
+    added += [Capture.new(outer, inner) for outer, inner in body.hoisted]
+    if not added:
+        return loop
+    return loop.rebuilt(captures=(*loop.captures, *added), cond=cond.kept, body=body.kept)
+
+
+@dataclass
+class _Hoisted:
+    """The nodes that a region keeps; what left it: each value outside, and the value that it was inside."""
+
+    kept: list[Node] = field(default_factory=list)
+    hoisted: list[tuple[Value, Value]] = field(default_factory=list)
+
+
+def _hoist_from(region: Graph, outside: dict[Value, Value], builder: Builder) -> _Hoisted:
+    """`outside`: what stands for an input of the region in front of the loop."""
+    found = _Hoisted()
+    constants = {n.result: n for n in region.nodes if n.op.name == "constant"}
+    for node in region.nodes:
+        if not _is_invariant(node, outside, constants):
+            found.kept.append(node)
+            continue
+        for v in node.operands:
+            if v not in outside:
+                copy_node(builder, constants[v], outside)
+        copy_node(builder, node, outside)
+        found.hoisted += [(outside[v], v) for v in node.results]
+    return found
 
 
 def _is_invariant(node: Node, outside: dict[Value, Value], constants: dict[Value, Node]) -> bool:
@@ -98,10 +84,3 @@ def _is_invariant(node: Node, outside: dict[Value, Value], constants: dict[Value
     if node.op.name != "barrier" and not is_total(node):
         return False
     return all(v in outside or v in constants for v in node.operands)
-
-
-def _extended(region: Graph, captures: int, added: Sequence[tuple[Value, Value]]) -> tuple[Value, ...]:
-    """The region's inputs with one more capture per hoisted value: its own former value, or a fresh one."""
-    own = {v for n in region.nodes for v in n.results}
-    more = tuple(inner if inner in own else Value(inner.type, inner.hint) for _, inner in added)
-    return (*region.inputs[:captures], *more, *region.inputs[captures:])

@@ -10,17 +10,17 @@ is seen of constants, of those in other shapes, and of both where a loop capture
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.ir import Builder, Graph, Node, Value, copy_node, uses
+from ctrlgrad.ir import Branch, Graph, Loop, Node, Rewriter, Value, definitions, uses, view
 
 
 def join_updates(graph: Graph) -> Graph:
     """The graph with chains of updates of zeros replaced by concatenations, inside regions too."""
-    return _join(graph, frozenset())
+    return _Joining(graph).run()
 
 
 @dataclass(frozen=True)
@@ -33,42 +33,36 @@ class _Part:
     value: Value
 
 
-def _join(graph: Graph, zero_inputs: frozenset[Value]) -> Graph:
-    zeros = set(zero_inputs)
-    made = {v: node for node in graph.nodes for v in node.results}
-    count = uses(graph)
-    builder = Builder(name=graph.name)
-    went: dict[Value, Value] = {v: _input(builder, v) for v in graph.inputs}
-    for node in graph.nodes:
+class _Joining(Rewriter):
+    def __init__(self, graph: Graph, outer: _Joining | None = None, owner: Node | None = None) -> None:
+        super().__init__(graph, outer, owner)
+        self._made = definitions(graph)
+        self._count = uses(graph)
+        self._zeros: set[Value] = set()
+        if outer is not None and owner is not None:
+            self._zeros = {inner for before, inner in _entering(owner, graph) if before in outer._zeros}
+
+    def visit(self, node: Node) -> Sequence[Value] | None:
         name = node.op.name
         if name == "constant" and node.attrs["value"].dtype.kind in "fc" and not np.any(node.attrs["value"]):
             # The sign of a zero shows in no sum but that with another zero.
-            zeros.add(node.result)
-        elif name in ("broadcast_to", "expand_dims", "reshape") and node.operands[0] in zeros:
-            zeros.add(node.result)
-        parts = _chain(node, made, count, zeros)
-        if parts is not None:
-            builder.source = node.source
-            went[node.result] = builder.emit("concat", [went[p.value] for p in parts], {"axis": parts[0].axis})
-            continue
-        regions = tuple(_join(region, _zeros_inside(node, region, zeros)) for region in node.regions)
-        copy_node(builder, Node(node.op, node.operands, node.results, node.attrs, regions, node.source), went)
-    return builder.finish(went[v] for v in graph.outputs)
+            self._zeros.add(node.result)
+        elif name in ("broadcast_to", "expand_dims", "reshape") and node.operands[0] in self._zeros:
+            self._zeros.add(node.result)
+        parts = _chain(node, self._made, self._count, self._zeros)
+        if parts is None:
+            return None
+        return self.builder.emit_all("concat", [self.value(p.value) for p in parts], {"axis": parts[0].axis})
 
 
-def _input(builder: Builder, value: Value) -> Value:
-    return builder.input(value.type, value.hint)
-
-
-def _zeros_inside(node: Node, region: Graph, zeros: set[Value]) -> frozenset[Value]:
-    """The inputs of a region that are zeros: captures of a loop, operands of a branch."""
-    if node.op.name == "while":
-        pairs = zip(node.operands[: node.attrs["captures"]], region.inputs, strict=False)
-    elif node.op.name == "cond":
-        pairs = zip(node.operands[1:], region.inputs, strict=False)
-    else:
-        return frozenset()
-    return frozenset(inner for outer, inner in pairs if outer in zeros)
+def _entering(node: Node, region: Graph) -> Iterable[tuple[Value, Value]]:
+    """The captures of a loop and the operands of a branch, each with its input of the region."""
+    match view(node):
+        case Loop() as loop:
+            return zip((c.outer for c in loop.captures), region.inputs, strict=False)
+        case Branch() as branch:
+            return zip(branch.operands, region.inputs, strict=True)
+    return ()
 
 
 def _chain(node: Node, made: dict[Value, Node], count: dict[Value, int], zeros: set[Value]) -> list[_Part] | None:

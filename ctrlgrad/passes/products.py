@@ -12,52 +12,71 @@ are heavy products by themselves and none lies between the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from ctrlgrad.ir import Builder, Graph, Node, Value, copy_node, definitions, uses
+from ctrlgrad.ir import Builder, Graph, Loop, Node, Rewriter, Value, definitions, is_loop, rewrite, uses
 from ctrlgrad.passes.heavy import is_heavy
 from ctrlgrad.passes.recurrence import outside_recurrence
-from ctrlgrad.passes.tails import Loop, can_leave
+from ctrlgrad.passes.tails import Recurrence, can_leave
 
 
 def split_products(graph: Graph) -> Graph:
     """The graph with such products taken apart, in all of its loops."""
-    nodes = []
-    for node in graph.nodes:
-        regions = tuple(split_products(region) for region in node.regions)
-        if node.op.name == "while":
-            regions = (regions[0], _split_columns(regions[0], _split(regions[1], node), node))
-        if regions:
-            node = Node(node.op, node.operands, node.results, node.attrs, regions, node.source)
-        nodes.append(node)
-    return Graph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
+    return rewrite(graph, _split_in_loop)
 
 
-def _split(body: Graph, loop: Node) -> Graph:
+def _split_in_loop(node: Node, builder: Builder) -> Sequence[Value] | None:
+    if not is_loop(node):
+        return None
+    loop = Loop.of(node)
+    split = _SplittingColumns(_SplittingRows(loop).loop()).loop()
+    return None if split is loop else builder.keep(split.node)
+
+
+class _OfBody(Rewriter):
+    """Rewrites the body of a loop, without the regions in it."""
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop.body)
+        self._loop = loop
+
+    def region(self, node: Node, region: Graph) -> Graph:
+        return region
+
+    def loop(self) -> Loop:
+        """The loop with the rewritten body."""
+        body = self.run()
+        if body is self._loop.body:
+            return self._loop
+        carries = (replace(c, next=v) for c, v in zip(self._loop.carries, body.outputs, strict=True))
+        return self._loop.rebuilt(carries=carries, body=body.nodes)
+
+
+class _SplittingRows(_OfBody):
     """Products over concatenations taken apart."""
-    outside = outside_recurrence(body, loop.attrs["captures"], loop.attrs.get("counts_down", False))
-    made = definitions(body)
-    builder = Builder(name=body.name)
-    went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in body.inputs}
-    for node in body.nodes:
-        parts = _parts(node, made, outside)
+
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop)
+        self._outside = outside_recurrence(loop)
+        self._made = definitions(loop.body)
+
+    def visit(self, node: Node) -> Sequence[Value] | None:
+        parts = _parts(node, self._made, self._outside)
         if parts is None:
-            copy_node(builder, node, went)
-            continue
-        builder.source = node.source
+            return None
         total: Value | None = None
         start = 0
         for part in parts:
             width = part.tensor.shape[1]
             assert width is not None
             key = (slice(start, start + width), slice(None))
-            rows = builder.emit("getitem", [went[node.operands[1]]], {"key": key})
-            product = builder.emit("matmul", [went[part], rows])
-            total = product if total is None else builder.emit("add", [total, product])
+            rows = self.builder.emit("getitem", [node.operands[1]], {"key": key})
+            product = self.builder.emit("matmul", [self.value(part), rows])
+            total = product if total is None else self.builder.emit("add", [total, product])
             start += width
         assert total is not None
-        went[node.result] = total
-    return builder.finish(went[v] for v in body.outputs)
+        return (total,)
 
 
 def _parts(node: Node, made: dict[Value, Node], outside: set[Value]) -> tuple[Value, ...] | None:
@@ -83,52 +102,51 @@ class _Columns:
         return self.stop - self.start
 
 
-def _split_columns(cond: Graph, body: Graph, node: Node) -> Graph:
+class _SplittingColumns(_OfBody):
     """Products of which the recurrence needs some columns only taken apart."""
-    loop = Loop(cond, body, node.attrs["captures"])
-    columns = {product: found for product in body.nodes if (found := _columns(product, loop)) is not None}
-    if not columns:
-        return body
-    builder = Builder(name=body.name)
-    went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in body.inputs}
-    parts = {part: (product, cut) for product, cuts in columns.items() for part, cut in cuts.items()}
-    whole: dict[tuple[Node, _Columns], Value] = {}
 
-    def product_of(product: Node, cut: _Columns) -> Value:
-        if (product, cut) not in whole:
-            left, right = (went[v] for v in product.operands)
-            builder.source = product.source
-            chosen = builder.emit("getitem", [right], {"key": (slice(None), slice(cut.start, cut.stop))})
-            whole[product, cut] = builder.emit("matmul", [left, chosen])
-        return whole[product, cut]
+    def __init__(self, loop: Loop) -> None:
+        super().__init__(loop)
+        recurrence = Recurrence(loop)
+        columns = {node: found for node in loop.body.nodes if (found := _columns(node, recurrence)) is not None}
+        self._products = {product.result for product in columns}
+        self._parts = {part.result: (product, cut) for product, cuts in columns.items() for part, cut in cuts.items()}
+        self._whole: dict[tuple[Node, _Columns], Value] = {}
 
-    for inner in body.nodes:
-        if inner in parts:
-            product, cut = parts[inner]
-            value = product_of(product, cut)
-            mine = _columns_of(inner)
-            assert mine is not None
-            if mine != cut:
-                builder.source = inner.source
-                key = (slice(None), slice(mine.start - cut.start, mine.stop - cut.start))
-                value = builder.emit("getitem", [value], {"key": key})
-            went[inner.result] = value
-        elif inner not in columns:
-            copy_node(builder, inner, went)
-    return builder.finish(went[v] for v in body.outputs)
+    def visit(self, node: Node) -> Sequence[Value] | None:
+        if len(node.results) == 1 and node.result in self._products:
+            return node.results  # nothing takes it any more
+        if len(node.results) != 1 or node.result not in self._parts:
+            return None
+        product, cut = self._parts[node.result]
+        value = self._product_of(product, cut)
+        mine = _columns_of(node)
+        assert mine is not None
+        if mine == cut:
+            return (value,)
+        key = (slice(None), slice(mine.start - cut.start, mine.stop - cut.start))
+        return (self.builder.emit("getitem", [value], {"key": key}),)
+
+    def _product_of(self, product: Node, cut: _Columns) -> Value:
+        if (product, cut) not in self._whole:
+            left, right = map(self.value, product.operands)
+            key = (slice(None), slice(cut.start, cut.stop))
+            chosen = self.builder.emit("getitem", [right], {"key": key}, source=product.source)
+            self._whole[product, cut] = self.builder.emit("matmul", [left, chosen], source=product.source)
+        return self._whole[product, cut]
 
 
-def _columns(product: Node, loop: Loop) -> dict[Node, _Columns] | None:
+def _columns(product: Node, recurrence: Recurrence) -> dict[Node, _Columns] | None:
     """For each slice of a product's columns those that are computed together; None where it stays whole."""
-    shared = set(loop.body.inputs[: loop.captures])
-    if not can_leave(product, shared):
+    body = recurrence.loop.body
+    if not can_leave(product, set(recurrence.loop.shared)):
         return None
-    readers = [n for n in loop.body.nodes if product.result in n.operands]
+    readers = [n for n in body.nodes if product.result in n.operands]
     cuts = {n: _columns_of(n) for n in readers}
-    if len(readers) < uses(loop.body)[product.result] or None in cuts.values():
+    if len(readers) < uses(body)[product.result] or None in cuts.values():
         return None
     known = {n: c for n, c in cuts.items() if c is not None}
-    free = {n: c for n, c in known.items() if loop.follows(n.result, product.operands[0]) is not None}
+    free = {n: c for n, c in known.items() if recurrence.follows(n.result, product.operands[0]) is not None}
     tied = [c for n, c in known.items() if n not in free]
     if not free or not tied or not all(is_heavy(product, c.width) for c in free.values()):
         return None

@@ -9,7 +9,9 @@ unless it needs something computed from then on.
 
 from __future__ import annotations
 
-from ctrlgrad.ir import Graph, Node, Value
+from collections.abc import Sequence
+
+from ctrlgrad.ir import Graph, Node, Rewriter, Value
 
 _READS = frozenset({"getitem", "stack_read", "stack_length"})
 _UPDATES = frozenset(
@@ -19,28 +21,25 @@ _UPDATES = frozenset(
 
 def read_first(graph: Graph) -> Graph:
     """The graph with reads in front of updates, in all of its regions."""
-    nodes = [_inside(node) for node in graph.nodes]
-    late = _late_reads(nodes)
-    if not late:
-        return Graph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
-    ordered: list[Node] = []
-    for node in nodes:
-        ordered += late.get(node, [])
-        if not any(node in reads for reads in late.values()):
-            ordered.append(node)
-    return Graph(graph.inputs, tuple(ordered), graph.outputs, graph.name)
+    return _ReadingFirst(graph).run()
 
 
-def _inside(node: Node) -> Node:
-    if not node.regions:
-        return node
-    regions = tuple(read_first(region) for region in node.regions)
-    if all(new.nodes == old.nodes for new, old in zip(regions, node.regions, strict=True)):
-        return node
-    return Node(node.op, node.operands, node.results, node.attrs, regions, node.source)
+class _ReadingFirst(Rewriter):
+    def visit(self, node: Node) -> None:
+        return None
+
+    def arranged(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        late = _late_reads(nodes)
+        moving = {read for reads in late.values() for read in reads}
+        ordered: list[Node] = []
+        for node in nodes:
+            ordered += late.get(node, [])
+            if node not in moving:
+                ordered.append(node)
+        return ordered
 
 
-def _late_reads(nodes: list[Node]) -> dict[Node, list[Node]]:
+def _late_reads(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
     """For each update the reads that come after it and could come before."""
     updated: dict[Value, tuple[int, Node]] = {}
     defined: dict[Value, int] = {}

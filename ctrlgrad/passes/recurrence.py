@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ctrlgrad.ir import INDEX, Graph, Node, StackType, Trait, Value, definitions
+from ctrlgrad.ir import INDEX, Loop, Node, StackType, Trait, Value, definitions
 from ctrlgrad.ops.indexing import DYNAMIC
 
 
@@ -23,11 +23,11 @@ class Row:
     counts_down: bool = False
 
 
-def counters(body: Graph, captures: int) -> set[Value]:
+def counters(loop: Loop) -> set[Value]:
     """The carries that each iteration adds 1 to."""
-    made = {v: node for node in body.nodes for v in node.results}
+    made = definitions(loop.body)
     found = set()
-    for carry, out in zip(body.inputs[captures:], body.outputs, strict=True):
+    for carry, out in zip(loop.carried, loop.body.outputs, strict=True):
         step = made.get(out)
         if step is None or step.op.name != "add" or carry.type != INDEX or carry not in step.operands:
             continue
@@ -38,17 +38,14 @@ def counters(body: Graph, captures: int) -> set[Value]:
     return found
 
 
-def rows(body: Graph, captures: int, counts_down: bool = False) -> dict[Value, Row]:
-    """The values that are rows of captured arrays, or such rows in another shape.
-
-    `counts_down`: whether the loop does, by its first carry.
-    """
-    counting = {v: (v, False) for v in counters(body, captures)}
-    if counts_down:
-        counting[body.outputs[0]] = (body.inputs[captures], True)
-    shared = set(body.inputs[:captures])
+def rows(loop: Loop) -> dict[Value, Row]:
+    """The values that are rows of captured arrays, or such rows in another shape."""
+    counting = {v: (v, False) for v in counters(loop)}
+    if loop.counts_down:
+        counting[loop.carries[0].next] = (loop.carries[0].in_body, True)
+    shared = set(loop.shared)
     found: dict[Value, Row] = {}
-    for node in body.nodes:
+    for node in loop.body.nodes:
         name = node.op.name
         if name == "getitem" and node.operands[0] in shared and len(node.operands) == 2:
             first, *rest = node.attrs["key"]
@@ -60,11 +57,11 @@ def rows(body: Graph, captures: int, counts_down: bool = False) -> dict[Value, R
     return found
 
 
-def outside_recurrence(body: Graph, captures: int, counts_down: bool = False) -> set[Value]:
+def outside_recurrence(loop: Loop) -> set[Value]:
     """The values that depend on captures, constants and rows of captures alone."""
-    outside = {v for v in body.inputs[:captures] if not isinstance(v.type, StackType)}
-    row_values = rows(body, captures, counts_down)
-    for node in body.nodes:
+    outside = {v for v in loop.shared if not isinstance(v.type, StackType)}
+    row_values = rows(loop)
+    for node in loop.body.nodes:
         if node.regions or Trait.EFFECT in node.op.traits:
             continue
         if (node.result in row_values if len(node.results) == 1 else False) or (
@@ -74,11 +71,11 @@ def outside_recurrence(body: Graph, captures: int, counts_down: bool = False) ->
     return outside
 
 
-def inductions(body: Graph, captures: int) -> dict[int, Node]:
+def inductions(loop: Loop) -> dict[int, Node]:
     """Carries that are counted up or down by a constant or a capture: their positions, and the nodes that count."""
-    made, shared = definitions(body), set(body.inputs[:captures])
+    made, shared = definitions(loop.body), set(loop.shared)
     found = {}
-    for position, (carry, out) in enumerate(zip(body.inputs[captures:], body.outputs, strict=True)):
+    for position, (carry, out) in enumerate(zip(loop.carried, loop.body.outputs, strict=True)):
         node = made.get(out)
         if node is None or node.op.name not in ("add", "subtract") or carry.type != INDEX:
             continue
@@ -89,32 +86,31 @@ def inductions(body: Graph, captures: int) -> dict[int, Node]:
     return found
 
 
-def downstream(body: Graph, captures: int, value: Value) -> tuple[set[Node], set[int]]:
+def downstream(loop: Loop, value: Value) -> tuple[set[Node], set[int]]:
     """The nodes and the positions of carries that a value of one iteration reaches, in that one or in a later one."""
     reached = {value}
     nodes: set[Node] = set()
     positions: set[int] = set()
     while True:
-        for node in body.nodes:
+        for node in loop.body.nodes:
             if node not in nodes and any(v in reached for v in node.operands):
                 nodes.add(node)
                 reached.update(node.results)
-        more = {i for i, v in enumerate(body.outputs) if v in reached} - positions
+        more = {i for i, c in enumerate(loop.carries) if c.next in reached} - positions
         if not more:
             return nodes, positions
         positions |= more
-        reached.update(body.inputs[captures + i] for i in more)
+        reached.update(loop.carries[i].in_body for i in more)
 
 
-def upstream(body: Graph, captures: int, values: Iterable[Value]) -> set[Value]:
+def upstream(loop: Loop, values: Iterable[Value]) -> set[Value]:
     """The values that these of one iteration depend on, in that one or in an earlier one; themselves included."""
     needed = set(values)
     while True:
-        for node in reversed(body.nodes):
+        for node in reversed(loop.body.nodes):
             if any(v in needed for v in node.results):
                 needed.update(node.operands)
-        carried = zip(body.inputs[captures:], body.outputs, strict=True)
-        more = {out for carry, out in carried if carry in needed} - needed
+        more = {c.next for c in loop.carries if c.in_body in needed} - needed
         if not more:
             return needed
         needed |= more

@@ -10,56 +10,68 @@ and products used in several parts. What the slices are taken of now may be such
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from ctrlgrad.ir import Builder, Graph, Node, TensorType, Trait, Value, copy_node
+from ctrlgrad.ir import Graph, Node, Rewriter, TensorType, Trait, Value, definitions
 
 Key = tuple[Any, ...]
 
 
 def sink_slices(graph: Graph) -> Graph:
     """The graph with slices taken before elementwise ops and products instead of after, inside regions too."""
-    readers: dict[Value, list[Node]] = {}
-    for node in graph.nodes:
-        for v in node.operands:
-            readers.setdefault(v, []).append(node)
-    kept = set(graph.outputs)
-    made = {v: node for node in graph.nodes for v in node.results}
-    sliced = {
-        v: [node.attrs["key"] for node in readers[v]]
-        for node in graph.nodes
-        if _can_sink(node) and not _accumulates(node, made)
-        for v in node.results
-        if v not in kept and v in readers and all(map(_is_slice, readers[v])) and _pays(node, readers[v])
-    }
-    if not sliced and not any(node.regions for node in graph.nodes):
-        return graph
-    builder = Builder(name=graph.name)
-    went: dict[Value, Value] = {v: builder.input(v.type, v.hint) for v in graph.inputs}
-    sunk: dict[tuple[Value, str], Value] = {}
+    return _Sinking(graph).run()
 
-    def take(value: Value, key: Key) -> Value:
+
+class _Sinking(Rewriter):
+    def __init__(self, graph: Graph, outer: Rewriter | None = None, owner: Node | None = None) -> None:
+        super().__init__(graph, outer, owner)
+        readers: dict[Value, list[Node]] = {}
+        for node in graph.nodes:
+            for v in node.operands:
+                readers.setdefault(v, []).append(node)
+        self._made = definitions(graph)
+        # Values of which only slices are used, and which can be had in slices.
+        self._sliced = {
+            v
+            for v, node in self._made.items()
+            if v in readers
+            and v not in graph.outputs
+            and _can_sink(node)
+            and not _accumulates(node, self._made)
+            and all(map(_is_slice, readers[v]))
+            and _pays(node, readers[v])
+        }
+        self._sunk: dict[tuple[Value, str], Value] = {}
+
+    def visit(self, node: Node) -> Sequence[Value] | None:
+        if node.results and node.results[0] in self._sliced:
+            return node.results  # nothing takes them any more
+        if node.op.name == "getitem" and node.operands[0] in self._sliced:
+            return (self._take(node.operands[0], node.attrs["key"]),)
+        return None
+
+    def _take(self, value: Value, key: Key) -> Value:
         """A slice of a value of the former graph, in the new one."""
-        if all(item == slice(None) for item in key) and value in went:
-            return went[value]
+        if value not in self._sliced and all(item == slice(None) for item in key):
+            return self.value(value)
         known = (value, repr(key))
-        if known not in sunk:
-            if value in sliced or (value not in went and value in made):
-                sunk[known] = _sink(builder, made[value], key, take)
+        if known not in self._sunk:
+            if value in self._sliced:
+                self._sunk[known] = self._sink(self._made[value], key)
             else:
-                sunk[known] = builder.emit("getitem", [went[value]], {"key": key})
-        return sunk[known]
+                self._sunk[known] = self.builder.emit("getitem", [self.value(value)], {"key": key})
+        return self._sunk[known]
 
-    for node in graph.nodes:
-        if node.result in sliced if len(node.results) == 1 else False:
-            continue
-        builder.source = node.source
-        if node.op.name == "getitem" and node.operands[0] in sliced:
-            went[node.result] = take(node.operands[0], node.attrs["key"])
-            continue
-        regions = tuple(sink_slices(region) for region in node.regions)
-        copy_node(builder, Node(node.op, node.operands, node.results, node.attrs, regions, node.source), went)
-    return builder.finish(went[v] for v in graph.outputs)
+    def _sink(self, node: Node, key: Key) -> Value:
+        """A slice of a node's result, from slices of its operands."""
+        if node.op.name == "matmul":
+            rows, columns = key
+            keys = [(rows, slice(None)), (slice(None), columns)]
+        else:
+            keys = [_of_operand(v, node.result, key) for v in node.operands]
+        operands = [self._take(v, k) for v, k in zip(node.operands, keys, strict=True)]
+        return self.builder.emit(node.op, operands, node.attrs, source=node.source)
 
 
 def _can_sink(node: Node) -> bool:
@@ -96,16 +108,6 @@ def _is_slice(node: Node) -> bool:
         and item.step in (None, 1)
         for item in node.attrs["key"]
     )
-
-
-def _sink(builder: Builder, node: Node, key: Key, take: Any) -> Value:
-    """A slice of a node's result, from slices of its operands."""
-    if node.op.name == "matmul":
-        rows, columns = key
-        operands = [take(node.operands[0], (rows, slice(None))), take(node.operands[1], (slice(None), columns))]
-    else:
-        operands = [take(v, _of_operand(v, node.result, key)) for v in node.operands]
-    return builder.emit(node.op, operands, node.attrs, source=node.source)
 
 
 def _of_operand(value: Value, result: Value, key: Key) -> Key:

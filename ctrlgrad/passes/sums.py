@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, definitions, uses
+from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Value, definitions, uses
 from ctrlgrad.passes.heavy import is_heavy
 
 
@@ -51,12 +51,13 @@ class Sums:
         return {i: [v for v in self.terms[i] if (i, v) not in gone] for i in sorted(positions)}
 
 
-def find_sums(cond: Graph, body: Graph, captures: int, placed: Collection[Node]) -> Sums:
+def find_sums(loop: Loop, placed: Collection[Node]) -> Sums:
     """The sums over a loop's iterations; the products in them that can leave it and are not `placed` elsewhere."""
     found = Sums()
-    made, count, tested = definitions(body), uses(body), uses(cond)
-    for position, (carry, out) in enumerate(zip(body.inputs[captures:], body.outputs, strict=True)):
-        if isinstance(carry.type, StackType) or count[carry] != 1 or tested[cond.inputs[captures + position]]:
+    made, count, tested = definitions(loop.body), uses(loop.body), uses(loop.cond)
+    for position, c in enumerate(loop.carries):
+        carry, out = c.in_body, c.next
+        if isinstance(carry.type, StackType) or count[carry] != 1 or tested[c.in_cond]:
             continue
         terms = _terms(out, made, count)
         if carry not in terms or count[out] != 1:

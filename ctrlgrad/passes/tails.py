@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value, definitions, uses
+from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Trait, Value, definitions, uses
 from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.passes.heavy import is_heavy
 from ctrlgrad.passes.recurrence import downstream, inductions, rows, upstream
@@ -36,32 +36,31 @@ class Tail:
 
 
 @dataclass
-class Loop:
-    """The regions of a loop, and what leaves it otherwise."""
+class Recurrence:
+    """A loop, and what leaves it otherwise."""
 
-    cond: Graph
-    body: Graph
-    captures: int
+    loop: Loop
     # Nodes that have a place already, and positions of carries that have.
     placed: Collection[Node] = ()
     settled: Collection[int] = ()
     made: dict[Value, Node] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.made = definitions(self.body)
+        self.made = definitions(self.loop.body)
 
     def follows(self, value: Value, factor: Value) -> tuple[set[Node], set[int]] | None:
         """What follows from a value that is computed from `factor`; None if the loop needs some of it."""
-        nodes, positions = downstream(self.body, self.captures, value)
-        tested = uses(self.cond)
+        nodes, positions = downstream(self.loop, value)
+        carries = [self.loop.carries[i] for i in positions]
+        tested = uses(self.loop.cond)
         if not positions or positions & set(self.settled) or nodes & set(self.placed):
             return None
-        if any(tested[self.cond.inputs[self.captures + i]] for i in positions):
+        if any(tested[c.in_cond] for c in carries):
             return None
         if any(node.regions or has_effect(node.op, node.regions) for node in nodes):
             return None
-        needed = upstream(self.body, self.captures, [factor])
-        made = {v for node in nodes for v in node.results} | {self.body.inputs[self.captures + i] for i in positions}
+        needed = upstream(self.loop, [factor])
+        made = {v for node in nodes for v in node.results} | {c.in_body for c in carries}
         return None if made & needed else (nodes, positions)
 
 
@@ -71,20 +70,21 @@ def can_leave(product: Node, shared: Collection[Value]) -> bool:
     return sized and is_heavy(product) and product.operands[1] in shared and product.operands[0] not in shared
 
 
-def find_tail(loop: Loop) -> Tail | None:
+def find_tail(recurrence: Recurrence) -> Tail | None:
     """All tails of a loop as one."""
-    shared = set(loop.body.inputs[: loop.captures])
+    loop = recurrence.loop
+    shared = set(loop.shared)
     tail: Tail | None = None
     products: list[Node] = []
     nodes: set[Node] = set()
     positions: set[int] = set()
     for product in loop.body.nodes:
-        if not can_leave(product, shared) or product in nodes or product in loop.placed:
+        if not can_leave(product, shared) or product in nodes or product in recurrence.placed:
             continue
-        found = loop.follows(product.result, product.operands[0])
+        found = recurrence.follows(product.result, product.operands[0])
         if found is None or any(p in found[0] for p in products):
             continue
-        wider = _tail(loop, [*products, product], nodes | found[0], positions | found[1])
+        wider = _tail(recurrence, [*products, product], nodes | found[0], positions | found[1])
         if wider is not None:
             tail = wider
             products.append(product)
@@ -93,22 +93,22 @@ def find_tail(loop: Loop) -> Tail | None:
     return tail
 
 
-def _tail(loop: Loop, products: list[Node], nodes: set[Node], positions: set[int]) -> Tail | None:
-    body, captures = loop.body, loop.captures
-    counted = inductions(body, captures)
-    row_values = rows(body, captures)
+def _tail(recurrence: Recurrence, products: list[Node], nodes: set[Node], positions: set[int]) -> Tail | None:
+    loop, body = recurrence.loop, recurrence.loop.body
+    counted = inductions(loop)
+    row_values = {v for v, row in rows(loop).items() if not row.counts_down}
     inside = {v for node in (*nodes, *products) for v in node.results}
-    inside |= {body.inputs[captures + i] for i in positions}
+    inside |= {loop.carries[i].in_body for i in positions}
     factors = {p.operands[0] for p in products}
-    at_hand = inside | factors | set(body.inputs[:captures])
-    counters = {body.inputs[captures + i]: i for i in counted if i not in positions}
+    at_hand = inside | factors | set(loop.shared)
+    counters = {loop.carries[i].in_body: i for i in counted if i not in positions}
     again: dict[Value, Node] = {}
 
     def is_cheap(value: Value) -> bool:
         """Whether a value is at hand in the tail's own loop, or cheap to have again there."""
         if value in at_hand or value in counters:
             return True
-        node = loop.made.get(value)
+        node = recurrence.made.get(value)
         if node is None or node.regions or len(node.results) != 1 or isinstance(value.type, StackType):
             return False
         if Trait.CHEAP not in node.op.traits and node.op.name != "constant" and value not in row_values:
@@ -121,7 +121,7 @@ def _tail(loop: Loop, products: list[Node], nodes: set[Node], positions: set[int
         if value in counters:
             node = counted[counters[value]]
         else:
-            node = loop.made[value]
+            node = recurrence.made[value]
             again[value] = node
         for v in node.operands:
             if v is not value:
@@ -156,4 +156,4 @@ def _needed(body: Graph, nodes: set[Node]) -> Iterable[Value]:
     return dict.fromkeys(v for node in body.nodes if node in nodes for v in node.operands)
 
 
-__all__ = ["Loop", "Tail", "can_leave", "find_tail"]
+__all__ = ["Recurrence", "Tail", "can_leave", "find_tail"]

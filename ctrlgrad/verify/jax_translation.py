@@ -28,7 +28,7 @@ import numpy as np
 from jax import lax
 
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.ir import Graph, Node, StackType, Value
+from ctrlgrad.ir import Graph, Loop, Node, StackType, Value, is_branch, is_loop
 from ctrlgrad.verify import jax_more_ops  # noqa: F401  (fills the table)
 from ctrlgrad.verify.jax_ops import TENSOR_OPS
 from ctrlgrad.verify.jax_stacks import BOUNDED, LISTS, NotStaticError
@@ -117,12 +117,11 @@ class _Form(ABC):
         return tuple(values[v] for v in graph.outputs)
 
     def node(self, node: Node, operands: Arrays) -> Arrays:
-        name = node.op.name
-        if name == "while":
+        if is_loop(node):
             return self.loop(node, operands)
-        if name == "cond":
+        if is_branch(node):
             return self.branch(node, operands)
-        entry = TENSOR_OPS.get(name) or self.stacks[name]
+        entry = TENSOR_OPS.get(node.op.name) or self.stacks[node.op.name]
         results = entry(node, self.sizes(node, operands), *operands)
         return results if len(node.results) != 1 else (results,)
 
@@ -157,19 +156,19 @@ class _Scan(_Form):
         return (self.recording.capacity[stack], *shape)
 
     def loop(self, node: Node, operands: Arrays) -> Arrays:
-        captures, start = operands[: node.attrs["captures"]], operands[node.attrs["captures"] :]
+        loop = Loop.of(node)
+        captures, start = map(tuple, loop.split(operands))
         trips = self.recording.trips(node)
         if trips == 0:
             return start
-        cond, body = node.regions
 
         def advance(carry: Arrays) -> Arrays:
-            after = self.run(body, captures + carry)
+            after = self.run(loop.body, captures + carry)
             _same_shapes(f"the carry of the loop{_at(node)}", carry, after)
             return after
 
         def going(carry: Arrays) -> Any:
-            return self.run(cond, captures + carry)[0]
+            return self.run(loop.cond, captures + carry)[0]
 
         def step(state: tuple[Arrays, Any], _: None) -> tuple[tuple[Arrays, Any], None]:
             carry, alive = state
@@ -216,10 +215,10 @@ class _Unrolled(_Form):
         return sizes_of(node, operands)
 
     def loop(self, node: Node, operands: Arrays) -> Arrays:
-        captures, carry = operands[: node.attrs["captures"]], operands[node.attrs["captures"] :]
-        cond, body = node.regions
-        while bool(self.run(cond, captures + carry)[0]):
-            carry = self.run(body, captures + carry)
+        loop = Loop.of(node)
+        captures, carry = map(tuple, loop.split(operands))
+        while bool(self.run(loop.cond, captures + carry)[0]):
+            carry = self.run(loop.body, captures + carry)
         return carry
 
     def branch(self, node: Node, operands: Arrays) -> Arrays:

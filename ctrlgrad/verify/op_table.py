@@ -16,6 +16,7 @@ from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.gradients import forward  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
 from ctrlgrad.ir import BOOL, INDEX, OPS, Op, StackType, TensorType, Type
+from ctrlgrad.ir.control import REGION_OPS
 
 _DTYPES = {
     "bool": np.dtype(bool),
@@ -23,8 +24,6 @@ _DTYPES = {
     "float": np.dtype(np.float64),
     "complex": np.dtype(np.complex128),
 }
-# Ops of regions and of whole graphs: each transform has a file for them.
-_CONTROL = ("while", "cond", "call")
 
 _X = "x"
 
@@ -65,7 +64,7 @@ _SAMPLES: dict[str, _Sample] = {
 
 def accepted_dtypes(op: Op) -> tuple[str, ...] | None:
     """The classes of dtypes that an op's type rule takes; None where it takes no tensor of a free choice."""
-    if op.name in _CONTROL or op.name.startswith("stack_") or op.name in ("iota", "constant", "callback"):
+    if op.name in REGION_OPS or op.name.startswith("stack_") or op.name in ("iota", "constant", "callback"):
         return None
     sample = _SAMPLES.get(op.name, _Sample((_X,) * (op.arity or 1)))
     return tuple(name for name, dtype in _DTYPES.items() if _fits(op, sample, dtype))
@@ -85,7 +84,8 @@ def _fits(op: Op, sample: _Sample, dtype: np.dtype) -> bool:
 
 def _derivative(name: str) -> tuple[str, str]:
     """How forward mode and reverse mode treat an op."""
-    if name in _CONTROL:
+    if name in REGION_OPS:
+        # Each transform has a file for them.
         return "by region", "by region"
     if name in NOT_DIFFERENTIABLE:
         return "none", "none"

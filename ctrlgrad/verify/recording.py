@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.reference import Counters, Run, run_graph
-from ctrlgrad.ir import Graph, Node, StackType, Value, walk
+from ctrlgrad.ir import Branch, Graph, Loop, Node, StackType, Value, is_branch, is_loop, view, walk
 from ctrlgrad.ops.indexing import DYNAMIC, Key, fill
 
 Sizes = tuple[int, ...]
@@ -70,16 +70,15 @@ class _Observer:
         self.shapes: dict[Node, set[Sizes]] = {}
 
     def __call__(self, node: Node, operands: Sequence[Any]) -> None:
-        name = node.op.name
-        if name == "cond":
+        if is_branch(node):
             self.branches.setdefault(node, set()).add(choice(node, operands[0]))
-        elif name == "while":
+        elif is_loop(node):
             self.executions[node] += 1
         else:
             sizes = sizes_of(node, operands)
             if sizes is not None:
                 self.sizes[node] = sizes if self.sizes.get(node, sizes) == sizes else None
-            if name.startswith("stack_"):
+            if node.op.name.startswith("stack_"):
                 self.stack(node, operands)
 
     def stack(self, node: Node, operands: Sequence[Any]) -> None:
@@ -214,15 +213,12 @@ def _one_shape(stack: StackType, seen: set[Sizes]) -> Sizes | None:
 
 def _flows(node: Node) -> list[list[Value]]:
     """Groups of values that are the same stack before and after a node, inside and outside of its regions."""
-    if node.op.name == "while":
-        captures = node.attrs["captures"]
-        cond, body = node.regions
-        inputs = [list(group) for group in zip(node.operands, cond.inputs, body.inputs, strict=True)]
-        for group, result, output in zip(inputs[captures:], node.results, body.outputs, strict=True):
-            group += [result, output]
-        return inputs
-    if node.op.name == "cond":
-        into = zip(node.operands[1:], *(region.inputs for region in node.regions), strict=True)
-        out = zip(node.results, *(region.outputs for region in node.regions), strict=True)
-        return [list(group) for group in (*into, *out)]
+    match view(node):
+        case Loop() as loop:
+            captures = [[c.outer, c.in_cond, c.in_body] for c in loop.captures]
+            return captures + [[c.init, c.in_cond, c.in_body, c.next, c.result] for c in loop.carries]
+        case Branch() as branch:
+            into = zip(branch.operands, *(region.inputs for region in branch.branches), strict=True)
+            out = zip(branch.results, *(region.outputs for region in branch.branches), strict=True)
+            return [list(group) for group in (*into, *out)]
     return [[*node.operands, *node.results]]

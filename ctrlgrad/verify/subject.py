@@ -16,7 +16,7 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import TypeMismatchError, UserInputError
-from ctrlgrad.ir import Graph, Node, StackType
+from ctrlgrad.ir import Graph, Node, StackType, is_branch, is_loop
 from ctrlgrad.verify.finite_differences import Sample
 
 Arrays = tuple[np.ndarray, ...]
@@ -182,9 +182,9 @@ def outputs_and_path(graph: Graph, leaves: Sequence[np.ndarray]) -> tuple[list[n
 
     def observer(node: Node, operands: Sequence[Any]) -> None:
         nonlocal path
-        if node.op.name == "cond":
+        if is_branch(node):
             path = hash((path, id(node), int(operands[0])))
-        elif node.op.name == "while":
+        elif is_loop(node):
             path = hash((path, id(node)))
 
     run = Run(observer=observer)

@@ -25,7 +25,7 @@ from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.engines.replay import roles_of
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
-from ctrlgrad.ir import Node, StackType
+from ctrlgrad.ir import Node, StackType, control
 
 # Iterations of the first chunk of a masked loop, and of any. A chunk is at most as long as all before it together, so
 # no more iterations run past the end than were taken, but for the first few.
@@ -46,13 +46,13 @@ class Loop:
 
     def __init__(self, node: Node, given: Places) -> None:
         self.node = node
-        self.captures: int = node.attrs["captures"]
+        self.parts = control.Loop.of(node)
         self.maximum: int | None = node.attrs.get("maximum_iterations")
-        shared = given[: self.captures]
-        self.places = carried(node, given)
-        self.types = [v.type for v in node.regions[1].inputs[self.captures :]]
+        shared, _ = self.parts.split(given)
+        self.places = carried(self.parts, given)
+        self.types = [v.type for v in self.parts.carried]
         inputs = (*shared, *self.places)
-        cond, body = node.regions
+        cond, body = self.parts.cond, self.parts.body
         self.cond = compile_region(cond, inputs, CONTROL)
         self.reason = ""
         self.masked: Masked | None = None
@@ -73,7 +73,8 @@ class Loop:
         self.hosted = [i for i, p in enumerate(self.places) if p is HOST and not isinstance(self.types[i], StackType)]
 
     def __call__(self, context: Context, operands: list[Any]) -> Any:
-        state = _State(operands[: self.captures], operands[self.captures :])
+        shared, carry = self.parts.split(operands)
+        state = _State(list(shared), list(carry))
         operands.clear()
         for i, its in enumerate(self.places):
             if its is DEVICE:

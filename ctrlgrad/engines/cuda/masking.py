@@ -33,7 +33,7 @@ from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.kernels import DEVICE
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
 from ctrlgrad.engines.cuda.placement import HOST, Place, place
-from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, Node, StackType, TensorType, Trait, Value
+from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, Loop, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.ops.traits import is_total
 
 _UPDATES = frozenset({"setitem", "additem"})
@@ -115,18 +115,18 @@ def _pushes(body: Graph, stack: Value, out: Value) -> int | None:
 
 
 def _masked_graph(node: Node, places: Sequence[Place]) -> Graph:
-    cond, body = node.regions
-    builder = Builder(name=body.name)
-    builder.source = node.source
-    inputs = [builder.input(v.type, v.hint) for v in body.inputs]
-    shared, carry = inputs[: node.attrs["captures"]], inputs[node.attrs["captures"] :]
+    loop = Loop.of(node)
+    builder = Builder(name=loop.body.name)
+    builder.source = loop.source
+    inputs = [builder.input(v.type, v.hint) for v in loop.body.inputs]
+    shared, carry = loop.split(inputs)
     alive = builder.input(BOOL, "alive")
     taken = builder.input(INDEX, "taken")
     following = []
-    for old, new, its in zip(carry, builder.inline(body, inputs), places, strict=True):
+    for old, new, its in zip(carry, builder.inline(loop.body, inputs), places, strict=True):
         is_kept = new is old or its is HOST or not isinstance(new.type, TensorType)
         following.append(new if is_kept else builder.emit("where", [alive, new, old]))
-    (test,) = builder.inline(cond, [*shared, *following])
+    (test,) = builder.inline(loop.cond, [*shared, *following])
     one = builder.emit("cast", [alive], {"dtype": np.dtype(np.int64)})
     after = builder.emit("logical_and", [alive, test])
     return builder.finish([*following, after, builder.emit("add", [taken, one])])

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from ctrlgrad.ir import Graph, Node, StackType, Value
+from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, StackType, Value, view
 
 
 class Place(Enum):
@@ -60,13 +60,15 @@ def outputs_of(graph: Graph, inputs: Sequence[Place]) -> Places:
 
 def results_of(node: Node, given: Sequence[Place]) -> Places:
     """Where a node's results live."""
+    match view(node):
+        case Loop() as loop:
+            return carried(loop, given)
+        case Branch() as branch:
+            _, *operands = given
+            return tuple(map(join, zip(*(outputs_of(side, operands) for side in branch.branches), strict=True)))
+        case Call() as call:
+            return outputs_of(call.function, given)
     name = node.op.name
-    if name == "while":
-        return carried(node, given)
-    if name == "cond":
-        return tuple(map(join, zip(*(outputs_of(region, given[1:]) for region in node.regions), strict=True)))
-    if name == "call":
-        return outputs_of(node.regions[0], given)
     if name in _KNOWN_ON_HOST:
         return (HOST,)
     if name == "stack_pop":
@@ -93,12 +95,11 @@ def _is_index(node: Node, value: Value) -> bool:
     return node.op.name in ("stack_write", "stack_add") and value is node.operands[1] and value is not node.operands[2]
 
 
-def carried(node: Node, given: Sequence[Place]) -> Places:
+def carried(loop: Loop, given: Sequence[Place]) -> Places:
     """Where a loop's carry lives, from where its operands do."""
-    captures = node.attrs["captures"]
-    shared, carry = tuple(given[:captures]), tuple(given[captures:])
+    shared, carry = map(tuple, loop.split(given))
     while True:
-        after = outputs_of(node.regions[1], (*shared, *carry))
+        after = outputs_of(loop.body, (*shared, *carry))
         joined = tuple(join(pair) for pair in zip(carry, after, strict=True))
         if joined == carry:
             return carry

@@ -10,7 +10,7 @@ from ctrlgrad.engines.reference.interpreter import Kernels, Values, compile_grap
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.errors import MaximumIterationsError
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Loop, Node
 
 
 @dataclass
@@ -27,7 +27,7 @@ class InterpretedLoop:
 
     def __init__(self, node: Node, kernels: Kernels) -> None:
         self.node = node
-        self.captures: int = node.attrs["captures"]
+        self.split = Loop.of(node).split
         self.maximum: int | None = node.attrs.get("maximum_iterations")
         self.cond, self.body = (compile_graph(region, kernels) for region in node.regions)
 
@@ -38,7 +38,8 @@ class InterpretedLoop:
 
     def start(self, values: Values) -> LoopState:
         """The state before the first iteration; takes the list of operands over."""
-        state = LoopState(values[: self.captures], values[self.captures :])
+        shared, carry = self.split(values)
+        state = LoopState(list(shared), list(carry))
         values.clear()
         return state
 

@@ -1,0 +1,345 @@
+"""Typed control flow: the ops that own regions, as parts with names.
+
+`view(node)` gives a `Loop`, `Branch` or `Call`; where each part of it stands among the node's operands, region inputs,
+region outputs and results is known here alone. A view is made anew from changed parts, and its `node` is what stands in
+a graph: captures and carries are added, dropped or put in another order by saying which there are.
+
+    loop = Loop.of(node)
+    loop.rebuilt(carries=[c for c in loop.carries if c.next is not c.in_body]).node
+
+`emit_loop`, `emit_branch` and `emit_call` record a new node over closed regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+from ctrlgrad.ir.builder import Builder, Closed
+from ctrlgrad.ir.graph import NO_ATTRS, Graph, Node, Value
+from ctrlgrad.ir.op import OPS
+from ctrlgrad.source import Source
+
+T = TypeVar("T")
+
+
+def _blank(value: Value) -> Value:
+    """Another value of the same type and name."""
+    return Value(value.type, value.hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A value that every iteration of a loop sees alike."""
+
+    outer: Value
+    in_cond: Value
+    in_body: Value
+
+    @classmethod
+    def new(cls, outer: Value, in_body: Value) -> Capture:
+        """A capture that the cond does not use."""
+        return cls(outer, _blank(in_body), in_body)
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """A value that goes from one iteration of a loop to the next."""
+
+    init: Value
+    in_cond: Value
+    in_body: Value
+    next: Value
+    result: Value
+
+    @classmethod
+    def new(cls, init: Value, in_body: Value, next: Value) -> Carry:
+        """A carry that the cond does not use, with a result of its own."""
+        return cls(init, _blank(in_body), in_body, next, _blank(in_body))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Loop:
+    """A `while`: the body runs as long as the cond yields true; both see the captures and the carries."""
+
+    captures: tuple[Capture, ...]
+    carries: tuple[Carry, ...]
+    cond: Graph
+    body: Graph
+    attrs: Mapping[str, Any]
+    source: Source | None
+
+    @classmethod
+    def of(cls, node: Node) -> Loop:
+        assert is_loop(node), f"{node} is not a loop"
+        cond, body = node.regions
+        count = node.attrs["captures"]
+        entered = list(zip(node.operands, cond.inputs, body.inputs, strict=True))
+        left = zip(body.outputs, node.results, strict=True)
+        carries = tuple(Carry(*into, *out) for into, out in zip(entered[count:], left, strict=True))
+        captures = tuple(Capture(*into) for into in entered[:count])
+        return cls(captures, carries, cond, body, node.attrs, node.source)
+
+    @classmethod
+    def new(
+        cls,
+        captures: Iterable[Capture],
+        carries: Iterable[Carry],
+        cond: tuple[Iterable[Node], Value],
+        body: Iterable[Node],
+        attrs: Mapping[str, Any] = NO_ATTRS,
+        source: Source | None = None,
+        names: tuple[str, str] = ("cond", "body"),
+    ) -> Loop:
+        """A loop of these parts; of the cond its nodes and the predicate, of the body its nodes."""
+        captures, carries = tuple(captures), tuple(carries)
+        nodes, predicate = cond
+        entering: tuple[Capture | Carry, ...] = (*captures, *carries)
+        in_cond = tuple(x.in_cond for x in entering)
+        in_body = tuple(x.in_body for x in entering)
+        return cls(
+            captures,
+            carries,
+            Graph(in_cond, tuple(nodes), (predicate,), names[0]),
+            Graph(in_body, tuple(body), tuple(c.next for c in carries), names[1]),
+            attrs,
+            source,
+        )
+
+    def rebuilt(
+        self,
+        *,
+        captures: Iterable[Capture] | None = None,
+        carries: Iterable[Carry] | None = None,
+        cond: Iterable[Node] | None = None,
+        body: Iterable[Node] | None = None,
+        **attrs: Any,
+    ) -> Loop:
+        """The loop with other captures or carries, other nodes in its cond or body, other attributes."""
+        return Loop.new(
+            self.captures if captures is None else captures,
+            self.carries if carries is None else carries,
+            (self.cond.nodes if cond is None else cond, self.predicate),
+            self.body.nodes if body is None else body,
+            {**self.attrs, **attrs},
+            self.source,
+            (self.cond.name, self.body.name),
+        )
+
+    @property
+    def predicate(self) -> Value:
+        """What the cond yields."""
+        (value,) = self.cond.outputs
+        return value
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (*(c.outer for c in self.captures), *(c.init for c in self.carries))
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        return tuple(c.result for c in self.carries)
+
+    @property
+    def shared(self) -> list[Value]:
+        """The captures, as the body sees them."""
+        return [c.in_body for c in self.captures]
+
+    @property
+    def carried(self) -> list[Value]:
+        """The carries, as an iteration of the body starts with them."""
+        return [c.in_body for c in self.carries]
+
+    @property
+    def counts_down(self) -> bool:
+        """Whether its first carry starts as the number of iterations, and is the number of those left."""
+        return bool(self.attrs.get("counts_down", False))
+
+    def split(self, operands: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+        """What stands for the operands, or for a region's inputs: that of the captures, and that of the carries."""
+        count = len(self.captures)
+        return operands[:count], operands[count:]
+
+    @property
+    def node(self) -> Node:
+        """The loop as a node of a graph."""
+        attrs = MappingProxyType({**self.attrs, "captures": len(self.captures)})
+        return Node(OPS["while"], self.operands, self.results, attrs, (self.cond, self.body), self.source)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Branch:
+    """A `cond`: the selector says which of the branches runs; all see the operands.
+
+    Parts are exchanged by `dataclasses.replace`.
+    """
+
+    selector: Value
+    operands: tuple[Value, ...]
+    branches: tuple[Graph, ...]
+    results: tuple[Value, ...]
+    attrs: Mapping[str, Any]
+    source: Source | None
+
+    @classmethod
+    def of(cls, node: Node) -> Branch:
+        assert is_branch(node), f"{node} is not a branch"
+        selector, *operands = node.operands
+        return cls(selector, tuple(operands), node.regions, node.results, node.attrs, node.source)
+
+    @property
+    def node(self) -> Node:
+        """The branch as a node of a graph."""
+        operands = (self.selector, *self.operands)
+        return Node(OPS["cond"], operands, self.results, self.attrs, self.branches, self.source)
+
+
+class Rule(Protocol):
+    """The regions of a rule, made when a derivative is asked for: a rule that calls its own function has no end."""
+
+    @property
+    def regions(self) -> tuple[Graph, ...]:
+        """Over the same inputs as the call's function."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Call:
+    """A `call`: a function kept whole, and further regions that say what its derivative is (see `ops.call`).
+
+    Parts are exchanged by `dataclasses.replace`.
+    """
+
+    captures: tuple[Value, ...]
+    arguments: tuple[Value, ...]
+    regions: tuple[Graph, ...]
+    results: tuple[Value, ...]
+    attrs: Mapping[str, Any]
+    source: Source | None
+
+    @classmethod
+    def of(cls, node: Node) -> Call:
+        assert is_call(node), f"{node} is not a call"
+        count = node.attrs["captures"]
+        captures, arguments = node.operands[:count], node.operands[count:]
+        return cls(captures, arguments, node.regions, node.results, node.attrs, node.source)
+
+    @property
+    def kind(self) -> str:
+        """One of `ops.call.KINDS`."""
+        kind: str = self.attrs["kind"]
+        return kind
+
+    @property
+    def function(self) -> Graph:
+        """What computes the results of the operands."""
+        return self.regions[0]
+
+    @property
+    def rule(self) -> tuple[Graph, ...]:
+        """The regions beside the function: what its derivative is made of."""
+        later: Rule | None = self.attrs.get("rule")
+        return self.regions[1:] if later is None else later.regions
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        return (*self.captures, *self.arguments)
+
+    @property
+    def node(self) -> Node:
+        """The call as a node of a graph."""
+        attrs = MappingProxyType({**self.attrs, "captures": len(self.captures)})
+        return Node(OPS["call"], self.operands, self.results, attrs, self.regions, self.source)
+
+
+Control = Loop | Branch | Call
+
+
+def is_loop(node: Node) -> bool:
+    return node.op.name == "while"
+
+
+def is_branch(node: Node) -> bool:
+    return node.op.name == "cond"
+
+
+def is_call(node: Node, *kinds: str) -> bool:
+    """Whether a node is a call, of one of these kinds where any are given."""
+    return node.op.name == "call" and (not kinds or node.attrs["kind"] in kinds)
+
+
+_VIEWS: Mapping[str, Any] = {"while": Loop.of, "cond": Branch.of, "call": Call.of}
+# The names of the ops that own regions.
+REGION_OPS = frozenset(_VIEWS)
+
+
+def view(node: Node) -> Control | None:
+    """A node that owns regions, as parts with names; None for all others."""
+    of = _VIEWS.get(node.op.name)
+    found: Control | None = None if of is None else of(node)
+    return found
+
+
+def emit_loop(
+    builder: Builder,
+    regions: Closed,
+    inits: Sequence[Value],
+    attrs: Mapping[str, Any] = NO_ATTRS,
+    *,
+    source: Source | None = None,
+    hints: Sequence[str | None] | None = None,
+) -> tuple[Value, ...]:
+    """Append a loop of a cond and a body over the same captures; returns its results."""
+    attrs = {**attrs, "captures": len(regions.captures)}
+    operands = [*regions.captures, *inits]
+    return builder.emit_all("while", operands, attrs, regions=regions.regions, source=source, hints=hints)
+
+
+def emit_branch(
+    builder: Builder,
+    selector: Value,
+    branches: Closed,
+    attrs: Mapping[str, Any] = NO_ATTRS,
+    *,
+    source: Source | None = None,
+    hints: Sequence[str | None] | None = None,
+) -> tuple[Value, ...]:
+    """Append a branch over the captures of its regions, which have no other inputs; returns its results."""
+    operands = [selector, *branches.captures]
+    return builder.emit_all("cond", operands, attrs, regions=branches.regions, source=source, hints=hints)
+
+
+def emit_call(
+    builder: Builder,
+    kind: str,
+    regions: Closed,
+    arguments: Sequence[Value] = (),
+    attrs: Mapping[str, Any] = NO_ATTRS,
+    *,
+    source: Source | None = None,
+    hints: Sequence[str | None] | None = None,
+) -> tuple[Value, ...]:
+    """Append a call of the first of the regions; returns its results."""
+    attrs = {**attrs, "kind": kind, "captures": len(regions.captures)}
+    operands = [*regions.captures, *arguments]
+    return builder.emit_all("call", operands, attrs, regions=regions.regions, source=source, hints=hints)
+
+
+__all__ = [
+    "REGION_OPS",
+    "Branch",
+    "Call",
+    "Capture",
+    "Carry",
+    "Control",
+    "Loop",
+    "Rule",
+    "emit_branch",
+    "emit_call",
+    "emit_loop",
+    "is_branch",
+    "is_call",
+    "is_loop",
+    "view",
+]
