@@ -140,8 +140,9 @@ class _Placement:
 
     def find(self, array: Array, step: Step) -> int:
         """A buffer for an array: one that the step's own operands leave, else another free one, else a new one."""
-        mine: list[int] = [self.places[a].number for a in operands_of(step) if self._lies_in_buffer(a)]
-        for buffer in [*mine, *range(len(self.buffers))]:
+        candidates: list[int] = [self.places[a].number for a in operands_of(step) if self._lies_in_buffer(a)]
+        candidates += range(len(self.buffers))
+        for buffer in candidates:
             if buffer not in self.reserved and self.fits(array, buffer) and self.is_free(buffer, array, step):
                 return buffer
         return self.new_buffer(array)
