@@ -9,7 +9,7 @@ from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.plan.elementwise import NoExpression
 from ctrlgrad.plan.lowering import arithmetic, control, indexing, moving, scans, stacks
 from ctrlgrad.plan.lowering.outside import outside
-from ctrlgrad.plan.lowering.state import INDEX, Splat, StackFacts, State, Unsupported
+from ctrlgrad.plan.lowering.state import INDEX, RowsDiffer, Splat, StackFacts, State, Unsupported
 from ctrlgrad.plan.model import Array, Block, Numbers, Plan, Register, Stack
 from ctrlgrad.plan.sizes import Size
 
@@ -67,7 +67,17 @@ class ArgumentShape:
 
 def lower(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
     """The plan of a graph for arguments of such shapes. Raises `Unsupported`."""
-    state = State()
+    ragged: frozenset[Node] = frozenset()
+    while True:
+        try:
+            return _lowered(graph, shapes, ragged)
+        except RowsDiffer as found:
+            ragged |= {found.made_by}
+
+
+def _lowered(graph: Graph, shapes: Sequence[ArgumentShape], ragged: frozenset[Node]) -> Plan:
+    """The plan, where the stacks that these nodes make have rows of different shapes."""
+    state = State(ragged)
     sizes: list[tuple[Register, int, int]] = []
     arguments: list[Numbers | Array | Stack] = []
     known: dict[str, Size] = {}

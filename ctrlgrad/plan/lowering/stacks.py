@@ -6,7 +6,7 @@ from typing import Any
 
 from ctrlgrad.ir import Node, Value
 from ctrlgrad.plan.lowering.outside import outside
-from ctrlgrad.plan.lowering.state import Splat, StackFacts, State, Tensor, broadcast, parts_of, stack_type
+from ctrlgrad.plan.lowering.state import RowsDiffer, Splat, StackFacts, State, Tensor, broadcast, parts_of, stack_type
 from ctrlgrad.plan.model import Length, NewStack, Numbers, Pop, Push, ReadRow, Stack, View, WriteRow
 from ctrlgrad.plan.sizes import Size, Sizes
 
@@ -15,8 +15,8 @@ def stack_new(state: State, node: Node) -> None:
     element = node.attrs["element"]
     shape = tuple(Size(d) for d in element.shape) if element.is_static else None
     # Rows that were never written have a shape from the start.
-    is_ragged = shape is None and bool(node.operands)
-    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, is_ragged)
+    is_ragged = (shape is None and bool(node.operands)) or node in state.ragged
+    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, is_ragged, node)
     result = state.stack(facts)
     size = state.index(node.operands[0]) if node.operands else None
     state.emit(NewStack(result, size, node))
@@ -48,8 +48,9 @@ def _fits(state: State, stack: Stack, shape: Sizes) -> bool:
         else:
             facts.is_ragged = True
     elif facts.shape != shape:
-        if any(a.is_known and b.is_known for a, b in zip(facts.shape, shape, strict=True) if a != b):
-            facts.is_ragged = True
+        differ = any(a.is_known and b.is_known for a, b in zip(facts.shape, shape, strict=True) if a != b)
+        if differ and facts.made_by is not None:
+            raise RowsDiffer(facts.made_by)
         for a, b in zip(facts.shape, shape, strict=True):
             state.guard_equal(b, a)
     return not facts.is_ragged

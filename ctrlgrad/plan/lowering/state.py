@@ -44,6 +44,14 @@ class Unsupported(Exception):
     """This graph has no plan for these arguments; the text says why."""
 
 
+class RowsDiffer(Exception):
+    """A stack that was taken for one of rows of one shape has rows of several: it has to be known from the start."""
+
+    def __init__(self, made_by: Node) -> None:
+        super().__init__(made_by)
+        self.made_by = made_by
+
+
 @dataclass(frozen=True)
 class Splat:
     """An array all of whose elements are one number."""
@@ -67,6 +75,8 @@ class StackFacts:
     # Sizes in it must be visible where the stack was made.
     scope: int
     is_ragged: bool = False
+    # What makes the stack, where that is a node of its own.
+    made_by: Node | None = None
 
 
 @dataclass
@@ -85,7 +95,9 @@ def parts_of(dtype: np.dtype) -> tuple[np.dtype, ...]:
 class State:
     """The lowering of one graph."""
 
-    def __init__(self) -> None:
+    def __init__(self, ragged: frozenset[Node] = frozenset()) -> None:
+        # Nodes that make stacks whose rows differ in shape.
+        self.ragged = ragged
         self.items: dict[Value, Item] = {}
         self.scopes: list[Scope] = [Scope()]
         self.sizes: dict[str, Size] = {}
