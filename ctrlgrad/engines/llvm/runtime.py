@@ -328,7 +328,7 @@ class Frame:
 
     def kept(self, value: Value, given: Any) -> Any:
         """A captured value that stays as it is for as long as a chunk may be run again."""
-        if isinstance(value, Array) and self.plan.places[value].kind == "buffer":
+        if isinstance(value, Array) and self.plan.places[value].kind not in ("argument", "constant"):
             copy = empty(given.shape, given.dtype, "what a loop captures")
             copy[...] = given
             return copy
