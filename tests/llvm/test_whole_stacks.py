@@ -33,8 +33,13 @@ def same(found: BlockStack, expected: list) -> None:
             np.testing.assert_array_equal(a, b)
 
 
+KINDS = ["plain", "unwritten", "parts", "empty"]
+
+
 @pytest.mark.parametrize("length", [0, 2, 5, 8])
-@pytest.mark.parametrize("given", [stack(5), stack(5, 1, 4), stack(5, parts=3), stack(0)], ids=["plain", "unwritten", "parts", "empty"])
+@pytest.mark.parametrize(
+    "given", [stack(5), stack(5, 1, 4), stack(5, parts=3), stack(0)], ids=["plain", "unwritten", "parts", "empty"]
+)
 def test_resized(given: tuple[BlockStack, list], length: int) -> None:
     blocks, rows = given
     before = blocks.rows()
@@ -43,8 +48,12 @@ def test_resized(given: tuple[BlockStack, list], length: int) -> None:
     same(blocks, before)
 
 
-@pytest.mark.parametrize("a", [stack(5), stack(5, 1, 4), stack(5, parts=3), stack(0)], ids=["plain", "unwritten", "parts", "empty"])
-@pytest.mark.parametrize("b", [stack(3), stack(3, 0, 1), stack(7, parts=2), stack(0)], ids=["plain", "unwritten", "parts", "empty"])
+@pytest.mark.parametrize(
+    "a", [stack(5), stack(5, 1, 4), stack(5, parts=3), stack(0)], ids=["plain", "unwritten", "parts", "empty"]
+)
+@pytest.mark.parametrize(
+    "b", [stack(3), stack(3, 0, 1), stack(7, parts=2), stack(0)], ids=["plain", "unwritten", "parts", "empty"]
+)
 def test_summed(a: tuple[BlockStack, list], b: tuple[BlockStack, list]) -> None:
     kernel = PURE["stack_sum"](Node(OPS["stack_sum"], (), ()))
     before = a[0].rows(), b[0].rows()

@@ -14,14 +14,18 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.account import empty, supply
+from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.llvm import frame
 from ctrlgrad.errors import ExecutionError
+from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
 from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows
 from ctrlgrad.stacks.storage import Resident, Storage
 
 # Rows of the first block of a stack; each further one has twice as many, up to the bytes of a chunk.
 FIRST_ROWS, LEAST_ROWS = 256, 16
+# Under a budget, the share of a chunk's bytes that a block of a stack inside it has at most.
+SHARE = 4
 
 # Gives memory for a block: (handle, shape, dtype).
 Source = Callable[[int, tuple[int, ...], np.dtype], Storage]
@@ -127,11 +131,15 @@ class RunningStack:
         if count and (self.stack.written is not None or self.is_indexed):
             self.gather(2 * count + LEAST_ROWS)
             return
-        room = 2 * len(self.open.storage.open()) if self.open is not None else FIRST_ROWS
-        if self.source is not None:
+        row = max(self.row_bytes(shape), 1)
+        if current() is None:
+            room = 2 * len(self.open.storage.open()) if self.open is not None else FIRST_ROWS
+            room = max(LEAST_ROWS, min(room, CHUNK_BYTES // row))
+        else:
+            # Memory counts: several stacks have to find room.
             room = 2 * self.last_rows if self.last_rows else LEAST_ROWS
-        most = CHUNK_BYTES // max(self.row_bytes(shape), 1)
-        self.lend(self.source or _resident, shape, max(LEAST_ROWS, min(room, most)))
+            room = max(1, min(room, chunk_bytes() // SHARE // row))
+        self.lend(self.source or _resident, shape, room)
 
     def lend(self, source: Source, shape: tuple[int, ...], room: int) -> None:
         """A fresh block on top, with room for so many rows."""
