@@ -306,7 +306,9 @@ class Frame:
             memory = np.empty(nbytes // dtype.itemsize, dtype)
         else:
             self.buffers.pop(number, None)
-            memory = empty((max(nbytes, 2 * int(self.words[index + 1])),), np.dtype(np.uint8), "a temporary")
+            # Where memory counts, no more than is asked for.
+            room = nbytes if current() is not None else max(nbytes, 2 * int(self.words[index + 1]))
+            memory = empty((room,), np.dtype(np.uint8), "a temporary")
         self.buffers[number] = memory
         self.words[index], self.words[index + 1] = memory.ctypes.data, memory.nbytes
 
