@@ -153,7 +153,8 @@ class LoopInChunks:
     def next(self) -> None:
         """At the head of an iteration the chunk has no more room."""
         if self.chunk is not None:
-            if self.roles.pushed_inside and not self.roles.pushed and self.pushed_bytes() < chunk_bytes():
+            is_full = self.counter() - self.before >= self.room if self.roles.pushed else False
+            if self.roles.pushed_inside and not is_full and self.pushed_bytes() < chunk_bytes():
                 self.set_room(1)
                 return
             self.seal()
@@ -168,7 +169,8 @@ class LoopInChunks:
             self.chunk = None
             chunk.discard()
             raise
-        self.set_room(self.room)
+        # How much loops inside push is seen after each iteration.
+        self.set_room(1 if self.roles.pushed_inside else self.room)
         self.start_running(chunk)
 
     def iterations(self) -> int:
