@@ -523,7 +523,7 @@ def _scaled(x, factor):
     return x * factor if x > 1 else x / factor
 
 
-@case((0.7, 1.5), (-0.7, 1.5))
+@case((0.7, 1.7), (-0.7, 1.7))
 def builtins(x, y):
     total = min(x, y) * max(x, 0.2, y) + abs(x) + sum([x, y])
     if all([x > 0, y > 0]) and any([x > 1, y > 1]):
