@@ -75,7 +75,9 @@ class Loop:
     def __call__(self, context: Context, operands: list[Any]) -> Any:
         shared, carry = self.parts.split(operands)
         state = _State(list(shared), list(carry))
+        # Nobody but the state holds what is carried: it is overwritten, and its blocks are freed.
         operands.clear()
+        del shared, carry
         for i, its in enumerate(self.places):
             if its is DEVICE:
                 state.carry[i] = to_device(context, state.carry[i], self.types[i])
