@@ -16,6 +16,7 @@ from ctrlgrad.engines.reference import Kernels, Run, interpret
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError
 from ctrlgrad.ir import Graph, Node
 from ctrlgrad.ops.indexing import fill
+from ctrlgrad.source import Source
 
 
 @dataclass
@@ -50,7 +51,8 @@ _PAST = Kernels(
 
 def first_forward(error: IndexOutOfRangeError, graph: Graph, arguments: Sequence[Any]) -> CtrlgradError:
     """The error of the read that went wrong first, where `error` is of the derivative of one; else `error`."""
-    if error.source is None or not error.source.of:
+    # The error of another rank has its place as text.
+    if not isinstance(error.source, Source) or not error.source.of:
         return error
     count = _Counting()
     try:
