@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.engines.llvm import library, objects, target
-from ctrlgrad.engines.llvm.expressions import emit_expression
-from ctrlgrad.engines.llvm.text import Writer, memory_type_of, type_of
+from ctrlgrad.engines.native import library, objects, target
+from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.expression import Expression, Instruction
 
 BOOL = np.dtype(bool)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ctrlgrad.engines import optimised_graph, run_on
-from ctrlgrad.engines.llvm import engine
-from ctrlgrad.engines.llvm.runtime import Program
+from ctrlgrad.engines.native import engine
+from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph
 
 

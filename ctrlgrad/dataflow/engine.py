@@ -146,7 +146,7 @@ def _pieces_of(device: str, settings: Settings, check_nans: bool) -> PieceOf:
     kernels = _kernels(settings)
     if settings.pieces == "reference":
         return interpreted(kernels)
-    from ctrlgrad.engines.llvm.pieces import compile_piece  # as above
+    from ctrlgrad.engines.native.pieces import compile_piece  # as above
 
     return lambda region: compile_piece(region, kernels) or interpreted(kernels)(region)
 
@@ -165,7 +165,7 @@ def _refuse_native_pieces(settings: Settings) -> None:
 def _kernels(settings: Settings) -> Kernels:
     """The kernels of devices of the processor."""
     if settings.loops == "whole":
-        from ctrlgrad.engines.llvm.pieces import PLANNED_LOOPS  # as above
+        from ctrlgrad.engines.native.pieces import PLANNED_LOOPS  # as above
 
         return PLANNED_LOOPS
     return REFERENCE if memory.current() is None else IN_BLOCKS

@@ -96,7 +96,7 @@ def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any
 
     Errors that it raises are given to `after_failure`. None where the graph asks for memory, or has no plan.
     """
-    from ctrlgrad.engines.llvm.engine import Unsupported, patterns_of  # loads llvmlite
+    from ctrlgrad.engines.native.engine import Unsupported, patterns_of  # loads llvmlite
 
     if asks_for_memory(graph):
         return None
@@ -111,7 +111,7 @@ def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> l
 
 def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
     """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
-    from ctrlgrad.engines.llvm.engine import NeedsAnotherPlan, Unsupported, run  # loads llvmlite
+    from ctrlgrad.engines.native.engine import NeedsAnotherPlan, Unsupported, run  # loads llvmlite
 
     optimised = _optimised(graph, current_without())
     try:
@@ -168,7 +168,7 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
 
         return report.explain_on(cupy_library(), optimised_graph(graph), arguments)
-    from ctrlgrad.engines.llvm.report import explain  # loads llvmlite
+    from ctrlgrad.engines.native.report import explain  # loads llvmlite
 
     _check_on_host("native", arguments)
     return explain(optimised_graph(graph), arguments)

@@ -13,7 +13,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import dataflow, memory
 from ctrlgrad.engines import run_on
-from ctrlgrad.engines.llvm import engine, pieces
+from ctrlgrad.engines.native import engine, pieces
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph
 

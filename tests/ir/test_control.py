@@ -187,7 +187,7 @@ def test_equal_constants_become_one() -> None:
 # Positions of region ops are known in one place.
 
 # Folders that still know them by themselves, to be converted.
-WAITING = ("ctrlgrad/engines/llvm", "ctrlgrad/plan")
+WAITING = ("ctrlgrad/engines/native", "ctrlgrad/plan")
 # The views, and the type rules of the ops themselves.
 KNOWING = {"ctrlgrad/ir/control.py", "ctrlgrad/ops/control.py"}
 _NAMES = r"""["'](while|cond|call)["']"""

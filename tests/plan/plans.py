@@ -10,7 +10,7 @@ import numpy as np
 import ctrlgrad as cg
 from ctrlgrad import tree
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.llvm.engine import shapes_of
+from ctrlgrad.engines.native.engine import shapes_of
 from ctrlgrad.engines.reference import REFERENCE, Run
 from ctrlgrad.ir import Graph, Node
 from ctrlgrad.plan.fusion import fuse

@@ -1,0 +1,292 @@
+"""A plan as the text of one LLVM function. The plan has decided everything; here it is only written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.frame import Request, Status
+from ctrlgrad.engines.native.nests import KernelWriter, element_parts
+from ctrlgrad.engines.native.outside_text import OutsideText
+from ctrlgrad.engines.native.product_calls import ProductWriter, write_pack
+from ctrlgrad.engines.native.text import type_of
+from ctrlgrad.plan.expression import Instruction
+from ctrlgrad.plan.model import (
+    Array,
+    Block,
+    Branch,
+    Check,
+    Compute,
+    CopyStack,
+    Guard,
+    Kernel,
+    Length,
+    Load,
+    Loop,
+    Move,
+    NewStack,
+    Outside,
+    Pack,
+    Pop,
+    Product,
+    Push,
+    ReadRow,
+    Register,
+    Stack,
+    Step,
+    WriteRow,
+)
+from ctrlgrad.plan.sizes import Size
+
+_STATUS = {
+    "index": Status.INDEX,
+    "size": Status.SIZE,
+    "iterations": Status.ITERATIONS,
+    "twice": Status.TWICE,
+    "empty": Status.EMPTY,
+    "value": Status.VALUE,
+}
+
+
+class PlanWriter(OutsideText):
+    """Writes a plan as a function `void @NAME(ptr %frame)`."""
+
+    def function(self, name: str) -> str:
+        self.find_pushes(self.plan.body)
+        self.prologue()
+        self.bring_near(self.words_of_numbers())
+        self.ticks = self.w.alloca("i64")
+        self.w.line(f"store i64 {self.load_word(frame.TICKS)}, ptr {self.ticks}")
+        self.block(self.plan.body)
+        self.epilogue()
+        self.write_near()
+        self.w.line("ret void")
+        return self.w.module(self.w.function(f"void @{name}(ptr %frame)"))
+
+    def block(self, block: Block) -> None:
+        for step in block.steps:
+            self.step(step)
+
+    def moves(self, block: Block) -> None:
+        for move in block.moves:
+            self.move(move)
+        if block.stack_moves:
+            for k, (_, source, target) in enumerate(block.stack_moves):
+                last = k == len(block.stack_moves) - 1
+                self.ask(Request.MOVE_STACKS, str(source), str(target if not last else -1 - target))
+
+    def move(self, move: Move) -> None:
+        if move.target.kind == "buffer" and not self.is_known(move.target):
+            self.ensure(self.plan.buffers[move.target.number], move.array.count)
+        nbytes = self.size(move.array.count * Size(move.array.dtype.itemsize))
+        self.copy_bytes(self.address(move.target), self.address(move.source), nbytes)
+
+    def step(self, step: Step) -> None:
+        if isinstance(step, Compute):
+            self.compute(step)
+        elif isinstance(step, Load):
+            address = self.view_address(step.view)
+            dtype, _ = element_parts(step.view.dtype)
+            for k, register in enumerate(step.results):
+                self.registers[register.name] = self.load_at(address, k, dtype)
+        elif isinstance(step, Kernel):
+            self.kernel(step)
+        elif isinstance(step, Guard):
+            bad = self.w.op(f"xor i1 {self.number(step.condition)}, true")
+            found = "0" if step.found is None else self.number(step.found)
+            self.stop_if(bad, _STATUS[step.status], step.site, found, self.size(step.bound))
+        elif isinstance(step, Product):
+            self.product(step)
+        elif isinstance(step, Pack):
+            self.pack(step)
+        elif isinstance(step, Outside):
+            self.outside(step)
+        elif isinstance(step, Loop):
+            self.loop(step)
+        elif isinstance(step, Branch):
+            self.branch(step)
+        elif isinstance(step, Push):
+            self.push(step)
+        elif isinstance(step, Pop):
+            self.pop(step)
+        elif isinstance(step, ReadRow):
+            self.read_row(step)
+        elif isinstance(step, WriteRow):
+            self.write_row(step)
+        elif isinstance(step, Length):
+            stack = self.layout.stack(self.plan.handles[step.stack])
+            count, below = self.load_word(stack + frame.COUNT), self.load_word(stack + frame.BELOW)
+            self.registers[step.result.name] = self.w.op(f"add i64 {count}, {below}")
+        elif isinstance(step, NewStack):
+            size = "0" if step.size is None else self.number(step.size)
+            if self.is_shape_known(step.result):
+                self.row_shape(step.result)
+            self.ask(Request.NEW_STACK, str(self.plan.handles[step.result]), size)
+        else:
+            assert isinstance(step, CopyStack)
+            handles = self.plan.handles
+            self.ask(Request.COPY_STACK, str(handles[step.result]), str(handles[step.stack]))
+
+    def compute(self, step: Compute) -> None:
+        def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
+            return self.number(step.operands[instruction.value]), False
+
+        for register, text in zip(step.results, emit_expression(self.w, step.expression, leaf, 1), strict=True):
+            self.registers[register.name] = text
+
+    def kernel(self, step: Kernel) -> None:
+        for write in step.writes:
+            self.define(write.view.array)
+            if write.base is not None and self.plan.places[write.base] != self.plan.places[write.view.array]:
+                nbytes = self.size(write.base.count * Size(write.base.dtype.itemsize))
+                self.copy_bytes(self.place_of(write.view.array), self.place_of(write.base), nbytes)
+
+        def fail(holds: str, check: Check, found: str) -> None:
+            bad = self.w.op(f"xor i1 {holds}, true")
+            found = found if check.status == "index" else "0"
+            self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
+
+        KernelWriter(self.w, step, self.place_of, self.number, self.size, fail, self.vector_bytes).write()
+
+    def product(self, step: Product) -> None:
+        ProductWriter(self, step).write()
+
+    def pack(self, step: Pack) -> None:
+        write_pack(self, step)
+
+    def loop(self, step: Loop) -> None:
+        w, plan = self.w, self.plan
+        self.moves(step.entry)
+        pairs = [c for c in step.carries if isinstance(c.inside, Register)]
+        for carry in pairs:
+            assert isinstance(carry.inside, Register) and isinstance(carry.init, Register)
+            variable = w.alloca(type_of(carry.inside.dtype))
+            w.line(f"store {type_of(carry.inside.dtype)} {self.number(carry.init)}, ptr {variable}")
+            self.variables[carry.inside.name] = variable
+        counter = w.alloca("i64")
+        self.variables[step.counter.name] = counter
+        w.line(f"store i64 0, ptr {counter}")
+        self.loops.append(step)
+        head, body, exit = w.new_label("loop"), w.new_label("iteration"), w.new_label("end")
+        left = self.begin_chunks(step)
+        w.branch(head)
+        w.label(head)
+        self.poll(step)
+        if left is not None:
+            self.end_of_chunk(step, left)
+        self.block(step.condition)
+        w.branch_if(self.number(step.test), body, exit)
+        w.label(body)
+        if step.maximum is not None:
+            over = w.op(f"icmp sge i64 {self.number(step.counter)}, {step.maximum}")
+            self.stop_if(over, Status.ITERATIONS, step.number, self.number(step.counter), str(step.maximum))
+        self.block(step.body)
+        following = []
+        for carry in pairs:
+            assert isinstance(carry.next, Register)
+            following.append(self.number(carry.next))
+        self.moves(step.body)
+        for carry, value in zip(pairs, following, strict=True):
+            assert isinstance(carry.inside, Register)
+            w.line(f"store {type_of(carry.inside.dtype)} {value}, ptr {self.variables[carry.inside.name]}")
+        w.line(f"store i64 {w.op(f'add i64 {self.number(step.counter)}, 1')}, ptr {counter}")
+        w.branch(head)
+        w.label(exit)
+        if left is not None:
+            with self.when(self.is_managed()):
+                self.tell_position()
+                self.ask(Request.END_LOOP, str(step.number))
+        self.loops.pop()
+        for carry in pairs:
+            assert isinstance(carry.inside, Register) and isinstance(carry.result, Register)
+            self.registers[carry.result.name] = self.number(carry.inside)
+        del plan
+
+    def is_managed(self) -> str:
+        return self.w.op(f"icmp ne i64 {self.load_word(frame.IS_MANAGED)}, 0")
+
+    def begin_chunks(self, step: Loop) -> str | None:
+        """Tell a memory manager that a loop begins; the variable of the iterations that a chunk has left."""
+        if step.number not in self.layout.chunks:
+            return None
+        with self.when(self.is_managed()):
+            index = self.layout.captures[step.number]
+            for value in self.layout.chunked[step.number].captured:
+                index = self.tell_value(value, index)
+            for stack in self.pushed_stacks(step):
+                self.row_shape(stack)
+            self.ask(Request.BEGIN_LOOP, str(step.number))
+        left = self.w.alloca("i64")
+        self.w.line(f"store i64 {self.load_word(self.layout.chunks[step.number])}, ptr {left}")
+        return left
+
+    def end_of_chunk(self, step: Loop, left: str) -> None:
+        """Where a chunk has no iterations left, show what the loop carries and ask for another one."""
+        w, index = self.w, self.layout.chunks[step.number]
+        after = w.op(f"sub i64 {w.op(f'load i64, ptr {left}')}, 1")
+        w.line(f"store i64 {after}, ptr {left}")
+        with self.when(w.op(f"icmp slt i64 {after}, 0")):
+            self.tell_position()
+            at = index + 1
+            for carry in step.carries:
+                at = self.tell_value(carry.inside, at)
+            self.ask(Request.NEXT_CHUNK, str(step.number))
+            w.line(f"store i64 {w.op(f'sub i64 {self.load_word(index)}, 1')}, ptr {left}")
+
+    def pushed_stacks(self, step: Loop) -> Iterator[Stack]:
+        """The stacks that each iteration of a loop pushes on."""
+        pushed = self.layout.chunked[step.number].pushed
+        for carry in step.carries:
+            if isinstance(carry.inside, Stack) and self.plan.handles[carry.inside] in pushed:
+                yield carry.inside
+
+    def poll(self, step: Loop) -> None:
+        """Now and then Python has its turn."""
+        w = self.w
+        left = w.op(f"sub i64 {w.op(f'load i64, ptr {self.ticks}')}, 1")
+        w.line(f"store i64 {left}, ptr {self.ticks}")
+        with self.when(w.op(f"icmp sle i64 {left}, 0")):
+            self.tell_position()
+            self.ask(Request.POLL, str(step.number))
+            w.line(f"store i64 {self.load_word(frame.TICKS)}, ptr {self.ticks}")
+
+    def branch(self, step: Branch) -> None:
+        w = self.w
+        registers = [r for r in step.results if isinstance(r, Register)]
+        variables = {r.name: w.alloca(type_of(r.dtype)) for r in registers}
+        exit = w.new_label("joined")
+        labels = [w.new_label("case") for _ in step.blocks]
+        selector = self.number(step.selector)
+        if step.selector.dtype.kind == "b":
+            w.branch_if(selector, labels[1], labels[0])
+        else:
+            kind = type_of(step.selector.dtype)
+            cases = " ".join(f"{kind} {k}, label %{label}" for k, label in enumerate(labels[1:], 1))
+            sign = "s" if step.selector.dtype.kind == "i" else "u"
+            last = len(labels) - 1
+            high = w.op(f"icmp {sign}gt {kind} {selector}, {last}")
+            clamped = w.op(f"select i1 {high}, {kind} {last}, {kind} {selector}")
+            w.line(f"switch {kind} {clamped}, label %{labels[0]} [ {cases} ]")
+        for label, block, outputs in zip(labels, step.blocks, step.outputs, strict=True):
+            w.label(label)
+            # What one branch computes the others do not see.
+            self.block(block)
+            found = [self.number(v) for v in outputs if isinstance(v, Register)]
+            self.moves(block)
+            for register, value in zip(registers, found, strict=True):
+                w.line(f"store {type_of(register.dtype)} {value}, ptr {variables[register.name]}")
+            w.branch(exit)
+        w.label(exit)
+        for register in registers:
+            self.registers[register.name] = w.op(f"load {type_of(register.dtype)}, ptr {variables[register.name]}")
+
+    def epilogue(self) -> None:
+        self.moves(self.plan.body)
+        for result, index in zip(self.plan.results, self.layout.results, strict=True):
+            if isinstance(result, tuple):
+                for k, register in enumerate(result):
+                    self.store_number(index + k, register)
+            elif isinstance(result, Array):
+                for k, size in enumerate(result.shape):
+                    self.store_word(index + k, self.size(size))

@@ -1,0 +1,153 @@
+"""Whole graphs in machine code: a plan for each pattern of sizes that a graph meets.
+
+What is compiled is kept twice, both times only so much of it: with its graph, by the pattern of the arguments' sizes;
+and machine code by its text, so that a graph that says the same as another one finds that one's code.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.native import library, objects, target
+from ctrlgrad.engines.native.emit import PlanWriter
+from ctrlgrad.engines.native.failures import NeedsAnotherPlan
+from ctrlgrad.engines.native.products import pack
+from ctrlgrad.engines.native.products.library import products
+from ctrlgrad.engines.native.recent import Recent
+from ctrlgrad.engines.native.runtime import Program
+from ctrlgrad.ir import Graph, StackType
+from ctrlgrad.plan.checker import check
+from ctrlgrad.plan.fusion import fuse
+from ctrlgrad.plan.lowering import ArgumentShape, Unsupported, lower
+from ctrlgrad.plan.model import Plan
+from ctrlgrad.plan.packing import Panels, pack_constants
+from ctrlgrad.plan.placement import place
+from ctrlgrad.stacks.blocks import BlockStack
+
+# Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
+PATTERNS, FUNCTIONS = 16, 1024
+
+_FUNCTIONS: Recent[str, int] = Recent(FUNCTIONS)
+
+
+def plan_of(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
+    """The plan of a graph."""
+    return _placed(pack_constants(fuse(lower(graph, shapes)), _panels()))
+
+
+def _placed(plan: Plan) -> Plan:
+    """The plan with places, which the checker has judged where the environment asks for it."""
+    placed = place(plan)
+    if os.environ.get("CTRLGRAD_CHECK_PLANS"):
+        check(placed)
+    return placed
+
+
+@functools.cache
+def _panels() -> dict[np.dtype, Panels]:
+    """How this machine's products lay out right sides."""
+    found = {}
+    for char, kind in products().reals.items():
+        dtype = np.dtype(char)
+        found[dtype] = Panels(kind.columns, pack.SLACK // dtype.itemsize)
+    return found
+
+
+def _addresses(symbols: Sequence[str]) -> dict[str, int]:
+    """Of the routines that a module calls."""
+    is_product = {name: name.startswith(("cg_gemm", "cg_pack")) for name in symbols}
+    found = library.addresses([name for name in symbols if not is_product[name]])
+    return found | {name: products().address(name) for name in symbols if is_product[name]}
+
+
+def shapes_of(graph: Graph, arguments: Sequence[Any]) -> tuple[ArgumentShape, ...]:
+    """What a plan may know of the arguments: known sizes, which of the others are equal, and which are 0 or 1."""
+    names: dict[int, str] = {}
+
+    def named(size: int) -> int | str:
+        return size if size < 2 else names.setdefault(size, f"n{len(names)}")
+
+    found = []
+    for value, given in zip(graph.inputs, arguments, strict=True):
+        if isinstance(value.type, StackType):
+            found.append(_stack_shape(value.type, given, named))
+        else:
+            found.append(
+                ArgumentShape(
+                    tuple(named(n) if d is None else d for d, n in zip(value.type.shape, np.shape(given), strict=True))
+                )
+            )
+    return tuple(found)
+
+
+def _stack_shape(type: StackType, given: Any, named: Any) -> ArgumentShape:
+    if isinstance(given, BlockStack):
+        shape = given.shape
+    else:
+        shapes = {np.shape(row) for row in given if row is not None}
+        if len(shapes) > 1 or (not shapes and not type.element.is_static):
+            return ArgumentShape((), True)
+        shape = shapes.pop() if shapes else tuple(d or 0 for d in type.element.shape)
+    return ArgumentShape(tuple(named(n) if d is None else d for d, n in zip(type.element.shape, shape, strict=True)))
+
+
+def compiled(plan: Plan) -> Program:
+    """Machine code for a plan."""
+    writer = PlanWriter(plan, target.host().vector_bytes)
+    written = writer.function("plan")
+
+    def load() -> int:
+        uses = _addresses(library.called(writer.w.declarations))
+        key = objects.key_of([written], [])
+        return objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)["plan"]
+
+    return Program(plan, _FUNCTIONS.get(written, load), lambda loop: compiled(_placed(loop)))
+
+
+class Patterns:
+    """The programs of one graph, or why there is none, by the pattern of the arguments' sizes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.programs: Recent[tuple[ArgumentShape, ...], Program | Unsupported] = Recent(PATTERNS)
+        # Where sizes were otherwise than a plan assumes: what they were found to be, the last time.
+        self.assumed: NeedsAnotherPlan | None = None
+
+    def program(self, arguments: Sequence[Any]) -> Program | Unsupported:
+        """The program for such arguments."""
+        shapes = shapes_of(self.graph, arguments)
+        return self.programs.get(shapes, lambda: self._make(shapes))
+
+    def _make(self, shapes: tuple[ArgumentShape, ...]) -> Program | Unsupported:
+        try:
+            return compiled(plan_of(self.graph, shapes))
+        except Unsupported as reason:
+            return Unsupported(str(reason))
+
+
+def patterns_of(graph: Graph) -> Patterns:
+    """What is compiled of a graph."""
+    # `setdefault` is one step, also where several threads come at once.
+    patterns: Patterns = graph.compiled.setdefault("plans", Patterns(graph))
+    return patterns
+
+
+def run(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+    """The outputs of a graph. Raises `Unsupported` and `NeedsAnotherPlan` where there is no plan for it."""
+    patterns = patterns_of(graph)
+    program = patterns.program(arguments)
+    if isinstance(program, Unsupported):
+        raise program
+    try:
+        return program(arguments)
+    except NeedsAnotherPlan as reason:
+        patterns.assumed = reason
+        raise
+
+
+__all__ = ["NeedsAnotherPlan", "Patterns", "Unsupported", "compiled", "patterns_of", "plan_of", "run", "shapes_of"]

@@ -1,0 +1,249 @@
+"""Expressions as LLVM text, for one element or for a vector of them.
+
+What is the same for all lanes of a vector is computed once, as a scalar, and spread where a vector needs it. Half
+floats are computed as NumPy does: in float, rounded after each operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ctrlgrad.engines.native.text import Writer, constant, splat, type_of
+from ctrlgrad.plan.expression import Expression, Instruction
+
+Leaf = Callable[[Instruction, list[str]], tuple[str, bool]]
+"""The value of a leaf, by its instruction and its arguments as scalars: its name, and whether it is a vector."""
+
+PURE = "nounwind willreturn memory(none)"
+"""The attributes of functions without effects."""
+
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+
+# Instructions by the kind of their operands' dtype.
+_BINARY = {
+    "add": {"f": "fadd", "i": "add", "u": "add"},
+    "subtract": {"f": "fsub", "i": "sub", "u": "sub"},
+    "multiply": {"f": "fmul", "i": "mul", "u": "mul"},
+    "divide": {"f": "fdiv", "i": "sdiv", "u": "udiv"},
+    "remainder": {"i": "srem", "u": "urem"},
+    "less": {"f": "fcmp olt", "i": "icmp slt", "u": "icmp ult", "b": "icmp ult"},
+    "less_equal": {"f": "fcmp ole", "i": "icmp sle", "u": "icmp ule", "b": "icmp ule"},
+    "greater": {"f": "fcmp ogt", "i": "icmp sgt", "u": "icmp ugt", "b": "icmp ugt"},
+    "greater_equal": {"f": "fcmp oge", "i": "icmp sge", "u": "icmp uge", "b": "icmp uge"},
+    "equal": {"f": "fcmp oeq", "i": "icmp eq", "u": "icmp eq", "b": "icmp eq"},
+    "not_equal": {"f": "fcmp une", "i": "icmp ne", "u": "icmp ne", "b": "icmp ne"},
+    "and": {"i": "and", "u": "and", "b": "and"},
+    "or": {"i": "or", "u": "or", "b": "or"},
+    "xor": {"i": "xor", "u": "xor", "b": "xor"},
+    "shift_left": {"i": "shl", "u": "shl"},
+    "shift_right": {"i": "ashr", "u": "lshr"},
+}
+_COMPARISONS = frozenset(["less", "less_equal", "greater", "greater_equal", "equal", "not_equal"])
+_INTRINSICS = {
+    "fma": "fma",
+    "sqrt": "sqrt",
+    "abs": "fabs",
+    "floor": "floor",
+    "ceil": "ceil",
+    "trunc": "trunc",
+    "rint": "rint",
+    "copysign": "copysign",
+}
+
+
+class _Value(NamedTuple):
+    """The result of an instruction: its name, whether it is a vector, and whether it is a constant."""
+
+    text: str
+    is_vector: bool
+    is_constant: bool = False
+
+
+def symbol(name: str, dtype: np.dtype, width: int = 1) -> str:
+    """The name of an elementary function's code: for one element, or for a vector."""
+    return f"cg_{name}_{dtype.name}" + (f"_v{width}" if width > 1 else "")
+
+
+def emit_expression(writer: Writer, expression: Expression, leaf: Leaf, width: int) -> list[str]:
+    """Write the expression; the names of its outputs, of `width` elements each."""
+    printer = _Printer(writer, expression, leaf, width)
+    return printer.outputs()
+
+
+class _Printer:
+    def __init__(self, writer: Writer, expression: Expression, leaf: Leaf, width: int) -> None:
+        self.writer = writer
+        self.expression = expression
+        self.width = width
+        self.leaf = leaf
+        self.values: list[_Value] = []
+        self.spread: dict[int, str] = {}
+        for instruction in expression.instructions:
+            self.values.append(self.value(instruction))
+
+    def outputs(self) -> list[str]:
+        return [self.operand(number, self.width) for number in self.expression.outputs]
+
+    def dtype(self, number: int) -> np.dtype:
+        return self.expression.instructions[number].dtype
+
+    def operand(self, number: int, width: int) -> str:
+        """The name of an instruction's result as a vector of `width`, or as a scalar."""
+        value = self.values[number]
+        if width == 1 or value.is_vector:
+            return value.text
+        if number not in self.spread:
+            dtype = self.dtype(number)
+            if value.is_constant:
+                self.spread[number] = splat(value.text, dtype, width)
+            else:
+                kind, one = type_of(dtype, width), type_of(dtype)
+                first = self.writer.op(f"insertelement {kind} poison, {one} {value.text}, i64 0")
+                zeros = f"<{width} x i32> zeroinitializer"
+                self.spread[number] = self.writer.op(f"shufflevector {kind} {first}, {kind} poison, {zeros}")
+        return self.spread[number]
+
+    def value(self, instruction: Instruction) -> _Value:
+        op = instruction.op
+        if op == "constant":
+            return _Value(constant(instruction.value, instruction.dtype), False, True)
+        if op in ("load", "scalar", "index", "argument"):
+            return _Value(*self.leaf(instruction, [self.operand(a, 1) for a in instruction.args]))
+        is_vector = any(self.values[a].is_vector for a in instruction.args)
+        width = self.width if is_vector else 1
+        if op == "select":
+            return _Value(self.select(instruction, width), is_vector)
+        names = [self.operand(a, width) for a in instruction.args]
+        first = self.dtype(instruction.args[0])
+        return _Value(self.operation(instruction, names, first, width), is_vector)
+
+    def operation(self, instruction: Instruction, names: list[str], first: np.dtype, width: int) -> str:
+        op, result = instruction.op, instruction.dtype
+        if op == "convert":
+            return convert(self.writer, names[0], first, result, width)
+        if op == "bits":
+            return self.writer.op(f"bitcast {type_of(first, width)} {names[0]} to {type_of(result, width)}")
+        if op == "call":
+            return emit_call(self.writer, instruction.value, result, names, [first] * len(names), width)
+        if first.kind == "f" and first.itemsize == 2:
+            return self.half(op, names, first, width)
+        return self.plain(op, names, first, width)
+
+    def plain(self, op: str, names: list[str], dtype: np.dtype, width: int) -> str:
+        """An operation on operands of a type that the processor has."""
+        kind = type_of(dtype, width)
+        if op in _BINARY:
+            return self.writer.op(f"{_BINARY[op][dtype.kind]} {kind} {names[0]}, {names[1]}")
+        if op == "negative":
+            minus = "fneg" if dtype.kind == "f" else "sub"
+            return self.writer.op(f"{minus} {kind} {'' if dtype.kind == 'f' else 'zeroinitializer, '}{names[0]}")
+        if op == "not":
+            ones = constant(dtype.kind == "b" or -1, dtype)
+            return self.writer.op(f"xor {kind} {names[0]}, {ones if width == 1 else splat(ones, dtype, width)}")
+        if op == "abs" and dtype.kind == "i":
+            intrinsic = f"@llvm.abs.{_suffix(dtype, width)}"
+            self.writer.declare(f"{kind} {intrinsic}({kind}, i1 immarg)")
+            return self.writer.op(f"call {kind} {intrinsic}({kind} {names[0]}, i1 false)")
+        intrinsic = f"@llvm.{_INTRINSICS[op]}.{_suffix(dtype, width)}"
+        self.writer.declare(f"{kind} {intrinsic}({', '.join([kind] * len(names))})")
+        return self.writer.op(f"call {kind} {intrinsic}({', '.join(f'{kind} {name}' for name in names)})")
+
+    def half(self, op: str, names: list[str], dtype: np.dtype, width: int) -> str:
+        """An operation on half floats: in float, where one rounding more changes no result; `fma` in double."""
+        wide = _FLOAT64 if op == "fma" else _FLOAT32
+        result = self.plain(op, [convert(self.writer, name, dtype, wide, width) for name in names], wide, width)
+        return result if op in _COMPARISONS else convert(self.writer, result, wide, dtype, width)
+
+    def select(self, instruction: Instruction, width: int) -> str:
+        """A condition that all lanes share stays one bit."""
+        condition, a, b = instruction.args
+        of_lanes = self.width if self.values[condition].is_vector else 1
+        test = f"{'i1' if of_lanes == 1 else f'<{of_lanes} x i1>'} {self.operand(condition, of_lanes)}"
+        kind = type_of(instruction.dtype, width)
+        return self.writer.op(f"select {test}, {kind} {self.operand(a, width)}, {kind} {self.operand(b, width)}")
+
+
+def _suffix(dtype: np.dtype, width: int) -> str:
+    """How intrinsics' names end: `f32`, `v8f64`, `i16`."""
+    letter = "f" if dtype.kind == "f" else "i"
+    return f"{f'v{width}' if width > 1 else ''}{letter}{8 * dtype.itemsize}"
+
+
+def emit_call(writer: Writer, name: str, result: np.dtype, names: list[str], dtypes: list[np.dtype], width: int) -> str:
+    """Call an elementary function, which is named after the dtype of its operands."""
+    code, kind = symbol(name, dtypes[0], width), type_of(result, width)
+    kinds = [type_of(dtype, width) for dtype in dtypes]
+    writer.declare(f"{kind} @{code}({', '.join(kinds)}) {PURE}")
+    given = ", ".join(f"{k} {n}" for k, n in zip(kinds, names, strict=True))
+    return writer.op(f"call {kind} @{code}({given})")
+
+
+def convert(writer: Writer, name: str, source: np.dtype, target: np.dtype, width: int) -> str:
+    """The same value as another dtype.
+
+    Floats beyond an integer's range become what NumPy makes of them on the same processor, or some other number, but
+    never poison. What the processor has no instruction for goes by way of a wider type.
+    """
+    if source == target:
+        return name
+    through = _between(source, target)
+    if through is not None:
+        name = convert(writer, name, source, through, width)
+        return name if target == through else convert(writer, name, through, target, width)
+    here, there = type_of(source, width), type_of(target, width)
+    if target.kind == "b":
+        test = "fcmp une" if source.kind == "f" else "icmp ne"
+        return writer.op(f"{test} {here} {name}, zeroinitializer")
+    if source.kind == "f" and target.kind == "f":
+        if (source.itemsize, target.itemsize) == (8, 2):
+            name, here = _rounded_to_odd(writer, name, width), type_of(_FLOAT32, width)
+        return writer.op(f"{'fpext' if target.itemsize > source.itemsize else 'fptrunc'} {here} {name} to {there}")
+    if source.kind == "f":
+        number = writer.op(f"{'fptosi' if target.kind == 'i' else 'fptoui'} {here} {name} to {there}")
+        return writer.op(f"freeze {there} {number}")
+    if target.kind == "f":
+        return writer.op(f"{'sitofp' if source.kind == 'i' else 'uitofp'} {here} {name} to {there}")
+    if target.itemsize == source.itemsize and source.kind != "b":
+        return name
+    if target.itemsize < source.itemsize:
+        return writer.op(f"trunc {here} {name} to {there}")
+    return writer.op(f"{'sext' if source.kind == 'i' else 'zext'} {here} {name} to {there}")
+
+
+def _between(source: np.dtype, target: np.dtype) -> np.dtype | None:
+    """The dtype by way of which a conversion goes, as it does in C: half floats, and floats as narrow integers."""
+    if source.kind == "f" and source.itemsize == 2:
+        return None if target == _FLOAT32 else _FLOAT32
+    if target.kind == "f" and target.itemsize == 2:
+        # Integers that a float rounds are beyond a half anyway.
+        return None if source.kind == "f" else _FLOAT32
+    if source.kind == "f" and target.kind in "iu":
+        if target.itemsize < 4:
+            return _INT32
+        return _INT64 if target.kind == "u" and target.itemsize == 4 else None
+    return None
+
+
+def _rounded_to_odd(writer: Writer, name: str, width: int) -> str:
+    """A double as a float whose last bit says whether anything was rounded away, so that rounding on rounds right.
+
+    Source: S. Boldo and G. Melquiond, "Emulation of FMA and correctly rounded sums", 2008.
+    """
+    double, single, integer = (type_of(dtype, width) for dtype in (_FLOAT64, _FLOAT32, _INT32))
+    fabs = f"@llvm.fabs.{_suffix(_FLOAT64, width)}"
+    writer.declare(f"{double} {fabs}({double})")
+    near = writer.op(f"fptrunc {double} {name} to {single}")
+    back = writer.op(f"fpext {single} {near} to {double}")
+    sizes = [writer.op(f"call {double} {fabs}({double} {x})") for x in (back, name)]
+    above = writer.op(f"fcmp ogt {double} {sizes[0]}, {sizes[1]}")
+    below = writer.op(f"sext {type_of(np.dtype(bool), width)} {above} to {integer}")
+    bits = writer.op(f"bitcast {single} {near} to {integer}")
+    cut = writer.op(f"add {integer} {bits}, {below}")
+    inexact = writer.op(f"fcmp une {double} {back}, {name}")
+    last = writer.op(f"zext {type_of(np.dtype(bool), width)} {inexact} to {integer}")
+    odd = writer.op(f"or {integer} {cut}, {last}")
+    return writer.op(f"bitcast {integer} {odd} to {single}")

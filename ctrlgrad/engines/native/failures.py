@@ -1,0 +1,54 @@
+"""What went wrong in compiled code, as the error that the reference engine would raise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ctrlgrad.engines.native import frame as words
+from ctrlgrad.engines.native.frame import Status
+from ctrlgrad.engines.native.positions import noted
+from ctrlgrad.engines.reference.control_kernels import too_many_iterations
+from ctrlgrad.engines.reference.interpreter import explained
+from ctrlgrad.engines.reference.stack_kernels import beyond_the_slots, written_twice
+from ctrlgrad.plan.model import Site
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.native.runtime import Frame
+
+
+class NeedsAnotherPlan(Exception):
+    """Sizes turned out otherwise than the plan assumes."""
+
+    def __init__(self, text: str, callbacks: int) -> None:
+        super().__init__(text)
+        # So many calls of the user's callbacks have been made by then.
+        self.callbacks = callbacks
+
+
+def failure(frame: Frame, status: Status) -> BaseException:
+    """The error of a run that ended early."""
+    number, found, bound = (int(frame.words[k]) for k in (words.SITE, words.FOUND, words.BOUND))
+    positions = frame.program.positions
+    if status is Status.SIZE:
+        return NeedsAnotherPlan(f"sizes {found} and {bound}", frame.outside.callbacks)
+    if status is Status.ITERATIONS:
+        loop = frame.layout.loops[number]
+        too_many = too_many_iterations(loop.node, bound, found)
+        noted(too_many, frame, positions.steps[loop])
+        return too_many
+    error = _error(frame.plan.sites[number], status, found, bound)
+    noted(error, frame, positions.sites[number])
+    return error
+
+
+def _error(site: Site, status: Status, found: int, bound: int) -> BaseException:
+    error: Exception
+    if status is Status.TWICE:
+        error = written_twice(found)
+    elif status is Status.VALUE:
+        error = ValueError("Integers to negative integer powers are not allowed.")
+    elif site.node.op.name.startswith("stack"):
+        error = beyond_the_slots(found, bound)
+    else:
+        error = IndexError(f"index {found} is out of bounds for axis {site.axis} with size {bound}")
+    return explained(error, site.node)

@@ -1,0 +1,401 @@
+"""Kernels as loop nests: explicit vectors along the innermost axis, one element at a time for what is left over.
+
+Axes of size 1 vanish, axes that lie side by side for all that the kernel touches become one. Reductions along the
+innermost axes stay in registers until these loops are over; others add to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.text import Writer, constant, memory_type_of, splat, type_of
+from ctrlgrad.plan.expression import Instruction
+from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
+from ctrlgrad.plan.sizes import ONE, ZERO, Size
+
+INDEX = np.dtype(np.int64)
+
+
+@contextmanager
+def counted_loop(writer: Writer, start: str, end: str, step: int = 1) -> Iterator[str]:
+    """A loop over start, start + step, ... below end; gives the number."""
+    variable = writer.alloca("i64")
+    head, body, exit = writer.new_label("head"), writer.new_label("body"), writer.new_label("exit")
+    writer.line(f"store i64 {start}, ptr {variable}")
+    writer.branch(head)
+    writer.label(head)
+    i = writer.op(f"load i64, ptr {variable}")
+    inside = writer.op(f"icmp slt i64 {i}, {end}")
+    writer.branch_if(inside, body, exit)
+    writer.label(body)
+    yield i
+    following = writer.op(f"add i64 {i}, {step}")
+    writer.line(f"store i64 {following}, ptr {variable}")
+    writer.branch(head)
+    writer.label(exit)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of the nest: how long it is, and the strides of operands and writes along it, in elements."""
+
+    size: Size
+    strides: tuple[Size, ...]
+    # The axis of the kernel's space whose index this is; None where several became one.
+    index: int | None
+
+
+class KernelWriter:
+    """Writes one kernel into a function. `place` gives the address of an array, `number` a register, `size` a size."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        kernel: Kernel,
+        place: Callable[[Array], str],
+        number: Callable[[Register], str],
+        size: Callable[[Size], str],
+        fail: Callable[[str, Check, str], None],
+        vector_bytes: int,
+    ) -> None:
+        self.w, self.kernel = writer, kernel
+        self.place, self.number, self.size, self.fail = place, number, size, fail
+        self.vector_bytes = vector_bytes
+        self.views = [o.view for o in kernel.operands] + [w.view for w in kernel.writes]
+        self.bases = [place(view.array) for view in self.views]
+        self.indices: dict[int, str] = {}
+        # Reductions that stay in registers: from which depth of the nest on, and their variables.
+        self.still: dict[int, int] = {}
+        self.sums: dict[int, dict[tuple[int, int], list[str]]] = {}
+
+    # The shape of the nest.
+
+    def axes(self) -> list[_Axis]:
+        uses_index = {i.value for i in self.kernel.expression.instructions if i.op == "index"}
+        axes: list[_Axis] = []
+        for number, size in enumerate(self.kernel.space):
+            if size == ONE and number not in uses_index:
+                continue
+            strides = tuple(view.strides[number] for view in self.views)
+            axes.append(_Axis(size, strides, number if number in uses_index else None))
+        merged: list[_Axis] = []
+        for axis in axes:
+            last = merged[-1] if merged else None
+            if (
+                last is not None
+                and last.index is None
+                and axis.index is None
+                and all(outer == axis.size * inner for outer, inner in zip(last.strides, axis.strides, strict=True))
+            ):
+                merged[-1] = _Axis(last.size * axis.size, axis.strides, None)
+            else:
+                merged.append(axis)
+        return merged
+
+    def is_reduction(self, write: Write) -> bool:
+        return write.how != "store" and not write.scattered
+
+    def write(self) -> None:
+        axes = self.axes()
+        kernel = self.kernel
+        count = len(kernel.operands)
+        # From which axis on each write stands still: there its value is gathered in registers.
+        still = self.still
+        for k, write in enumerate(kernel.writes):
+            if self.is_reduction(write):
+                depth = len(axes)
+                while depth and axes[depth - 1].strides[count + k] == ZERO:
+                    depth -= 1
+                varies = [axis.strides[count + k] != ZERO for axis in axes[:depth]]
+                if all(varies) and write.base is None and depth < len(axes):
+                    still[k] = depth
+                else:
+                    self.start_in_memory(k, write, axes)
+        offsets = [self.offset(view.offset) for view in self.views]
+        self.nest(axes, 0, offsets)
+
+    def offset(self, terms: Sequence[Size]) -> str:
+        total = "0"
+        for term in terms:
+            total = self.plus(total, self.size(term))
+        return total
+
+    def plus(self, a: str, b: str) -> str:
+        if b == "0":
+            return a
+        return b if a == "0" else self.w.op(f"add i64 {a}, {b}")
+
+    def times(self, i: str, stride: Size) -> str:
+        if stride == ZERO:
+            return "0"
+        return i if stride == ONE else self.w.op(f"mul i64 {i}, {self.size(stride)}")
+
+    def start_in_memory(self, k: int, write: Write, axes: Sequence[_Axis]) -> None:
+        """A reduction that adds to memory begins with its neutral number everywhere."""
+        if write.base is not None:
+            return
+        array = write.view.array
+        dtype, parts = element_parts(array.dtype)
+        neutral = constant(neutral_of(write.how, dtype), dtype)
+        if dtype.kind == "b":
+            neutral = "1" if neutral == "true" else "0"
+        total = self.size(array.count * Size(parts))
+        kind = memory_type_of(dtype)
+        with counted_loop(self.w, "0", total) as i:
+            address = self.w.op(f"getelementptr {kind}, ptr {self.bases[len(self.kernel.operands) + k]}, i64 {i}")
+            self.w.line(f"store {kind} {neutral}, ptr {address}")
+
+    # Loops.
+
+    def nest(self, axes: Sequence[_Axis], depth: int, offsets: list[str]) -> None:
+        starting = [k for k, d in self.still.items() if d == depth]
+        for k in starting:
+            self.begin(k, axes)
+        if depth == len(axes):
+            self.point(offsets, 1)
+        elif depth == len(axes) - 1:
+            self.innermost(axes[depth], offsets)
+        else:
+            axis = axes[depth]
+            with counted_loop(self.w, "0", self.size(axis.size)) as i:
+                if axis.index is not None:
+                    self.indices[axis.index] = i
+                inner = [self.plus(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
+                self.nest(axes, depth + 1, inner)
+        for k in starting:
+            self.finish(k, offsets)
+
+    def width(self, axis: _Axis) -> int:
+        """How many elements a vector of this nest has; 1 where it goes element by element."""
+        kernel = self.kernel
+        if kernel.checks or any(o.gathered for o in kernel.operands) or any(w.scattered for w in kernel.writes):
+            return 1
+        dtypes = [view.dtype for view in self.views]
+        if any(d.kind == "c" for d in dtypes):
+            return 1
+        count = len(kernel.operands)
+        if any(axis.strides[k] not in (ZERO, ONE) for k in range(count)):
+            return 1
+        for k in range(len(kernel.writes)):
+            stride = axis.strides[count + k]
+            if stride != ONE and not (k in self.still and stride == ZERO):
+                return 1
+        floats = [i.dtype.itemsize for i in kernel.expression.instructions if i.dtype.kind in "fiu"]
+        # Positions are 64 bits wide and say nothing of what is computed.
+        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [8]
+        width = self.vector_bytes // max(min(max(narrow), 8), 1)
+        if axis.size.is_known:
+            while width > 1 and width > axis.size.factor:
+                width //= 2
+        return width if width > 1 else 1
+
+    def innermost(self, axis: _Axis, offsets: list[str]) -> None:
+        width = self.width(axis)
+        total = self.size(axis.size)
+        start = "0"
+        if width > 1:
+            unroll = self.unroll(axis, width)
+            if unroll > 1:
+                start = self.strip(axis, offsets, start, total, width, unroll)
+            start = self.strip(axis, offsets, start, total, width, 1)
+            if axis.size.is_known and axis.size.factor % width == 0:
+                return
+        with counted_loop(self.w, start, total) as i:
+            self.step(axis, offsets, i, 1, 0)
+
+    def unroll(self, axis: _Axis, width: int) -> int:
+        """How many vectors a turn takes: several where sums would wait for each other."""
+        is_long = not axis.size.is_known or axis.size.factor >= 8 * width
+        return 4 if self.still and is_long else 1
+
+    def strip(self, axis: _Axis, offsets: list[str], start: str, total: str, width: int, unroll: int) -> str:
+        """Vectors from start on, as long as whole ones are left; where they end."""
+        w, step = self.w, width * unroll
+        length = total if start == "0" else w.op(f"sub i64 {total}, {start}")
+        if length.lstrip("-").isdigit():
+            end = str(int(length) // step * step)
+        else:
+            rest = w.op(f"srem i64 {length}, {step}")
+            end = w.op(f"sub i64 {total}, {rest}")
+        with counted_loop(w, start, end, step) as i:
+            for k in range(unroll):
+                at = i if not k else w.op(f"add i64 {i}, {k * width}")
+                self.step(axis, offsets, at, width, k)
+        return end
+
+    def step(self, axis: _Axis, offsets: list[str], i: str, width: int, lane: int) -> None:
+        if axis.index is not None:
+            self.indices[axis.index] = i
+        inner = [self.plus(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
+        self.point(inner, width, lane, axis)
+
+    # One point, or a vector of them.
+
+    def point(self, offsets: list[str], width: int, lane: int = 0, axis: _Axis | None = None) -> None:
+        kernel, w = self.kernel, self.w
+
+        def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
+            if instruction.op == "scalar":
+                return self.number(kernel.numbers[instruction.value]), False
+            if instruction.op == "index":
+                at = self.indices.get(instruction.value, "0")
+                if width == 1 or axis is None or axis.index != instruction.value:
+                    return at, False
+                kind = f"<{width} x i64>"
+                first = w.op(f"insertelement {kind} poison, i64 {at}, i64 0")
+                spread = w.op(f"shufflevector {kind} {first}, {kind} poison, <{width} x i32> zeroinitializer")
+                lanes = ", ".join(f"i64 {n}" for n in range(width))
+                return w.op(f"add {kind} {spread}, <{lanes}>"), True
+            place, part = instruction.value
+            moved = width > 1 and axis is not None and axis.strides[place] == ONE
+            at = offsets[place]
+            operand = kernel.operands[place]
+            for argument, stride in zip(arguments, operand.gathered, strict=True):
+                at = self.plus(at, self.times(argument, stride))
+            return self.loaded(self.bases[place], at, operand.view.dtype, part, width if moved else 1), moved
+
+        outputs = emit_expression(w, kernel.expression, leaf, width)
+        for check in kernel.checks:
+            self.fail(outputs[check.output], check, outputs[check.found])
+        count = len(kernel.operands)
+        for k, write in enumerate(kernel.writes):
+            if k in self.still:
+                self.accumulate(k, write, [outputs[o] for o in write.outputs], width, lane)
+                continue
+            at = offsets[count + k]
+            for output, stride in zip(write.indices, write.scattered, strict=True):
+                at = self.plus(at, self.times(outputs[output], stride))
+            dtype, parts = element_parts(write.view.dtype)
+            for part, output in enumerate(write.outputs):
+                value = outputs[output]
+                if write.how != "store":
+                    before = self.loaded(self.bases[count + k], at, write.view.dtype, part, width)
+                    value = combine(w, write.how, dtype, before, value, width)
+                self.store(self.bases[count + k], at, dtype, parts, part, value, width)
+
+    def address(self, base: str, at: str, dtype: np.dtype, parts: int, part: int) -> str:
+        kind = memory_type_of(dtype)
+        if parts == 2:
+            at = self.w.op(f"shl i64 {at}, 1")
+            at = self.w.op(f"add i64 {at}, 1") if part else at
+        return self.w.op(f"getelementptr {kind}, ptr {base}, i64 {at}")
+
+    def loaded(self, base: str, at: str, dtype: np.dtype, part: int, width: int) -> str:
+        real, parts = element_parts(dtype)
+        address = self.address(base, at, real, parts, part)
+        kind = memory_type_of(real, width)
+        value = self.w.op(f"load {kind}, ptr {address}, align {real.itemsize}")
+        return self.w.op(f"trunc {kind} {value} to {type_of(real, width)}") if real.kind == "b" else value
+
+    def store(self, base: str, at: str, dtype: np.dtype, parts: int, part: int, value: str, width: int) -> None:
+        address = self.address(base, at, dtype, parts, part)
+        kind = memory_type_of(dtype, width)
+        if dtype.kind == "b":
+            value = self.w.op(f"zext {type_of(dtype, width)} {value} to {kind}")
+        self.w.line(f"store {kind} {value}, ptr {address}, align {dtype.itemsize}")
+
+    # Reductions in registers.
+
+    def begin(self, k: int, axes: Sequence[_Axis]) -> None:
+        """Variables for the vectors of a turn and for single elements, each with the neutral number."""
+        write = self.kernel.writes[k]
+        dtype, parts = element_parts(write.view.dtype)
+        neutral = constant(neutral_of(write.how, dtype), dtype)
+        forms = [(1, 0)]
+        width = self.width(axes[-1]) if axes else 1
+        if width > 1:
+            forms += [(width, lane) for lane in range(self.unroll(axes[-1], width))]
+        variables: dict[tuple[int, int], list[str]] = {}
+        for form in forms:
+            kind = type_of(dtype, form[0])
+            start = neutral if form[0] == 1 else splat(neutral, dtype, form[0])
+            variables[form] = [self.w.alloca(kind) for _ in range(parts)]
+            for variable in variables[form]:
+                self.w.line(f"store {kind} {start}, ptr {variable}")
+        self.sums[k] = variables
+
+    def accumulate(self, k: int, write: Write, values: Sequence[str], width: int, lane: int) -> None:
+        dtype, _ = element_parts(write.view.dtype)
+        kind = type_of(dtype, width)
+        for variable, value in zip(self.sums[k][width, lane], values, strict=True):
+            before = self.w.op(f"load {kind}, ptr {variable}")
+            after = combine(self.w, write.how, dtype, before, value, width)
+            self.w.line(f"store {kind} {after}, ptr {variable}")
+
+    def finish(self, k: int, offsets: list[str]) -> None:
+        """Bring the variables of a reduction together and write the result."""
+        write = self.kernel.writes[k]
+        dtype, parts = element_parts(write.view.dtype)
+        place = len(self.kernel.operands) + k
+        for part in range(parts):
+            total = self.total(k, write, dtype, part)
+            self.store(self.bases[place], offsets[place], dtype, parts, part, total, 1)
+
+    def total(self, k: int, write: Write, dtype: np.dtype, part: int) -> str:
+        w, one = self.w, type_of(dtype)
+        single = w.op(f"load {one}, ptr {self.sums[k][1, 0][part]}")
+        vectors = []
+        for (width, _), variables in self.sums[k].items():
+            if width > 1:
+                vectors.append((width, w.op(f"load {type_of(dtype, width)}, ptr {variables[part]}")))
+        if not vectors:
+            return single
+        width, vector = vectors[0]
+        for _, other in vectors[1:]:
+            vector = combine(w, write.how, dtype, vector, other, width)
+        while width > 1:
+            kind, half = type_of(dtype, width), width // 2
+            low, high = (", ".join(f"i32 {n}" for n in r) for r in (range(half), range(half, width)))
+            a = w.op(f"shufflevector {kind} {vector}, {kind} poison, <{half} x i32> <{low}>")
+            b = w.op(f"shufflevector {kind} {vector}, {kind} poison, <{half} x i32> <{high}>")
+            width = half
+            if width == 1:
+                a = w.op(f"extractelement <1 x {one}> {a}, i64 0")
+                b = w.op(f"extractelement <1 x {one}> {b}, i64 0")
+            vector = combine(w, write.how, dtype, a, b, width)
+        return combine(w, write.how, dtype, single, vector, 1)
+
+
+def element_parts(dtype: np.dtype) -> tuple[np.dtype, int]:
+    """The real dtype in memory, and how many of it an element has."""
+    if dtype.kind == "c":
+        return np.dtype(f"f{dtype.itemsize // 2}"), 2
+    return dtype, 1
+
+
+def neutral_of(how: str, dtype: np.dtype) -> object:
+    """The number that a reduction starts with."""
+    if how == "sum":
+        return dtype.type(0)
+    if how == "product":
+        return dtype.type(1)
+    if dtype.kind == "b":
+        return how == "min"
+    if dtype.kind == "f":
+        return dtype.type(-np.inf if how == "max" else np.inf)
+    return np.iinfo(dtype).min if how == "max" else np.iinfo(dtype).max
+
+
+def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) -> str:
+    """One step of a reduction."""
+    kind = type_of(dtype, width)
+    if dtype.kind == "b":
+        return w.op(f"{'or' if how in ('max', 'sum') else 'and'} {kind} {a}, {b}")
+    if how in ("sum", "product"):
+        op = {"sum": "add", "product": "mul"}[how]
+        return w.op(f"{'f' if dtype.kind == 'f' else ''}{op} {kind} {a}, {b}")
+    condition = f"<{width} x i1>" if width > 1 else "i1"
+    if dtype.kind == "f":
+        # The new number where it is further out or no number at all; what is NaN already stays so.
+        beyond = w.op(f"fcmp {'ogt' if how == 'max' else 'olt'} {kind} {b}, {a}")
+        nan = w.op(f"fcmp uno {kind} {b}, {b}")
+        taken = w.op(f"or {condition} {beyond}, {nan}")
+    else:
+        sign = "s" if dtype.kind == "i" else "u"
+        taken = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
+    return w.op(f"select {condition} {taken}, {kind} {b}, {kind} {a}")

@@ -1,0 +1,257 @@
+"""What all steps of a plan share in LLVM text: words of the frame, registers, memory, and asking the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native.frame import Layout, Request, Status
+from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
+from ctrlgrad.plan.model import (
+    Array,
+    Buffer,
+    Loop,
+    Place,
+    Plan,
+    Push,
+    Register,
+    Value,
+    View,
+)
+from ctrlgrad.plan.sizes import Size
+
+
+class PlanText:
+    """The function of a plan while it is written."""
+
+    def __init__(self, plan: Plan, vector_bytes: int) -> None:
+        self.plan, self.layout, self.vector_bytes = plan, Layout(plan), vector_bytes
+        self.w = Writer()
+        self.registers: dict[str, str] = {}
+        # Registers that live in memory: what loops carry and branches give.
+        self.variables: dict[str, str] = {}
+        # Addresses that are known all along, by place, and those of slots and rows, which change.
+        self.addresses: dict[Place, str] = {}
+        self.pointers: dict[Place, str] = {}
+        self.loops: list[Loop] = []
+        # Words that variables stand for.
+        self.near: dict[int, str] = {}
+        self.pushes: dict[int, Push] = {}
+        self.reserved: set[int] = set()
+
+    def word(self, index: int) -> str:
+        """The address of a word, or of the variable that stands for it."""
+        return self.near.get(index) or self.frame_word(index)
+
+    def frame_word(self, index: int) -> str:
+        return self.w.op(f"getelementptr i64, ptr %frame, i64 {index}")
+
+    def bring_near(self, indices: Iterable[int]) -> None:
+        """Keep words in variables, which become registers, between two times that the driver is asked."""
+        self.near = {index: self.w.alloca("i64") for index in indices}
+        self.read_near()
+
+    def read_near(self) -> None:
+        for index, variable in self.near.items():
+            self.w.line(f"store i64 {self.w.op(f'load i64, ptr {self.frame_word(index)}')}, ptr {variable}")
+
+    def write_near(self) -> None:
+        for index, variable in self.near.items():
+            value = self.w.op(f"load i64, ptr {variable}")
+            self.w.line(f"store i64 {value}, ptr {self.frame_word(index)}")
+
+    def load_word(self, index: int, kind: str = "i64") -> str:
+        return self.w.op(f"load {kind}, ptr {self.word(index)}")
+
+    def store_word(self, index: int, value: str, kind: str = "i64") -> None:
+        self.w.line(f"store {kind} {value}, ptr {self.word(index)}")
+
+    def load_number(self, index: int, dtype: np.dtype) -> str:
+        if dtype.kind == "b":
+            return self.w.op(f"trunc i8 {self.load_word(index, 'i8')} to i1")
+        return self.load_word(index, type_of(dtype))
+
+    def store_number(self, index: int, register: Register) -> None:
+        value = self.number(register)
+        if register.dtype.kind == "b":
+            self.store_word(index, self.w.op(f"zext i1 {value} to i8"), "i8")
+        else:
+            self.store_word(index, value, type_of(register.dtype))
+
+    def number(self, register: Register) -> str:
+        if register.name in self.variables:
+            return self.w.op(f"load {type_of(register.dtype)}, ptr {self.variables[register.name]}")
+        return self.registers[register.name]
+
+    def size(self, size: Size) -> str:
+        text = ""
+        for name in size.names:
+            one = self.number(Register(name, np.dtype(np.int64)))
+            text = one if not text else self.w.op(f"mul i64 {text}, {one}")
+        if not text:
+            return str(size.factor)
+        return text if size.factor == 1 else self.w.op(f"mul i64 {text}, {size.factor}")
+
+    def prologue(self) -> None:
+        plan, layout, w = self.plan, self.layout, self.w
+        for number, (argument, index) in enumerate(zip(plan.arguments, layout.arguments, strict=True)):
+            if isinstance(argument, tuple):
+                for k, register in enumerate(argument):
+                    self.registers[register.name] = self.load_number(index + k, register.dtype)
+            elif isinstance(argument, Array):
+                self.addresses[Place("argument", number)] = self.load_word(index, "ptr")
+        for k, (register, _, _) in enumerate(plan.sizes):
+            self.registers[register.name] = self.load_word(layout.sizes + k)
+        for number in range(len(plan.constants)):
+            self.addresses[Place("constant", number)] = self.load_word(layout.constants + number, "ptr")
+        mine = [b for b in plan.buffers if b.result is None and b.is_known_at_entry]
+        offsets, total = [], "0"
+        for buffer in mine:
+            offsets.append(total)
+            size = self.padded(buffer)
+            total = (
+                str(int(total) + int(size)) if total.isdigit() and size.isdigit() else w.op(f"add i64 {total}, {size}")
+            )
+        if mine:
+            self.ask_if(
+                w.op(f"icmp ult i64 {self.load_word(frame.WORKSPACE_BYTES)}, {total}"),
+                Request.GROW_WORKSPACE,
+                total,
+            )
+            base = self.load_word(frame.WORKSPACE, "ptr")
+            for buffer, offset in zip(mine, offsets, strict=True):
+                address = w.op(f"getelementptr i8, ptr {base}, i64 {offset}")
+                self.addresses[Place("buffer", buffer.number)] = address
+        for buffer in plan.buffers:
+            if buffer.result is not None and buffer.is_known_at_entry:
+                self.ensure(buffer, buffer.count)
+                index = layout.buffers + 2 * buffer.number
+                self.addresses[Place("buffer", buffer.number)] = self.load_word(index, "ptr")
+
+    def padded(self, buffer: Buffer) -> str:
+        """The bytes of a buffer, a multiple of 64."""
+        if buffer.count.is_known:
+            return str((buffer.count.factor * buffer.dtype.itemsize + 63) // 64 * 64)
+        nbytes = self.size(buffer.count * Size(buffer.dtype.itemsize))
+        return self.w.op(f"and i64 {self.w.op(f'add i64 {nbytes}, 63')}, -64")
+
+    def ensure(self, buffer: Buffer, count: Size) -> None:
+        """A buffer of its own has room for so many elements."""
+        needed = self.size(count * Size(buffer.dtype.itemsize))
+        index = self.layout.buffers + 2 * buffer.number
+        short = self.w.op(f"icmp ult i64 {self.load_word(index + 1)}, {needed}")
+        self.ask_if(short, Request.GROW_BUFFER, str(buffer.number), needed)
+
+    def is_known(self, place: Place) -> bool:
+        return self.plan.buffers[place.number].is_known_at_entry
+
+    def address(self, place: Place) -> str:
+        if place in self.addresses:
+            return self.addresses[place]
+        if place.kind == "buffer":
+            return self.load_word(self.layout.buffers + 2 * place.number, "ptr")
+        return self.w.op(f"load ptr, ptr {self.pointer(place)}")
+
+    def pointer(self, place: Place) -> str:
+        """The variable that holds the address of a slot or row."""
+        if place not in self.pointers:
+            self.pointers[place] = self.w.alloca("ptr")
+        return self.pointers[place]
+
+    def place_of(self, array: Array) -> str:
+        return self.address(self.plan.places[array])
+
+    def view_address(self, view: View) -> str:
+        """The address of a view's first element."""
+        offset = "0"
+        for term in view.offset:
+            text = self.size(term)
+            offset = text if offset == "0" else self.w.op(f"add i64 {offset}, {text}")
+        base = self.place_of(view.array)
+        if offset == "0":
+            return base
+        nbytes = self.w.op(f"mul i64 {offset}, {view.dtype.itemsize}")
+        return self.w.op(f"getelementptr i8, ptr {base}, i64 {nbytes}")
+
+    def copy_bytes(self, target: str, source: str, nbytes: str) -> None:
+        self.w.declare("void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
+        self.w.line(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {nbytes}, i1 false)")
+
+    def load_at(self, address: str, index: int, dtype: np.dtype) -> str:
+        kind = memory_type_of(dtype)
+        if index:
+            address = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {index}")
+        value = self.w.op(f"load {kind}, ptr {address}, align {dtype.itemsize}")
+        return self.w.op(f"trunc i8 {value} to i1") if dtype.kind == "b" else value
+
+    def store_at(self, address: str, index: int, register: Register) -> None:
+        dtype, value = register.dtype, self.number(register)
+        kind = memory_type_of(dtype)
+        if index:
+            address = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {index}")
+        if dtype.kind == "b":
+            value = self.w.op(f"zext i1 {value} to i8")
+        self.w.line(f"store {kind} {value}, ptr {address}, align {dtype.itemsize}")
+
+    def ask(self, request: Request, a: str = "0", b: str = "0") -> None:
+        """Call back; an answer other than 0 ends the run."""
+        callback = self.load_word(frame.CALLBACK, "ptr")
+        self.store_word(frame.REQUEST, str(int(request)))
+        self.store_word(frame.A, a)
+        self.store_word(frame.B, b)
+        self.write_near()
+        answer = self.w.op(f"call i64 {callback}(i64 0)")
+        self.read_near()
+        self.stop_if(self.w.op(f"icmp ne i64 {answer}, 0"), Status.RAISED)
+
+    def ask_if(self, condition: str, request: Request, a: str = "0", b: str = "0") -> None:
+        with self.when(condition):
+            self.ask(request, a, b)
+
+    @contextmanager
+    def when(self, condition: str, *, unlikely: bool = True) -> Iterator[None]:
+        yes, after = self.w.new_label("when"), self.w.new_label("after")
+        self.w.branch_if(condition, yes, after)
+        self.w.label(yes)
+        yield
+        self.w.branch(after)
+        self.w.label(after)
+
+    def stop_if(self, condition: str, status: Status, site: int = 0, found: str = "0", bound: str = "0") -> None:
+        """End the run where a condition holds, saying why and in which iterations."""
+        stop, after = self.w.new_label("stop"), self.w.new_label("on")
+        self.w.branch_if(condition, stop, after)
+        self.w.label(stop)
+        if status is not Status.RAISED:
+            self.store_word(frame.STATUS, str(int(status)))
+            self.store_word(frame.SITE, str(site))
+            self.store_word(frame.FOUND, found)
+            self.store_word(frame.BOUND, bound)
+        self.tell_position()
+        self.w.line("ret void")
+        self.w.label(after)
+
+    def tell_position(self) -> None:
+        """Write the iteration of each loop around."""
+        for loop in self.loops:
+            counter = self.number(loop.counter)
+            self.store_word(self.layout.counters + loop.number, counter)
+            if loop.node.attrs.get("counts_down", False):
+                # What it carries first is how many iterations are left.
+                (left, *_) = loop.carries
+                assert isinstance(left.inside, Register)
+                counter = self.w.op(f"sub {type_of(left.inside.dtype)} {self.number(left.inside)}, 1")
+            self.store_word(self.layout.iterations + loop.number, counter)
+
+    def tell_value(self, value: Value, index: int) -> int:
+        """Write a number, or where an array lies and its sizes; where the next value starts."""
+        if isinstance(value, Register):
+            self.store_number(index, value)
+        elif isinstance(value, Array):
+            self.store_word(index, self.place_of(value), "ptr")
+            for k, size in enumerate(value.shape, 1):
+                self.store_word(index + k, self.size(size))
+        return index + frame.value_words(value)

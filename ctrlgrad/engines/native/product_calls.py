@@ -1,0 +1,91 @@
+"""Matrix products as calls of the machine's routines."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import numpy as np
+
+from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native.frame import Request
+from ctrlgrad.engines.native.nests import counted_loop
+from ctrlgrad.engines.native.stack_text import StackText
+from ctrlgrad.plan.model import Pack, Product
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, row_major
+
+_KINDS = {"f": "f32", "d": "f64", "F": "c64", "D": "c128", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
+_KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
+
+
+class ProductWriter:
+    """Writes one product: a call for each matrix of the batch."""
+
+    def __init__(self, plan: StackText, step: Product) -> None:
+        self.plan, self.w, self.step = plan, plan.w, step
+        self.kind = _KINDS[step.result.dtype.char]
+
+    def write(self) -> None:
+        step, plan, w = self.step, self.plan, self.w
+        target = plan.define(step.result)
+        places = plan.plan.places
+        if step.base is not None and places[step.base] != places[step.result]:
+            nbytes = plan.size(step.result.count * Size(step.result.dtype.itemsize))
+            plan.copy_bytes(target, plan.place_of(step.base), nbytes)
+        result = step.result.view
+        views = [step.a, step.b, result]
+        addresses = [plan.view_address(step.a), plan.view_address(step.b), target]
+        m, n, k = (plan.size(s) for s in (result.shape[-2], result.shape[-1], step.a.shape[-1]))
+        scratch = self.scratch(m, n, k)
+        with ExitStack() as loops:
+            for axis in range(len(result.shape) - 2):
+                if result.shape[axis] == ONE:
+                    continue
+                i = loops.enter_context(counted_loop(w, "0", plan.size(result.shape[axis])))
+                addresses = [
+                    self.moved(address, i, view.strides[axis]) for address, view in zip(addresses, views, strict=True)
+                ]
+            self.call(addresses, m, n, k, scratch)
+
+    def moved(self, address: str, i: str, stride: Size) -> str:
+        if stride == ZERO:
+            return address
+        nbytes = self.w.op(f"mul i64 {i}, {self.plan.size(stride * Size(self.step.result.dtype.itemsize))}")
+        return self.w.op(f"getelementptr i8, ptr {address}, i64 {nbytes}")
+
+    def scratch(self, m: str, n: str, k: str) -> str:
+        """Memory for the routine, if its matrices are of a kind that wants some."""
+        if self.kind not in ("f32", "f64"):
+            return "null"
+        plan, w, name = self.plan, self.w, f"cg_gemm_scratch_{self.kind}"
+        w.declare(f"i64 @{name}(i64, i64, i64)")
+        nbytes = w.op(f"call i64 @{name}(i64 {m}, i64 {n}, i64 {k})")
+        short = w.op(f"icmp ult i64 {plan.load_word(frame.SCRATCH_BYTES)}, {nbytes}")
+        plan.ask_if(short, Request.GROW_SCRATCH, nbytes)
+        return plan.load_word(frame.SCRATCH, "ptr")
+
+    def call(self, addresses: list[str], m: str, n: str, k: str, scratch: str) -> None:
+        step, plan, w = self.step, self.plan, self.w
+        a, b, c = addresses
+        packed = "" if step.packed is None else "_packed"
+        name = f"cg_gemm{packed}_{self.kind}"
+        w.declare(f"void @{name}(ptr, i64, ptr, i64, i64, ptr, i64, i64, i64, i64, i64, i64, ptr)")
+        ldc = plan.size(row_major(step.result.shape)[-2])
+        left = ", ".join(f"i64 {plan.size(s)}" for s in step.a.strides[-2:])
+        right = ", ".join(f"i64 {plan.size(s)}" for s in step.b.strides[-2:])
+        if step.packed is not None:
+            b, right = plan.place_of(step.packed), "i64 0, i64 0"
+        accumulate = int(step.base is not None)
+        w.line(
+            f"call void @{name}(ptr {c}, i64 {ldc}, ptr {a}, {left}, ptr {b}, {right}, "
+            f"i64 {m}, i64 {n}, i64 {k}, i64 {accumulate}, ptr {scratch})"
+        )
+
+
+def write_pack(plan: StackText, step: Pack) -> None:
+    """Lay a right side out."""
+    kind = _KINDS[np.dtype(step.view.dtype).char]
+    target, source = plan.define(step.result), plan.view_address(step.view)
+    k, n = (plan.size(s) for s in step.view.shape[-2:])
+    rows, columns = (plan.size(s) for s in step.view.strides[-2:])
+    plan.w.declare(f"void @cg_pack_b_{kind}(ptr, ptr, i64, i64, i64, i64)")
+    plan.w.line(f"call void @cg_pack_b_{kind}(ptr {target}, ptr {source}, i64 {rows}, i64 {columns}, i64 {k}, i64 {n})")

@@ -1,0 +1,195 @@
+"""The process's native routines: their addresses, by which compiled code calls them, and a Python face of each.
+
+A module declares the routine (`declare void @cg_gemm_f32(...)`) and is linked with `products().symbols`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.native import target
+from ctrlgrad.engines.native.products import pack, pool, real
+from ctrlgrad.engines.native.products.real import Real
+from ctrlgrad.engines.native.products.routines import Routines
+from ctrlgrad.errors import UserInputError
+
+_KINDS = {"f": "f32", "d": "f64", "F": "c64", "D": "c128", "b": "i8", "B": "i8", "h": "i16", "H": "i16", "i": "i32"}
+_KINDS |= {"I": "i32", "l": "i64", "L": "i64", "q": "i64", "Q": "i64"}
+_HOW_LONG = 5.0  # seconds that resizing waits for a call of another thread
+
+
+@dataclass(frozen=True)
+class Products:
+    """The native routines: `symbols` are their addresses by name, `reals` the float types and their tiles."""
+
+    symbols: Mapping[str, int]
+    reals: Mapping[str, Real]
+
+    def address(self, name: str) -> int:
+        return self.symbols[name]
+
+    def packed_elements(self, dtype: Any, k: int, n: int) -> int:
+        """How many elements a packed right operand of `k` rows and `n` columns takes."""
+        kind = self.reals[np.dtype(dtype).char]
+        return k * -(-n // kind.columns) * kind.columns + pack.SLACK // kind.bytes
+
+    def pack(self, b: np.ndarray) -> np.ndarray:
+        """The right operand (float32 or float64, any strides) as `matmul_packed` reads it."""
+        kind = _KINDS[b.dtype.char]
+        (k, n), packed = b.shape, np.empty(self.packed_elements(b.dtype, *b.shape), b.dtype)
+        routine = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)
+        routine(self.symbols[f"cg_pack_b_{kind}"])(packed.ctypes.data, b.ctypes.data, *_strides(b), k, n)
+        return packed
+
+    def scratch_bytes(self, dtype: Any, m: int, n: int, k: int) -> int:
+        """What a product of two matrices (m by k and k by n) wants as scratch."""
+        return self._bytes("gemm", dtype, m, n, k) if np.dtype(dtype).char in self.reals else 0
+
+    def matmul(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, accumulate: bool = False) -> np.ndarray:
+        """out = a @ b, or out += a @ b; `out` has dense rows and shares no memory with the others."""
+        (m, k), n = a.shape, b.shape[1]
+        self._gemm(f"cg_gemm_{_KINDS[a.dtype.char]}", a, b.ctypes.data, _strides(b), out, (m, n, k), accumulate)
+        return out
+
+    def matmul_packed(self, a: np.ndarray, packed: np.ndarray, out: np.ndarray, accumulate: bool = False) -> np.ndarray:
+        """As `matmul`, the right operand having been packed by `pack`."""
+        (m, k), n = a.shape, out.shape[1]
+        name = f"cg_gemm_packed_{_KINDS[a.dtype.char]}"
+        self._gemm(name, a, packed.ctypes.data, (0, 0), out, (m, n, k), accumulate)
+        return out
+
+    def _gemm(
+        self,
+        name: str,
+        a: np.ndarray,
+        b: int,
+        b_strides: tuple[int, int],
+        out: np.ndarray,
+        sizes: tuple[int, int, int],
+        accumulate: bool,
+    ) -> None:
+        scratch = np.empty(self.scratch_bytes(a.dtype, *sizes), np.uint8)
+        routine = _prototype("pnpnnpnnnnnnp")(self.symbols[name])
+        c = (out.ctypes.data, _strides(out)[0])
+        routine(*c, a.ctypes.data, *_strides(a), b, *b_strides, *sizes, int(accumulate), scratch.ctypes.data)
+
+    def lu_solve(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, int]:
+        """x with a x = b, and the status: 0, or one more than the number of the pivot that is 0."""
+        return self._solve("lu_solve", a, b)
+
+    def triangular_solve(self, a: np.ndarray, b: np.ndarray, lower: bool) -> tuple[np.ndarray, int]:
+        """x with a x = b, where only one triangle of a counts, and the status."""
+        return self._solve("triangular_solve", a, b, int(lower))
+
+    def _solve(self, name: str, a: np.ndarray, b: np.ndarray, *more: int) -> tuple[np.ndarray, int]:
+        kind, x, (n, r) = _KINDS[a.dtype.char], np.empty(b.shape, b.dtype), b.shape
+        scratch = np.empty(self._bytes(name, a.dtype, n, r), np.uint8)
+        routine = _prototype("pnpnnpnnnnp" + "n" * len(more), ctypes.c_int64)(self.symbols[f"cg_{name}_{kind}"])
+        operands = (a.ctypes.data, *_strides(a), b.ctypes.data, *_strides(b))
+        return x, routine(x.ctypes.data, _strides(x)[0], *operands, n, r, scratch.ctypes.data, *more)
+
+    def cholesky(self, a: np.ndarray) -> tuple[np.ndarray, int]:
+        """The lower factor of a, of which the lower triangle is read, and the status."""
+        kind, x, n = _KINDS[a.dtype.char], np.empty(a.shape, a.dtype), len(a)
+        scratch = np.empty(self._bytes("cholesky", a.dtype, n), np.uint8)
+        routine = _prototype("pnpnnnp", ctypes.c_int64)(self.symbols[f"cg_cholesky_{kind}"])
+        return x, routine(x.ctypes.data, _strides(x)[0], a.ctypes.data, *_strides(a), n, scratch.ctypes.data)
+
+    def _bytes(self, name: str, dtype: Any, *sizes: int) -> int:
+        symbol = f"cg_{name}_scratch_{_KINDS[np.dtype(dtype).char]}"
+        found: int = _prototype("n" * len(sizes), ctypes.c_int64)(self.symbols[symbol])(*sizes)
+        return found
+
+    # Threads.
+
+    @property
+    def threads(self) -> int:
+        """How many threads share a product, the calling one counted."""
+        found: int = _prototype("", ctypes.c_int64)(self.symbols["cg_pool_threads"])()
+        return found
+
+    def set_threads(self, threads: int) -> None:
+        """Share products by so many threads; they are made when they are first needed."""
+        if not 1 <= threads <= pool.MOST_THREADS:
+            raise UserInputError(
+                "the number of threads is out of range", expected=f"1 to {pool.MOST_THREADS}", got=str(threads)
+            )
+        self._resize(threads)
+
+    def _resize(self, threads: int) -> None:
+        resize, end = _prototype("n", ctypes.c_int64)(self.symbols["cg_pool_resize"]), time.monotonic() + _HOW_LONG
+        while not resize(threads) and time.monotonic() < end:
+            time.sleep(1e-4)
+
+    def _forget(self) -> None:
+        _prototype("")(self.symbols["cg_pool_forget"])()
+
+
+@functools.cache
+def _prototype(arguments: str, result: Any = None) -> Any:
+    """A C function's type: `p` is a pointer, `n` a number."""
+    kinds = {"p": ctypes.c_void_p, "n": ctypes.c_int64}
+    return ctypes.CFUNCTYPE(result, *[kinds[kind] for kind in arguments])
+
+
+def _strides(array: np.ndarray) -> tuple[int, int]:
+    """Row and column stride in elements."""
+    row, column = array.strides
+    return row // array.itemsize, column // array.itemsize
+
+
+# The process's routines.
+
+_LOCK = threading.Lock()
+
+
+def products() -> Products:
+    """The routines of this machine, for the whole process."""
+    with _LOCK:
+        return _products()
+
+
+@functools.cache
+def _products() -> Products:
+    routines, kinds = Routines(target.host()), real.reals(target.host())
+    made = Products(routines, {"f": kinds[0], "d": kinds[1]})
+    made._forget()
+    made._resize(default_threads())
+    # At the end no thread may be in code that is about to go.
+    atexit.register(made._resize, 1)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=made._forget)
+        os.register_at_fork(after_in_child=routines.renew_lock)
+    return made
+
+
+def _renew_lock() -> None:
+    """In a forked child: another thread of the parent may have held the lock."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def default_threads() -> int:
+    """`$CTRLGRAD_THREADS`, or as many as the process may use processors."""
+    if given := os.environ.get("CTRLGRAD_THREADS"):
+        if given.isdecimal() and 1 <= int(given) <= pool.MOST_THREADS:
+            return int(given)
+        raise UserInputError(
+            "CTRLGRAD_THREADS is not a number of threads", expected=f"1 to {pool.MOST_THREADS}", got=repr(given)
+        )
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(available, pool.MOST_THREADS)

@@ -1,0 +1,105 @@
+"""The routines of this folder by name: objects of their own for each type, compiled once per machine when first needed.
+
+A program of float32 waits for the products of float32 only, and one without systems of equations for no solves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import binding
+
+from ctrlgrad.engines.native import objects, target
+from ctrlgrad.engines.native.objects import ObjectCode
+from ctrlgrad.engines.native.products import blocks, pack, plain, pool, real, shared, solves, text, tiles, vector
+from ctrlgrad.engines.native.products.real import Real
+from ctrlgrad.engines.native.target import Target
+
+_MODULES = (blocks, pack, plain, pool, real, shared, solves, text, tiles, vector)
+_PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_pack_a_{}", "cg_pack_b_{}")
+_INTRINSICS = (
+    "declare i64 @llvm.smin.i64(i64, i64)",
+    "declare i64 @llvm.smax.i64(i64, i64)",
+    "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Routines that are compiled together: their symbols, and what their text is made for."""
+
+    name: str
+    symbols: tuple[str, ...]
+    kinds: tuple[Real, ...]
+
+
+def parts(machine: Target) -> list[Part]:
+    """The pool first; the others call it."""
+    kinds = real.reals(machine)
+    simple = tuple(f"cg_gemm_{kind}" for kind in (*plain.INTEGERS, *plain.COMPLEX))
+    products = [Part("products", tuple(name.format(kind.name) for name in _PRODUCTS), (kind,)) for kind in kinds]
+    systems = [Part("solves", tuple(solves.symbols(kind)), (kind,)) for kind in kinds]
+    return [Part("pool", pool.SYMBOLS, kinds), *products, *systems, Part("plain", simple, kinds)]
+
+
+def source(machine: Target, part: Part) -> str:
+    """The text of a part for a processor."""
+    lines = [*_INTRINSICS, *(line for kind in part.kinds for line in kind.declarations)]
+    if part.name == "pool":
+        lines.append(pool.pool(machine, max(map(blocks.most_scratch, part.kinds))))
+    elif part.name == "plain":
+        lines += plain.plain()
+    else:
+        (kind,) = part.kinds
+        if part.name == "solves":
+            lines += solves.solves(kind)
+        else:
+            lines += [*pool.DECLARATIONS, *tiles.tiles(kind), *pack.packs(kind), vector.times(kind)]
+            lines += [*blocks.blocks(kind), *shared.shared(kind)]
+    return "\n".join(lines)
+
+
+def compiled(machine: Target, part: Part) -> bytes:
+    """Variables become registers, loops are turned; the rest is as written: LLVM's long pipeline finds nothing more."""
+    passes: Any = binding.create_new_module_pass_manager()
+    for name in ("sroa", "simplify_cfg", "instruction_combine", "loop_rotate", "simplify_cfg"):
+        getattr(passes, f"add_{name}_pass")()
+    return target.compiled(source(machine, part), passes=passes)
+
+
+class Routines(Mapping[str, int]):
+    """The addresses of all routines by name; a part is linked, from disk or compiled, when one of its names is read."""
+
+    def __init__(self, machine: Target) -> None:
+        self._machine = machine
+        self._parts = parts(machine)
+        self._part_of = {name: part for part in self._parts for name in part.symbols}
+        self._found: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, name: str) -> int:
+        if name not in self._found:
+            part = self._part_of[name]
+            uses = {} if part.name != "products" else {symbol: self[symbol] for symbol in pool.SYMBOLS}
+            with self._lock:
+                if name not in self._found:
+                    self._found.update(self._linked(part, uses))
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._part_of)
+
+    def __len__(self) -> int:
+        return len(self._part_of)
+
+    def renew_lock(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def _linked(self, part: Part, uses: Mapping[str, int]) -> Mapping[str, int]:
+        modules = [__file__, *(str(module.__file__) for module in _MODULES)]
+        key = objects.key_of([part.name, *(kind.name for kind in part.kinds)], modules)
+        return objects.library(key, lambda: ObjectCode(part.symbols, compiled(self._machine, part)), uses)

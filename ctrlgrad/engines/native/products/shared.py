@@ -1,0 +1,98 @@
+"""The routines that others call: a product is done at once where it is small, else cut into parts for all threads.
+
+    cg_gemm_TYPE(C, row stride, A, row stride, column stride, B, row stride, column stride,
+                 rows, columns, depth, accumulate, scratch)
+    cg_gemm_packed_TYPE(the same, B being what cg_pack_b_TYPE made of it; its strides say nothing)
+
+The longer side of C is cut, so that a part is a product of its own, with the scratch of the thread that does it. It is
+cut between tiles, so that the result does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from ctrlgrad.engines.native.products.blocks import GEMM, given
+from ctrlgrad.engines.native.products.real import Real
+from ctrlgrad.engines.native.products.text import Function
+from ctrlgrad.engines.native.products.vector import LONGEST
+
+WORK_TO_SHARE = 1 << 20
+"""Multiplications from which a product is shared: some 20 microseconds of one thread, more than waking
+another costs."""
+WORK_OF_A_PART = 1 << 19
+PARTS_PER_THREAD = 4
+LONG_PART = 512
+"""So long at least is a part of a product whose other side is half as long or longer, while there are enough parts."""
+
+# What a part finds in its context: the arguments of the product, then how C is cut.
+_FIELDS = [name for _, name in GEMM] + ["by_rows", "unit", "last"]
+
+
+def shared(real: Real) -> list[str]:
+    return [text for whole in ("gemm", "packed") for text in (_part(real, whole), _call(real, whole))]
+
+
+def _call(real: Real, whole: str) -> str:
+    name = {"gemm": f"cg_gemm_{real.name}", "packed": f"cg_gemm_packed_{real.name}"}[whole]
+    f = Function(name, GEMM)
+    work = f.mul(f.mul("%m", "%n"), "%k")
+    alone, share = f.name("alone"), f.name("share")
+    f.branch(f.test("slt", work, WORK_TO_SHARE), alone, share)
+    f.label(share)
+    threads = f.let("call i64 @cg_pool_threads()")
+    parts = f.smaller(f.div(work, WORK_OF_A_PART), f.mul(threads, PARTS_PER_THREAD))
+    by_rows = f.test("sgt", "%m", "%n")
+    length, other = f.select(by_rows, "i64", "%m", "%n"), f.select(by_rows, "i64", "%n", "%m")
+    # Each part packs the other operand again, where that is large.
+    widest = f.larger(f.div(length, LONG_PART), threads)
+    parts = f.select(f.test("sge", other, LONG_PART // 2), "i64", f.smaller(parts, widest), parts)
+    tile = f.select(by_rows, "i64", real.rows, real.columns)
+    if whole == "gemm":
+        vector = f.test("eq", f.smaller("%m", "%n"), 1)
+        tile = f.select(vector, "i64", LONGEST * real.lanes, tile)
+    unit = f.mul(f.div(f.add(f.div(length, parts), f.sub(tile, 1)), tile), tile)
+    # The last part takes what is left over, at least a tile: so a tile is the same whoever does it.
+    panels = f.larger(f.div(f.sub(f.add(length, unit), tile), unit), 1)
+    several = f.both(f.test("sgt", threads, 1), f.test("sgt", panels, 1))
+    cut = f.name("cut")
+    f.branch(several, cut, alone)
+    f.label(cut)
+    context = f.room(f"[{len(_FIELDS)} x i64]")
+    values = {name: f.let(f"ptrtoint ptr %{name} to i64") if kind == "ptr" else f"%{name}" for kind, name in GEMM}
+    values |= {"by_rows": f.let(f"zext i1 {by_rows} to i64"), "unit": unit, "last": f.sub(panels, 1)}
+    for k, name in enumerate(_FIELDS):
+        f.store("i64", values[name], f.at(context, k, "i64"), 8)
+    f.line(f"call void @cg_parallel(ptr @part_{whole}_{real.name}, ptr {context}, i64 {panels})")
+    f.leave()
+    f.label(alone)
+    f.line(f"call void @{whole}_{real.name}({given(GEMM)})")
+    f.leave()
+    return f.text()
+
+
+def _part(real: Real, whole: str) -> str:
+    """One part of C: some rows, or some columns."""
+    f = Function(
+        f"part_{whole}_{real.name}", [("ptr", "context"), ("i64", "part"), ("i64", "worker")], prefix="internal"
+    )
+    found = {name: f.load("i64", f.at("%context", k, "i64"), 8) for k, name in enumerate(_FIELDS)}
+    for kind, name in GEMM:
+        if kind == "ptr":
+            found[name] = f.let(f"inttoptr i64 {found[name]} to ptr")
+    start = f.mul("%part", found["unit"])
+    by_rows = f.test("ne", found["by_rows"], 0)
+    row, column = f.select(by_rows, "i64", start, 0), f.select(by_rows, "i64", 0, start)
+    side = f.select(by_rows, "i64", found["m"], found["n"])
+    last = f.test("eq", "%part", found["last"])
+    length = f.select(last, "i64", f.sub(side, start), found["unit"])
+    m, n = f.select(by_rows, "i64", length, found["m"]), f.select(by_rows, "i64", found["n"], length)
+    # A packed panel's columns lie together: the distance of two of them, over the panel, is the depth.
+    next_column = found["cb"] if whole == "gemm" else found["k"]
+    a = real.at(f, found["a"], f.mul(row, found["ra"]))
+    b = real.at(f, found["b"], f.mul(column, next_column))
+    c = real.at(f, found["c"], f.add(f.mul(row, found["rc"]), column))
+    own = f.let("call ptr @cg_pool_scratch(i64 %worker)")
+    scratch = f.select(f.test("eq", "%worker", 0), "ptr", found["scratch"], own)
+    found |= {"a": a, "b": b, "c": c, "m": m, "n": n, "scratch": scratch}
+    f.line(f"call void @{whole}_{real.name}({given(GEMM, **found)})")
+    f.leave()
+    return f.text()

@@ -1,0 +1,208 @@
+"""Small linear systems: LU with partial pivoting, Cholesky factors and triangular systems, of some tens of rows.
+
+    cg_lu_solve_TYPE(X, row stride, A, row stride, column stride, B, row stride, column stride, n, r, scratch)
+    cg_triangular_solve_TYPE(the same, lower)
+    cg_cholesky_TYPE(L, row stride, A, row stride, column stride, n, scratch)
+    cg_lu_solve_scratch_TYPE(n, r), ...                                   bytes
+
+Each gives 0, or k + 1 where it stopped at pivot k: it is 0 (LU, triangular), or not greater than 0 (Cholesky). Then the
+result is undefined. A and B are not written; A is n by n, B and X are n by r. `lower` says which triangle of A there is
+(1 or 0); the Cholesky factor is lower, and reads the lower triangle of A.
+
+All work is done on rows in `scratch`, filled up to whole vectors, so that no loop has a tail: [A | B] side by side, and
+what lies beyond a row's last element, or before its first that still counts, is computed and never looked at.
+Source: Golub and Van Loan, "Matrix Computations", algorithms 3.4.1 (outer product form) and 4.2.1.
+"""
+
+from __future__ import annotations
+
+from ctrlgrad.engines.native.products.real import Real
+from ctrlgrad.engines.native.products.text import Function, Number
+
+_OPERANDS = [("ptr", "a"), ("i64", "ra"), ("i64", "ca")]
+SOLVE = [
+    ("ptr", "x"),
+    ("i64", "rx"),
+    *_OPERANDS,
+    ("ptr", "b"),
+    ("i64", "rb"),
+    ("i64", "cb"),
+    ("i64", "n"),
+    ("i64", "r"),
+    ("ptr", "scratch"),
+]
+TRIANGULAR = [*SOLVE, ("i64", "lower")]
+CHOLESKY = [("ptr", "x"), ("i64", "rx"), *_OPERANDS, ("i64", "n"), ("ptr", "scratch")]
+
+
+def solves(real: Real) -> list[str]:
+    return [_lu(real), _triangular(real), _cholesky(real), *_scratches(real)]
+
+
+def symbols(real: Real) -> list[str]:
+    names = ("lu_solve", "triangular_solve", "cholesky")
+    return [f"cg_{name}_{part}{real.name}" for name in names for part in ("", "scratch_")]
+
+
+def _scratches(real: Real) -> list[str]:
+    texts = []
+    for name, has_a, has_b in (("lu_solve", 1, 1), ("triangular_solve", 0, 1), ("cholesky", 1, 0)):
+        sizes = [("i64", "n"), ("i64", "r")][: 1 + has_b]
+        f = Function(f"cg_{name}_scratch_{real.name}", sizes, "i64")
+        width: Number = 0
+        if has_a:
+            width = f.rounded_up("%n", real.lanes)
+        if has_b:
+            width = f.add(f.rounded_up("%r", real.lanes), width)
+        f.leave(f"i64 {f.mul(f.mul('%n', width), real.bytes)}")
+        texts.append(f.text())
+    return texts
+
+
+def _copy(f: Function, real: Real, to: tuple[str, Number], source: tuple[str, Number, Number], m: str, n: str) -> None:
+    """Rows of `n` elements: to (pointer, row stride) from (pointer, row stride, column stride)."""
+    with f.loop(0, m) as i:
+        row, target = real.at(f, source[0], f.mul(i, source[1])), real.at(f, to[0], f.mul(i, to[1]))
+        with f.loop(0, n) as j:
+            real.put(f, real.element(f, real.at(f, row, f.mul(j, source[2]))), real.at(f, target, j))
+
+
+def _fill(f: Function, real: Real, start: str, width: str, m: str) -> None:
+    """Zeros, so that what is computed beside a row's end is not slow."""
+    with f.loop(0, f.mul(m, width), real.lanes) as at:
+        real.write(f, "zeroinitializer", real.at(f, start, at))
+
+
+def _subtract(f: Function, real: Real, row: str, factor: str, other: str, first: Number, end: Number) -> None:
+    """row -= factor * other, by vectors from `first` to `end`."""
+    factors = real.spread(f, f.let(f"fneg {real.scalar} {factor}"))
+    with f.loop(first, end, real.lanes) as j:
+        place = real.at(f, row, j)
+        real.write(f, real.fma(f, factors, real.read(f, real.at(f, other, j)), real.read(f, place)), place)
+
+
+def _lu(real: Real) -> str:
+    f = Function(f"cg_lu_solve_{real.name}", SOLVE, "i64")
+    right = f.rounded_up("%n", real.lanes)
+    width = f.add(right, f.rounded_up("%r", real.lanes))
+    rights = real.at(f, "%scratch", right)
+    _fill(f, real, "%scratch", width, "%n")
+    _copy(f, real, ("%scratch", width), ("%a", "%ra", "%ca"), "%n", "%n")
+    _copy(f, real, (rights, width), ("%b", "%rb", "%cb"), "%n", "%r")
+    with f.loop(0, "%n") as k:
+        here = real.at(f, "%scratch", f.mul(k, width))
+        first = f.sub(k, f.rest(k, real.lanes))
+        best = _pivot(f, real, k, width)
+        with f.when(f.test("ne", best, k)):
+            there = real.at(f, "%scratch", f.mul(best, width))
+            with f.loop(first, width, real.lanes) as j:
+                one, two = real.at(f, here, j), real.at(f, there, j)
+                was, now = real.read(f, one), real.read(f, two)
+                real.write(f, now, one)
+                real.write(f, was, two)
+        pivot = real.element(f, real.at(f, here, k))
+        with f.leaving_when(f.let(f"fcmp oeq {real.scalar} {pivot}, 0.0")):
+            f.leave(f"i64 {f.add(k, 1)}")
+        with f.loop(f.add(k, 1), "%n") as i:
+            row = real.at(f, "%scratch", f.mul(i, width))
+            factor = f.let(f"fdiv {real.scalar} {real.element(f, real.at(f, row, k))}, {pivot}")
+            _subtract(f, real, row, factor, here, first, width)
+    with f.loop_down("%n") as k:
+        _divide(f, real, real.at(f, rights, f.mul(k, width)), _diagonal(f, real, k, width), f.sub(width, right))
+        _eliminate(f, real, k, ("%scratch", width, 1), (rights, width), (0, k), f.sub(width, right))
+    _copy(f, real, ("%x", "%rx"), (rights, width, 1), "%n", "%r")
+    f.leave("i64 0")
+    return f.text()
+
+
+def _diagonal(f: Function, real: Real, k: str, width: str) -> str:
+    return real.element(f, real.at(f, "%scratch", f.add(f.mul(k, width), k)))
+
+
+def _pivot(f: Function, real: Real, k: str, width: str) -> str:
+    """The row, from k on, whose element in column k is largest."""
+    best, largest = f.variable("i64", k), f.variable(real.scalar, "0.0")
+    column = real.at(f, "%scratch", k)
+
+    def size(i: str) -> str:
+        value = real.element(f, real.at(f, column, f.mul(i, width)))
+        return f.let(f"call {real.scalar} @llvm.fabs.{real.name}({real.scalar} {value})")
+
+    f.set(largest, size(k))
+    with f.loop(f.add(k, 1), "%n") as i:
+        found = size(i)
+        larger = f.let(f"fcmp ogt {real.scalar} {found}, {f.get(largest)}")
+        f.set(best, f.select(larger, "i64", i, f.get(best)))
+        f.set(largest, f.select(larger, real.scalar, found, f.get(largest)))
+    return f.get(best)
+
+
+def _divide(f: Function, real: Real, row: str, by: str, width: str) -> None:
+    divisor = real.spread(f, by)
+    with f.loop(0, width, real.lanes) as j:
+        place = real.at(f, row, j)
+        real.write(f, f.let(f"fdiv {real.vector} {real.read(f, place)}, {divisor}"), place)
+
+
+def _eliminate(
+    f: Function,
+    real: Real,
+    k: str,
+    matrix: tuple[str, Number, Number],
+    right: tuple[str, Number],
+    rows: tuple[Number, Number],
+    width: str,
+) -> None:
+    """Subtract the unknowns of row k, times the matrix's column k, from some rows of the right side."""
+    solved = real.at(f, right[0], f.mul(k, right[1]))
+    with f.loop(*rows) as i:
+        factor = real.element(f, real.at(f, matrix[0], f.add(f.mul(i, matrix[1]), f.mul(k, matrix[2]))))
+        _subtract(f, real, real.at(f, right[0], f.mul(i, right[1])), factor, solved, 0, width)
+
+
+def _triangular(real: Real) -> str:
+    f = Function(f"cg_triangular_solve_{real.name}", TRIANGULAR, "i64")
+    width = f.rounded_up("%r", real.lanes)
+    _fill(f, real, "%scratch", width, "%n")
+    _copy(f, real, ("%scratch", width), ("%b", "%rb", "%cb"), "%n", "%r")
+    lower = f.test("ne", "%lower", 0)
+    with f.loop(0, "%n") as count:
+        k = f.select(lower, "i64", count, f.sub(f.sub("%n", 1), count))
+        pivot = real.element(f, real.at(f, "%a", f.mul(k, f.add("%ra", "%ca"))))
+        with f.leaving_when(f.let(f"fcmp oeq {real.scalar} {pivot}, 0.0")):
+            f.leave(f"i64 {f.add(k, 1)}")
+        _divide(f, real, real.at(f, "%scratch", f.mul(k, width)), pivot, width)
+        first, end = f.select(lower, "i64", f.add(k, 1), 0), f.select(lower, "i64", "%n", k)
+        _eliminate(f, real, k, ("%a", "%ra", "%ca"), ("%scratch", width), (first, end), width)
+    _copy(f, real, ("%x", "%rx"), ("%scratch", width, 1), "%n", "%r")
+    f.leave("i64 0")
+    return f.text()
+
+
+def _cholesky(real: Real) -> str:
+    """The upper factor row by row: its rows are the lower one's columns."""
+    f = Function(f"cg_cholesky_{real.name}", CHOLESKY, "i64")
+    width = f.rounded_up("%n", real.lanes)
+    _fill(f, real, "%scratch", width, "%n")
+    _copy(f, real, ("%scratch", width), ("%a", "%ca", "%ra"), "%n", "%n")
+    with f.loop(0, "%n") as k:
+        here = real.at(f, "%scratch", f.mul(k, width))
+        square = _diagonal(f, real, k, width)
+        positive = f.let(f"fcmp ogt {real.scalar} {square}, 0.0")
+        with f.leaving_when(f.let(f"xor i1 {positive}, true")):
+            f.leave(f"i64 {f.add(k, 1)}")
+        root = f.let(f"call {real.scalar} @llvm.sqrt.{real.name}({real.scalar} {square})")
+        start = f.sub(k, f.rest(k, real.lanes))
+        _divide(f, real, real.at(f, here, start), root, f.sub(width, start))
+        with f.loop(f.add(k, 1), "%n") as i:
+            factor = real.element(f, real.at(f, here, i))
+            first = f.sub(i, f.rest(i, real.lanes))
+            _subtract(f, real, real.at(f, "%scratch", f.mul(i, width)), factor, here, first, width)
+    with f.loop(0, "%n") as i:
+        row = real.at(f, "%x", f.mul(i, "%rx"))
+        with f.loop(0, f.add(i, 1)) as j:
+            real.put(f, real.element(f, real.at(f, "%scratch", f.add(f.mul(j, width), i))), real.at(f, row, j))
+        with f.loop(f.add(i, 1), "%n") as j:
+            real.put(f, "0.0", real.at(f, row, j))
+    f.leave("i64 0")
+    return f.text()

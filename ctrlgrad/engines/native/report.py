@@ -1,0 +1,157 @@
+"""What a plan does, loop by loop, as a `Report`: fused kernels, products, what is pushed, and what is still outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.native.engine import NeedsAnotherPlan, Unsupported, patterns_of
+from ctrlgrad.engines.native.runtime import Frame, Program
+from ctrlgrad.engines.pushes import Pushed, describe
+from ctrlgrad.engines.reference.control_kernels import loop_name
+from ctrlgrad.engines.report import LoopReport, Push, Report
+from ctrlgrad.ir import Graph, Node, StackType
+from ctrlgrad.plan import model
+from ctrlgrad.plan.model import Block, Branch, Kernel, Loop, Outside, Product, Stack, Step
+from ctrlgrad.plan.sizes import Size, Sizes
+
+
+def explain(graph: Graph, arguments: Sequence[Any]) -> Report:
+    """Run an optimised graph on the native engine and say what was done with it."""
+    program = patterns_of(graph).program(arguments)
+    if isinstance(program, Unsupported):
+        return _interpreted(graph, str(program))
+    frame = Frame(program)
+    try:
+        frame.run(arguments)
+    except NeedsAnotherPlan as reason:
+        return _interpreted(graph, f"sizes are not what they were taken for: {reason}")
+    return _Account(program, frame, arguments).report(graph)
+
+
+def _interpreted(graph: Graph, reason: str) -> Report:
+    """A graph that the reference engine runs as a whole."""
+    return Report(list(_interpreted_loops(graph, reason)), LoopReport(_around(graph), "reference", reason))
+
+
+def _interpreted_loops(graph: Graph, reason: str) -> Iterator[LoopReport]:
+    for node in graph.nodes:
+        inner = [loop for region in node.regions for loop in _interpreted_loops(region, reason)]
+        if node.op.name == "while":
+            yield LoopReport(loop_name(node), "reference", reason, inner=inner)
+        else:
+            yield from inner
+
+
+def _around(graph: Graph) -> str:
+    return f"{graph.name}, outside of loops"
+
+
+@dataclass
+class _Account:
+    """One run of a plan, of which more is known than of the plan alone: run-time sizes."""
+
+    program: Program
+    frame: Frame
+    arguments: Sequence[Any]
+
+    def report(self, graph: Graph) -> Report:
+        self.sizes: dict[str, int] = {
+            register.name: int(np.shape(self.arguments[number])[axis])
+            for register, number, axis in self.program.plan.sizes
+            if isinstance(self.arguments[number], np.ndarray | np.generic)
+        }
+        outside = LoopReport(_around(graph), "native")
+        self.block(self.program.plan.body, outside, None)
+        outside.inner, loops = [], outside.inner
+        tells = outside.kernels or outside.products or outside.ops
+        return Report(loops, outside if tells or not loops else None)
+
+    def block(self, block: Block, report: LoopReport, around: Loop | None) -> None:
+        for step in block.steps:
+            self.step(step, report, around)
+
+    def step(self, step: Step, report: LoopReport, around: Loop | None) -> None:
+        if isinstance(step, Loop):
+            report.inner.append(self.loop(step))
+        elif isinstance(step, Branch):
+            for block in step.blocks:
+                self.block(block, report, around)
+        elif isinstance(step, Kernel):
+            ops = ", ".join(node.op.name for node in step.nodes) or "copy"
+            report.kernels.append(f"kernel over {self.shape(step.space)}: {ops}")
+        elif isinstance(step, Product):
+            how = ", its right side laid out before the loops" if step.packed is not None else ""
+            report.products.append(f"product {self.shape(step.a.shape)} @ {self.shape(step.b.shape)}{how}")
+        elif isinstance(step, Outside):
+            report.ops.setdefault(self.why_outside(step), []).append(step.node.op.name)
+        elif isinstance(step, model.Push):
+            self.push(step, report, around)
+
+    def why_outside(self, step: Outside) -> str:
+        if step.node.op.name == "callback":
+            why = "they call Python"
+        elif any(isinstance(x, Stack) and self.program.plan.rows[x] is None for x in (*step.operands, *step.results)):
+            why = "their rows may differ in shape"
+        else:
+            why = "they have no form in machine code"
+        return f"outside, by the reference engine's kernels, as {why}"
+
+    def loop(self, loop: Loop) -> LoopReport:
+        chunk = loop.node.attrs.get("chunks_of")
+        report = LoopReport(loop_name(loop.node), "native")
+        if chunk is not None:
+            report.reason = f"over chunks of {chunk} iterations"
+        self.block(loop.condition, report, None)
+        self.block(loop.body, report, loop)
+        report.bytes_per_iteration = sum(
+            self.row_bytes(step) for step in loop.body.steps if isinstance(step, model.Push)
+        )
+        return report
+
+    def push(self, step: model.Push, report: LoopReport, around: Loop | None) -> None:
+        found = self.pushed(step, around)
+        report.pushes.append(Push(found.name, self.row_bytes(step), found.reason, found.source))
+
+    def pushed(self, step: model.Push, around: Loop | None) -> Pushed:
+        """What stands behind the stack of a push: the loop around it carries it."""
+        handles = self.program.plan.handles
+        if around is not None:
+            node = around.node
+            stacks = [c.inside for c in around.carries if isinstance(c.inside, Stack)]
+            for stack, position in zip(stacks, _carried_stacks(node), strict=True):
+                if handles[stack] == handles[step.stack]:
+                    return describe(node, position)
+        source = f" (at {step.node.source})" if step.node.source is not None else ""
+        return Pushed(step.node.operands[0].hint or "stack", "pushed in a branch or a loop inside", source)
+
+    def row_bytes(self, step: model.Push) -> int:
+        """Of a row that the run has pushed; 0 where its size is not known, since none was."""
+        shape = self.program.plan.rows[step.stack]
+        assert shape is not None
+        if all(size.is_known or set(size.names) <= self.sizes.keys() for size in shape):
+            sizes = [self.number(size) for size in shape]
+        else:
+            sizes = list(self.frame.row_shape(self.program.plan.handles[step.stack]))
+        return int(np.prod(sizes, dtype=np.int64)) * step.stack.dtype.itemsize
+
+    def number(self, size: Size) -> int:
+        return size.factor * int(np.prod([self.sizes[name] for name in size.names], dtype=np.int64))
+
+    def shape(self, sizes: Sizes) -> str:
+        """Sizes as numbers, where the arguments say them."""
+        known: Mapping[str, int] = self.sizes
+        texts = [str(self.number(s)) if set(s.names) <= known.keys() else str(s) for s in sizes]
+        return f"[{','.join(texts)}]"
+
+
+def _carried_stacks(loop: Node) -> list[int]:
+    """The positions of the stacks that a loop carries among its operands."""
+    captures = loop.attrs["captures"]
+    return [i for i, v in enumerate(loop.operands) if i >= captures and isinstance(v.type, StackType)]
+
+
+__all__ = ["explain"]

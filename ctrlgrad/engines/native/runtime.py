@@ -1,0 +1,400 @@
+"""One call of a compiled plan: arguments into the frame, one native call, what it asks for meanwhile, results out."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.account import empty
+from ctrlgrad.engines.chunks import Chunk
+from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native.failures import failure
+from ctrlgrad.engines.native.frame import Layout, Request, Status
+from ctrlgrad.engines.native.outside import Outside, array_at
+from ctrlgrad.engines.native.positions import Positions, noted
+from ctrlgrad.engines.native.sessions import Repetition, Session
+from ctrlgrad.engines.native.stacks import RunningStack, copied
+from ctrlgrad.engines.pushes import describe
+from ctrlgrad.engines.reference.interpreter import explained
+from ctrlgrad.ir import StackType
+from ctrlgrad.memory.session import current
+from ctrlgrad.plan.chunks import LoopPlan, loop_plan
+from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
+from ctrlgrad.stacks.blocks import BlockStack
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+# As many iterations as a chunk may have where nobody keeps chunks.
+ENDLESS = 1 << 62
+
+# Iterations before Python has its first turn, and how long it then waits for the next, in seconds.
+FIRST_TICKS, BETWEEN_TURNS = 1024, 0.05
+
+
+class Program:
+    """A plan with its machine code, and frames for calls of it."""
+
+    def __init__(self, plan: Plan, address: int, compile: Callable[[Plan], Program]) -> None:
+        self.plan, self.compile = plan, compile
+        self._loops: dict[int, tuple[Program, LoopPlan]] = {}
+        self.layout = Layout(plan)
+        self.positions = Positions(plan)
+        self.function: Callable[[int], None] = _FUNCTION(address)
+        self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
+        self._idle: list[Frame] = []
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """The results for arrays, numbers and stacks."""
+        if current() is not None:
+            # Its memory counts, and is given back at once.
+            return Session(Frame(self)).run(arguments)
+        try:
+            found = self._idle.pop()
+        except IndexError:
+            found = Frame(self)
+        results = found.run(arguments)
+        self._idle.append(found)
+        return results
+
+    def loop_program(self, number: int) -> tuple[Program, LoopPlan]:
+        """A loop of the plan as a program of its own, to run its chunks again."""
+        if number not in self._loops:
+            found = loop_plan(self.plan, self.layout.loops[number])
+            self._loops[number] = (self.compile(found.plan), found)
+        return self._loops[number]
+
+    def run_again(self, arguments: Sequence[Any], chunk: Chunk, room: int) -> list[Any]:
+        """Run as many iterations of its one loop as one chunk has, into blocks of that chunk."""
+        return Repetition(Frame(self), chunk, room).run(arguments)
+
+
+class Frame:
+    """The words and the memory of one call at a time."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.layout, self.plan = program, program.layout, program.plan
+        self.words = np.zeros(self.layout.words, np.int64)
+        self.address = self.words.ctypes.data
+        answers = self.answers()
+        next(answers)
+        self.callback = _CALLBACK(answers.send)
+        self.words[frame.CALLBACK] = ctypes.cast(self.callback, ctypes.c_void_p).value or 0
+        for number, value in enumerate(program.constants):
+            self.words[self.layout.constants + number] = value.ctypes.data
+        self.workspace: np.ndarray | None = None
+        self.scratch: np.ndarray | None = None
+        self.buffers: dict[int, np.ndarray] = {}
+        dtypes = {handle: stack.dtype for stack, handle in self.plan.handles.items()}
+        # Before the first row of a stack is met, its shape may not be known.
+        self.ranks: dict[int, int] = {}
+        for stack, handle in self.plan.handles.items():
+            shape = self.plan.rows[stack]
+            if shape is not None:
+                self.ranks[handle] = len(shape)
+        self.stacks = [
+            RunningStack(
+                h,
+                self.words[self.layout.stack(h) : self.layout.stack(h) + frame.STACK_WORDS],
+                dtypes[h],
+                h not in self.ranks,
+            )
+            for h in range(self.layout.stack_count)
+        ]
+        self.outside = Outside(self)
+        self.session: Session | Repetition | None = None
+        for index in self.layout.chunks.values():
+            self.words[index] = ENDLESS
+        self.error: BaseException | None = None
+        self.moved: list[tuple[int, int]] = []
+        self.labels: dict[int, str] = {}
+        # A view of the words for each dtype of a number.
+        self.views = {np.dtype(d): self.words.view(d) for d in _NUMBERS}
+        self.integers = self.words.data
+        self.slots = [self.slot(a, i) for a, i in zip(self.plan.arguments, self.layout.arguments, strict=True)]
+        self.result_buffers = {b.number: b.result for b in self.plan.buffers if b.result is not None}
+        self.buffer_of = {result: number for number, result in self.result_buffers.items()}
+
+    # A call.
+
+    def run(self, arguments: Sequence[Any]) -> list[Any]:
+        kept = self.fill(arguments)
+        self.error = None
+        self.outside.callbacks = 0
+        self.integers[frame.STATUS] = 0
+        self.integers[frame.TICKS] = self.ticks = FIRST_TICKS
+        self.since = time.monotonic()
+        self.program.function(self.address)
+        del kept
+        try:
+            if self.error is not None:
+                raise self.error
+            if self.integers[frame.STATUS]:
+                raise failure(self, Status(self.integers[frame.STATUS]))
+            return self.results()
+        finally:
+            self.error = None
+            for stack in self.stacks:
+                stack.clear()
+            for number in self.result_buffers:
+                self.release(number)
+
+    def dispose(self) -> None:
+        """Give all memory back now: the callback and the frame hold each other."""
+        self.workspace, self.scratch, self.session = None, None, None
+        self.buffers.clear()
+        del self.callback, self.outside
+
+    def release(self, number: int) -> None:
+        """A result's memory is the caller's."""
+        self.buffers.pop(number, None)
+        index = self.layout.buffers + 2 * number
+        self.integers[index] = self.integers[index + 1] = 0
+
+    def fill(self, arguments: Sequence[Any]) -> list[Any]:
+        """Put the arguments into the frame; what has to stay alive meanwhile."""
+        integers = self.integers
+        kept: list[Any] = []
+        for (kind, index, view, handle), given in zip(self.slots, arguments, strict=True):
+            if kind == "number":
+                view[index] = given
+            elif kind == "array":
+                if not given.flags.c_contiguous:
+                    given = np.ascontiguousarray(given)
+                kept.append(given)
+                integers[index] = given.__array_interface__["data"][0]
+            elif kind == "complex":
+                view[index], view[index + 8 // view.itemsize] = given.real, given.imag
+            else:
+                self.stacks[handle].hold(copied(given))
+        for k, (_, number, axis) in enumerate(self.plan.sizes):
+            given = arguments[number]
+            size = given.shape[axis] if isinstance(given, np.ndarray) else _row_size(given, axis)
+            integers[self.layout.sizes + k] = size
+        return kept
+
+    def slot(self, argument: Any, index: int) -> tuple[str, int, Any, int]:
+        """How an argument is put into the frame: what it is, where, by which view of the words, or its handle."""
+        if isinstance(argument, Array):
+            return "array", index, self.integers, 0
+        if isinstance(argument, Stack):
+            return "stack", index, self.integers, self.plan.handles[argument]
+        dtype = argument[0].dtype
+        kind = "number" if len(argument) == 1 else "complex"
+        # Python's memory views are quick to write to, but know no half floats.
+        view: Any = self.views[dtype] if dtype.char == "e" else self.views[dtype].data
+        return kind, index * (8 // dtype.itemsize), view, 0
+
+    def put(self, index: int, dtype: np.dtype, value: Any) -> None:
+        self.views[dtype][index * (8 // dtype.itemsize)] = value
+
+    def number(self, index: int, dtype: np.dtype) -> Any:
+        return self.views[dtype][index * (8 // dtype.itemsize)]
+
+    def results(self) -> list[Any]:
+        found: list[Any] = []
+        for k, (result, index) in enumerate(zip(self.plan.results, self.layout.results, strict=True)):
+            if isinstance(result, tuple):
+                real = self.number(index, result[0].dtype)
+                if len(result) == 2:
+                    dtype = np.result_type(result[0].dtype, np.complex64)
+                    found.append(dtype.type(complex(real, self.number(index + 1, result[1].dtype))))
+                else:
+                    found.append(real)
+            elif isinstance(result, Array):
+                shape = tuple(self.integers[index : index + len(result.shape)].tolist())
+                found.append(self.taken(self.buffer_of[k], result.dtype, shape))
+            else:
+                assert isinstance(result, Stack)
+                found.append(self.stacks[self.plan.handles[result]].settle())
+        return found
+
+    def taken(self, buffer: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """A result's memory as an array of its own."""
+        memory = self.buffers.get(buffer)
+        if memory is None or 0 in shape:
+            return np.empty(shape, dtype)
+        # It is as large, or was taken for a larger array that it served before.
+        memory.resize(shape, refcheck=False)
+        return memory
+
+    # What compiled code asks for.
+
+    def answers(self) -> Generator[int, int, None]:
+        """Does what compiled code asks for, one request after the other.
+
+        Python raises what a signal asks for as soon as it has its turn. A function would have to be entered for that
+        turn, and an exception on the way in would be lost; a generator comes back inside of its `try`.
+        """
+        answer = 0
+        while True:
+            try:
+                while True:
+                    yield answer
+                    self.serve(*self.words[frame.REQUEST : frame.B + 1].tolist())
+                    answer = 0
+            except GeneratorExit:
+                return
+            except BaseException as error:
+                self.error = error
+                if isinstance(error, KeyboardInterrupt):
+                    self.say_where(error)
+                answer = 1
+
+    def say_where(self, error: KeyboardInterrupt) -> None:
+        """Which loop was interrupted, if one was."""
+        if self.words[frame.REQUEST] == Request.POLL:
+            loop = self.layout.loops[int(self.words[frame.A])]
+            explained(error, loop.node)
+            noted(error, self, (*self.program.positions.steps[loop], loop))
+
+    def serve(self, request: int, a: int, b: int) -> None:
+        if request == Request.GROW_WORKSPACE:
+            self.workspace = None
+            self.workspace = empty((a + 64,), np.dtype(np.uint8), "temporary arrays")
+            self.words[frame.WORKSPACE] = (self.workspace.ctypes.data + 63) // 64 * 64
+            self.words[frame.WORKSPACE_BYTES] = a
+        elif request == Request.GROW_SCRATCH:
+            self.scratch = None
+            self.scratch = empty((a + 64,), np.dtype(np.uint8), "scratch of products")
+            self.words[frame.SCRATCH] = (self.scratch.ctypes.data + 63) // 64 * 64
+            self.words[frame.SCRATCH_BYTES] = a
+        elif request == Request.GROW_BUFFER:
+            self.grow(a, b)
+        elif request == Request.POLL:
+            self.poll()
+        elif request == Request.FULL:
+            self.stacks[a].grow(self.row_shape(a))
+        elif request == Request.EMPTY:
+            self.stacks[a].back()
+        elif request in (Request.GATHER, Request.OWN):
+            self.stacks[a].gather()
+        elif request == Request.NEW_STACK:
+            self.stacks[a].new(b, self.row_shape(a))
+        elif request == Request.COPY_STACK:
+            self.stacks[a].clear()
+            self.stacks[a].hold(copied(self.stacks[b].settle()))
+        elif request == Request.MOVE_STACKS:
+            self.move(a, b)
+        elif request == Request.COMPUTE:
+            self.outside.compute(a, bool(b))
+        elif request == Request.FETCH:
+            self.outside.fetch(a)
+        else:
+            assert self.session is not None
+            if request == Request.BEGIN_LOOP:
+                self.session.begin(a)
+            elif request == Request.NEXT_CHUNK:
+                self.session.next(a)
+            else:
+                assert request == Request.END_LOOP
+                self.session.end(a)
+
+    def row_shape(self, handle: int) -> tuple[int, ...]:
+        rank, start = self.ranks.get(handle, 0), self.layout.shapes.get(handle, 0)
+        return tuple(self.words[start : start + rank].tolist())
+
+    def grow(self, number: int, nbytes: int) -> None:
+        index = self.layout.buffers + 2 * number
+        if number in self.result_buffers:
+            # Of the result's own dtype, and nobody's view: the caller takes it as it is.
+            dtype = self.plan.buffers[number].dtype
+            memory = np.empty(nbytes // dtype.itemsize, dtype)
+        else:
+            self.buffers.pop(number, None)
+            # Where memory counts, no more than is asked for.
+            room = nbytes if current() is not None else max(nbytes, 2 * int(self.words[index + 1]))
+            memory = empty((room,), np.dtype(np.uint8), "a temporary")
+        self.buffers[number] = memory
+        self.words[index], self.words[index + 1] = memory.ctypes.data, memory.nbytes
+
+    # Loops in chunks.
+
+    def told(self, values: Sequence[Value], index: int) -> list[Any]:
+        """The values that compiled code has written to the frame: numbers, arrays in its memory, stacks."""
+        found: list[Any] = []
+        for value in values:
+            if isinstance(value, Register):
+                found.append(self.number(index, value.dtype))
+            elif isinstance(value, Array):
+                address, *shape = self.words[index : index + 1 + len(value.shape)].tolist()
+                found.append(array_at(address, tuple(shape), None, value.dtype))
+            else:
+                found.append(None)
+            index += frame.value_words(value)
+        return found
+
+    def kept(self, value: Value, given: Any) -> Any:
+        """A captured value that stays as it is for as long as a chunk may be run again."""
+        if isinstance(value, Array) and self.plan.places[value].kind not in ("argument", "constant"):
+            copy = empty(given.shape, given.dtype, "what a loop captures")
+            copy[...] = given
+            return copy
+        if isinstance(value, Stack):
+            return copied(self.stacks[self.plan.handles[value]].settle())
+        return given
+
+    def label(self, handle: int) -> str:
+        """What a stack holds, for people."""
+        if handle not in self.labels:
+            self.labels[handle] = self._label(handle)
+        return self.labels[handle]
+
+    def _label(self, handle: int) -> str:
+        for chunked in self.layout.chunked.values():
+            node = chunked.loop.node
+            stacks = [c.inside for c in chunked.loop.carries if isinstance(c.inside, Stack)]
+            positions = [i for i, v in enumerate(node.operands) if isinstance(v.type, StackType)]
+            carried = [i for i in positions if i >= len(node.operands) - len(node.results)]
+            for stack, position in zip(stacks, carried, strict=True):
+                if self.plan.handles[stack] == handle:
+                    return describe(node, position).label
+        return "rows of a stack"
+
+    def move(self, source: int, target: int) -> None:
+        """Stacks change places, all of one block's end at once: the last one has a negative target."""
+        is_last = target < 0
+        self.moved.append((source, -1 - target if is_last else target))
+        if is_last:
+            found = {s: self.stacks[s].settle() for s, _ in self.moved}
+            replaced = {t: self.stacks[t].settle() for _, t in self.moved if t not in found}
+            for s, t in self.moved:
+                self.stacks[t].hold(found[s])
+            free = [s for s in found if s not in {t for _, t in self.moved}]
+            for s, stack in zip(free, replaced.values(), strict=False):
+                self.stacks[s].hold(stack)
+            self.moved.clear()
+
+    def poll(self) -> None:
+        now = time.monotonic()
+        seconds = max(now - self.since, 1e-6)
+        # As many iterations as take the time between two turns, but no sudden jump.
+        self.ticks = int(min(max(self.ticks * min(BETWEEN_TURNS / seconds, 16.0), 1), 1 << 40))
+        self.words[frame.TICKS] = self.ticks
+        self.since = now
+
+
+_NUMBERS = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+
+
+def _row_size(stack: Any, axis: int) -> int:
+    if isinstance(stack, BlockStack):
+        return stack.shape[axis]
+    return next((np.shape(row)[axis] for row in stack if row is not None), 0)

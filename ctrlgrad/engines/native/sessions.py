@@ -1,0 +1,290 @@
+"""A run of a plan in a memory session: its loops run in chunks, whose blocks a manager copies away or has made again.
+
+At the head of an iteration a loop that pushes may end its chunk: what was pushed is sealed, and the stacks get fresh
+blocks of the next chunk, with room for so many iterations. Loops inside push into further blocks of the same chunk. To
+have a chunk's blocks again, the loop is run as a plan of its own, from a copy of what its carries began the chunk with.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ctrlgrad.engines.chunks import Chunk, Chunks, Replaying, chunk_bytes, managed
+from ctrlgrad.engines.native import frame as words
+from ctrlgrad.engines.replay import EntryState
+from ctrlgrad.memory.chunk import Chunk as MemoryChunk
+from ctrlgrad.memory.profile.records import Phase
+from ctrlgrad.passes import CHUNK_BYTES
+from ctrlgrad.plan.chunks import ChunkedLoop
+from ctrlgrad.plan.model import Stack
+from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.stacks.storage import Storage
+
+if TYPE_CHECKING:
+    from ctrlgrad.engines.native.runtime import Frame
+
+# The first chunk is short, since most loops are; the least and the most iterations of one.
+FIRST_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS = 256, 16, 1 << 16
+
+
+@dataclass(frozen=True)
+class _Length:
+    """How many iterations a chunk ran, and for how many its first blocks had room."""
+
+    iterations: int
+    room: int
+
+
+class Session:
+    """One call of a program in a session."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.loops: dict[int, LoopInChunks] = {}
+
+    def run(self, arguments: Any) -> list[Any]:
+        frame = self.frame
+        frame.session = self
+        frame.words[words.IS_MANAGED] = 1
+        try:
+            return frame.run(arguments)
+        except BaseException:
+            for loop in self.loops.values():
+                loop.abandon()
+            raise
+        finally:
+            frame.dispose()
+
+    def begin(self, number: int) -> None:
+        self.loops[number] = LoopInChunks(self.frame, self.frame.layout.chunked[number])
+        self.loops[number].begin()
+
+    def next(self, number: int) -> None:
+        self.loops[number].next()
+
+    def end(self, number: int) -> None:
+        self.loops.pop(number).end()
+
+
+class Repetition:
+    """One call of a loop's own program that fills the blocks of one chunk again."""
+
+    def __init__(self, frame: Frame, chunk: Chunk, room: int) -> None:
+        self.frame, self.chunk, self.room = frame, chunk, room
+        self.loop: LoopInChunks | None = None
+
+    def run(self, arguments: Any) -> list[Any]:
+        frame = self.frame
+        frame.session = self
+        frame.words[words.IS_MANAGED] = 1
+        try:
+            return frame.run(arguments)
+        finally:
+            frame.dispose()
+
+    def begin(self, number: int) -> None:
+        self.loop = LoopInChunks(self.frame, self.frame.layout.chunked[number], (self.chunk, self.room))
+        self.loop.begin()
+
+    def next(self, number: int) -> None:
+        raise AssertionError("a chunk that is run again has room for all of its iterations")
+
+    def end(self, number: int) -> None:
+        assert self.loop is not None
+        self.loop.end()
+
+
+class LoopInChunks:
+    """One run of a loop."""
+
+    def __init__(self, frame: Frame, roles: ChunkedLoop, again: tuple[Chunk, int] | None = None) -> None:
+        self.frame, self.roles, self.loop = frame, roles, roles.loop
+        self.index = frame.layout.chunks[roles.loop.number]
+        self.handles = (*roles.pushed, *roles.pushed_inside)
+        # Of a chunk that is run again: where its blocks come from, and the room of the first ones.
+        self.again = again
+        self.chunks: Chunks | None = None
+        self.chunk: Chunk | None = None
+        self.running: AbstractContextManager[None] | None = None
+        self.replay: LoopReplay | None = None
+        self.before, self.room, self.limit = 0, 0, FIRST_ITERATIONS
+        self.bytes_before = 0
+
+    def begin(self) -> None:
+        if self.again is not None:
+            self.chunk, self.room = self.again
+            self.lend(self.room)
+            self.set_room(1 << 62)
+            return
+        pushes = bool(self.handles)
+        if self.roles.can_repeat:
+            self.replay = LoopReplay(self.frame, self.roles)
+        phase: Phase = "backward" if self.roles.pops else "forward"
+        self.chunks = managed(self.loop.node, self.replay, phase, pushes)
+        if pushes:
+            # The first iteration begins the first chunk.
+            self.set_room(0)
+        else:
+            self.set_room(1 << 62)
+            self.start_running(self.chunks.begin(None))
+
+    def set_room(self, room: int) -> None:
+        self.frame.words[self.index] = room
+
+    def start_running(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self.running = chunk.running()
+        self.running.__enter__()
+
+    def stop_running(self) -> None:
+        if self.running is not None:
+            running, self.running = self.running, None
+            running.__exit__(None, None, None)
+
+    def counter(self) -> int:
+        return int(self.frame.words[self.frame.layout.counters + self.loop.number])
+
+    # Chunks.
+
+    def next(self) -> None:
+        """At the head of an iteration the chunk has no more room."""
+        if self.chunk is not None:
+            is_full = self.counter() - self.before >= self.room if self.roles.pushed else False
+            if self.roles.pushed_inside and not is_full and self.pushed_bytes() < chunk_bytes():
+                self.set_room(1)
+                return
+            self.seal()
+        assert self.chunks is not None
+        self.before = self.counter()
+        chunk = self.chunks.begin(self.snapshot if self.roles.can_repeat else None, self.state_bytes())
+        self.chunk = chunk
+        self.room = self.iterations()
+        try:
+            self.lend(self.room)
+        except BaseException:
+            self.chunk = None
+            chunk.discard()
+            raise
+        # How much loops inside push is seen after each iteration.
+        self.set_room(1 if self.roles.pushed_inside else self.room)
+        self.start_running(chunk)
+
+    def iterations(self) -> int:
+        """How many iterations the next chunk has."""
+        if not self.roles.pushed:
+            return 1
+        nbytes = chunk_bytes()
+        each = sum(self.frame.stacks[h].row_bytes(self.frame.row_shape(h)) for h in self.roles.pushed)
+        if self.roles.pushed_inside:
+            each *= 2
+        least = 1 if nbytes < CHUNK_BYTES else LEAST_ITERATIONS
+        most = max(least, min(MOST_ITERATIONS, nbytes // max(each, 1)))
+        found = min(self.limit, most)
+        self.limit *= 2
+        return found
+
+    def lend(self, room: int) -> None:
+        """Blocks of the chunk for the stacks that each iteration pushes on."""
+        for handle in self.roles.pushed:
+            self.frame.stacks[handle].lend(self.block, self.frame.row_shape(handle), room)
+        for handle in self.roles.pushed_inside:
+            self.frame.stacks[handle].source = self.block
+
+    def block(self, handle: int, shape: tuple[int, ...], dtype: np.dtype) -> Storage:
+        assert self.chunk is not None
+        return self.chunk.block(shape, dtype, self.frame.label(handle))
+
+    def pushed_bytes(self) -> int:
+        total = sum(self.frame.stacks[h].nbytes for h in self.handles)
+        return total - self.bytes_before
+
+    def seal(self) -> None:
+        """What was pushed is complete."""
+        self.stop_running()
+        chunk, self.chunk = self.chunk, None
+        assert chunk is not None
+        done = self.counter() - self.before
+        for handle in self.handles:
+            self.frame.stacks[handle].close_block()
+        if self.replay is not None:
+            self.replay.lengths[self.before] = _Length(done, self.room)
+        if done:
+            chunk.seal()
+        else:
+            chunk.discard()
+        self.bytes_before = sum(self.frame.stacks[h].nbytes for h in self.handles)
+
+    def end(self) -> None:
+        if self.again is not None:
+            for handle in self.handles:
+                self.frame.stacks[handle].close_block()
+            return
+        if self.chunk is not None:
+            if self.handles:
+                self.seal()
+            else:
+                self.stop_running()
+        for handle in self.handles:
+            self.frame.stacks[handle].source = None
+        assert self.chunks is not None
+        self.chunks.finish()
+
+    def abandon(self) -> None:
+        self.stop_running()
+        for handle in self.handles:
+            self.frame.stacks[handle].clear()
+        if self.chunk is not None and self.handles:
+            self.chunk.discard()
+        if self.chunks is not None:
+            self.chunks.abandon()
+
+    # What a chunk starts from.
+
+    def carried(self) -> list[Any]:
+        """The numbers and arrays that the loop carries now; arrays are views of its memory."""
+        return self.frame.told([c.inside for c in self.loop.carries], self.index + 1)
+
+    def state_bytes(self) -> int:
+        return sum(x.nbytes for x in self.carried() if x is not None)
+
+    def snapshot(self) -> tuple[EntryState, int]:
+        state = EntryState(tuple(None if x is None else x.copy() for x in self.carried()), self.counter())
+        return state, state.nbytes
+
+
+class LoopReplay:
+    """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.Recompute`."""
+
+    def __init__(self, frame: Frame, roles: ChunkedLoop) -> None:
+        self.program, found = frame.program.loop_program(roles.loop.number)
+        captured = frame.told(found.captured, frame.layout.captures[roles.loop.number])
+        # What lies in the plan's own memory is overwritten once the plan needs it no more.
+        self.captured = [frame.kept(value, x) for value, x in zip(found.captured, captured, strict=True)]
+        self.lengths: dict[int, _Length] = {}
+        self.roles = roles
+
+    def advance(self, state: EntryState, chunk: MemoryChunk) -> EntryState:
+        """Run the chunk that began with a state, into its blocks; gives the state after it."""
+        length = self.lengths[state.done]
+        carried = []
+        for value, carry in zip(state.carry, self.roles.loop.carries, strict=True):
+            if isinstance(carry.inside, Stack):
+                carried.append(BlockStack(carry.inside.dtype, ()))
+            else:
+                carried.append(value)
+        results = self.program.run_again(
+            [np.int64(length.iterations), *self.captured, *carried],
+            Replaying(chunk).begin(None),
+            length.room,
+        )
+        carry_after = tuple(
+            None if isinstance(c.inside, Stack) else x for x, c in zip(results, self.roles.loop.carries, strict=True)
+        )
+        return EntryState(carry_after, state.done + length.iterations)
+
+    def copy_bytes(self, state: EntryState) -> int:
+        return state.nbytes

@@ -1,0 +1,224 @@
+"""Steps on stacks as LLVM text: what compiled code sees of a stack is its last block, in words of the frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native.frame import Request, Status
+from ctrlgrad.engines.native.nests import element_parts
+from ctrlgrad.engines.native.plan_text import PlanText
+from ctrlgrad.engines.native.text import memory_type_of
+from ctrlgrad.plan.effects import names_of, walk
+from ctrlgrad.plan.model import (
+    Array,
+    Block,
+    Place,
+    Pop,
+    Push,
+    ReadRow,
+    Register,
+    Stack,
+    View,
+    WriteRow,
+)
+from ctrlgrad.plan.sizes import Size, product
+
+# How many stacks keep their words in registers.
+MOST_NEAR = 6
+
+
+class StackText(PlanText):
+    """Writes pushes, pops, and reads and writes of rows."""
+
+    def find_pushes(self, block: Block) -> None:
+        for number, step in enumerate(s for s in walk(block) if isinstance(s, Push)):
+            self.pushes[number] = step
+        self.push_numbers = {step: number for number, step in self.pushes.items()}
+        self.pop_numbers = {s: k for k, s in enumerate(s for s in walk(block) if isinstance(s, Pop))}
+
+    def define(self, array: Array) -> str:
+        """The address of an array that is about to be written."""
+        place = self.plan.places[array]
+        if place.kind == "buffer" and not self.is_known(place):
+            self.ensure(self.plan.buffers[place.number], array.count)
+        elif place.kind == "slot":
+            self.reserve(place.number)
+        return self.address(place)
+
+    def words_of_numbers(self) -> list[int]:
+        """The words of stacks of numbers, if there are few: a push or a pop of a number costs little beside them."""
+        handles = {handle for stack, handle in self.plan.handles.items() if self.plan.rows[stack] == ()}
+        if len(handles) > MOST_NEAR:
+            return []
+        parts = (frame.BASE, frame.COUNT, frame.CAPACITY)
+        return [self.layout.stack(handle) + part for handle in sorted(handles) for part in parts]
+
+    def is_shape_known(self, stack: Stack) -> bool:
+        """Whether the shape of a stack's rows follows from what has been computed so far."""
+        shape = self.plan.rows[stack]
+        return shape is not None and names_of(shape) <= self.registers.keys() | self.variables.keys()
+
+    def row_shape(self, stack: Stack) -> None:
+        """Tell the shape of a stack's rows."""
+        rows = self.plan.rows[stack]
+        for k, size in enumerate(rows or ()):
+            self.store_word(self.layout.shapes[self.plan.handles[stack]] + k, self.size(size))
+
+    def row_bytes(self, stack: Stack) -> Size:
+        shape = self.plan.rows[stack]
+        assert shape is not None
+        return product(shape) * Size(stack.dtype.itemsize)
+
+    def reserve(self, number: int) -> None:
+        """Room for the row of a push, and its address."""
+        push = self.pushes[number]
+        address = self.top(push.stack)
+        self.w.line(f"store ptr {address}, ptr {self.pointer(Place('slot', number))}")
+
+    def top(self, stack: Stack) -> str:
+        """The address of the next row of a stack, for which there is room."""
+        handle = self.plan.handles[stack]
+        words = self.layout.stack(handle)
+        full = self.w.op(
+            f"icmp sge i64 {self.load_word(words + frame.COUNT)}, {self.load_word(words + frame.CAPACITY)}"
+        )
+        with self.when(full):
+            self.row_shape(stack)
+            self.ask(Request.FULL, str(handle))
+        return self.row_at(stack, self.load_word(words + frame.COUNT))
+
+    def row_at(self, stack: Stack, index: str) -> str:
+        """The address of a row of the current block."""
+        words = self.layout.stack(self.plan.handles[stack])
+        nbytes = self.w.op(f"mul i64 {index}, {self.size(self.row_bytes(stack))}")
+        return self.w.op(f"getelementptr i8, ptr {self.load_word(words + frame.BASE, 'ptr')}, i64 {nbytes}")
+
+    def push(self, step: Push) -> None:
+        words = self.layout.stack(self.plan.handles[step.stack])
+        number = self.push_numbers[step]
+        slot = Place("slot", number)
+        is_in_place = isinstance(step.row, View) and self.plan.places[step.row.array] == slot
+        if not is_in_place:
+            self.store_row(step.row, self.top(step.stack), self.row_bytes(step.stack))
+        count = self.load_word(words + frame.COUNT)
+        self.store_word(words + frame.COUNT, self.w.op(f"add i64 {count}, 1"))
+
+    def store_row(self, row: View | Sequence[Register], address: str, nbytes: Size) -> None:
+        if isinstance(row, View):
+            self.copy_bytes(address, self.view_address(row), self.size(nbytes))
+            return
+        for k, register in enumerate(row):
+            self.store_at(address, k, register)
+
+    def load_row(self, row: Array | Sequence[Register], address: str, nbytes: Size) -> None:
+        if isinstance(row, Array):
+            self.copy_bytes(self.place_of(row), address, self.size(nbytes))
+            return
+        for k, register in enumerate(row):
+            self.registers[register.name] = self.load_at(address, k, register.dtype)
+
+    def pop(self, step: Pop) -> None:
+        handle = self.plan.handles[step.stack]
+        words = self.layout.stack(handle)
+        self.ask_if(self.w.op(f"icmp sle i64 {self.load_word(words + frame.COUNT)}, 0"), Request.EMPTY, str(handle))
+        count = self.w.op(f"sub i64 {self.load_word(words + frame.COUNT)}, 1")
+        self.store_word(words + frame.COUNT, count)
+        address = self.row_at(step.stack, count)
+        if isinstance(step.row, Array) and self.plan.places[step.row].kind == "row":
+            self.w.line(f"store ptr {address}, ptr {self.pointer(self.plan.places[step.row])}")
+            return
+        if isinstance(step.row, Array):
+            self.define(step.row)
+        self.load_row(step.row, address, self.row_bytes(step.stack))
+
+    def found_row(self, stack: Stack, index: Register, site: int, grow: bool) -> tuple[str, str]:
+        """The position of an index among all rows, which are in the current block then; and how many they are."""
+        w, handle = self.w, self.plan.handles[stack]
+        words = self.layout.stack(handle)
+        count, below = self.load_word(words + frame.COUNT), self.load_word(words + frame.BELOW)
+        length = w.op(f"add i64 {count}, {below}")
+        given = self.number(index)
+        negative = w.op(f"icmp slt i64 {given}, 0")
+        at = w.op(f"select i1 {negative}, i64 {w.op(f'add i64 {given}, {length}')}, i64 {given}")
+        if grow:
+            over = w.op(f"icmp ugt i64 {at}, {length}")
+            same = w.op(f"icmp eq i64 {given}, {length}")
+            bad = w.op(f"or i1 {over}, {w.op(f'and i1 {negative}, {same}')}")
+        else:
+            bad = w.op(f"icmp uge i64 {at}, {length}")
+        self.stop_if(bad, Status.INDEX, site, given, length)
+        with self.when(w.op(f"icmp slt i64 {at}, {below}")):
+            self.row_shape(stack)
+            self.ask(Request.GATHER, str(handle))
+        return at, length
+
+    def row_of(self, stack: Stack, at: str) -> str:
+        """The address of the row at a position among all rows."""
+        words = self.layout.stack(self.plan.handles[stack])
+        return self.row_at(stack, self.w.op(f"sub i64 {at}, {self.load_word(words + frame.BELOW)}"))
+
+    def read_row(self, step: ReadRow) -> None:
+        at, _ = self.found_row(step.stack, step.index, step.site, False)
+        if isinstance(step.row, Array):
+            self.define(step.row)
+        self.load_row(step.row, self.row_of(step.stack, at), self.row_bytes(step.stack))
+
+    def write_row(self, step: WriteRow) -> None:
+        w, handle = self.w, self.plan.handles[step.stack]
+        words = self.layout.stack(handle)
+        at, length = self.found_row(step.stack, step.index, step.site, step.grow)
+        with self.when(w.op(f"icmp eq i64 {self.load_word(words + frame.WRITABLE)}, 0")):
+            self.row_shape(step.stack)
+            self.ask(Request.OWN, str(handle))
+        at_end = None
+        if step.grow:
+            at_end = w.op(f"icmp eq i64 {at}, {length}")
+            with self.when(at_end):
+                self.top(step.stack)
+                count = self.load_word(words + frame.COUNT)
+                self.store_word(words + frame.COUNT, w.op(f"add i64 {count}, 1"))
+        marks = self.load_word(words + frame.MARKS, "ptr")
+        if step.once:
+            # Without marks every row is written, but for one that was just made room for.
+            again = w.op(f"icmp eq ptr {marks}, null")
+            if at_end is not None:
+                again = w.op(f"and i1 {again}, {w.op(f'xor i1 {at_end}, true')}")
+            self.stop_if(again, Status.TWICE, step.site, at, "0")
+        with self.when(w.op(f"icmp ne ptr {marks}, null")):
+            mark = w.op(f"getelementptr i8, ptr {marks}, i64 {at}")
+            if step.once:
+                written = w.op(f"icmp ne i8 {w.op(f'load i8, ptr {mark}')}, 0")
+                if at_end is not None:
+                    written = w.op(f"and i1 {written}, {w.op(f'xor i1 {at_end}, true')}")
+                self.stop_if(written, Status.TWICE, step.site, at, "0")
+            w.line(f"store i8 1, ptr {mark}")
+        address = self.row_of(step.stack, at)
+        if step.how == "store":
+            self.store_row(step.row, address, self.row_bytes(step.stack))
+        else:
+            self.add_row(step, address)
+
+    def add_row(self, step: WriteRow, address: str) -> None:
+        """Add to a row, number by number."""
+        from ctrlgrad.engines.native.nests import counted_loop
+
+        dtype, parts = element_parts(step.stack.dtype)
+        kind = memory_type_of(dtype)
+        op = "fadd" if dtype.kind == "f" else "add"
+        if not isinstance(step.row, View):
+            for k, register in enumerate(step.row):
+                at = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {k}")
+                total = self.w.op(f"{op} {kind} {self.w.op(f'load {kind}, ptr {at}')}, {self.number(register)}")
+                self.w.line(f"store {kind} {total}, ptr {at}")
+            return
+        source = self.view_address(step.row)
+        shape = self.plan.rows[step.stack]
+        assert shape is not None
+        with counted_loop(self.w, "0", self.size(product(shape) * Size(parts))) as i:
+            at = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {i}")
+            other = self.w.op(f"getelementptr {kind}, ptr {source}, i64 {i}")
+            total = self.w.op(
+                f"{op} {kind} {self.w.op(f'load {kind}, ptr {at}')}, {self.w.op(f'load {kind}, ptr {other}')}"
+            )
+            self.w.line(f"store {kind} {total}, ptr {at}")

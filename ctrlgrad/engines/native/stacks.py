@@ -1,0 +1,196 @@
+"""The stacks of a running plan: compiled code sees one block of each, in a few words of the frame.
+
+The block that it sees is open: pushes fill it, pops empty it, reads and writes of single rows find all rows in it. Then
+the words say how many rows of it are in use. A stack that nobody has touched yet shows no block, only how many rows lie
+below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.account import empty, supply
+from ctrlgrad.engines.chunks import chunk_bytes
+from ctrlgrad.engines.native import frame
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.memory.session import current
+from ctrlgrad.passes import CHUNK_BYTES
+from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows
+from ctrlgrad.stacks.storage import Resident, Storage
+
+# Rows of the first block of a stack; each further one has twice as many, up to the bytes of a chunk.
+FIRST_ROWS, LEAST_ROWS = 256, 16
+# Under a budget, the share of a chunk's bytes that a block of a stack inside it has at most.
+SHARE = 4
+
+# Gives memory for a block: (handle, shape, dtype).
+Source = Callable[[int, tuple[int, ...], np.dtype], Storage]
+
+
+class RunningStack:
+    """One handle: a stack and its words."""
+
+    def __init__(self, handle: int, words: np.ndarray, dtype: np.dtype, is_ragged: bool) -> None:
+        self.handle, self.words, self.dtype, self.is_ragged = handle, words, dtype, is_ragged
+        self.stack: Any = None
+        # The block that compiled code sees.
+        self.open: Block | None = None
+        # Where new blocks come from, if not from memory that nobody counts; and how many rows the last of them had.
+        self.source: Source | None = None
+        self.last_rows = 0
+        self.is_indexed = False
+
+    def clear(self) -> None:
+        """Forget everything; what was pushed is somebody else's, or nobody's."""
+        if self.open is not None:
+            self.open.storage.close()
+        self.stack, self.open, self.source, self.is_indexed = None, None, None, False
+        self.words[:] = 0
+
+    # Between compiled code and the rest.
+
+    def hold(self, stack: Any, shape: tuple[int, ...] | None = None) -> None:
+        """Take a stack over: a block stack, or a list of rows of a shape."""
+        if isinstance(stack, list) and not self.is_ragged:
+            if shape is None:
+                shape = next((np.shape(row) for row in stack if row is not None), ())
+            stack = from_rows(self.dtype, shape, stack, supply())
+        if self.open is not None:
+            self.open.storage.close()
+        self.stack, self.open = stack, None
+        self.hide()
+        if isinstance(stack, BlockStack) and stack.written is not None:
+            self.gather()
+
+    def settle(self) -> Any:
+        """The stack as it is now; compiled code sees no block any more."""
+        self.close()
+        self.hide()
+        return self.stack
+
+    def close(self) -> None:
+        """Note how many rows the open block has, and close it."""
+        block, self.open = self.open, None
+        if block is None:
+            return
+        block.count = int(self.words[frame.COUNT])
+        block.most = max(block.most, block.count)
+        block.storage.close()
+        if not block.count:
+            self.stack.blocks.remove(block)
+            block.storage.free()
+
+    def hide(self) -> None:
+        self.words[:] = 0
+        if self.stack is not None:
+            self.words[frame.BELOW] = len(self.stack)
+
+    def show(self, block: Block, is_writable: bool) -> None:
+        """Let compiled code see the last block."""
+        array = block.storage.open()
+        self.open = block
+        stack = self.stack
+        self.words[frame.BASE] = array.ctypes.data
+        self.words[frame.COUNT] = block.count
+        # A closed block takes no more rows, those that were popped from it neither: another stack may hold it too.
+        self.words[frame.CAPACITY] = len(array) if is_writable else 0
+        self.words[frame.BELOW] = len(stack) - block.count
+        self.words[frame.WRITABLE] = is_writable
+        self.words[frame.MARKS] = 0 if stack.written is None else stack.written.ctypes.data
+
+    def row_bytes(self, shape: Sequence[int]) -> int:
+        return math.prod(shape) * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        if not isinstance(self.stack, BlockStack):
+            return 0
+        count = int(self.words[frame.COUNT] + self.words[frame.BELOW])
+        return count * self.row_bytes(self.stack.shape)
+
+    # What compiled code asks for.
+
+    def new(self, size: int, shape: Sequence[int]) -> None:
+        """An empty stack, or one of rows that were never written."""
+        self.clear()
+        if self.is_ragged:
+            self.hold([None] * size)
+        elif size:
+            self.hold(from_rows(self.dtype, tuple(shape), [None] * size, supply()))
+        else:
+            self.hold(BlockStack(self.dtype, tuple(shape), supply=supply()))
+
+    def grow(self, shape: tuple[int, ...]) -> None:
+        """Room for another row."""
+        count = int(self.words[frame.COUNT] + self.words[frame.BELOW])
+        if count and (self.stack.written is not None or self.is_indexed):
+            self.gather(2 * count + LEAST_ROWS)
+            return
+        row = max(self.row_bytes(shape), 1)
+        if current() is None:
+            room = 2 * len(self.open.storage.open()) if self.open is not None else FIRST_ROWS
+            room = max(LEAST_ROWS, min(room, CHUNK_BYTES // row))
+        else:
+            # Memory counts: several stacks have to find room.
+            room = 2 * self.last_rows if self.last_rows else LEAST_ROWS
+            room = max(1, min(room, chunk_bytes() // SHARE // row))
+        self.lend(self.source or _resident, shape, room)
+
+    def lend(self, source: Source, shape: tuple[int, ...], room: int) -> None:
+        """A fresh block on top, with room for so many rows."""
+        stack = self.settle()
+        if not stack.blocks and stack.shape != shape:
+            # An empty stack takes the shape of its first row.
+            stack = self.stack = BlockStack(self.dtype, shape, supply=supply())
+        self.last_rows = room
+        block = Block(source(self.handle, (room, *shape), self.dtype), 0)
+        stack.blocks.append(block)
+        self.show(block, True)
+
+    def close_block(self) -> None:
+        """The open block takes no more rows: it is cut to those that it has."""
+        block = self.open
+        self.settle()
+        if block is not None and block.count:
+            block.storage.shrink(block.count)
+        self.last_rows = 0
+
+    def back(self) -> None:
+        """The block below one that has been emptied."""
+        stack = self.settle()
+        if not stack:
+            raise ExecutionError("stack: popped more values than were pushed")
+        self.show(stack.blocks[-1], False)
+
+    def gather(self, room: int = 0) -> None:
+        """All rows in one block, which may be written to, with room for so many."""
+        stack = self.settle()
+        self.is_indexed = True
+        count = len(stack)
+        if not count and stack.written is None:
+            self.words[frame.WRITABLE] = 1
+            if not room:
+                return
+        storage = stack.whole(max(room, count))
+        block = Block(storage, count)
+        stack.blocks = [block]
+        array = storage.open()
+        if stack.written is not None and len(stack.written) < len(array):
+            marks = np.zeros(len(array), np.uint8)
+            marks[: len(stack.written)] = stack.written
+            stack.written = marks
+        self.show(block, True)
+
+
+def _resident(handle: int, shape: tuple[int, ...], dtype: np.dtype) -> Storage:
+    return Resident(empty(shape, dtype, "rows of a stack"))
+
+
+def copied(stack: Any) -> Any:
+    """Another stack of the same rows."""
+    return stack.copy() if isinstance(stack, BlockStack) else list(stack)

@@ -1,0 +1,53 @@
+"""What the tests of pieces share: making one, and comparing with the reference engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad as cg
+from ctrlgrad import tree
+from ctrlgrad.engines.native.pieces import Piece, compile_piece
+from ctrlgrad.engines.reference import REFERENCE, Run, interpret
+from ctrlgrad.ir import Graph
+
+
+def graph_of(fn: Callable[..., Any], *args: Any) -> Graph:
+    return cg.function(fn).graph(*args)
+
+
+def piece_of(graph: Graph) -> Piece:
+    """A piece whose parts are compiled when they first run."""
+    piece = compile_piece(graph)
+    assert piece is not None
+    return piece
+
+
+def by_reference(graph: Graph, args: Sequence[Any]) -> list[Any]:
+    return interpret(graph, args, Run(), REFERENCE)
+
+
+def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-11) -> None:
+    """Relative to each element, or to the largest finite one of an array that holds smaller ones."""
+    for a, b in zip(found, expected, strict=True):
+        assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
+        if np.asarray(b).dtype.kind in "biu":
+            np.testing.assert_array_equal(a, b)
+            continue
+        finite = np.abs(b)[np.isfinite(b)]
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(finite, initial=0.0)))
+
+
+def assert_agrees(fn: Callable[..., Any], *args: Any, rtol: float = 1e-11) -> None:
+    """A function by a piece and by the reference engine; its arguments stay as they are."""
+    graph = graph_of(fn, *args)
+    leaves = [np.asarray(x) if np.ndim(x) else np.asarray(x)[()] for x in tree.leaves(args)]
+    before = [x.copy() for x in leaves]
+    with np.errstate(all="ignore"):
+        piece = piece_of(graph)
+        for _ in range(2):  # the second call finds buffers of the first
+            assert_same(piece(list(leaves), Run()), by_reference(graph, leaves), rtol)
+    for x, old in zip(leaves, before, strict=True):
+        np.testing.assert_array_equal(x, old)

@@ -1,0 +1,326 @@
+"""Objects on disk: who may read and write them, when they hold, and how they are linked."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import logging
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from ctrlgrad.engines.native import objects, target
+from ctrlgrad.engines.native.objects import CannotLoad, ObjectCode
+
+TEXT = "define i64 @f(i64 %x) {\n %y = add i64 %x, 1\n ret i64 %y\n}\n"
+OTHER = TEXT.replace("1", "2")
+INTEGER = ctypes.c_int64
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty place for entries, in a process that has said nothing."""
+    monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path / "entries"))
+    monkeypatch.setattr(objects, "_SAID", set())
+    return tmp_path / "entries"
+
+
+def key_of(text: str) -> str:
+    key = objects.key_of([text], [])
+    assert key is not None
+    return key
+
+
+def entry_of(text: str) -> Path:
+    place = objects.directory()
+    assert place is not None
+    return place / f"{key_of(text)}.obj"
+
+
+def result(text: str, *, compile_it: bool = True) -> int:
+    """What the text's function makes of 41, linked from disk or made; it may be made only where that is said."""
+
+    def make() -> ObjectCode:
+        assert compile_it, "compiled again"
+        return ObjectCode(("f",), target.compiled(text))
+
+    return call(objects.library(key_of(text), make)["f"])
+
+
+def call(address: int) -> int:
+    return int(ctypes.CFUNCTYPE(INTEGER, INTEGER)(address)(41))
+
+
+# Writing and reading.
+
+
+def test_an_entry_serves_the_next_process(folder: Path) -> None:
+    assert result(TEXT) == 42
+    assert [p.name for p in folder.iterdir()] == [entry_of(TEXT).name]
+    assert result(TEXT, compile_it=False) == 42
+    with pytest.raises(AssertionError, match="compiled again"):
+        result(OTHER, compile_it=False)
+
+
+def test_nobody_else_may_read_or_write(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        result(TEXT)
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert entry_of(TEXT).stat().st_mode & 0o777 == 0o600
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _cut_in_the_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:50])
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(bytes(range(256)) * 100)
+
+
+def _nested(path: Path) -> None:
+    path.write_bytes(b"[" * 4000 + b"\n")
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+
+
+def _of_another_text(path: Path) -> None:
+    result(OTHER)
+    path.write_bytes(entry_of(OTHER).read_bytes())
+
+
+def _parts(path: Path) -> ObjectCode:
+    header, code = path.read_bytes().split(b"\n", 1)
+    return ObjectCode(tuple(json.loads(header)["symbols"]), code)
+
+
+def _pass_off(path: Path, code: ObjectCode) -> None:
+    path.write_bytes(objects._header(path.stem, code) + code.code)
+
+
+def _other_symbol(path: Path) -> None:
+    """Whole, by its checksum, but without the function that it names."""
+    _pass_off(path, ObjectCode(("nothing",), _parts(path).code))
+
+
+def _no_object(path: Path) -> None:
+    """Whole, by its checksum, but of bytes that are no object."""
+    _pass_off(path, ObjectCode(("f",), b"\x7fELF" + bytes(300)))
+
+
+def _writable_by_others(path: Path) -> None:
+    """Whole, and another text's code; what speaks against it is its mode."""
+    result(OTHER)
+    _pass_off(path, _parts(entry_of(OTHER)))
+    path.chmod(0o666)
+
+
+def _link(path: Path) -> None:
+    """Likewise; what speaks against it is that it lies elsewhere."""
+    elsewhere = path.parent.parent / "elsewhere"
+    _writable_by_others(path)
+    path.chmod(0o600)
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+DAMAGE = [
+    _truncate,
+    _cut_in_the_header,
+    _empty,
+    _garbage,
+    _nested,
+    _flip,
+    _of_another_text,
+    _other_symbol,
+    _no_object,
+    _writable_by_others,
+    _link,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda f: f.__name__)
+def test_what_is_not_whole_or_not_ours_is_made_again(damage, folder: Path) -> None:
+    result(TEXT)
+    good = json.loads(entry_of(TEXT).read_bytes().split(b"\n")[0])
+    damage(entry_of(TEXT))
+    assert result(TEXT) == 42
+    assert not entry_of(TEXT).is_symlink()
+    assert entry_of(TEXT).stat().st_mode & 0o777 == 0o600
+    again = json.loads(entry_of(TEXT).read_bytes().split(b"\n")[0])
+    assert again.keys() == good.keys() and again["key"] == good["key"]
+    assert result(TEXT, compile_it=False) == 42
+
+
+def test_an_entry_passed_off_is_run(folder: Path) -> None:
+    """So it is the mode and the place alone for which `_writable_by_others` and `_link` are refused."""
+    result(TEXT)
+    _writable_by_others(entry_of(TEXT))
+    entry_of(TEXT).chmod(0o600)
+    assert result(TEXT) == 43
+
+
+def test_no_byte_may_change() -> None:
+    entry = ObjectCode(("one", "two"), bytes(range(256)))
+    data = objects._header("a" * 64, entry) + entry.code
+    assert objects._parsed("a" * 64, data) == entry
+    for place in range(len(data)):
+        changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        assert objects._parsed("a" * 64, changed) is None
+        assert objects._parsed("a" * 64, data[:place]) is None
+    assert objects._parsed("a" * 64, data + b"x") is None
+
+
+def test_the_oldest_and_the_abandoned_make_room(folder: Path) -> None:
+    result(TEXT)
+    result(OTHER)
+    os.utime(entry_of(TEXT), (1, 1))
+    abandoned = folder / f"{'0' * 64}.{'1' * 16}.tmp"
+    abandoned.write_bytes(b"")
+    os.utime(abandoned, (1, 1))
+    foreign = folder / "notes.obj"
+    foreign.write_bytes(bytes(100))
+    objects.DiskCache(folder).make_room(entry_of(OTHER).stat().st_size)
+    assert {p.name for p in folder.iterdir()} == {entry_of(OTHER).name, "notes.obj"}
+
+
+# Directories.
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_directory_that_others_may_write_is_refused(mode: int, folder: Path, caplog) -> None:
+    folder.mkdir()
+    folder.chmod(mode)
+    with caplog.at_level(logging.INFO, "ctrlgrad"):
+        assert result(TEXT) == 42
+        assert result(OTHER) == 43
+    assert not list(folder.iterdir())
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        f"compiled code is not kept on disk: {folder} is not safe\n"
+        "  expected: a directory that belongs to you and that only you may write to, since what lies there is run\n"
+        f"  got: a directory of mode {mode:04o}\n"
+        f"  try: chmod 700 {folder}, or name another directory in CTRLGRAD_CACHE_DIR"
+    )
+
+
+def test_entries_in_a_directory_that_others_may_write_are_not_read(folder: Path) -> None:
+    result(TEXT)
+    folder.chmod(0o707)
+    with pytest.raises(AssertionError, match="compiled again"):
+        result(TEXT, compile_it=False)
+
+
+def test_a_directory_of_another_user_is_refused(folder: Path, monkeypatch, caplog) -> None:
+    folder.mkdir(mode=0o700)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert result(TEXT) == 42
+    assert not list(folder.iterdir())
+    (record,) = caplog.records
+    assert f"got: a directory of the user with number {owner}" in record.getMessage()
+
+
+def test_without_a_place_all_goes_on(tmp_path: Path, monkeypatch, caplog) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(objects, "_SAID", set())
+    monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path / "file" / "inside"))
+    with caplog.at_level(logging.INFO, "ctrlgrad"):
+        assert result(TEXT) == 42
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO and "Not a directory" in record.getMessage()
+
+
+def test_a_place_that_cannot_be_written_is_still_read(folder: Path, monkeypatch, caplog) -> None:
+    result(TEXT)
+    really = os.open
+
+    def read_only(path, flags: int, *rest, **named) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(30, "Read-only file system", str(path))
+        return really(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with caplog.at_level(logging.INFO, "ctrlgrad"):
+        assert result(OTHER) == 43
+    assert [r.getMessage() for r in caplog.records] == [
+        f"compiled code is not kept on disk: Read-only file system: {folder}"
+    ]
+    assert result(TEXT, compile_it=False) == 42
+
+
+def test_where_entries_lie(tmp_path: Path, monkeypatch) -> None:
+    for name in ("CTRLGRAD_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert objects.directory() == tmp_path / ".cache" / "ctrlgrad"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert objects.directory() == tmp_path / ".cache" / "ctrlgrad"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert objects.directory() == Path("/xdg/ctrlgrad")
+    monkeypatch.setenv("CTRLGRAD_CACHE_DIR", "/own")
+    assert objects.directory() == Path("/own")
+    for name in ("CTRLGRAD_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
+    assert objects.directory() is None
+    assert objects.open_cache() is None
+
+
+# Keys.
+
+
+@pytest.mark.parametrize("field", ["triple", "processor", "features"])
+def test_the_key_changes_with_the(field: str, monkeypatch) -> None:
+    before, changed = key_of(TEXT), dataclasses.replace(target.host(), **{field: "another"})
+    monkeypatch.setattr(target, "host", lambda: changed)
+    assert key_of(TEXT) != before
+
+
+def test_the_key_changes_with_text_compiler_and_the_modules_that_print(tmp_path: Path, monkeypatch) -> None:
+    before = key_of(TEXT)
+    assert re.fullmatch("[0-9a-f]{64}", before)
+    assert key_of(TEXT) == before != key_of(OTHER)
+    one, two = tmp_path / "one.py", tmp_path / "two.py"
+    one.write_text("a = 1")
+    two.write_text("a = 2")
+    keys = {objects.key_of([TEXT], [str(path)]) for path in (one, two)}
+    assert len(keys | {before, None}) == 4
+    assert objects.key_of([TEXT], [str(tmp_path / "gone.py")]) is None
+    monkeypatch.setattr("llvmlite.__version__", "0.0")
+    assert key_of(TEXT) != before
+
+
+# Linking.
+
+
+def test_an_object_calls_what_it_is_linked_with(folder: Path) -> None:
+    inner = objects.loaded(ObjectCode(("f",), target.compiled(TEXT)))
+    text = "declare i64 @inner(i64)\ndefine i64 @g(i64 %x) {\n %y = call i64 @inner(i64 %x)\n ret i64 %y\n}\n"
+    code = ObjectCode(("g",), target.compiled(text))
+    assert call(objects.loaded(code, {"inner": inner["f"]})["g"]) == 42
+    with pytest.raises(CannotLoad, match="symbols"):
+        objects.loaded(code)
+
+
+def test_text_that_is_no_module_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="LLVM IR parsing error"):
+        target.compiled("define i64 @f(")

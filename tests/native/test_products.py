@@ -1,0 +1,441 @@
+"""Native products and solves against NumPy: all small sizes, every way an operand can lie, threads, forks, failures."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from ctrlgrad.engines.native import objects, target
+from ctrlgrad.engines.native.objects import ObjectCode
+from ctrlgrad.engines.native.products import library, pool, real, routines, shared
+from ctrlgrad.engines.native.products.library import Products, products
+from ctrlgrad.errors import UserInputError
+
+FLOATS = ["float32", "float64"]
+TOLERANCE = {"f": 2e-5, "d": 1e-12, "F": 2e-5, "D": 1e-12}
+
+
+@pytest.fixture
+def native() -> Iterator[Products]:
+    """The process's routines; what a test makes of the number of threads is undone."""
+    found = products()
+    before = found.threads
+    yield found
+    found.set_threads(before)
+
+
+def dense(rng: np.random.Generator, m: int, n: int, dtype: str) -> np.ndarray:
+    values = rng.standard_normal((m, n)) * 4
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * rng.standard_normal((m, n))
+    return values.astype(dtype)
+
+
+LAYOUTS = {
+    "rows": lambda rng, m, n, dtype: dense(rng, m, n, dtype),
+    "columns": lambda rng, m, n, dtype: dense(rng, n, m, dtype).T,
+    "gaps": lambda rng, m, n, dtype: dense(rng, 2 * m, 3 * n, dtype)[::2, ::3],
+    "long rows": lambda rng, m, n, dtype: dense(rng, m, n + 5, dtype)[:, 2 : n + 2],
+    "backwards": lambda rng, m, n, dtype: dense(rng, m, n, dtype)[::-1, ::-1],
+    "repeated": lambda rng, m, n, dtype: np.broadcast_to(dense(rng, 1, n, dtype), (m, n)),
+}
+
+
+def check(native: Products, a: np.ndarray, b: np.ndarray, rng: np.random.Generator, *, packed: bool = False) -> None:
+    """Product and accumulation into the middle of something, of which nothing else may change."""
+    (m, k), n, dtype = a.shape, b.shape[1], a.dtype
+    for accumulate in (False, True):
+        around = dense(rng, m + 2, n + 5, dtype.str)
+        before, out = around.copy(), around[1 : m + 1, 2 : n + 2]
+        wide = np.complex128 if dtype.kind == "c" else np.float64 if dtype.kind == "f" else dtype
+        expected = a.astype(wide) @ b.astype(wide) + (out.astype(wide) if accumulate else 0)
+        if packed:
+            native.matmul_packed(a, native.pack(b), out, accumulate)
+        else:
+            native.matmul(a, b, out, accumulate)
+        if dtype.kind in "iu":
+            assert np.array_equal(out, expected)
+        else:
+            scale = 16 * max(k, 1) ** 0.5 + 1
+            assert np.abs(out - expected).max(initial=0) <= TOLERANCE[dtype.char] * scale, (a.shape, b.shape)
+        around[1 : m + 1, 2 : n + 2] = before[1 : m + 1, 2 : n + 2]
+        assert np.array_equal(around, before), "written beside the result"
+
+
+# Values.
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_small_size(dtype: str, native: Products) -> None:
+    rng = np.random.default_rng(0)
+    for m, n, k in itertools.product((1, 2, 3, 4, 5, 6, 7, 12, 13), (*range(1, 19), 31, 33), (0, 1, 2, 3, 4, 7, 9, 17)):
+        check(native, dense(rng, m, k, dtype), dense(rng, k, n, dtype), rng)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("right", LAYOUTS)
+def test_operands_lie_in_any_way(dtype: str, left: str, right: str, native: Products) -> None:
+    rng = np.random.default_rng(1)
+    for m, n, k in [
+        (1, 9, 17),
+        (5, 1, 20),
+        (2, 33, 9),
+        (3, 40, 12),
+        (4, 4, 4),
+        (8, 70, 33),
+        (30, 130, 70),
+        (20, 90, 260),
+    ]:
+        check(native, LAYOUTS[left](rng, m, k, dtype), LAYOUTS[right](rng, k, n, dtype), rng)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("m", "n", "k"), [(257, 1030, 300), (130, 140, 700), (1000, 20, 300), (3, 2500, 600)])
+def test_blocks_and_what_is_left_of_them(dtype: str, m: int, n: int, k: int, native: Products) -> None:
+    rng = np.random.default_rng(2)
+    for left, right in itertools.product(("rows", "columns"), repeat=2):
+        check(native, LAYOUTS[left](rng, m, k, dtype), LAYOUTS[right](rng, k, n, dtype), rng)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_packed_operand_gives_the_same(dtype: str, layout: str, native: Products) -> None:
+    rng = np.random.default_rng(3)
+    sizes = [(1, 1, 1), (1, 100, 70), (6, 16, 0), (7, 15, 9), (64, 250, 80), (13, 33, 300), (300, 200, 300)]
+    for m, n, k in sizes:
+        b = LAYOUTS[layout](rng, k, n, dtype)
+        check(native, dense(rng, m, k, dtype), b, rng, packed=True)
+        check(native, dense(rng, k, m, dtype).T, b, rng, packed=True)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "uint32", "int64", "uint64"])
+def test_integers_wrap(dtype: str, native: Products) -> None:
+    rng = np.random.default_rng(4)
+    for m, n, k in [(1, 1, 1), (3, 5, 4), (7, 2, 30), (2, 2, 0)]:
+        size = np.iinfo(dtype)
+        a, b = (rng.integers(size.min, size.max, shape, dtype) for shape in ((m, k), (n, k)))
+        check(native, a, b.T, rng)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_numbers(dtype: str, native: Products) -> None:
+    rng = np.random.default_rng(5)
+    for m, n, k in [(1, 1, 1), (3, 5, 4), (7, 2, 30), (2, 2, 0)]:
+        for left, right in itertools.product(LAYOUTS, repeat=2):
+            check(native, LAYOUTS[left](rng, m, k, dtype), LAYOUTS[right](rng, k, n, dtype), rng)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_is_not_finite_stays_in_its_row_and_column(dtype: str, native: Products) -> None:
+    """Panels are filled up with zeros, and rows read where masks leave lanes out: none may reach a result."""
+    rng = np.random.default_rng(6)
+    for m, n, k in [(5, 9, 7), (1, 21, 13), (21, 1, 13), (70, 90, 40)]:
+        a, b = dense(rng, m, k, dtype), dense(rng, n, k, dtype).T
+        a[m // 2, 0] = np.nan
+        b[k - 1, n // 2] = np.inf
+        for right in (b, np.ascontiguousarray(b)):
+            out = native.matmul(a, right, np.zeros((m, n), dtype))
+            expected = np.ones((m, n), bool)
+            expected[m // 2] = expected[:, n // 2] = False
+            assert np.array_equal(np.isfinite(out), expected)
+
+
+def test_scratch_is_enough(native: Products) -> None:
+    """A guard behind the scratch that was asked for stays as it is."""
+    rng, guard = np.random.default_rng(7), 4096
+    native.set_threads(1)
+    prototype = library._prototype("pnpnnpnnnnnnp")
+    for dtype, (m, n, k) in itertools.product(FLOATS, [(20, 17, 9), (40, 130, 33), (300, 140, 300), (9, 1500, 100)]):
+        for left, right in itertools.product(("rows", "columns", "gaps"), repeat=2):
+            a, b = LAYOUTS[left](rng, m, k, dtype), LAYOUTS[right](rng, k, n, dtype)
+            out, size = np.empty((m, n), dtype), native.scratch_bytes(dtype, m, n, k)
+            scratch = np.full(size + guard, 0xA5, np.uint8)
+            operands = (a.ctypes.data, *library._strides(a), b.ctypes.data, *library._strides(b))
+            routine = prototype(native.address(f"cg_gemm_{library._KINDS[a.dtype.char]}"))
+            routine(out.ctypes.data, n, *operands, m, n, k, 0, scratch.ctypes.data)
+            assert (scratch[size:] == 0xA5).all(), (dtype, m, n, k, left, right)
+
+
+@pytest.mark.parametrize("bytes_", [16, 64])
+def test_other_widths_of_vectors_and_masks_give_the_same(bytes_: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other processors run (SSE2 and NEON; AVX-512 with its 32 registers and masks), compiled for this one."""
+
+    def kinds(machine: target.Target) -> tuple[real.Real, real.Real]:
+        rows, masks = (12, True) if bytes_ == 64 else (6, False)
+        return real.Real("f32", 4, bytes_ // 4, rows, masks), real.Real("f64", 8, bytes_ // 8, rows, masks)
+
+    monkeypatch.setattr(real, "reals", kinds)
+    made = kinds(target.host())
+    monkeypatch.setattr(objects, "key_of", lambda *_: None)  # not for this machine's disk
+    native = Products(routines.Routines(target.host()), {"f": made[0], "d": made[1]})
+    native._forget()
+    rng = np.random.default_rng(8)
+    for dtype in FLOATS:
+        for m, n, k in itertools.product((1, 3, 13, 25), (1, 5, 16, 37, 63), (1, 15, 40)):
+            for left, right in itertools.product(("rows", "columns"), repeat=2):
+                check(native, LAYOUTS[left](rng, m, k, dtype), LAYOUTS[right](rng, k, n, dtype), rng)
+            check(native, dense(rng, m, k, dtype), dense(rng, k, n, dtype), rng, packed=True)
+        check(native, dense(rng, 300, 300, dtype), dense(rng, 300, 200, dtype), rng)
+        a, b = dense(rng, 19, 19, dtype), dense(rng, 19, 3, dtype)
+        x, status = native.lu_solve(a, b)
+        assert status == 0 and np.allclose(a @ x, b, atol=1e-2 if dtype == "float32" else 1e-9)
+
+
+# Threads.
+
+
+def test_threads_give_bit_for_bit_what_one_gives(native: Products) -> None:
+    rng = np.random.default_rng(9)
+    for m, n, k in [(64, 2048, 256), (2000, 33, 400), (97, 1601, 300), (1, 4099, 1024), (4097, 1, 1024)]:
+        assert m * n * k >= shared.WORK_TO_SHARE
+        a, b = dense(rng, m, k, "float32"), dense(rng, k, n, "float32")
+        packed, found = native.pack(b), []
+        for threads in (1, 2, 5):
+            native.set_threads(threads)
+            assert native.threads == threads
+            found.append(native.matmul(a, b, np.zeros((m, n), "float32")))
+            found.append(native.matmul_packed(a, packed, np.zeros((m, n), "float32")))
+        for out in found[2::2]:
+            assert np.array_equal(out, found[0])
+        for out in found[3::2]:
+            assert np.array_equal(out, found[1])
+        check(native, a, b, rng)
+
+
+def _panels(native: Products, routine: object, panels: int) -> None:
+    library._prototype("ppn")(native.address("cg_parallel"))(ctypes.cast(routine, ctypes.c_void_p), None, panels)
+
+
+_PANEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+
+
+def test_every_panel_is_done_once_and_by_several_threads(native: Products) -> None:
+    native.set_threads(3)
+    meeting = threading.Barrier(3, timeout=60)
+    done: list[tuple[int, int, int]] = []
+
+    @_PANEL
+    def routine(context: object, panel: int, worker: int) -> None:
+        if panel < 3:
+            meeting.wait()  # passes only when three threads are in it at once
+        done.append((panel, worker, threading.get_ident()))
+
+    for panels in (3, 50):
+        done.clear()
+        _panels(native, routine, panels)
+        assert sorted(panel for panel, _, _ in done) == list(range(panels))
+        assert {worker for _, worker, _ in done} == {0, 1, 2}
+        assert len({(worker, thread) for _, worker, thread in done}) == 3
+    done.clear()
+    _panels(native, routine, 0)
+    assert done == []
+
+
+def test_a_panel_that_shares_its_own_work_does_it_alone(native: Products) -> None:
+    native.set_threads(2)
+    inner: list[tuple[int, int]] = []
+
+    @_PANEL
+    def small(context: object, panel: int, worker: int) -> None:
+        inner.append((panel, worker))
+
+    @_PANEL
+    def large(context: object, panel: int, worker: int) -> None:
+        _panels(native, small, 3)
+
+    _panels(native, large, 4)
+    assert sorted(inner) == [(panel, 0) for panel in range(3) for _ in range(4)]
+
+
+def test_two_python_threads_multiply_at_once(native: Products) -> None:
+    native.set_threads(2)
+    rng = np.random.default_rng(10)
+    a, b = dense(rng, 64, 256, "float32"), dense(rng, 256, 512, "float32")
+    expected = native.matmul(a, b, np.zeros((64, 512), "float32"))
+    wrong: list[int] = []
+
+    def work() -> None:
+        for k in range(200):
+            if not np.array_equal(native.matmul(a, b, np.zeros((64, 512), "float32")), expected):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own(native: Products) -> None:
+    native.set_threads(2)
+    rng = np.random.default_rng(11)
+    a, b = dense(rng, 64, 256, "float32"), dense(rng, 256, 512, "float32")
+    expected = native.matmul(a, b, np.zeros((64, 512), "float32"))
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            meeting = threading.Barrier(2, timeout=60)
+            _panels(native, _PANEL(lambda context, panel, worker: meeting.wait() and None), 2)
+            status = 0 if np.array_equal(native.matmul(a, b, np.zeros((64, 512), "float32")), expected) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert np.array_equal(native.matmul(a, b, np.zeros((64, 512), "float32")), expected)
+
+
+def test_without_threads_the_caller_does_all_panels() -> None:
+    text = pool.pool(target.host(), 0, threads=False)
+    declared = "declare i64 @llvm.smin.i64(i64, i64)\ndeclare i64 @llvm.smax.i64(i64, i64)\n"
+    alone = Products(objects.loaded(ObjectCode(pool.SYMBOLS, target.compiled(declared + text))), {})
+    done: list[tuple[int, int]] = []
+    _panels(alone, _PANEL(lambda context, panel, worker: done.append((panel, worker))), 3)
+    alone.set_threads(5)
+    assert done == [(0, 0), (1, 0), (2, 0)] and alone.threads == 1
+
+
+SCRIPT = """
+import os, threading, numpy as np
+from ctrlgrad.engines.native.products.library import products
+p = products()
+a = np.ones((64, 256), "float32")
+b = np.ones((256, 1024), "float32")
+out = np.zeros((64, 1024), "float32")
+p.matmul(a, b, out)
+assert (out == 256).all()
+print(p.threads, len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else p.threads)
+def forever():
+    while True:
+        p.matmul(a, b, np.zeros((64, 1024), "float32"))
+{more}
+"""
+
+
+def run_script(more: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "OPENBLAS_NUM_THREADS": "1", **environment}
+    command = [sys.executable, "-c", SCRIPT.format(more=more)]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+
+
+def test_the_environment_says_how_many_threads(native: Products) -> None:
+    found = run_script(CTRLGRAD_THREADS="3")
+    assert (found.stdout.split(), found.returncode, found.stderr) == (["3", "3"], 0, "")
+    found = run_script(CTRLGRAD_THREADS="none")
+    assert found.returncode == 1 and "CTRLGRAD_THREADS is not a number of threads" in found.stderr
+
+
+def test_a_process_ends_while_another_thread_multiplies(native: Products) -> None:
+    found = run_script("threading.Thread(target=forever, daemon=True).start()", CTRLGRAD_THREADS="2")
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_a_number_of_threads_that_cannot_be_is_refused(native: Products) -> None:
+    for wrong in (0, pool.MOST_THREADS + 1):
+        with pytest.raises(UserInputError, match="number of threads is out of range"):
+            native.set_threads(wrong)
+
+
+# Solves.
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_linear_systems(dtype: str, native: Products) -> None:
+    rng = np.random.default_rng(12)
+    for n, r in itertools.product((*range(1, 20), 33, 64), (1, 2, 9)):
+        a = dense(rng, n, n, dtype) + np.diag(np.full(n, 0.5)).astype(dtype)
+        b = dense(rng, n, r, dtype)
+        for matrix, right in ((a, b), (a.T, np.asfortranarray(b)), (a[::-1, ::-1], b[:, ::-1])):
+            x, status = native.lu_solve(matrix, right)
+            residual = np.abs(matrix.astype("d") @ x - right).max()
+            scale = np.abs(matrix).max() * np.abs(x).max() * n
+            assert status == 0 and residual <= scale * np.finfo(dtype).eps * 4
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_pivoting_is_needed_and_done(dtype: str, native: Products) -> None:
+    a = np.array([[0, 1, 2], [1e-6, 1, 0], [3, 0, 1]], dtype)
+    b = np.array([[3.0], [1.0], [4.0]], dtype)
+    x, status = native.lu_solve(a, b)
+    assert status == 0 and np.allclose(x, np.linalg.solve(a.astype("d"), b), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_triangular_systems(dtype: str, native: Products) -> None:
+    rng = np.random.default_rng(13)
+    for n, r, lower in itertools.product((1, 2, 5, 8, 13, 40), (1, 3, 10), (True, False)):
+        a, b = dense(rng, n, n, dtype) / n, dense(rng, n, r, dtype)
+        a[np.diag_indices(n)] = 1 + rng.random(n)
+        expected = np.linalg.solve((np.tril if lower else np.triu)(a).astype("d"), b)
+        x, status = native.triangular_solve(a, b, lower)
+        assert status == 0 and np.allclose(x, expected, rtol=1e-3, atol=1e-3 if dtype == "float32" else 1e-9)
+        x, status = native.triangular_solve(a.T.copy().T, b, lower)
+        assert status == 0 and np.allclose(x, expected, rtol=1e-3, atol=1e-3 if dtype == "float32" else 1e-9)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_cholesky_factors(dtype: str, native: Products) -> None:
+    rng = np.random.default_rng(14)
+    for n in (*range(1, 20), 40):
+        half = rng.standard_normal((n, n))
+        a = (half @ half.T + n * np.eye(n)).astype(dtype)
+        expected = np.linalg.cholesky(a.astype("d"))
+        a[np.triu_indices(n, 1)] = np.nan  # the upper triangle is not read
+        for matrix in (a, np.asfortranarray(a)):
+            x, status = native.cholesky(matrix)
+            assert status == 0 and np.allclose(x, expected, atol=np.sqrt(n) * 30 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_status_names_the_pivot(dtype: str, native: Products) -> None:
+    eye, one = np.eye(5, dtype=dtype), np.ones((5, 1), dtype)
+    for k in range(5):
+        singular, negative = eye.copy(), eye.copy()
+        singular[k, k], negative[k, k] = 0, -1
+        assert native.lu_solve(singular, one)[1] == k + 1
+        assert native.cholesky(singular)[1] == native.cholesky(negative)[1] == k + 1
+        for lower in (True, False):
+            assert native.triangular_solve(singular, one, lower)[1] == k + 1
+    assert native.cholesky(eye * np.nan)[1] == 1
+    assert native.lu_solve(np.ones((5, 5), dtype), one)[1] == 2
+    x, status = native.lu_solve(eye * np.nan, one)
+    assert status == 0 and np.isnan(x).all()  # as LAPACK: not singular, but no numbers
+    nothing, no_columns = np.zeros((0, 0), dtype), np.zeros((5, 0), dtype)
+    assert (
+        native.lu_solve(nothing, nothing)[1] == native.cholesky(nothing)[1] == native.lu_solve(eye, no_columns)[1] == 0
+    )
+
+
+# The object.
+
+
+def test_parts_are_compiled_when_they_are_needed_and_once(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path))
+    compiled, make = [], routines.compiled
+
+    def noted(machine: target.Target, part: routines.Part) -> bytes:
+        compiled.append((part.name, [kind.name for kind in part.kinds]))
+        return make(machine, part)
+
+    monkeypatch.setattr(routines, "compiled", noted)
+    for _ in range(2):
+        found = routines.Routines(target.host())
+        assert found["cg_lu_solve_f64"] and found["cg_gemm_f32"] != found["cg_gemm_packed_f32"]
+        assert compiled == [("solves", ["f64"]), ("pool", ["f32", "f64"]), ("products", ["f32"])]
+
+
+def test_every_routine_has_its_name() -> None:
+    names = list(routines.Routines(target.host()))
+    assert len(names) == len(set(names)) == 2 * 5 + 2 * 6 + 6 + 5
+    assert all(name.startswith("cg_") and products().address(name) for name in names)

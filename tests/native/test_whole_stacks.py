@@ -1,0 +1,71 @@
+"""Ops on whole stacks by blocks: as the reference kernels compute them row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ctrlgrad.engines.native.whole_stacks import WHOLE_STACKS
+from ctrlgrad.engines.reference import Run
+from ctrlgrad.engines.reference.table import IN_PLACE, PURE
+from ctrlgrad.ir import OPS, Node
+from ctrlgrad.stacks.blocks import BlockStack, from_rows
+
+F64 = np.dtype(np.float64)
+
+
+def stack(length: int, *missing: int, parts: int = 1) -> tuple[BlockStack, list]:
+    """A stack of rows of two numbers, in so many blocks, and the same as a list."""
+    rows = [None if k in missing else np.array([k + 1.0, -k]) for k in range(length)]
+    if missing or parts == 1:
+        return from_rows(F64, (2,), rows), rows
+    made = BlockStack(F64, (2,))
+    for part in np.array_split(np.arange(length), parts):
+        made.blocks += from_rows(F64, (2,), [rows[k] for k in part]).blocks
+    return made, rows
+
+
+def same(found: BlockStack, expected: list) -> None:
+    assert len(found) == len(expected)
+    for a, b in zip(found.rows(), expected, strict=True):
+        assert (a is None) == (b is None)
+        if b is not None:
+            np.testing.assert_array_equal(a, b)
+
+
+KINDS = ["plain", "unwritten", "parts", "empty"]
+
+
+@pytest.mark.parametrize("length", [0, 2, 5, 8])
+@pytest.mark.parametrize(
+    "given", [stack(5), stack(5, 1, 4), stack(5, parts=3), stack(0)], ids=["plain", "unwritten", "parts", "empty"]
+)
+def test_resized(given: tuple[BlockStack, list], length: int) -> None:
+    blocks, rows = given
+    before = blocks.rows()
+    kernel = IN_PLACE["stack_resize"](Node(OPS["stack_resize"], (), ()))
+    same(WHOLE_STACKS["stack_resize"](blocks, np.int64(length)), kernel([list(rows), length], Run()))
+    same(blocks, before)
+
+
+@pytest.mark.parametrize(
+    "a", [stack(5), stack(5, 1, 4), stack(5, parts=3), stack(0)], ids=["plain", "unwritten", "parts", "empty"]
+)
+@pytest.mark.parametrize(
+    "b", [stack(3), stack(3, 0, 1), stack(7, parts=2), stack(0)], ids=["plain", "unwritten", "parts", "empty"]
+)
+def test_summed(a: tuple[BlockStack, list], b: tuple[BlockStack, list]) -> None:
+    kernel = PURE["stack_sum"](Node(OPS["stack_sum"], (), ()))
+    before = a[0].rows(), b[0].rows()
+    same(WHOLE_STACKS["stack_sum"](a[0], b[0]), kernel(a[1], b[1]))
+    same(a[0], before[0])
+    same(b[0], before[1])
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (0, 3), (2,)])
+def test_from_tensor_copies(shape: tuple[int, ...]) -> None:
+    x = np.arange(float(np.prod(shape))).reshape(shape)
+    made = WHOLE_STACKS["stack_from_tensor"](x)
+    expected = list(x.copy())
+    x[...] = -1
+    same(made, expected)
