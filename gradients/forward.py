@@ -36,7 +36,7 @@ def push_forward(graph: Graph, wrt: Sequence[int], batch: Batch) -> Pushforward:
     given = {graph.inputs[i]: builder.input(graph.inputs[i].type, _hint(graph.inputs[i])) for i in wrt}
     tangent = _Tangents(builder, graph, inputs, given, Activity(), batch)
     found = tuple(i for i, v in enumerate(graph.outputs) if v in tangent.tangents)
-    outputs = [tangent.went[v] for v in graph.outputs]
+    outputs = [tangent.primals[v] for v in graph.outputs]
     outputs += [tangent.tangents[graph.outputs[i]].value for i in found]
     return Pushforward(builder.finish(outputs), found)
 
@@ -60,14 +60,14 @@ class _Tangents:
         self.builder = builder
         self.batch = batch
         self.activity = activity
-        self.went: dict[Value, Value] = dict(zip(graph.inputs, inputs, strict=True))
+        self.primals: dict[Value, Value] = dict(zip(graph.inputs, inputs, strict=True))
         self.tangents = {v: Term(builder, t) for v, t in given.items()}
         for node in graph.nodes:
             builder.source = node.source
             self._node(node)
 
     def primal(self, value: Value) -> Term:
-        return Term(self.builder, self.went[value])
+        return Term(self.builder, self.primals[value])
 
     def zeros_like(self, value: Value) -> Term:
         primal = self.primal(value)
@@ -89,7 +89,7 @@ class _Tangents:
             case Call() as call:
                 self._call(node, call)
             case _:
-                copy_node(self.builder, node, self.went)
+                copy_node(self.builder, node, self.primals)
                 self._plain(node)
 
     def _plain(self, node: Node) -> None:
@@ -145,12 +145,12 @@ class _Tangents:
         moved = [inner.or_zeros(c.next).value for c in moving]
         pushed = loop.rebuilt(
             captures=[
-                *(replace(c, outer=self.went[c.outer]) for c in loop.captures),
+                *(replace(c, outer=self.primals[c.outer]) for c in loop.captures),
                 *(Capture.new(start, inside[c]) for c, start in zip(shared, starts[0], strict=True)),
             ],
             carries=[
                 *(
-                    replace(Carry.new(self.went[c.init], c.in_body, inner.went[c.next]), in_cond=c.in_cond)
+                    replace(Carry.new(self.primals[c.init], c.in_body, inner.primals[c.next]), in_cond=c.in_cond)
                     for c in loop.carries
                 ),
                 *(Carry.new(start, inside[c], t) for c, start, t in zip(moving, starts[1], moved, strict=True)),
@@ -158,7 +158,7 @@ class _Tangents:
             body=builder.nodes,
         )
         results = self.builder.keep(pushed.node)
-        self.went.update(zip(loop.results, results, strict=False))
+        self.primals.update(zip(loop.results, results, strict=False))
         for c, t in zip(moving, results[len(loop.carries) :], strict=True):
             self.tangents[c.result] = Term(self.builder, t)
 
@@ -176,14 +176,14 @@ class _Tangents:
             given = {v: builder.input(v.type, _hint(v)) for v, m in zip(region.inputs, moving, strict=True) if m}
             inner = _Tangents(builder, region, inputs, given, self.activity, self.batch)
             tangents = [inner.or_zeros(region.outputs[i]).value for i in wanted]
-            regions.append(builder.finish([*(inner.went[v] for v in region.outputs), *tangents]))
-        operands = [self.went[v] for v in branch.operands]
+            regions.append(builder.finish([*(inner.primals[v] for v in region.outputs), *tangents]))
+        operands = [self.primals[v] for v in branch.operands]
         operands += [self.tangents[v].value for v, m in zip(branch.operands, moving, strict=True) if m]
         closed = Closed(tuple(operands), tuple(regions))
         hints = [v.hint for v in branch.results] + [_hint(branch.results[i]) for i in wanted]
-        selector = self.went[branch.selector]
+        selector = self.primals[branch.selector]
         results = emit_branch(self.builder, selector, closed, branch.attrs, source=branch.source, hints=hints)
-        self.went.update(zip(branch.results, results, strict=False))
+        self.primals.update(zip(branch.results, results, strict=False))
         for i, t in zip(wanted, results[len(branch.results) :], strict=True):
             self.tangents[branch.results[i]] = Term(self.builder, t)
 
@@ -201,7 +201,7 @@ class _Tangents:
             operands = self._with_tangents(call, moving)
             self._arrive(call, pushed, rows_call(self.builder, pushed.graph, places, operands, self.batch))
             return
-        copy_node(self.builder, node, self.went)
+        copy_node(self.builder, node, self.primals)
         if not moving:
             return
         if call.kind == "custom_vjp":
@@ -215,7 +215,7 @@ class _Tangents:
         refuse_captures(call, self.tangents)
         tangents = [self.or_zeros(v).value for v in call.arguments]
         (push,) = call.rule
-        found = self.builder.inline(push, [*(self.went[v] for v in call.operands), *tangents])
+        found = self.builder.inline(push, [*(self.primals[v] for v in call.operands), *tangents])
         for v, t in zip(call.results, found, strict=True):
             if v.type.is_differentiable:
                 self.tangents[v] = Term(self.builder, t)
@@ -223,11 +223,11 @@ class _Tangents:
     def _with_tangents(self, call: Call, moving: Sequence[int]) -> list[Value]:
         """The operands of a call, then the tangents of those that have one."""
         tangents = [self.tangents[call.operands[j]].value for j in moving]
-        return [*(self.went[v] for v in call.operands), *tangents]
+        return [*(self.primals[v] for v in call.operands), *tangents]
 
     def _arrive(self, call: Call, pushed: Pushforward, results: Sequence[Value]) -> None:
         """Note what stands for the results of a call and for their tangents."""
-        self.went.update(zip(call.results, results, strict=False))
+        self.primals.update(zip(call.results, results, strict=False))
         for i, t in zip(pushed.tangents, results[len(call.results) :], strict=True):
             self.tangents[call.results[i]] = Term(self.builder, t)
 

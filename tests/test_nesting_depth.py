@@ -10,7 +10,7 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.batching import walk as batching_walk
+from ctrlgrad.batching import batcher
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.ir import walk
 from ctrlgrad.passes import dead_code, optimise
@@ -151,7 +151,7 @@ def test_each_node_of_a_nest_is_asked_a_bounded_number_of_times(monkeypatch, wra
 
 @nests
 def test_each_body_of_a_nest_is_batched_once_more_for_a_level_around_it_at_most(monkeypatch, wrap):
-    calls = count_calls(monkeypatch, batching_walk.Walk, "run")
+    calls = count_calls(monkeypatch, batcher.Batcher, "run")
     found = []
     for depth in range(2, 9):
         del calls[:]

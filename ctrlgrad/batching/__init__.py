@@ -1,21 +1,21 @@
-"""Batching: graphs for one example become graphs for many rows at once. A table of rules, and the walk."""
+"""Batching: graphs for one example become graphs for many rows at once. A table of rules, and the batcher."""
 
 from ctrlgrad.batching import (
     branches,
     calls,
     concat,
+    debug,
     elementwise,
     indexing,
     linalg,
-    looking,
     loops,
     reduction,
     shape,
     sorting,
     stack_rules,
 )
+from ctrlgrad.batching.batcher import BatchedGraph, batch, batch_whole
 from ctrlgrad.batching.table import BATCH
-from ctrlgrad.batching.walk import BatchedGraph, batch, batch_whole
 
 __all__ = [
     "BATCH",
@@ -25,10 +25,10 @@ __all__ = [
     "branches",
     "calls",
     "concat",
+    "debug",
     "elementwise",
     "indexing",
     "linalg",
-    "looking",
     "loops",
     "reduction",
     "shape",

@@ -13,27 +13,27 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Guard, Lane, Ragged, choose_rows
 from ctrlgrad.batching.lineage import passed_on
 from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.regions import RAGGED, ROWS, arriving, guard_of, guarded, joined_kind, leaving, taking_part
 from ctrlgrad.batching.stacks import as_ragged, choose, new_ragged, unguarded
 from ctrlgrad.batching.table import batches
-from ctrlgrad.batching.walk import Walk
 from ctrlgrad.ir import BOOL, Branch, Builder, Graph, Node, StackType, TensorType, Value, close
 from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.ops.term import Term, constant, emit, zeros
 
 
 @batches("cond")
-def _cond(walk: Walk, node: Node) -> Sequence[Lane]:
+def _cond(batcher: Batcher, node: Node) -> Sequence[Lane]:
     branch = Branch.of(node)
-    if not walk.is_same(branch.selector):
-        return _Masked(walk, branch).run()
+    if not batcher.is_same(branch.selector):
+        return _Masked(batcher, branch).run()
     walks, outputs = [], []
     for region in branch.branches:
-        entered = {v: walk.lanes[o] for v, o in zip(region.inputs, branch.operands, strict=True)}
-        walks.append(Walk(Builder(walk.builder, region.name), walk.rows, entered))
+        entered = {v: batcher.lanes[o] for v, o in zip(region.inputs, branch.operands, strict=True)}
+        walks.append(Batcher(Builder(batcher.builder, region.name), batcher.rows, entered))
         outputs.append(walks[-1].run(region))
     kinds = [joined_kind(lanes) for lanes in zip(*outputs, strict=True)]
     guards = [_common_guard(lanes) for lanes in zip(*outputs, strict=True)]
@@ -48,10 +48,10 @@ def _cond(walk: Walk, node: Node) -> Sequence[Lane]:
         regions.append(inner.builder.finish(values))
     closed = close(regions)
     hints = [v.hint for v in regions[0].outputs]
-    selector = walk.term(branch.selector).value
-    results = list(emit_branch(walk.builder, selector, closed, branch.attrs, source=branch.source, hints=hints))
+    selector = batcher.term(branch.selector).value
+    results = list(emit_branch(batcher.builder, selector, closed, branch.attrs, source=branch.source, hints=hints))
     return [
-        arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
+        arriving(batcher.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]
 
 
@@ -63,10 +63,10 @@ def _common_guard(lanes: Sequence[Lane]) -> Guard | None:
 class _Masked:
     """A cond whose rows take different branches."""
 
-    def __init__(self, walk: Walk, branch: Branch) -> None:
-        self.walk = walk
+    def __init__(self, batcher: Batcher, branch: Branch) -> None:
+        self.batcher = batcher
         self.branch = branch
-        self.lanes = [walk.lanes[v] for v in branch.operands]
+        self.lanes = [batcher.lanes[v] for v in branch.operands]
         # Result -> operand, for the stacks that every branch passes on.
         self.threads = {
             position: place
@@ -74,7 +74,7 @@ class _Masked:
             if isinstance(v.type, StackType) and (place := passed_on(branch, position)) is not None
         }
         for place in self.threads.values():
-            self.lanes[place] = as_ragged(self.lanes[place], walk.rows)
+            self.lanes[place] = as_ragged(self.lanes[place], batcher.rows)
 
     def run(self) -> list[Lane]:
         masks = self._masks()
@@ -87,7 +87,7 @@ class _Masked:
 
     def _masks(self) -> list[Term]:
         """For each branch the rows that take it."""
-        selector = self.walk.batched(self.branch.selector)
+        selector = self.batcher.batched(self.branch.selector)
         if self.branch.selector.type == BOOL:
             return [emit("logical_not", selector), selector]
         last = len(self.branch.branches) - 1
@@ -98,18 +98,18 @@ class _Masked:
 
     def _blank(self, position: int) -> Lane:
         """A result before any branch has run."""
-        walk, t = self.walk, self.branch.results[position].type
+        batcher, t = self.batcher, self.branch.results[position].type
         if isinstance(t, TensorType):
-            count = walk.rows.count(walk.builder)
-            blank = zeros(walk.builder, t.dtype, [count, *(0 if d is None else d for d in t.shape)])
-            return walk.lane(blank)
+            count = batcher.rows.count(batcher.builder)
+            blank = zeros(batcher.builder, t.dtype, [count, *(0 if d is None else d for d in t.shape)])
+            return batcher.lane(blank)
         if position in self.threads:
             return self.lanes[self.threads[position]]
-        zero = constant(walk.builder, 0, np.int64)
-        return new_ragged(walk.builder, walk.rows, walk.rows.spread(zero), t.element)
+        zero = constant(batcher.builder, 0, np.int64)
+        return new_ragged(batcher.builder, batcher.rows, batcher.rows.spread(zero), t.element)
 
     def _side(self, region: Graph, mask: Term, taken: Term | None, sofar: list[Lane]) -> list[Lane]:
-        walk = self.walk
+        batcher = self.batcher
         operands = list(self.lanes)
         for position, place in self.threads.items():
             operands[place] = sofar[position]
@@ -118,9 +118,9 @@ class _Masked:
             return [Term(builder, v) for lane in sofar for v in _values(lane)]
 
         def enter(builder: Builder) -> list[Term]:
-            guard = taking_part(Term(builder, mask.value), walk.rows)
+            guard = taking_part(Term(builder, mask.value), batcher.rows)
             seen = [guarded(lane, guard, builder) for lane in operands]
-            inner = Walk(builder, walk.rows, dict(zip(region.inputs, seen, strict=True)))
+            inner = Batcher(builder, batcher.rows, dict(zip(region.inputs, seen, strict=True)))
             produced = inner.run(region)
             joined = []
             for position, (lane, before) in enumerate(zip(produced, sofar, strict=True)):
@@ -128,14 +128,16 @@ class _Masked:
             return joined
 
         some = emit("any", mask, axes=(0,), keepdims=False)
-        results = [x.value for x in choose(walk.builder, some, [skip, enter])]
+        results = [x.value for x in choose(batcher.builder, some, [skip, enter])]
         return [
-            arriving(walk.builder, RAGGED if isinstance(v.type, StackType) else ROWS, v.type, results, guard_of(lane))
+            arriving(
+                batcher.builder, RAGGED if isinstance(v.type, StackType) else ROWS, v.type, results, guard_of(lane)
+            )
             for v, lane in zip(self.branch.results, sofar, strict=True)
         ]
 
     def _joined(
-        self, inner: Walk, mask: Term, taken: Term | None, position: int, lane: Lane, before: Lane
+        self, inner: Batcher, mask: Term, taken: Term | None, position: int, lane: Lane, before: Lane
     ) -> list[Term]:
         """A branch's result in the rows that took it, else what was there before."""
         builder, t = inner.builder, self.branch.results[position].type
@@ -147,7 +149,7 @@ class _Masked:
                 return [new]
             if None not in t.shape:
                 return [choose_rows(mask, new, old)]
-            self.walk.rows.require_one_size()
+            self.batcher.rows.require_one_size()
             # What was there before has the sizes of a result only if a branch has run.
             some = emit("any", Term(builder, taken.value), axes=(0,), keepdims=False)
             both: list[Callable[[Builder], Sequence[Term]]] = [

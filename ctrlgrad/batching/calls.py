@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, SizesMayDiffer
 from ctrlgrad.batching.regions import arriving, entering, guard_of, kind_of, leaving
 from ctrlgrad.batching.stacks import as_ragged, unguarded
 from ctrlgrad.batching.table import batches
-from ctrlgrad.batching.walk import Walk
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, TensorType, Value, close
 from ctrlgrad.ir.control import emit_call
@@ -28,15 +28,15 @@ from ctrlgrad.ops.term import Term, emit, reshape
 
 
 @batches("call")
-def _call(walk: Walk, node: Node) -> Sequence[Lane]:
+def _call(batcher: Batcher, node: Node) -> Sequence[Lane]:
     call = Call.of(node)
-    return {"checkpoint": _checkpoint, "rows": _rows}.get(call.kind, _custom)(walk, call)
+    return {"checkpoint": _checkpoint, "rows": _rows}.get(call.kind, _custom)(batcher, call)
 
 
-def _checkpoint(walk: Walk, call: Call) -> Sequence[Lane]:
+def _checkpoint(batcher: Batcher, call: Call) -> Sequence[Lane]:
     region = call.function
-    lanes = {v: walk.lanes[o] for v, o in zip(region.inputs, call.operands, strict=True)}
-    inner = Walk(Builder(walk.builder, region.name), walk.rows, lanes)
+    lanes = {v: batcher.lanes[o] for v, o in zip(region.inputs, call.operands, strict=True)}
+    inner = Batcher(Builder(batcher.builder, region.name), batcher.rows, lanes)
     produced = inner.run(region)
     kinds, guards = [kind_of(lane) for lane in produced], [guard_of(lane) for lane in produced]
     types = [v.type for v in call.results]
@@ -46,25 +46,25 @@ def _checkpoint(walk: Walk, call: Call) -> Sequence[Lane]:
         for v in leaving(inner, lane, kind, t, guard)
     ]
     closed = close([inner.builder.finish(outputs)])
-    results = list(emit_call(walk.builder, call.kind, closed, (), call.attrs, source=call.source))
+    results = list(emit_call(batcher.builder, call.kind, closed, (), call.attrs, source=call.source))
     return [
-        arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
+        arriving(batcher.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]
 
 
-def _custom(walk: Walk, call: Call) -> Sequence[Lane]:
+def _custom(batcher: Batcher, call: Call) -> Sequence[Lane]:
     crossing, operands = [], []
     for v in call.captures:
-        crossing.append(kind_of(walk.lanes[v]))
-        operands += leaving(walk, walk.lanes[v], crossing[-1], v.type, None)
+        crossing.append(kind_of(batcher.lanes[v]))
+        operands += leaving(batcher, batcher.lanes[v], crossing[-1], v.type, None)
     # Row counts that only a run tells.
-    counts = [n for n in (walk.rows.size, *walk.rows.nested) if isinstance(n, Value)]
-    rule = _Rule(call, tuple(crossing), walk.rows, tuple(dict.fromkeys(counts)))
+    counts = [n for n in (batcher.rows.size, *batcher.rows.nested) if isinstance(n, Value)]
+    rule = _Rule(call, tuple(crossing), batcher.rows, tuple(dict.fromkeys(counts)))
     attrs = {**call.attrs, "rule": rule} if "rule" in call.attrs else call.attrs
     closed = Closed((*rule.counts, *operands), rule.batched(call.regions))
-    arguments = [walk.batched(v).value for v in call.arguments]
-    results = emit_call(walk.builder, call.kind, closed, arguments, attrs, source=call.source)
-    return [Batched(walk.builder, v) for v in results]
+    arguments = [batcher.batched(v).value for v in call.arguments]
+    results = emit_call(batcher.builder, call.kind, closed, arguments, attrs, source=call.source)
+    return [Batched(batcher.builder, v) for v in results]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,64 +103,64 @@ class _Rule:
             lanes[v] = entering(builder, self.rows, kind, v.type, v.hint, None)
         for v in region.inputs[shared:]:
             lanes[v] = Batched(builder, builder.input(self.rows.of(v.tensor), v.hint))
-        inner = Walk(builder, self.rows, lanes)
+        inner = Batcher(builder, self.rows, lanes)
         produced = inner.run(region)
         found = [inner.seen(lane, v.tensor).value for lane, v in zip(produced, region.outputs, strict=True)]
         return builder.finish(found)
 
 
-def _rows(walk: Walk, call: Call) -> Sequence[Lane]:
+def _rows(batcher: Batcher, call: Call) -> Sequence[Lane]:
     """The batched function with rows once more, if the sizes in it stay the same for all; else both axes as one."""
-    trial = replace(walk.rows, one_size=True)
-    lanes = dict(zip(call.function.inputs, (walk.lanes[v] for v in call.operands), strict=True))
-    inner = Walk(Builder(walk.builder, call.function.name), trial, lanes)
+    trial = replace(batcher.rows, one_size=True)
+    lanes = dict(zip(call.function.inputs, (batcher.lanes[v] for v in call.operands), strict=True))
+    inner = Batcher(Builder(batcher.builder, call.function.name), trial, lanes)
     try:
         produced = inner.run(call.function)
     except SizesMayDiffer:
-        return _together(walk, call)
-    walk.builder.nodes += inner.builder.nodes
+        return _together(batcher, call)
+    batcher.builder.nodes += inner.builder.nodes
     return [
-        Same(walk.builder, lane.value) if isinstance(lane, Same) else walk.lane(inner.seen(lane, v.tensor))
+        Same(batcher.builder, lane.value) if isinstance(lane, Same) else batcher.lane(inner.seen(lane, v.tensor))
         for lane, v in zip(produced, call.function.outputs, strict=True)
     ]
 
 
-def _together(walk: Walk, call: Call) -> Sequence[Lane]:
+def _together(batcher: Batcher, call: Call) -> Sequence[Lane]:
     """Both batch axes as one, `outer * inner` rows."""
-    builder, (row,), mapped = walk.builder, call.rule, call.attrs["mapped"]
+    builder, (row,), mapped = batcher.builder, call.rule, call.attrs["mapped"]
     first = call.operands[mapped[0]]
-    outer, inner = walk.rows.count(builder), walk.term(first).dim(-first.tensor.rank)
+    outer, inner = batcher.rows.count(builder), batcher.term(first).dim(-first.tensor.rank)
     total = outer * inner
     sizes = [n if isinstance(n, int) else n.value for n in (total, inner)]
-    rows = Rows(sizes[0], nested=(*walk.rows.axes, sizes[1]))
+    rows = Rows(sizes[0], nested=(*batcher.rows.axes, sizes[1]))
     # The outer row that each of all rows belongs to.
     belongs = emit("floor_divide", rows.iota(builder), inner)
     lanes: dict[Value, Lane] = {}
     for position, (v, operand) in enumerate(zip(row.inputs, call.operands, strict=True)):
         if position in mapped:
-            x = walk.batched(operand)
-            lanes[v] = walk.lane(reshape(x, [total, *x.dims[2:]]))
+            x = batcher.batched(operand)
+            lanes[v] = batcher.lane(reshape(x, [total, *x.dims[2:]]))
         else:
-            lanes[v] = _repeated(walk, walk.lanes[operand], belongs)
-    together = Walk(builder, rows, lanes)
+            lanes[v] = _repeated(batcher, batcher.lanes[operand], belongs)
+    together = Batcher(builder, rows, lanes)
     produced = together.run(row)
     found: list[Lane] = []
     for lane, v in zip(produced, row.outputs, strict=True):
         x = together.seen(lane, v.tensor)
-        found.append(walk.lane(reshape(x, [outer, inner, *x.dims[1:]])))
+        found.append(batcher.lane(reshape(x, [outer, inner, *x.dims[1:]])))
     return found
 
 
-def _repeated(walk: Walk, lane: Lane, belongs: Term) -> Lane:
+def _repeated(batcher: Batcher, lane: Lane, belongs: Term) -> Lane:
     """A value of the outer rows, for each of the inner rows that belong to one."""
     if isinstance(lane, Same | Fresh):
         return lane
     if isinstance(lane, Batched):
-        return walk.lane(emit("getitem", Term(walk.builder, lane.seen()), belongs, key=_whole_rows(lane.value)))
-    ragged = unguarded(as_ragged(lane, walk.rows), walk.builder)
-    buffer = emit("getitem", Term(walk.builder, ragged.buffer), belongs, key=_whole_rows(ragged.buffer))
-    lengths = emit("getitem", Term(walk.builder, ragged.lengths), belongs, key=(DYNAMIC,))
-    return Ragged(walk.builder, buffer.value, lengths.value, ragged.element)
+        return batcher.lane(emit("getitem", Term(batcher.builder, lane.seen()), belongs, key=_whole_rows(lane.value)))
+    ragged = unguarded(as_ragged(lane, batcher.rows), batcher.builder)
+    buffer = emit("getitem", Term(batcher.builder, ragged.buffer), belongs, key=_whole_rows(ragged.buffer))
+    lengths = emit("getitem", Term(batcher.builder, ragged.lengths), belongs, key=(DYNAMIC,))
+    return Ragged(batcher.builder, buffer.value, lengths.value, ragged.element)
 
 
 def _whole_rows(x: Value) -> Key:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Fresh, Lane, Ragged, Same, Uniform, redirect
 from ctrlgrad.batching.stacks import as_uniform
 from ctrlgrad.batching.table import batches
-from ctrlgrad.batching.walk import Walk
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Node, Value
 from ctrlgrad.ops.term import Term
 
 
-def _uniform(walk: Walk, node: Node, s: Value) -> Uniform:
-    lane = walk.lanes[s]
+def _uniform(batcher: Batcher, node: Node, s: Value) -> Uniform:
+    lane = batcher.lanes[s]
     if isinstance(lane, Ragged):
         raise TypeMismatchError(
             "vmap: TensorArray.concat where examples have written differently many slots",
@@ -24,39 +24,39 @@ def _uniform(walk: Walk, node: Node, s: Value) -> Uniform:
             hint="give element_shape without None, so that the slots of all examples have one size",
         )
     assert isinstance(lane, Same | Fresh | Uniform)
-    return as_uniform(lane, walk.rows)
+    return as_uniform(lane, batcher.rows)
 
 
-def _counts(walk: Walk, v: Value) -> Term:
+def _counts(batcher: Batcher, v: Value) -> Term:
     """The row counts, which must be the same for all rows."""
-    if not walk.is_same(v):
+    if not batcher.is_same(v):
         raise TypeMismatchError("vmap: slots that differ in size from example to example cannot be joined")
-    return walk.term(v)
+    return batcher.term(v)
 
 
 @batches("stack_rows")
-def _rows(walk: Walk, node: Node) -> Sequence[Lane]:
-    s = _uniform(walk, node, node.operands[0])
-    counts = walk.builder.emit("stack_rows", [s.value], {"axis": node.attrs["axis"] + 1})
-    return [walk.lane_same(Term(walk.builder, counts))]
+def _rows(batcher: Batcher, node: Node) -> Sequence[Lane]:
+    s = _uniform(batcher, node, node.operands[0])
+    counts = batcher.builder.emit("stack_rows", [s.value], {"axis": node.attrs["axis"] + 1})
+    return [batcher.lane_same(Term(batcher.builder, counts))]
 
 
 @batches("stack_concat")
-def _concat(walk: Walk, node: Node) -> Sequence[Lane]:
+def _concat(batcher: Batcher, node: Node) -> Sequence[Lane]:
     s, counts, *given = node.operands
-    lane = _uniform(walk, node, s)
+    lane = _uniform(batcher, node, s)
     axis = node.attrs["axis"]
     unknown = [d for i, d in enumerate(lane.element.shape) if i != axis and d is None]
-    count = walk.rows.count(walk.builder)
-    sizes = [count, *(walk.same(v) for v in given)] if len(unknown) == len(given) else []
-    operands = [lane.value, _counts(walk, counts).value, *(x.value for x in sizes if isinstance(x, Term))]
-    joined = Term(walk.builder, walk.builder.emit("stack_concat", operands, {**node.attrs, "axis": axis + 1}))
-    return [walk.lane(joined if lane.guard is None else redirect(joined, lane.guard))]
+    count = batcher.rows.count(batcher.builder)
+    sizes = [count, *(batcher.same(v) for v in given)] if len(unknown) == len(given) else []
+    operands = [lane.value, _counts(batcher, counts).value, *(x.value for x in sizes if isinstance(x, Term))]
+    joined = Term(batcher.builder, batcher.builder.emit("stack_concat", operands, {**node.attrs, "axis": axis + 1}))
+    return [batcher.lane(joined if lane.guard is None else redirect(joined, lane.guard))]
 
 
 @batches("stack_split")
-def _split(walk: Walk, node: Node) -> Sequence[Lane]:
+def _split(batcher: Batcher, node: Node) -> Sequence[Lane]:
     x, counts = node.operands
-    attrs = {"axis": node.attrs["axis"] + 1, "element": walk.rows.of(node.attrs["element"])}
-    parts = [walk.batched(x).value, _counts(walk, counts).value]
-    return [Uniform(walk.builder, walk.builder.emit("stack_split", parts, attrs))]
+    attrs = {"axis": node.attrs["axis"] + 1, "element": batcher.rows.of(node.attrs["element"])}
+    parts = [batcher.batched(x).value, _counts(batcher, counts).value]
+    return [Uniform(batcher.builder, batcher.builder.emit("stack_split", parts, attrs))]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Lane, set_apart
 from ctrlgrad.batching.table import batches
-from ctrlgrad.batching.walk import Walk
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Node, Value
 from ctrlgrad.ops.indexing import DYNAMIC, Item, Key
@@ -53,22 +53,22 @@ class _Index:
     order: tuple[int, ...]
 
 
-def _index(walk: Walk, node: Node, indices: Sequence[Value], own: Term | None) -> _Index:
+def _index(batcher: Batcher, node: Node, indices: Sequence[Value], own: Term | None) -> _Index:
     """The batched key. `own`: the number of the row that each row reads or writes; None where x has no rows."""
     key: Key = node.attrs["key"]
     before = _Layout.of(key, [v.tensor.rank for v in indices])
-    if all(walk.is_same(v) for v in indices):
+    if all(batcher.is_same(v) for v in indices):
         after = _Layout.of((slice(None), *key), [v.tensor.rank for v in indices])
         rest, joined = _split(after)
         order = (rest[0], *rest[1 : 1 + before.at], *joined, *rest[1 + before.at :])
-        return _Index((slice(None), *key), [walk.term(v) for v in indices], order)
+        return _Index((slice(None), *key), [batcher.term(v) for v in indices], order)
     operands = [
-        walk.term(v) if bound else walk.aligned(v, before.joined)
+        batcher.term(v) if bound else batcher.aligned(v, before.joined)
         for v, bound in zip(indices, _slice_bounds(key), strict=True)
     ]
     if own is not None:
         key = (DYNAMIC, *key)
-        operands = [reshape(own, [walk.rows.count(walk.builder), *[1] * before.joined]), *operands]
+        operands = [reshape(own, [batcher.rows.count(batcher.builder), *[1] * before.joined]), *operands]
     rest, (rows, *joined) = _split(_Layout.of(key, [t.rank for t in operands]))
     return _Index(key, operands, (rows, *rest[: before.at], *joined, *rest[before.at :]))
 
@@ -91,10 +91,10 @@ def _slice_bounds(key: Key) -> list[bool]:
     return found
 
 
-def _check_slices(walk: Walk, node: Node, indices: Sequence[Value]) -> None:
+def _check_slices(batcher: Batcher, node: Node, indices: Sequence[Value]) -> None:
     key: Key = node.attrs["key"]
     for v, bound in zip(indices, _slice_bounds(key), strict=True):
-        if bound and not walk.is_same(v):
+        if bound and not batcher.is_same(v):
             raise TypeMismatchError(
                 "vmap: a slice's bound differs from row to row, so the results would have different shapes",
                 source=node.source,
@@ -111,19 +111,19 @@ def _shown(item: Item) -> str:
 
 
 @batches("getitem")
-def _getitem(walk: Walk, node: Node) -> Sequence[Lane]:
+def _getitem(batcher: Batcher, node: Node) -> Sequence[Lane]:
     x, *indices = node.operands
-    _check_slices(walk, node, indices)
-    lane = walk.lanes[x]
-    if not isinstance(lane, Batched) or all(walk.is_same(v) for v in indices):
-        operand, own = walk.term(x), None
+    _check_slices(batcher, node, indices)
+    lane = batcher.lanes[x]
+    if not isinstance(lane, Batched) or all(batcher.is_same(v) for v in indices):
+        operand, own = batcher.term(x), None
     else:
         # A ghost reads the row that it follows where it lies: reading costs a row, whatever x's size.
-        operand = Term(walk.builder, lane.value)
-        own = walk.rows.iota(walk.builder) if lane.guard is None else Term(walk.builder, lane.guard.source)
-    index = _index(walk, node, indices, own)
+        operand = Term(batcher.builder, lane.value)
+        own = batcher.rows.iota(batcher.builder) if lane.guard is None else Term(batcher.builder, lane.guard.source)
+    index = _index(batcher, node, indices, own)
     result = emit("getitem", operand, *index.operands, key=index.key)
-    return [walk.lane(_ordered(result, index.order))]
+    return [batcher.lane(_ordered(result, index.order))]
 
 
 def _ordered(x: Term, order: tuple[int, ...]) -> Term:
@@ -131,24 +131,24 @@ def _ordered(x: Term, order: tuple[int, ...]) -> Term:
 
 
 @batches("setitem additem")
-def _update(walk: Walk, node: Node) -> Sequence[Lane]:
+def _update(batcher: Batcher, node: Node) -> Sequence[Lane]:
     x, value, *indices = node.operands
-    _check_slices(walk, node, indices)
-    target = walk.batched(x)
-    per_row = not all(walk.is_same(v) for v in indices)
-    index = _index(walk, node, indices, walk.rows.iota(walk.builder) if per_row else None)
-    given = _value(walk, value, index)
+    _check_slices(batcher, node, indices)
+    target = batcher.batched(x)
+    per_row = not all(batcher.is_same(v) for v in indices)
+    index = _index(batcher, node, indices, batcher.rows.iota(batcher.builder) if per_row else None)
+    given = _value(batcher, value, index)
     if node.op.name == "setitem" and per_row and all(v.tensor.rank == 0 for v in indices):
-        return [walk.lane(set_apart(target, given, index.operands, index.key))]
-    return [walk.lane(emit(node.op.name, target, given, *index.operands, key=index.key))]
+        return [batcher.lane(set_apart(target, given, index.operands, index.key))]
+    return [batcher.lane(emit(node.op.name, target, given, *index.operands, key=index.key))]
 
 
-def _value(walk: Walk, value: Value, index: _Index) -> Term:
+def _value(batcher: Batcher, value: Value, index: _Index) -> Term:
     """The value of an update, its axes where the batched key expects them."""
     identity = tuple(range(len(index.order)))
-    if walk.is_same(value) and index.order == identity:
-        return walk.term(value)
-    x = walk.aligned(value, len(index.order) - 1)
+    if batcher.is_same(value) and index.order == identity:
+        return batcher.term(value)
+    x = batcher.aligned(value, len(index.order) - 1)
     missing = len(index.order) - x.rank
     if missing:
         x = emit("expand_dims", x, axes=tuple(range(missing)))

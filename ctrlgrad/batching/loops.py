@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, choose_rows
 from ctrlgrad.batching.lineage import stays
 from ctrlgrad.batching.ragged import merged
@@ -37,25 +38,27 @@ from ctrlgrad.batching.regions import (
 )
 from ctrlgrad.batching.stacks import as_ragged, choose, unguarded
 from ctrlgrad.batching.table import batches
-from ctrlgrad.batching.walk import Walk
 from ctrlgrad.ir import BOOL, Builder, Graph, Loop, Node, StackType, TensorType, Value, close
 from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ops.term import Term, emit
 
 
 @batches("while")
-def _while(walk: Walk, node: Node) -> Sequence[Lane]:
+def _while(batcher: Batcher, node: Node) -> Sequence[Lane]:
     loop = Loop.of(node)
-    init = [walk.lanes[c.init] for c in loop.carries]
-    asked = (node, tuple((kind_of(lane), isinstance(lane, Fresh)) for lane in (walk.lanes[v] for v in node.operands)))
-    kinds = walk.rows.carried.get(asked) or [kind_of(lane) for lane in init]
+    init = [batcher.lanes[c.init] for c in loop.carries]
+    asked = (
+        node,
+        tuple((kind_of(lane), isinstance(lane, Fresh)) for lane in (batcher.lanes[v] for v in node.operands)),
+    )
+    kinds = batcher.rows.carried.get(asked) or [kind_of(lane) for lane in init]
     while True:
-        cond = _Region(walk, loop, loop.cond, kinds, init)
+        cond = _Region(batcher, loop, loop.cond, kinds, init)
         (predicate,) = cond.outputs
-        walk.rows.carried[asked] = kinds
+        batcher.rows.carried[asked] = kinds
         if kind_of(predicate) != SHARED:
-            return _masked(walk, loop, init)
-        body = _Region(walk, loop, loop.body, kinds, init)
+            return _masked(batcher, loop, init)
+        body = _Region(batcher, loop, loop.body, kinds, init)
         more = [_next_kind(kind, *lanes) for kind, *lanes in zip(kinds, body.outputs, init, strict=True)]
         if more == kinds:
             break
@@ -65,17 +68,17 @@ def _while(walk: Walk, node: Node) -> Sequence[Lane]:
     outputs = [
         v
         for lane, kind, t, guard in zip(body.outputs, kinds, types, guards, strict=True)
-        for v in leaving(body.walk, lane, kind, t, guard)
+        for v in leaving(body.batcher, lane, kind, t, guard)
     ]
     start = [
         v
         for lane, kind, t, guard in zip(init, kinds, types, guards, strict=True)
-        for v in leaving(walk, lane, kind, t, guard)
+        for v in leaving(batcher, lane, kind, t, guard)
     ]
-    test = cond.walk.builder.finish([cond.walk.term(loop.predicate).value])
-    results = _emit(walk, loop, test, body.walk.builder.finish(outputs), start, loop.attrs)
+    test = cond.batcher.builder.finish([cond.batcher.term(loop.predicate).value])
+    results = _emit(batcher, loop, test, body.batcher.builder.finish(outputs), start, loop.attrs)
     return [
-        arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
+        arriving(batcher.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]
 
 
@@ -89,36 +92,36 @@ def _next_kind(kind: int, produced: Lane, start: Lane) -> int:
 class _Region:
     """The cond or body of a loop whose predicate all rows share, batched for a carry of given kinds."""
 
-    def __init__(self, outer: Walk, loop: Loop, graph: Graph, kinds: Sequence[int], init: Sequence[Lane]) -> None:
+    def __init__(self, outer: Batcher, loop: Loop, graph: Graph, kinds: Sequence[int], init: Sequence[Lane]) -> None:
         builder = Builder(outer.builder, graph.name)
         shared, carried = loop.split(graph.inputs)
         lanes = {v: outer.lanes[c.outer] for v, c in zip(shared, loop.captures, strict=True)}
         for v, kind, start in zip(carried, kinds, init, strict=True):
             lanes[v] = entering(builder, outer.rows, kind, v.type, v.hint, guard_of(start))
-        self.walk = Walk(builder, outer.rows, lanes)
-        self.outputs = self.walk.run(graph)
+        self.batcher = Batcher(builder, outer.rows, lanes)
+        self.outputs = self.batcher.run(graph)
 
 
 def _emit(
-    walk: Walk, loop: Loop, cond: Graph, body: Graph, start: Sequence[Value], attrs: Mapping[str, Any]
+    batcher: Batcher, loop: Loop, cond: Graph, body: Graph, start: Sequence[Value], attrs: Mapping[str, Any]
 ) -> list[Value]:
     hints = [v.hint for v in body.inputs]
-    return list(emit_loop(walk.builder, close([cond, body]), start, attrs, source=loop.source, hints=hints))
+    return list(emit_loop(batcher.builder, close([cond, body]), start, attrs, source=loop.source, hints=hints))
 
 
-def _masked(walk: Walk, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane]:
+def _masked(batcher: Batcher, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane]:
     """The loop that runs while any row is active."""
-    cond, body, rows = loop.cond, loop.body, walk.rows
+    cond, body, rows = loop.cond, loop.body, batcher.rows
     types = [v.type for v in loop.results]
     kinds = [RAGGED if isinstance(t, StackType) else ROWS for t in types]
     guards = [guard_of(lane) for lane in init]
-    around = [walk.lanes[c.outer] for c in loop.captures]
-    first = _predicate(walk, cond, [*around, *init])
+    around = [batcher.lanes[c.outer] for c in loop.captures]
+    first = _predicate(batcher, cond, [*around, *init])
     start = [first.value]
     for lane, kind, t, guard in zip(init, kinds, types, guards, strict=True):
-        start += leaving(walk, lane, kind, t, guard)
+        start += leaving(batcher, lane, kind, t, guard)
 
-    builder = Builder(walk.builder, body.name)
+    builder = Builder(batcher.builder, body.name)
     active = Term(builder, builder.input(first.tensor, "active"))
     carry = [
         entering(builder, rows, kind, v.type, v.hint, guard)
@@ -126,7 +129,7 @@ def _masked(walk: Walk, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane]:
     ]
     guard = taking_part(active, rows)
     seen = [guarded(lane, guard, builder) for lane in (*around, *carry)]
-    inner = Walk(builder, rows, dict(zip(body.inputs, seen, strict=True)))
+    inner = Batcher(builder, rows, dict(zip(body.inputs, seen, strict=True)))
     produced = inner.run(body)
     following = emit("logical_and", active, _predicate(inner, cond, [*loop.split(seen)[0], *produced]))
     outputs = [following.value]
@@ -143,14 +146,14 @@ def _masked(walk: Walk, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane]:
             ragged = merged(active, unguarded(ragged, builder), before, rows)
         outputs += [ragged.buffer, ragged.lengths]
 
-    test = Builder(walk.builder, cond.name)
+    test = Builder(batcher.builder, cond.name)
     inputs = [test.input(v.type, v.hint) for v in builder.inputs]
     running = emit("any", Term(test, inputs[0]), axes=(0,), keepdims=False)
     attrs = {k: v for k, v in loop.attrs.items() if k != "counts_down"}
-    results = _emit(walk, loop, test.finish([running.value]), builder.finish(outputs), start, attrs)
+    results = _emit(batcher, loop, test.finish([running.value]), builder.finish(outputs), start, attrs)
     results.pop(0)
     return [
-        arriving(walk.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
+        arriving(batcher.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]
 
 
@@ -165,8 +168,8 @@ def _kept(active: Term, new: Term, old: Term) -> Term:
     return kept
 
 
-def _predicate(walk: Walk, cond: Graph, lanes: Sequence[Lane]) -> Term:
-    """For each row whether it goes round once more, computed where `walk` is."""
-    inner = Walk(walk.builder, walk.rows, dict(zip(cond.inputs, lanes, strict=True)))
+def _predicate(batcher: Batcher, cond: Graph, lanes: Sequence[Lane]) -> Term:
+    """For each row whether it goes round once more, computed where `batcher` is."""
+    inner = Batcher(batcher.builder, batcher.rows, dict(zip(cond.inputs, lanes, strict=True)))
     (predicate,) = inner.run(cond)
     return inner.seen(predicate, BOOL)

@@ -61,7 +61,7 @@ class RaggedOps:
             return self.lengths
         return emit("getitem", self.lengths, Term(self.builder, self.guard.source), key=(DYNAMIC,))
 
-    def room(self, needed: Term, sizes: Sizes | None, *, exact: bool = False) -> RaggedOps:
+    def with_capacity(self, needed: Term, sizes: Sizes | None, *, exact: bool = False) -> RaggedOps:
         """With a capacity of `needed`, or more where it has that already or may grow ahead of time (not `exact`).
 
         `sizes` of an element settle those that are not known yet.
@@ -86,8 +86,8 @@ class RaggedOps:
 
         def first(inner: Builder) -> list[Term]:
             given = [Term(inner, d.value) if isinstance(d, Term) else d for d in sizes or ()]
-            room = Term(inner, needed.value) + (0 if exact else FIRST_CAPACITY)
-            return [zeros(inner, buffer.dtype, [self.rows.count(inner), room, *given])]
+            capacity = Term(inner, needed.value) + (0 if exact else FIRST_CAPACITY)
+            return [zeros(inner, buffer.dtype, [self.rows.count(inner), capacity, *given])]
 
         if None not in self.stack.element.shape:
             (grown,) = choose(self.builder, short, [keep, grow])
@@ -149,13 +149,13 @@ class RaggedOps:
         return self.lengths + emit("cast", mask, dtype="int64") * by
 
     def push(self, value: Term) -> RaggedOps:
-        ready = self.room(greatest(self.lengths) + 2, value.dims[1:])
+        ready = self.with_capacity(greatest(self.lengths) + 2, value.dims[1:])
         stored = ready._store(ready._masked(ready.lengths), value)
         return stored._with(stored.buffer, self._longer(None, 1))
 
     def _allocated(self, sizes: Sizes | None) -> RaggedOps:
         """With a slot for every index below the lengths: so it is already where the element's sizes are known."""
-        return self.room(greatest(self.lengths) + 1, sizes) if None in self.stack.element.shape else self
+        return self.with_capacity(greatest(self.lengths) + 1, sizes) if None in self.stack.element.shape else self
 
     def pop(self, sizes: Sizes | None) -> tuple[RaggedOps, Term]:
         ready = self._allocated(sizes)
@@ -168,7 +168,7 @@ class RaggedOps:
 
     def write(self, index: Term, value: Term, grow: bool) -> RaggedOps:
         sizes = value.dims[1:]
-        ready = self.room(greatest(self.lengths) + 2, sizes) if grow else self._allocated(sizes)
+        ready = self.with_capacity(greatest(self.lengths) + 2, sizes) if grow else self._allocated(sizes)
         place, lengths = ready._place(index), self.lengths
         if grow:
             length = ready.length()
@@ -203,7 +203,7 @@ class RaggedOps:
 
     def resize(self, lengths: Term) -> RaggedOps:
         """Of these lengths; what is new holds zeros."""
-        ready = self.room(greatest(lengths) + 1, None)
+        ready = self.with_capacity(greatest(lengths) + 1, None)
         mask = None if self.guard is None else Term(self.builder, self.guard.mask)
         lengths = _as_index(lengths)
         return ready._with(ready._blanked(), lengths if mask is None else emit("where", mask, lengths, ready.lengths))
@@ -241,7 +241,7 @@ class RaggedOps:
 def _alike(a: RaggedOps, b: RaggedOps) -> tuple[RaggedOps, RaggedOps]:
     """Two stacks of the same rows, with one capacity."""
     capacity = emit("maximum", a.capacity, b.capacity)
-    return a.room(capacity, b.sizes, exact=True), b.room(capacity, a.sizes, exact=True)
+    return a.with_capacity(capacity, b.sizes, exact=True), b.with_capacity(capacity, a.sizes, exact=True)
 
 
 def _as_index(x: Term) -> Term:

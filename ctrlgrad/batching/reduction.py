@@ -6,21 +6,21 @@ import functools
 import operator
 from collections.abc import Sequence
 
+from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Lane, greatest
 from ctrlgrad.batching.table import batches
-from ctrlgrad.batching.walk import Walk
 from ctrlgrad.ir import Node
 from ctrlgrad.ops.term import Term, reshape
 
 
 @batches("sum prod max min any all argmax argmin")
-def _reduction(walk: Walk, node: Node) -> Sequence[Lane]:
+def _reduction(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
     if node.attrs.get("all_rows"):
-        flat = walk.term(x)
-        return [walk.lane_same(greatest(reshape(flat, [_product(flat.dims)])))]
+        flat = batcher.term(x)
+        return [batcher.lane_same(greatest(reshape(flat, [_product(flat.dims)])))]
     axes = tuple(axis % x.tensor.rank + 1 for axis in node.attrs["axes"])
-    return [walk.lane(walk.emit(node.op.name, [walk.term(x)], {**node.attrs, "axes": axes}))]
+    return [batcher.lane(batcher.emit(node.op.name, [batcher.term(x)], {**node.attrs, "axes": axes}))]
 
 
 def _product(dims: Sequence[int | Term]) -> int | Term:
@@ -28,7 +28,7 @@ def _product(dims: Sequence[int | Term]) -> int | Term:
 
 
 @batches("cumsum cumprod")
-def _scan(walk: Walk, node: Node) -> Sequence[Lane]:
+def _scan(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
     axis = node.attrs["axis"] % x.tensor.rank + 1
-    return [walk.lane(walk.emit(node.op.name, [walk.term(x)], {**node.attrs, "axis": axis}))]
+    return [batcher.lane(batcher.emit(node.op.name, [batcher.term(x)], {**node.attrs, "axis": axis}))]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Fresh, Guard, Lane, Ragged, Rows, Same, Uniform
 from ctrlgrad.batching.stacks import as_ragged, as_uniform, plain, unguarded
-from ctrlgrad.batching.walk import Walk
 from ctrlgrad.ir import INDEX, Builder, StackType, TensorType, Type, Value
 from ctrlgrad.ops.term import Term, emit
 
@@ -43,23 +43,23 @@ def entering(builder: Builder, rows: Rows, kind: int, t: Type, hint: str | None,
     return Ragged(builder, builder.input(buffer, hint), builder.input(lengths, "lengths"), t.element, guard)
 
 
-def leaving(walk: Walk, lane: Lane, kind: int, t: Type, guard: Guard | None) -> list[Value]:
-    """The values that carry a lane out of the region that `walk` makes, or into one, as a lane of that kind."""
+def leaving(batcher: Batcher, lane: Lane, kind: int, t: Type, guard: Guard | None) -> list[Value]:
+    """The values that carry a lane out of the region that `batcher` makes, or into one, as a lane of that kind."""
     if kind == SHARED:
         return [plain(lane)]
     if isinstance(t, TensorType):
-        return [walk.seen(lane, t).value]
+        return [batcher.seen(lane, t).value]
     if kind in (MARKED, ROWS):
-        return [as_uniform(lane, walk.rows).value]
-    ragged = guarded_by(walk, as_ragged(lane, walk.rows), guard)
+        return [as_uniform(lane, batcher.rows).value]
+    ragged = guarded_by(batcher, as_ragged(lane, batcher.rows), guard)
     return [ragged.buffer, ragged.lengths]
 
 
-def guarded_by(walk: Walk, lane: Ragged, guard: Guard | None) -> Ragged:
+def guarded_by(batcher: Batcher, lane: Ragged, guard: Guard | None) -> Ragged:
     """The stack under that guard. One that every row has its own of may pass for a guarded one."""
     if lane.guard is not None and lane.guard is not guard:
-        lane = unguarded(lane, walk.builder)
-    return Ragged(walk.builder, lane.buffer, lane.lengths, lane.element, guard)
+        lane = unguarded(lane, batcher.builder)
+    return Ragged(batcher.builder, lane.buffer, lane.lengths, lane.element, guard)
 
 
 def arriving(builder: Builder, kind: int, t: Type, values: list[Value], guard: Guard | None) -> Lane:

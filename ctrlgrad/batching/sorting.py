@@ -4,35 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Lane
 from ctrlgrad.batching.table import batches
-from ctrlgrad.batching.walk import Walk
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Node
 from ctrlgrad.ops.term import Term, emit
 
 
 @batches("argsort fft")
-def _along_an_axis(walk: Walk, node: Node) -> Sequence[Lane]:
+def _along_an_axis(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
     axis = node.attrs["axis"] % x.tensor.rank + 1
-    return [walk.lane(walk.emit(node.op.name, [walk.term(x)], {**node.attrs, "axis": axis}))]
+    return [batcher.lane(batcher.emit(node.op.name, [batcher.term(x)], {**node.attrs, "axis": axis}))]
 
 
 @batches("searchsorted")
-def _searchsorted(walk: Walk, node: Node) -> Sequence[Lane]:
+def _searchsorted(batcher: Batcher, node: Node) -> Sequence[Lane]:
     row, values = node.operands
-    if walk.is_same(row):
-        return [walk.lane(walk.emit("searchsorted", [walk.term(row), walk.term(values)], node.attrs))]
+    if batcher.is_same(row):
+        return [batcher.lane(batcher.emit("searchsorted", [batcher.term(row), batcher.term(values)], node.attrs))]
     # Each row of examples has a sorted row of its own: count the elements that come before.
     rank = values.tensor.rank
-    rows = walk.aligned(row, rank + 1)
-    sought = walk.term(values)
+    rows = batcher.aligned(row, rank + 1)
+    sought = batcher.term(values)
     sought = emit("expand_dims", sought, axes=(sought.rank,))
     before = emit("less" if node.attrs["side"] == "left" else "less_equal", rows, sought)
     if rows.dtype.kind == "f":
         before = emit("logical_or", before, _before_nan(rows, sought, node.attrs["side"]))
-    return [walk.lane(emit("sum", emit("cast", before, dtype="int64"), axes=(rank + 1,), keepdims=False))]
+    return [batcher.lane(emit("sum", emit("cast", before, dtype="int64"), axes=(rank + 1,), keepdims=False))]
 
 
 def _before_nan(rows: Term, sought: Term, side: str) -> Term:
@@ -42,7 +42,7 @@ def _before_nan(rows: Term, sought: Term, side: str) -> Term:
 
 
 @batches("nonzero")
-def _nonzero(walk: Walk, node: Node) -> Sequence[Lane]:
+def _nonzero(batcher: Batcher, node: Node) -> Sequence[Lane]:
     raise TypeMismatchError(
         "vmap: each row has a number of its own of elements that are not zero, so the results have different shapes",
         source=node.source,

@@ -1,6 +1,6 @@
 """The table of batching rules: what an op does to operands of which some have a row for each example.
 
-`rule(walk, node)` emits the batched form into the walk's builder and returns a lane for each result. It is asked
+`rule(batcher, node)` emits the batched form into the batcher's builder and returns a lane for each result. It is asked
 only where an operand is not the same for all rows; other nodes are copied.
 """
 
@@ -13,9 +13,9 @@ from ctrlgrad.batching.lanes import Lane
 from ctrlgrad.ir import Node
 
 if TYPE_CHECKING:
-    from ctrlgrad.batching.walk import Walk
+    from ctrlgrad.batching.batcher import Batcher
 
-Rule = Callable[["Walk", Node], Sequence[Lane]]
+Rule = Callable[["Batcher", Node], Sequence[Lane]]
 R = TypeVar("R", bound=Callable[..., Sequence[Lane]])
 
 BATCH: dict[str, Rule] = {}

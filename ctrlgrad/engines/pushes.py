@@ -27,13 +27,13 @@ def describe(loop: Node, position: int) -> Pushed:
     body = loop.regions[1]
     stack = body.inputs[position]
     name = stack.hint or "stack"
-    made = definitions(body)
+    producers = definitions(body)
     for node in body.nodes:
         if node.op.name == "stack_push" and node.operands[0] is stack:
-            maker = made.get(node.operands[1])
-            if maker is None:
+            producer = producers.get(node.operands[1])
+            if producer is None:
                 return Pushed(name, "a value that the loop carries, needed backwards", _at(node))
-            return Pushed(name, f"the result of {maker.op.name}, needed backwards", _at(maker))
+            return Pushed(name, f"the result of {producer.op.name}, needed backwards", _at(producer))
     return Pushed(name, "pushed in a branch or a loop inside", _at(loop))
 
 
@@ -53,11 +53,11 @@ class RowPush:
     swap: bool | None
 
 
-def row_push(node: Node, maker: Node | None = None, loop: Node | None = None, swap: bool | None = None) -> RowPush:
+def row_push(node: Node, producer: Node | None = None, loop: Node | None = None, swap: bool | None = None) -> RowPush:
     """What stands behind a push: the node that makes the row, and the loop that it is in, as far as they are known."""
     name = node.operands[0].hint or node.result.hint or "stack"
     where = f"pushes{_at(node)}" if loop is None else loop_name(loop)
-    return RowPush(where, f"{name}{_at(maker or node)}", swap)
+    return RowPush(where, f"{name}{_at(producer or node)}", swap)
 
 
 def row_pushes_of(graph: Graph) -> Mapping[Node, RowPush]:
@@ -72,11 +72,11 @@ def row_pushes_of(graph: Graph) -> Mapping[Node, RowPush]:
 
 def add_row_pushes(found: dict[Node, RowPush], graph: Graph, loop: Node | None, swap: bool | None) -> None:
     """Add the pushes of a graph that stands in a loop; of several options around a push the nearest one holds."""
-    made: Mapping[Value, Node] | None = None
+    producers: Mapping[Value, Node] | None = None
     for node in graph.nodes:
         if node.op.name == "stack_push":
-            made = made or definitions(graph)
-            found[node] = row_push(node, made.get(node.operands[1]), loop, swap)
+            producers = producers or definitions(graph)
+            found[node] = row_push(node, producers.get(node.operands[1]), loop, swap)
         elif is_loop(node):
             option = node.attrs.get("swap_memory")
             for region in node.regions:

@@ -125,22 +125,22 @@ class Builder:
 
 
 def copy_nodes(builder: Builder, graph: Graph, arguments: Sequence[Value]) -> dict[Value, Value]:
-    """Copy a graph's nodes into `builder`; returns where each of its values went."""
-    went: dict[Value, Value] = dict(zip(graph.inputs, arguments, strict=True))
+    """Copy a graph's nodes into `builder`; returns the copy of each of its values."""
+    copies: dict[Value, Value] = dict(zip(graph.inputs, arguments, strict=True))
     for node in graph.nodes:
-        copy_node(builder, node, went)
-    return went
+        copy_node(builder, node, copies)
+    return copies
 
 
-def copy_node(builder: Builder, node: Node, went: dict[Value, Value]) -> None:
-    """Copy one node, its operands looked up in `went`, its results recorded there."""
+def copy_node(builder: Builder, node: Node, copies: dict[Value, Value]) -> None:
+    """Copy one node, its operands looked up in `copies`, its results recorded there."""
     if node.op.name == "constant" and node.attrs["value"].size <= SMALL:
-        went[node.result] = builder.constant(node.attrs["value"])
+        copies[node.result] = builder.constant(node.attrs["value"])
         return
     results = tuple(Value(v.type, v.hint) for v in node.results)
-    operands = tuple(went[v] for v in node.operands)
+    operands = tuple(copies[v] for v in node.operands)
     builder.nodes.append(Node(node.op, operands, results, node.attrs, node.regions, node.source))
-    went.update(zip(node.results, results, strict=True))
+    copies.update(zip(node.results, results, strict=True))
 
 
 def free_values(graphs: Iterable[Graph]) -> list[Value]:
@@ -172,15 +172,15 @@ def close(regions: Sequence[Graph], first: Sequence[Value] = ()) -> Closed:
     closed = []
     for region in regions:
         inner = [Value(v.type, v.hint) for v in captures]
-        went = dict(zip(captures, inner, strict=True))
-        nodes = tuple(_replace_operands(node, went) for node in region.nodes)
-        outputs = tuple(went.get(v, v) for v in region.outputs)
+        copies = dict(zip(captures, inner, strict=True))
+        nodes = tuple(_replace_operands(node, copies) for node in region.nodes)
+        outputs = tuple(copies.get(v, v) for v in region.outputs)
         closed.append(Graph((*inner, *region.inputs), nodes, outputs, region.name))
     return Closed(tuple(captures), tuple(closed))
 
 
-def _replace_operands(node: Node, went: Mapping[Value, Value]) -> Node:
-    if not any(v in went for v in node.operands):
+def _replace_operands(node: Node, copies: Mapping[Value, Value]) -> Node:
+    if not any(v in copies for v in node.operands):
         return node
-    operands = tuple(went.get(v, v) for v in node.operands)
+    operands = tuple(copies.get(v, v) for v in node.operands)
     return Node(node.op, operands, node.results, node.attrs, node.regions, node.source)

@@ -151,8 +151,8 @@ class ChunkedLoop:
 
     def _produce(self, outer: Builder, product: Node, row: Row, inputs: Sequence[Value], limit: Value) -> Value:
         """The products of all rows of a chunk in the array's order: `[rows, m, n]`."""
-        went = dict(zip(self.loop.body.inputs, inputs, strict=True))
-        array, first = went[row.array], went[row.counter]
+        copies = dict(zip(self.loop.body.inputs, inputs, strict=True))
+        array, first = copies[row.array], copies[row.counter]
         if row.counts_down:
             first, end = outer.emit("subtract", [first, limit]), first
         else:
@@ -161,7 +161,7 @@ class ChunkedLoop:
         part = outer.emit("getitem", [array, first, end], {"key": key}, source=product.source)
         left, right = product.operands
         flat = _reshaped(outer, part, [None, left.tensor.shape[1]])
-        whole = outer.emit("matmul", [flat, went[right]], source=product.source)
+        whole = outer.emit("matmul", [flat, copies[right]], source=product.source)
         count = outer.emit("dim", [part], {"axis": 0})
         m = left.tensor.shape[0]
         if m is None:
@@ -178,28 +178,28 @@ class ChunkedLoop:
             inner = Builder(name=region.name)
             inner.source = self.loop.source
             shared, carries = self.loop.split(region.inputs)
-            went = {v: inner.input(v.type, v.hint) for v in shared}
+            copies = {v: inner.input(v.type, v.hint) for v in shared}
             batches = {p: inner.input(_batch_type(p.result), p.result.hint) for p in produced}
             limit = inner.input(INDEX, "limit")
-            went |= {carries[i]: inner.input(carries[i].type, carries[i].hint) for i in self.kept}
+            copies |= {carries[i]: inner.input(carries[i].type, carries[i].hint) for i in self.kept}
             step = inner.input(INDEX, "step")
             stacks = {v: inner.input(StackType(_tensor(v)), v.hint) for v in collected}
             if region is self.loop.cond:
-                regions.append(self._inner_cond(inner, went, step, limit))
+                regions.append(self._inner_cond(inner, copies, step, limit))
             else:
-                regions.append(self._inner_body(inner, went, batches, step, limit, stacks))
+                regions.append(self._inner_body(inner, copies, batches, step, limit, stacks))
         return regions[0], regions[1]
 
-    def _inner_cond(self, inner: Builder, went: dict[Value, Value], step: Value, limit: Value) -> Graph:
+    def _inner_cond(self, inner: Builder, copies: dict[Value, Value], step: Value, limit: Value) -> Graph:
         for node in self.loop.cond.nodes:
-            copy_node(inner, node, went)
+            copy_node(inner, node, copies)
         below = inner.emit("less", [step, limit])
-        return inner.finish([inner.emit("logical_and", [below, went[self.loop.predicate]])])
+        return inner.finish([inner.emit("logical_and", [below, copies[self.loop.predicate]])])
 
     def _inner_body(
         self,
         inner: Builder,
-        went: dict[Value, Value],
+        copies: dict[Value, Value],
         batches: Mapping[Node, Value],
         step: Value,
         limit: Value,
@@ -213,21 +213,21 @@ class ChunkedLoop:
                 if self.found.producers[node].counts_down:
                     one = inner.constant(1, INDEX.dtype)
                     position = inner.emit("subtract", [inner.emit("subtract", [limit, one]), step])
-                went[node.result] = _row(inner, batches[node], position, node)
+                copies[node.result] = _row(inner, batches[node], position, node)
             elif node not in left_out:
-                copy_node(inner, node, went)
+                copy_node(inner, node, copies)
         for value, turned in self.found.turned.items():
-            went[turned] = inner.emit("transpose", [went[value]], {"axes": (1, 0)})
+            copies[turned] = inner.emit("transpose", [copies[value]], {"axes": (1, 0)})
         for value in stacks:
-            stacks[value] = inner.emit("stack_push", [stacks[value], went[value]])
+            stacks[value] = inner.emit("stack_push", [stacks[value], copies[value]])
         outputs = []
         for i, carry in self.kept.items():
             if i not in self.left:
-                outputs.append(went[carry.next])
+                outputs.append(copies[carry.next])
                 continue
-            total = went[carry.in_body]
+            total = copies[carry.in_body]
             for term in self.left[i]:
-                total = inner.emit("add", [total, went[term]])
+                total = inner.emit("add", [total, copies[term]])
             outputs.append(total)
         following = inner.emit("add", [step, inner.constant(1, INDEX.dtype)])
         return inner.finish([*outputs, following, *stacks.values()])
@@ -251,18 +251,18 @@ class ChunkedLoop:
     # The loop over the rows of the tail's products.
 
     def _emit_tail(
-        self, outer: Builder, went: Mapping[Value, Value], held: Collected, taken: Value
+        self, outer: Builder, copies: Mapping[Value, Value], held: Collected, taken: Value
     ) -> tuple[Value, ...]:
         """The last values of the tail's carries."""
         tail = self.tail
-        batches = {p: self._batch(outer, p, went, held, taken) for p in tail.products}
+        batches = {p: self._batch(outer, p, copies, held, taken) for p in tail.products}
         used = {v for node in (*tail.nodes, *tail.again) for v in node.operands}
         rows = [v for v in self.found.collected if v in used]
         shared = self.loop.shared
         counters = [self.loop.carries[i] for i in tail.counters]
         carries = [*counters, *(self.loop.carries[i] for i in tail.carries)]
-        captures = (*(went[v] for v in shared), *batches.values(), *(held.rows(v) for v in rows), taken)
-        inits = [*(went[c.in_body] for c in carries), outer.constant(0, INDEX.dtype)]
+        captures = (*(copies[v] for v in shared), *batches.values(), *(held.rows(v) for v in rows), taken)
+        inits = [*(copies[c.in_body] for c in carries), outer.constant(0, INDEX.dtype)]
         inner = Builder(name="body")
         inner.source = self.loop.source
         inside = {v: inner.input(v.type, v.hint) for v in shared}
@@ -289,10 +289,10 @@ class ChunkedLoop:
         return results[len(counters) : len(carries)]
 
     @staticmethod
-    def _batch(outer: Builder, product: Node, went: Mapping[Value, Value], held: Collected, count: Value) -> Value:
+    def _batch(outer: Builder, product: Node, copies: Mapping[Value, Value], held: Collected, count: Value) -> Value:
         """The products of all collected rows: `[rows, m, n]`."""
         left, right = product.operands
-        whole = outer.emit("matmul", [held.flat(left), went[right]], source=product.source)
+        whole = outer.emit("matmul", [held.flat(left), copies[right]], source=product.source)
         shape = (None, *product.result.tensor.shape)
         return outer.emit("reshape", [whole, count], {"shape": shape})
 

@@ -25,10 +25,10 @@ from ctrlgrad.train import memory, metrics
 from ctrlgrad.train.checkpoint import Identity, Saved, State
 from ctrlgrad.train.corpus import Batch, Corpus, TrainingOrder, pad, validation_lines
 from ctrlgrad.train.folder import CHECKPOINT, METRICS
-from ctrlgrad.train.keeper import Keeper
 from ctrlgrad.train.metrics import Metrics, Step, Summary
 from ctrlgrad.train.model import SAMPLE_LIMIT, Model
 from ctrlgrad.train.ranks import Alone, Pressed, Ranks, columns, places_of, share
+from ctrlgrad.train.run_files import RunFiles
 from ctrlgrad.train.settings import (
     CHECKPOINT_INTERVAL,
     GRADIENT_NORM_LIMIT,
@@ -163,28 +163,28 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
     `on_step` gets each step's own figures. Raises `Interrupted` on Ctrl-C, after it has written a checkpoint; where
     there are several ranks, Ctrl-C ends the processes instead.
     """
-    keeper = Keeper(job.out, job.identity, job.state, job.advice) if job.ranks.rank == 0 else None
+    files = RunFiles(job.out, job.identity, job.state, job.advice) if job.ranks.rank == 0 else None
     state = job.state
     with (
-        job.ranks.stopping(None if keeper is None else lambda: _stopped(job, keeper)) as pressed,
+        job.ranks.stopping(None if files is None else lambda: _stopped(job, files)) as pressed,
         memory.within(job.settings.memory_budget),
         ExitStack() as recording,
     ):
         recorded = None
-        if job.is_profiled and keeper is not None:
-            recorded = recording.enter_context(memory.StepProfile(job.out, keeper.writing))
+        if job.is_profiled and files is not None:
+            recorded = recording.enter_context(memory.StepProfile(job.out, files.writing))
         rate = 0.0
         for state, line in steps(job, on_step, recorded.before_step if recorded is not None else _nothing):
-            if keeper is not None:
-                keeper.keep(state, line)
+            if files is not None:
+                files.keep(state, line)
             if line is not None:
                 rate = line.characters_per_second
             job.ranks.advise(job.advice)  # there is a checkpoint from now on
             if state.step % CHECKPOINT_INTERVAL == 0:
                 _check_same(job.ranks, state)
             if pressed():
-                assert keeper is not None
-                keeper.save()
+                assert files is not None
+                files.save()
                 raise Interrupted(job, state.step)
         validation = validate(job, state.params, pressed)
         summary = Summary(
@@ -198,8 +198,8 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
             peak_memory_bytes=metrics.peak_memory_bytes(),
             verified=job.identity.verified,
         )
-        if keeper is not None:
-            keeper.end(summary)
+        if files is not None:
+            files.end(summary)
     return summary, state
 
 
@@ -207,9 +207,9 @@ def _nothing() -> None:
     """Before each step of a run that is not profiled."""
 
 
-def _stopped(job: Job, keeper: Keeper) -> Ending:
+def _stopped(job: Job, files: RunFiles) -> Ending:
     """What is done, and said, when a run on several ranks is interrupted."""
-    return Interrupted(job, keeper.save().step).ending
+    return Interrupted(job, files.save().step).ending
 
 
 def _check_same(ranks: Ranks, state: State) -> None:

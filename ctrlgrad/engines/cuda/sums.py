@@ -29,7 +29,7 @@ class ProductSum:
 
 def product_sums(graph: Graph, places: Mapping[Value, Place]) -> dict[Node, ProductSum]:
     """The sums of a region that BLAS computes, by their nodes."""
-    made, count = definitions(graph), uses(graph)
+    producers, count = definitions(graph), uses(graph)
     fused = {v for node in graph.nodes if node.op.name == "stack_push" or is_fusible(node) for v in node.operands}
     found: dict[Node, ProductSum] = {}
     taken: set[Node] = set()
@@ -38,10 +38,10 @@ def product_sums(graph: Graph, places: Mapping[Value, Place]) -> dict[Node, Prod
             continue
         # Of two products the later one is added to the other.
         for product, other in (node.operands[::-1], node.operands):
-            maker = made.get(product)
-            if maker is not None and maker not in taken and count[product] == 1 and _fits(node, maker, other):
-                found[node] = ProductSum(node, maker, other)
-                taken.add(maker)
+            producer = producers.get(product)
+            if producer is not None and producer not in taken and count[product] == 1 and _fits(node, producer, other):
+                found[node] = ProductSum(node, producer, other)
+                taken.add(producer)
                 break
     return found
 

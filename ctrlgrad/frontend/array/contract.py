@@ -14,21 +14,21 @@ Label = Hashable
 
 
 @dataclass(frozen=True)
-class Term:
+class Labelled:
     """An array and one label for each of its axes."""
 
     array: Any
     labels: tuple[Label, ...]
 
-    def without(self, labels: Sequence[Label]) -> Term:
+    def without(self, labels: Sequence[Label]) -> Labelled:
         """Summed over the axes of some labels."""
         axes = tuple(axis for axis, label in enumerate(self.labels) if label in labels)
         if not axes:
             return self
         array = apply("sum", [self.array], {"axes": axes, "keepdims": False})
-        return Term(array, tuple(label for label in self.labels if label not in labels))
+        return Labelled(array, tuple(label for label in self.labels if label not in labels))
 
-    def with_distinct_labels(self) -> Term:
+    def with_distinct_labels(self) -> Labelled:
         """The diagonal of axes that share a label."""
         term = self
         while repeated := [label for label in term.labels if term.labels.count(label) > 1]:
@@ -36,7 +36,7 @@ class Term:
             first = term.labels.index(label)
             second = term.labels.index(label, first + 1)
             rest = tuple(other for axis, other in enumerate(term.labels) if axis not in (first, second))
-            term = Term(diagonal(term.array, 0, first, second), (*rest, label))
+            term = Labelled(diagonal(term.array, 0, first, second), (*rest, label))
         return term
 
     def ordered(self, labels: tuple[Label, ...]) -> Any:
@@ -47,7 +47,7 @@ class Term:
         return [dim(self.array, self.labels.index(label)) for label in labels]
 
 
-def contracted(a: Term, b: Term, keep: frozenset[Label]) -> Term:
+def contracted(a: Labelled, b: Labelled, keep: frozenset[Label]) -> Labelled:
     """The product of two terms, summed over every label that is not in `keep`.
 
     Labels of one term alone are summed first. Shared labels to keep are the product's leading dimensions, where
@@ -63,21 +63,21 @@ def contracted(a: Term, b: Term, keep: frozenset[Label]) -> Term:
     if not summed:
         left = expanded(a.ordered((*batch, *rows)), range(len(batch) + len(rows), len(labels)))
         right = expanded(b.ordered((*batch, *columns)), range(len(batch), len(batch) + len(rows)))
-        return Term(apply("multiply", [left, right]), labels)
+        return Labelled(apply("multiply", [left, right]), labels)
     left = _as_matrices(a, batch, rows, summed)
     right = _as_matrices(b, batch, summed, columns)
     product = apply("matmul", [left, right])
     if len(rows) == len(columns) == 1:
-        return Term(product, labels)
+        return Labelled(product, labels)
     if len(rows) <= 1 and len(columns) <= 1:
         drop = [] if rows else [len(batch)]
         drop += [] if columns else [len(batch) + 1]
-        return Term(squeezed(product, drop), labels)
+        return Labelled(squeezed(product, drop), labels)
     lead = [dim(product, axis) for axis in range(len(batch))]
-    return Term(reshaped(product, [*lead, *a.sizes(rows), *b.sizes(columns)]), labels)
+    return Labelled(reshaped(product, [*lead, *a.sizes(rows), *b.sizes(columns)]), labels)
 
 
-def _as_matrices(term: Term, batch: tuple[Label, ...], rows: tuple[Label, ...], columns: tuple[Label, ...]) -> Any:
+def _as_matrices(term: Labelled, batch: tuple[Label, ...], rows: tuple[Label, ...], columns: tuple[Label, ...]) -> Any:
     """The array as [*batch, product of rows, product of columns]."""
     array = term.ordered((*batch, *rows, *columns))
     if len(rows) == len(columns) == 1:

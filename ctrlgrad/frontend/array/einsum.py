@@ -11,7 +11,7 @@ import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.array.contract import Label, Term, contracted
+from ctrlgrad.frontend.array.contract import Label, Labelled, contracted
 from ctrlgrad.frontend.array.dims import dtype_of, rank_of, shape_of, squeezed
 from ctrlgrad.frontend.array.promote import same_dtype, shown
 from ctrlgrad.frontend.functions import array_function
@@ -53,7 +53,7 @@ def einsum(subscripts: str, *arrays: Any, optimize: Any = True) -> Any:
     # Sums of small integers are taken in 64 bits, and wrap to the same value.
     wide = np.sum(np.zeros(0, dtype)).dtype if dtype.kind in "biu" else dtype
     plan = _parse(given, [rank_of(x) for x in operands])
-    terms = [Term(cast(x, wide), labels) for x, labels in zip(operands, plan.inputs, strict=True)]
+    terms = [Labelled(cast(x, wide), labels) for x, labels in zip(operands, plan.inputs, strict=True)]
     terms = _without_broadcast_ones(subscripts, terms)
     terms = [term.with_distinct_labels() for term in terms]
     return cast(_contract_all(terms, plan.output).ordered(plan.output), dtype)
@@ -105,7 +105,7 @@ def _check_letters(given: str, letters: str) -> None:
         raise ShapeError("einsum: not a letter", source=here(), expected="letters, commas, ... and ->", got=given)
 
 
-def _without_broadcast_ones(subscripts: str, terms: Sequence[Term]) -> list[Term]:
+def _without_broadcast_ones(subscripts: str, terms: Sequence[Labelled]) -> list[Labelled]:
     """The terms without axes of size 1 that broadcast against another operand's; an error where sizes differ."""
     sizes: dict[Label, set[int | None]] = {}
     for term in terms:
@@ -127,11 +127,11 @@ def _without_broadcast_ones(subscripts: str, terms: Sequence[Term]) -> list[Term
             if size == 1 and sizes[label] != {1}
         ]
         labels = tuple(label for axis, label in enumerate(term.labels) if axis not in ones)
-        result.append(Term(squeezed(term.array, ones), labels))
+        result.append(Labelled(squeezed(term.array, ones), labels))
     return result
 
 
-def _contract_all(terms: list[Term], output: tuple[Label, ...]) -> Term:
+def _contract_all(terms: list[Labelled], output: tuple[Label, ...]) -> Labelled:
     for places in _path(terms, output):
         chosen = [terms[place] for place in places]
         terms = [term for place, term in enumerate(terms) if place not in places]
@@ -145,7 +145,7 @@ def _contract_all(terms: list[Term], output: tuple[Label, ...]) -> Term:
     return last.without([label for label in last.labels if label not in output])
 
 
-def _path(terms: Sequence[Term], output: tuple[Label, ...]) -> list[tuple[int, ...]]:
+def _path(terms: Sequence[Labelled], output: tuple[Label, ...]) -> list[tuple[int, ...]]:
     """Which terms to contract, step by step; each step's result goes to the end of the list."""
     if len(terms) == 1:
         return []

@@ -10,7 +10,7 @@ from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import multiply
 from ctrlgrad.frontend.array.complex import conjugate
-from ctrlgrad.frontend.array.contract import Term, contracted
+from ctrlgrad.frontend.array.contract import Labelled, contracted
 from ctrlgrad.frontend.array.dims import (
     axes_in_order,
     dim,
@@ -189,5 +189,5 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Any:
     left = [("a", axis) for axis in range(ranks[0])]
     right = [("a", one[other.index(axis)]) if axis in other else ("b", axis) for axis in range(ranks[1])]
     keep = [label for label in left if label[1] not in one] + [label for label in right if label[0] == "b"]
-    result = contracted(Term(a, tuple(left)), Term(b, tuple(right)), frozenset(keep)).ordered(tuple(keep))
+    result = contracted(Labelled(a, tuple(left)), Labelled(b, tuple(right)), frozenset(keep)).ordered(tuple(keep))
     return cast(result, np.bool_) if boolean else result

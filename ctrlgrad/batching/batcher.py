@@ -19,7 +19,7 @@ from ctrlgrad.ir import Builder, Graph, Node, StackType, TensorType, Value, copy
 from ctrlgrad.ops.term import Term
 
 
-class Walk:
+class Batcher:
     """The lanes of one region's values; a rule asks it for operands and emits through `builder`."""
 
     def __init__(self, builder: Builder, rows: Rows, lanes: Mapping[Value, Lane]) -> None:
@@ -40,9 +40,9 @@ class Walk:
                 size = self.same(node.operands[0]).value if node.operands else None
                 self.lanes[node.result] = Fresh(self.builder, size, dict(node.attrs))
                 return
-            went = {v: plain(self.lanes[v]) for v in node.operands}
-            copy_node(self.builder, node, went)
-            self.lanes.update((v, Same(self.builder, went[v])) for v in node.results)
+            copies = {v: plain(self.lanes[v]) for v in node.operands}
+            copy_node(self.builder, node, copies)
+            self.lanes.update((v, Same(self.builder, copies[v])) for v in node.results)
             return
         rule = BATCH.get(node.op.name)
         if rule is None:
@@ -146,7 +146,7 @@ def batch(graph: Graph, mapped: Sequence[int], size: int | None, *, all_outputs:
         for position, (v, new) in enumerate(zip(graph.inputs, inputs, strict=True))
     }
     outputs, flags = [], []
-    walked = Walk(builder, Rows(count), lanes)
+    walked = Batcher(builder, Rows(count), lanes)
     for v, lane in zip(graph.outputs, walked.run(graph), strict=True):
         if isinstance(lane, Uniform | Ragged | Fresh) or isinstance(lane.value.type, StackType):
             raise TypeMismatchError(

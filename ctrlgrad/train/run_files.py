@@ -20,7 +20,7 @@ from ctrlgrad.train.metrics import Metrics, Summary
 from ctrlgrad.train.settings import CHECKPOINT_INTERVAL
 
 
-class Keeper:
+class RunFiles:
     """Writes the files of one run, which goes on from `state`; `advice` is how to go on with it after an error."""
 
     def __init__(self, out: Path, identity: Identity, state: State, advice: str) -> None:
@@ -95,4 +95,4 @@ class Keeper:
         self._has_begun = True
 
 
-__all__ = ["CHECKPOINT", "METRICS", "PLOT", "SUMMARY", "Keeper"]
+__all__ = ["CHECKPOINT", "METRICS", "PLOT", "SUMMARY", "RunFiles"]
