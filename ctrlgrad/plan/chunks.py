@@ -22,6 +22,7 @@ from ctrlgrad.plan.model import (
     Branch,
     Compute,
     CopyStack,
+    Factorise,
     Guard,
     Kernel,
     Length,
@@ -218,6 +219,11 @@ def _values(step: Step) -> Iterator[Value]:
         yield from _of_sizes(step.result.shape)
     elif isinstance(step, Pack):
         yield from _of_view(step.view)
+    elif isinstance(step, Factorise):
+        yield from _of_view(step.a)
+        if step.b is not None:
+            yield from _of_view(step.b)
+        yield from _of_sizes(step.result.shape)
     elif isinstance(step, Outside):
         for item in step.operands:
             if isinstance(item, View):

@@ -11,6 +11,7 @@ from ctrlgrad.plan.model import (
     Branch,
     Compute,
     CopyStack,
+    Factorise,
     Guard,
     Kernel,
     Length,
@@ -65,6 +66,8 @@ def reads(step: Step) -> Iterator[Array | Stack]:
         yield from (array for array in (step.base, step.packed) if array is not None)
     elif isinstance(step, Pack):
         yield step.view.array
+    elif isinstance(step, Factorise):
+        yield from (view.array for view in (step.a, step.b) if view is not None)
     elif isinstance(step, Outside):
         yield from _of(step.operands)
     elif isinstance(step, Push | WriteRow):
@@ -86,6 +89,8 @@ def defines(step: Step) -> Iterator[Value]:
         yield from (write.view.array for write in step.writes)
     elif isinstance(step, Product | Pack | Push | WriteRow | Length | NewStack | CopyStack):
         yield step.result
+    elif isinstance(step, Factorise):
+        yield from (step.result, step.done)
     elif isinstance(step, Outside):
         for result in step.results:
             yield from result if isinstance(result, tuple) else (result,)

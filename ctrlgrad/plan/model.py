@@ -214,6 +214,24 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Factorise:
+    """Factors of small matrices along the last two axes, and what they are for; the axes before are equal batches.
+
+    "solve": x with a @ x = b. "cholesky": the lower factor. "pivots": the diagonal of U in LU, the first element times
+    the sign of the exchanges; zeros for a singular matrix. `done` is false, and the result means nothing, where a matrix
+    has no answer or more than `largest` rows.
+    """
+
+    how: Literal["solve", "cholesky", "pivots"]
+    result: Array
+    a: View
+    b: View | None
+    done: Register
+    largest: int
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Outside:
     """An op that the reference engine's kernel computes; sizes that only it knows come back as registers."""
 
@@ -359,6 +377,7 @@ Step = (
     | Guard
     | Product
     | Pack
+    | Factorise
     | Outside
     | Push
     | Pop

@@ -23,6 +23,7 @@ from ctrlgrad.plan.model import (
     Branch,
     Buffer,
     Carry,
+    Factorise,
     Kernel,
     Loop,
     Move,
@@ -191,7 +192,7 @@ class _Placement:
         """Arrays that are made and pushed in one block are made in their slot, if nothing uses that stack meanwhile."""
         made: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
-            if isinstance(step, Kernel | Product | ReadRow):
+            if isinstance(step, Kernel | Product | Factorise | ReadRow):
                 made.update((a, position) for a in results_of(step))
         for position, step in enumerate(block.steps):
             if not isinstance(step, Push) or isinstance(step.row, tuple):

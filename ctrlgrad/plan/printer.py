@@ -11,6 +11,7 @@ from ctrlgrad.plan.model import (
     Branch,
     Compute,
     CopyStack,
+    Factorise,
     Guard,
     Kernel,
     Length,
@@ -128,6 +129,9 @@ class _Printer:
             yield f"{self.declared(step.result)} = {self.view(step.a)} @ {self.view(step.b)}{packed}{base}"
         elif isinstance(step, Pack):
             yield f"{self.declared(step.result)} = packed {self.view(step.view)}"
+        elif isinstance(step, Factorise):
+            operands = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)
+            yield f"{self.declared(step.result)}, {step.done} = {step.how} of {operands}, {step.largest} rows at most"
         elif isinstance(step, Outside):
             results = ", ".join(self.declared(r) for r in step.results)
             yield f"{results} = outside {step.node.op.name}({', '.join(map(self.named, step.operands))})"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.factor_calls import FactorsWriter
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.nests import KernelWriter, element_parts
 from ctrlgrad.engines.native.outside_text import OutsideText
@@ -19,6 +20,7 @@ from ctrlgrad.plan.model import (
     Check,
     Compute,
     CopyStack,
+    Factorise,
     Guard,
     Kernel,
     Length,
@@ -100,6 +102,8 @@ class PlanWriter(OutsideText):
             self.product(step)
         elif isinstance(step, Pack):
             self.pack(step)
+        elif isinstance(step, Factorise):
+            FactorsWriter(self, step).write()
         elif isinstance(step, Outside):
             self.outside(step)
         elif isinstance(step, Loop):

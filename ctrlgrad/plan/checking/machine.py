@@ -16,12 +16,14 @@ import numpy as np
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.checking.data import Data
 from ctrlgrad.plan.checking.evaluate import evaluate
+from ctrlgrad.plan.checking.factors import factorised
 from ctrlgrad.plan.checking.memory import Cell
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
     Array,
     Branch,
     Compute,
+    Factorise,
     Guard,
     Kernel,
     Length,
@@ -116,6 +118,8 @@ class _Machine(Data):
         elif isinstance(step, Pack):
             packed = self.gathered(step.view, reads[0]).ravel()
             self.elements(writes[0], step.result)[: packed.size] = packed
+        elif isinstance(step, Factorise):
+            self.factorise(step, reads, writes[0])
         elif isinstance(step, Outside):
             self.call(step, reads)
 
@@ -201,6 +205,18 @@ class _Machine(Data):
             elements[...] = found.ravel()
         else:
             elements += found.ravel()
+
+    def factorise(self, step: Factorise, reads: Sequence[Cell], target: Cell) -> None:
+        operands = [
+            self.gathered(view, cell) for view, cell in zip((step.a, step.b), reads, strict=False) if view is not None
+        ]
+        found = factorised(step.how, step.largest, operands)
+        self.values[step.done.name] = np.bool_(found is not None)
+        if found is not None:
+            elements = self.elements(target, step.result)
+            if found.dtype != elements.dtype or found.size != elements.size:
+                self.fail(f"what is factorised is {found.dtype}{found.shape}, {step.result} is not")
+            elements[...] = found.ravel()
 
     def call(self, step: Outside, reads: Sequence[Cell]) -> None:
         arrays = iter(reads)

@@ -14,6 +14,7 @@ from ctrlgrad.plan.model import (
     Array,
     Branch,
     CopyStack,
+    Factorise,
     Kernel,
     Length,
     Load,
@@ -63,6 +64,9 @@ class Steps(State):
             self.product(step)
         elif isinstance(step, Pack):
             self.one_result(step, step.result, [self.read(step.view.array)])
+        elif isinstance(step, Factorise):
+            self.one_result(step, step.result, [self.read(v.array) for v in (step.a, step.b) if v is not None])
+            self.define(step.done)
         elif isinstance(step, Load):
             self.numbers(step, [self.read(step.view.array)])
         elif isinstance(step, Outside):
