@@ -218,8 +218,8 @@ class Factorise:
     """Factors of small matrices along the last two axes, and what they are for; the axes before are equal batches.
 
     "solve": x with a @ x = b. "cholesky": the lower factor. "pivots": the diagonal of U in LU, the first element times
-    the sign of the exchanges; zeros for a singular matrix. `done` is false, and the result means nothing, where a matrix
-    has no answer or more than `largest` rows.
+    the sign of the exchanges; zeros for a singular matrix. `done` is false, and the result means nothing, where a
+    matrix has no answer or more than `largest` rows.
     """
 
     how: Literal["solve", "cholesky", "pivots"]

@@ -18,8 +18,8 @@ from ctrlgrad.plan.lowering.state import State, broadcast, joined_shape
 from ctrlgrad.plan.model import Array, Block, Branch, Factorise, Register, Value, View
 from ctrlgrad.plan.sizes import Size, Sizes
 
-# Rows of a matrix up to which code in the loop is faster than a call of LAPACK.
-LARGEST = 48
+# Rows of a matrix up to which code in the loop is faster than a call of LAPACK by way of Python.
+LARGEST = 64
 
 
 def _may_be_small(state: State, node: Node) -> bool:
@@ -105,7 +105,7 @@ def _or_outside(state: State, node: Node, done: Register, values: list[Value]) -
 
 
 def _of_pivots(node: Node, dtype: np.dtype) -> Graph:
-    """The op as a function of the pivots [..., n]: the sign, the sum of the logarithms, or as LAPACK's users do, both."""
+    """The op as a function of the pivots [..., n]: the sign, the sum of the logarithms, or of both the product."""
     rank = node.operands[0].tensor.rank - 1
     builder = Builder(name=node.op.name)
     builder.source = node.source
@@ -124,4 +124,4 @@ def _of_pivots(node: Node, dtype: np.dtype) -> Graph:
     return builder.finish([builder.emit("multiply", (sign, builder.emit("exp", (size,))))])
 
 
-__all__ = ["LARGEST", "cholesky", "determinant", "is_small", "solve"]
+__all__ = ["LARGEST", "cholesky", "determinant", "solve"]

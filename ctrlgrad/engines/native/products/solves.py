@@ -228,6 +228,7 @@ def _cholesky(real: Real) -> str:
         root = f.let(f"call {real.scalar} @llvm.sqrt.{real.name}({real.scalar} {square})")
         start = f.sub(k, f.rest(k, real.lanes))
         _divide(f, real, real.at(f, here, start), root, f.sub(width, start))
+        real.put(f, root, real.at(f, here, k))
         with f.loop(f.add(k, 1), "%n") as i:
             factor = real.element(f, real.at(f, here, i))
             first = f.sub(i, f.rest(i, real.lanes))
