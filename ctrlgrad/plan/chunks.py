@@ -23,6 +23,7 @@ from ctrlgrad.plan.model import (
     Compute,
     CopyStack,
     Factorise,
+    FromStack,
     Guard,
     Kernel,
     Length,
@@ -39,6 +40,7 @@ from ctrlgrad.plan.model import (
     Register,
     Stack,
     Step,
+    ToStack,
     Value,
     View,
     WriteRow,
@@ -242,6 +244,10 @@ def _values(step: Step) -> Iterator[Value]:
     elif isinstance(step, NewStack):
         if step.size is not None:
             yield step.size
+    elif isinstance(step, ToStack):
+        yield from _of_view(step.rows)
+    elif isinstance(step, FromStack):
+        yield from _of_sizes(step.result.shape)
     elif isinstance(step, Branch):
         yield step.selector
     elif isinstance(step, Loop):

@@ -12,6 +12,7 @@ from ctrlgrad.plan.model import (
     Compute,
     CopyStack,
     Factorise,
+    FromStack,
     Guard,
     Kernel,
     Length,
@@ -27,6 +28,7 @@ from ctrlgrad.plan.model import (
     ReadRow,
     Stack,
     Step,
+    ToStack,
     Value,
     View,
     WriteRow,
@@ -73,8 +75,10 @@ def reads(step: Step) -> Iterator[Array | Stack]:
     elif isinstance(step, Push | WriteRow):
         yield step.stack
         yield from _of(step.row)
-    elif isinstance(step, Pop | ReadRow | Length | CopyStack):
+    elif isinstance(step, Pop | ReadRow | Length | FromStack | CopyStack):
         yield step.stack
+    elif isinstance(step, ToStack):
+        yield step.rows.array
     elif isinstance(step, Loop):
         yield from _of(tuple(c.init for c in step.carries))
     else:
@@ -87,7 +91,7 @@ def defines(step: Step) -> Iterator[Value]:
         yield from step.results
     elif isinstance(step, Kernel):
         yield from (write.view.array for write in step.writes)
-    elif isinstance(step, Product | Pack | Push | WriteRow | Length | NewStack | CopyStack):
+    elif isinstance(step, Product | Pack | Push | WriteRow | Length | NewStack | ToStack | FromStack | CopyStack):
         yield step.result
     elif isinstance(step, Factorise):
         yield from (step.result, step.done)

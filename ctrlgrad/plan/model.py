@@ -306,6 +306,24 @@ class NewStack:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ToStack:
+    """A stack of the rows of an array, the elements of which lie side by side; they are copied."""
+
+    rows: View
+    result: Stack
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FromStack:
+    """All rows of a stack, the first first, as one array: read in place, if nobody needs the stack any more, or copied."""
+
+    stack: Stack
+    result: Array
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class CopyStack:
     """Another stack of the same rows: the old one is needed after an update of the new one."""
 
@@ -385,6 +403,8 @@ Step = (
     | WriteRow
     | Length
     | NewStack
+    | ToStack
+    | FromStack
     | CopyStack
     | Loop
     | Branch
@@ -415,7 +435,7 @@ class Place:
     """Where an array lies.
 
     "buffer": in a buffer; "argument", "constant": in that one of the call; "slot": in the row that it is pushed to, by
-    push number so much; "row": in the row of a stack that was popped.
+    push number so much; "row": in the row of a stack that was popped, or in all rows of one.
     """
 
     kind: Literal["buffer", "argument", "constant", "slot", "row"]

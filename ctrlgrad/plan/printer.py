@@ -12,6 +12,7 @@ from ctrlgrad.plan.model import (
     Compute,
     CopyStack,
     Factorise,
+    FromStack,
     Guard,
     Kernel,
     Length,
@@ -27,6 +28,7 @@ from ctrlgrad.plan.model import (
     ReadRow,
     Stack,
     Step,
+    ToStack,
     View,
     WriteRow,
 )
@@ -147,6 +149,10 @@ class _Printer:
             yield f"{step.result} = length of {step.stack}"
         elif isinstance(step, NewStack):
             yield f"{self.declared(step.result)} = new stack" + (f" of {step.size}" if step.size else "")
+        elif isinstance(step, ToStack):
+            yield f"{self.declared(step.result)} = stack of the rows of {self.view(step.rows)}"
+        elif isinstance(step, FromStack):
+            yield f"{self.declared(step.result)} = all rows of {step.stack}"
         elif isinstance(step, CopyStack):
             yield f"{self.declared(step.result)} = copy of {step.stack}"
         elif isinstance(step, Loop):

@@ -21,6 +21,7 @@ from ctrlgrad.plan.model import (
     Compute,
     CopyStack,
     Factorise,
+    FromStack,
     Guard,
     Kernel,
     Length,
@@ -37,6 +38,7 @@ from ctrlgrad.plan.model import (
     Register,
     Stack,
     Step,
+    ToStack,
     WriteRow,
 )
 from ctrlgrad.plan.sizes import Size
@@ -127,6 +129,10 @@ class PlanWriter(OutsideText):
             if self.is_shape_known(step.result):
                 self.row_shape(step.result)
             self.ask(Request.NEW_STACK, str(self.plan.handles[step.result]), size)
+        elif isinstance(step, ToStack):
+            self.to_stack(step)
+        elif isinstance(step, FromStack):
+            self.from_stack(step)
         else:
             assert isinstance(step, CopyStack)
             handles = self.plan.handles
