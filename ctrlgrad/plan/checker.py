@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.plan.checking.memory import Content, PlanError, Token
 from ctrlgrad.plan.checking.replay import Replay
-from ctrlgrad.plan.model import Branch, Loop, NewStack, Outside, Plan, ReadRow, Stack, Step, WriteRow
+from ctrlgrad.plan.model import Branch, Loop, NewStack, Outside, Plan, ReadRow, Stack, Step, ToStack, WriteRow
 
 # After so many steps of one run loops take no further iterations.
 MOST_STEPS = 20_000
@@ -79,7 +79,7 @@ class _Checker(Replay):
         most = length if isinstance(step, WriteRow) and step.grow else length - 1
         return self.random.randint(0, most) if most >= 0 else None
 
-    def new_rows(self, step: NewStack | Outside, result: Stack) -> int:
+    def new_rows(self, step: NewStack | ToStack | Outside, result: Stack) -> int:
         return 0 if isinstance(step, NewStack) and step.size is None else self.random.randint(0, 3)
 
     def given_rows(self, number: int, argument: Stack) -> Sequence[Content]:

@@ -22,6 +22,8 @@ from ctrlgrad.plan.model import (
     Branch,
     Compute,
     CopyStack,
+    Factorise,
+    FromStack,
     Guard,
     Kernel,
     Length,
@@ -38,6 +40,7 @@ from ctrlgrad.plan.model import (
     Register,
     Stack,
     Step,
+    ToStack,
     Value,
     View,
     WriteRow,
@@ -218,6 +221,11 @@ def _values(step: Step) -> Iterator[Value]:
         yield from _of_sizes(step.result.shape)
     elif isinstance(step, Pack):
         yield from _of_view(step.view)
+    elif isinstance(step, Factorise):
+        yield from _of_view(step.a)
+        if step.b is not None:
+            yield from _of_view(step.b)
+        yield from _of_sizes(step.result.shape)
     elif isinstance(step, Outside):
         for item in step.operands:
             if isinstance(item, View):
@@ -236,6 +244,10 @@ def _values(step: Step) -> Iterator[Value]:
     elif isinstance(step, NewStack):
         if step.size is not None:
             yield step.size
+    elif isinstance(step, ToStack):
+        yield from _of_view(step.rows)
+    elif isinstance(step, FromStack):
+        yield from _of_sizes(step.result.shape)
     elif isinstance(step, Branch):
         yield step.selector
     elif isinstance(step, Loop):

@@ -11,6 +11,8 @@ from ctrlgrad.plan.model import (
     Branch,
     Compute,
     CopyStack,
+    Factorise,
+    FromStack,
     Guard,
     Kernel,
     Length,
@@ -26,6 +28,7 @@ from ctrlgrad.plan.model import (
     ReadRow,
     Stack,
     Step,
+    ToStack,
     Value,
     View,
     WriteRow,
@@ -65,13 +68,17 @@ def reads(step: Step) -> Iterator[Array | Stack]:
         yield from (array for array in (step.base, step.packed) if array is not None)
     elif isinstance(step, Pack):
         yield step.view.array
+    elif isinstance(step, Factorise):
+        yield from (view.array for view in (step.a, step.b) if view is not None)
     elif isinstance(step, Outside):
         yield from _of(step.operands)
     elif isinstance(step, Push | WriteRow):
         yield step.stack
         yield from _of(step.row)
-    elif isinstance(step, Pop | ReadRow | Length | CopyStack):
+    elif isinstance(step, Pop | ReadRow | Length | FromStack | CopyStack):
         yield step.stack
+    elif isinstance(step, ToStack):
+        yield step.rows.array
     elif isinstance(step, Loop):
         yield from _of(tuple(c.init for c in step.carries))
     else:
@@ -84,8 +91,10 @@ def defines(step: Step) -> Iterator[Value]:
         yield from step.results
     elif isinstance(step, Kernel):
         yield from (write.view.array for write in step.writes)
-    elif isinstance(step, Product | Pack | Push | WriteRow | Length | NewStack | CopyStack):
+    elif isinstance(step, Product | Pack | Push | WriteRow | Length | NewStack | ToStack | FromStack | CopyStack):
         yield step.result
+    elif isinstance(step, Factorise):
+        yield from (step.result, step.done)
     elif isinstance(step, Outside):
         for result in step.results:
             yield from result if isinstance(result, tuple) else (result,)

@@ -214,6 +214,24 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Factorise:
+    """Factors of small matrices along the last two axes, and what they are for; the axes before are equal batches.
+
+    "solve": x with a @ x = b. "cholesky": the lower factor. "pivots": the diagonal of U in LU, the first element times
+    the sign of the exchanges; zeros for a singular matrix. `done` is false, and the result means nothing, where a
+    matrix has no answer or more than `largest` rows.
+    """
+
+    how: Literal["solve", "cholesky", "pivots"]
+    result: Array
+    a: View
+    b: View | None
+    done: Register
+    largest: int
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Outside:
     """An op that the reference engine's kernel computes; sizes that only it knows come back as registers."""
 
@@ -284,6 +302,24 @@ class NewStack:
 
     result: Stack
     size: Register | None
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToStack:
+    """A stack of the rows of an array, the elements of which lie side by side; they are copied."""
+
+    rows: View
+    result: Stack
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FromStack:
+    """All rows of a stack, the first first, as one array: read in place, if nobody needs the stack any more, or copied."""
+
+    stack: Stack
+    result: Array
     node: Node
 
 
@@ -359,6 +395,7 @@ Step = (
     | Guard
     | Product
     | Pack
+    | Factorise
     | Outside
     | Push
     | Pop
@@ -366,6 +403,8 @@ Step = (
     | WriteRow
     | Length
     | NewStack
+    | ToStack
+    | FromStack
     | CopyStack
     | Loop
     | Branch
@@ -396,7 +435,7 @@ class Place:
     """Where an array lies.
 
     "buffer": in a buffer; "argument", "constant": in that one of the call; "slot": in the row that it is pushed to, by
-    push number so much; "row": in the row of a stack that was popped.
+    push number so much; "row": in the row of a stack that was popped, or in all rows of one.
     """
 
     kind: Literal["buffer", "argument", "constant", "slot", "row"]

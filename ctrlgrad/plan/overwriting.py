@@ -6,6 +6,8 @@ from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
+    Factorise,
+    FromStack,
     Kernel,
     Loop,
     Outside,
@@ -23,7 +25,7 @@ def results_of(step: Step) -> list[Array]:
     """The arrays that a step without blocks makes."""
     if isinstance(step, Kernel):
         return [w.view.array for w in step.writes]
-    if isinstance(step, Product | Pack):
+    if isinstance(step, Product | Pack | Factorise | FromStack):
         return [step.result]
     if isinstance(step, Outside):
         return [r for r in step.results if isinstance(r, Array)]

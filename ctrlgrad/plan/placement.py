@@ -23,6 +23,8 @@ from ctrlgrad.plan.model import (
     Branch,
     Buffer,
     Carry,
+    Factorise,
+    FromStack,
     Kernel,
     Loop,
     Move,
@@ -70,7 +72,9 @@ class _Placement:
             if isinstance(argument, tuple):
                 self.entry_names.update(register.name for register in argument)
         self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
-        self.pops = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Pop))}
+        # Steps that read rows where they lie.
+        reads = (s for s in walk(plan.body) if isinstance(s, Pop | FromStack))
+        self.pops = {step: number for number, step in enumerate(reads)}
 
     def run(self) -> Plan:
         plan = self.plan
@@ -167,6 +171,9 @@ class _Placement:
                 else:
                     self.choose(step.row, step)
                 steps.append(step)
+            elif isinstance(step, FromStack) and self.is_last(block, position, step):
+                self.places[step.result] = Place("row", self.pops[step])
+                steps.append(step)
             else:
                 for array in results_of(step):
                     self.choose(array, step)
@@ -191,7 +198,7 @@ class _Placement:
         """Arrays that are made and pushed in one block are made in their slot, if nothing uses that stack meanwhile."""
         made: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
-            if isinstance(step, Kernel | Product | ReadRow):
+            if isinstance(step, Kernel | Product | Factorise | ReadRow):
                 made.update((a, position) for a in results_of(step))
         for position, step in enumerate(block.steps):
             if not isinstance(step, Push) or isinstance(step.row, tuple):
@@ -226,6 +233,12 @@ class _Placement:
         readers = [k for k, step in enumerate(rest) if array in self.live.reads[step]]
         last = len(rest) if is_at_end else max(readers, default=-1) + 1
         return not any(self._touches(step, handle) for step in rest[:last])
+
+    def is_last(self, block: Block, position: int, step: FromStack) -> bool:
+        """Whether nobody needs the stack after this: then its rows may be brought together where they are read."""
+        if step.stack in self.live.after[step]:
+            return False
+        return self.is_still(block, position, step.result, self.plan.handles[step.stack])
 
     def _touches(self, step: Step, handle: int) -> bool:
         """Whether a step uses the stack of a handle, puts another one there, or makes a row in its slot."""

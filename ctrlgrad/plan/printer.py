@@ -11,6 +11,8 @@ from ctrlgrad.plan.model import (
     Branch,
     Compute,
     CopyStack,
+    Factorise,
+    FromStack,
     Guard,
     Kernel,
     Length,
@@ -26,6 +28,7 @@ from ctrlgrad.plan.model import (
     ReadRow,
     Stack,
     Step,
+    ToStack,
     View,
     WriteRow,
 )
@@ -128,6 +131,9 @@ class _Printer:
             yield f"{self.declared(step.result)} = {self.view(step.a)} @ {self.view(step.b)}{packed}{base}"
         elif isinstance(step, Pack):
             yield f"{self.declared(step.result)} = packed {self.view(step.view)}"
+        elif isinstance(step, Factorise):
+            operands = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)
+            yield f"{self.declared(step.result)}, {step.done} = {step.how} of {operands}, {step.largest} rows at most"
         elif isinstance(step, Outside):
             results = ", ".join(self.declared(r) for r in step.results)
             yield f"{results} = outside {step.node.op.name}({', '.join(map(self.named, step.operands))})"
@@ -143,6 +149,10 @@ class _Printer:
             yield f"{step.result} = length of {step.stack}"
         elif isinstance(step, NewStack):
             yield f"{self.declared(step.result)} = new stack" + (f" of {step.size}" if step.size else "")
+        elif isinstance(step, ToStack):
+            yield f"{self.declared(step.result)} = stack of the rows of {self.view(step.rows)}"
+        elif isinstance(step, FromStack):
+            yield f"{self.declared(step.result)} = all rows of {step.stack}"
         elif isinstance(step, CopyStack):
             yield f"{self.declared(step.result)} = copy of {step.stack}"
         elif isinstance(step, Loop):

@@ -26,6 +26,7 @@ from ctrlgrad.plan.model import (
     Push,
     Stack,
     Step,
+    ToStack,
     Value,
     WriteRow,
 )
@@ -82,7 +83,7 @@ class _Handles:
             step = self.update(step, steps)
         elif isinstance(step, Outside):
             step = self.outside(step, steps)
-        elif isinstance(step, NewStack | CopyStack):
+        elif isinstance(step, NewStack | ToStack | CopyStack):
             self.new(step.result)
         elif isinstance(step, Loop):
             step = self.loop(step, steps)

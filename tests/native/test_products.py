@@ -278,6 +278,7 @@ def test_two_python_threads_multiply_at_once(native: Products) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning")
 def test_a_forked_child_has_threads_of_its_own(native: Products) -> None:
     native.set_threads(2)
     rng = np.random.default_rng(11)
@@ -398,6 +399,19 @@ def test_cholesky_factors(dtype: str, native: Products) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+def test_the_product_of_the_pivots_is_the_determinant(dtype: str, native: Products) -> None:
+    rng = np.random.default_rng(15)
+    for n in (0, 1, 2, 3, 5, 8, 13, 33):
+        a = dense(rng, n, n, dtype) / max(n, 1) ** 0.5
+        for matrix in (a, a.T, a[::-1], a[:, ::-1]):
+            x, status = native.pivots(matrix)
+            expected, rtol = np.linalg.det(matrix.astype("d")), n * 5e3 * np.finfo(dtype).eps
+            assert status == 0 and np.isclose(x.prod(), expected, rtol=rtol)
+    x, status = native.pivots(np.ones((3, 3), dtype))
+    assert status == 2 and not x.any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_the_status_names_the_pivot(dtype: str, native: Products) -> None:
     eye, one = np.eye(5, dtype=dtype), np.ones((5, 1), dtype)
     for k in range(5):
@@ -407,7 +421,8 @@ def test_the_status_names_the_pivot(dtype: str, native: Products) -> None:
         assert native.cholesky(singular)[1] == native.cholesky(negative)[1] == k + 1
         for lower in (True, False):
             assert native.triangular_solve(singular, one, lower)[1] == k + 1
-    assert native.cholesky(eye * np.nan)[1] == 1
+    x, status = native.cholesky(eye * np.nan)
+    assert status == 0 and np.isnan(x[np.tril_indices(5)]).all()
     assert native.lu_solve(np.ones((5, 5), dtype), one)[1] == 2
     x, status = native.lu_solve(eye * np.nan, one)
     assert status == 0 and np.isnan(x).all()  # as LAPACK: not singular, but no numbers
@@ -437,5 +452,5 @@ def test_parts_are_compiled_when_they_are_needed_and_once(tmp_path, monkeypatch:
 
 def test_every_routine_has_its_name() -> None:
     names = list(routines.Routines(target.host()))
-    assert len(names) == len(set(names)) == 2 * 5 + 2 * 6 + 6 + 5
+    assert len(names) == len(set(names)) == 2 * 5 + 2 * 8 + 6 + 5
     assert all(name.startswith("cg_") and products().address(name) for name in names)

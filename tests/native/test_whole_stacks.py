@@ -60,12 +60,3 @@ def test_summed(a: tuple[BlockStack, list], b: tuple[BlockStack, list]) -> None:
     same(WHOLE_STACKS["stack_sum"](a[0], b[0]), kernel(a[1], b[1]))
     same(a[0], before[0])
     same(b[0], before[1])
-
-
-@pytest.mark.parametrize("shape", [(4, 3), (0, 3), (2,)])
-def test_from_tensor_copies(shape: tuple[int, ...]) -> None:
-    x = np.arange(float(np.prod(shape))).reshape(shape)
-    made = WHOLE_STACKS["stack_from_tensor"](x)
-    expected = list(x.copy())
-    x[...] = -1
-    same(made, expected)

@@ -46,6 +46,21 @@ def carry_read_by_a_kernel_of_another_space_after_its_successor(h, total):
     return cg.fori_loop(0, 3, lambda t, s: (s[0] * 0.5, s[1] + s[0][:, None] * s[0]), (h, total))
 
 
+@small(square + np.eye(3))
+def system_of_dead_values(a):
+    """The solution does not lie over the matrix or the right side, which are read while it is written."""
+    return cg.fori_loop(0, 3, lambda t, x: np.linalg.solve(x * 1.1, x + 0.1), a)
+
+
+@small(square + 2 * np.eye(3), order=1)
+def factors_and_their_gradient(a):
+    def body(t, s):
+        lower = cnp.linalg.cholesky(s[0] @ s[0].T + np.eye(3))
+        return lower + s[0], s[1] + cnp.linalg.det(lower + s[0]) + cnp.linalg.slogdet(s[0])[1]
+
+    return cg.fori_loop(0, 3, body, (a, 0.0))
+
+
 @small(x4, np.array([3, 1, 0, 2]))
 def carry_gathered_after_its_successor(h, i):
     return cg.fori_loop(0, 3, lambda t, s: (s[0] * 0.5, np.sort(s[0][i]) + s[1]), (h, h))

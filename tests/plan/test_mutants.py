@@ -14,7 +14,7 @@ from ctrlgrad.plan import fusion, liveness, packing, placement, stack_handles
 from ctrlgrad.plan.checker import PlanError, check
 from ctrlgrad.plan.effects import reads, walk
 from ctrlgrad.plan.lowering.state import State
-from ctrlgrad.plan.model import Branch, Kernel, Move
+from ctrlgrad.plan.model import Branch, Factorise, Kernel, Move
 from ctrlgrad.plan.placement import _Placement, _Wanted
 from ctrlgrad.plan.stack_handles import _Handles
 
@@ -100,6 +100,22 @@ def gathered_reads_may_be_overwritten(patch: pytest.MonkeyPatch) -> None:
 @mutant("transpose_of_a_dead_value", "gather_of_a_dead_value")
 def reads_elsewhere_may_be_overwritten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(placement, "may_overwrite", lambda step, array, other: isinstance(step, Kernel))
+
+
+@mutant("system_of_dead_values", "factors_and_their_gradient")
+def factors_are_written_over_what_they_are_made_of(patch: pytest.MonkeyPatch) -> None:
+    """Though a reference kernel may be asked what to say of it."""
+
+    class Careless(liveness.Liveness):
+        def __init__(self, plan: Any) -> None:
+            super().__init__(plan)
+            for step in self.after:
+                if isinstance(step, Factorise):
+                    self.after[step] -= self.reads[step]
+
+    patch.setattr(placement, "Liveness", Careless)
+    patch.setattr(placement, "operands_of", lambda step: list(reads(step)) if isinstance(step, Factorise) else [])
+    patch.setattr(placement, "may_overwrite", lambda step, array, other: isinstance(step, Factorise))
 
 
 @mutant("carries_that_change_places", "argument_returned_twice", "branch_that_passes_on")

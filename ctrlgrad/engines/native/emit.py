@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.factor_calls import FactorsWriter
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.nests import KernelWriter, element_parts
 from ctrlgrad.engines.native.outside_text import OutsideText
@@ -19,6 +20,8 @@ from ctrlgrad.plan.model import (
     Check,
     Compute,
     CopyStack,
+    Factorise,
+    FromStack,
     Guard,
     Kernel,
     Length,
@@ -35,6 +38,7 @@ from ctrlgrad.plan.model import (
     Register,
     Stack,
     Step,
+    ToStack,
     WriteRow,
 )
 from ctrlgrad.plan.sizes import Size
@@ -100,6 +104,8 @@ class PlanWriter(OutsideText):
             self.product(step)
         elif isinstance(step, Pack):
             self.pack(step)
+        elif isinstance(step, Factorise):
+            FactorsWriter(self, step).write()
         elif isinstance(step, Outside):
             self.outside(step)
         elif isinstance(step, Loop):
@@ -123,6 +129,10 @@ class PlanWriter(OutsideText):
             if self.is_shape_known(step.result):
                 self.row_shape(step.result)
             self.ask(Request.NEW_STACK, str(self.plan.handles[step.result]), size)
+        elif isinstance(step, ToStack):
+            self.to_stack(step)
+        elif isinstance(step, FromStack):
+            self.from_stack(step)
         else:
             assert isinstance(step, CopyStack)
             handles = self.plan.handles

@@ -32,6 +32,9 @@ from ctrlgrad.stacks.blocks import BlockStack
 # Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
 PATTERNS, FUNCTIONS = 16, 1024
 
+# What the names of routines of `products/` begin with.
+_ROUTINES = ("cg_gemm", "cg_pack", "cg_lu_solve", "cg_cholesky", "cg_pivots")
+
 _FUNCTIONS: Recent[str, int] = Recent(FUNCTIONS)
 
 
@@ -60,7 +63,7 @@ def _panels() -> dict[np.dtype, Panels]:
 
 def _addresses(symbols: Sequence[str]) -> dict[str, int]:
     """Of the routines that a module calls."""
-    is_product = {name: name.startswith(("cg_gemm", "cg_pack")) for name in symbols}
+    is_product = {name: name.startswith(_ROUTINES) for name in symbols}
     found = library.addresses([name for name in symbols if not is_product[name]])
     return found | {name: products().address(name) for name in symbols if is_product[name]}
 

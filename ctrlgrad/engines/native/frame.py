@@ -45,6 +45,11 @@ class Request(IntEnum):
     END_LOOP = 15
     # Scratch memory of `a` bytes.
     GROW_SCRATCH = 16
+    # Stack `a`: starts with `b` rows, which compiled code fills; all rows in one block, to be read; all rows are to be
+    # copied to address `b`.
+    NEW_ROWS = 17
+    JOIN = 18
+    COPY_ROWS = 19
 
 
 class Status(IntEnum):

@@ -8,36 +8,16 @@ import numpy as np
 
 from ctrlgrad.engines.block_kernels import IN_BLOCKS
 from ctrlgrad.engines.native.frame import operand_words
+from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.positions import iterations, noted
 from ctrlgrad.engines.native.whole_stacks import WHOLE_STACKS
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.model import Array, Stack, View
-from ctrlgrad.stacks.blocks import BlockStack
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.runtime import Frame
-
-
-class _Memory:
-    """An array at an address."""
-
-    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype) -> None:
-        self.__array_interface__ = {
-            "data": (address, False),
-            "shape": shape,
-            "strides": strides,
-            "typestr": dtype.str,
-            "version": 3,
-        }
-
-
-def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype) -> np.ndarray:
-    """The array at an address; without strides a dense one."""
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    return np.asarray(_Memory(address, shape, strides, dtype))
 
 
 class Outside:
@@ -133,4 +113,4 @@ class Outside:
         self.pending = []
 
 
-__all__ = ["BlockStack", "Outside", "array_at"]
+__all__ = ["Outside"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -175,6 +175,14 @@ class PlanText:
             return base
         nbytes = self.w.op(f"mul i64 {offset}, {view.dtype.itemsize}")
         return self.w.op(f"getelementptr i8, ptr {base}, i64 {nbytes}")
+
+    def scratch(self, name: str, sizes: Sequence[str]) -> str:
+        """Memory for a routine: as many bytes as the routine of this name says."""
+        self.w.declare(f"i64 @{name}({', '.join('i64' for _ in sizes)})")
+        nbytes = self.w.op(f"call i64 @{name}({', '.join(f'i64 {size}' for size in sizes)})")
+        short = self.w.op(f"icmp ult i64 {self.load_word(frame.SCRATCH_BYTES)}, {nbytes}")
+        self.ask_if(short, Request.GROW_SCRATCH, nbytes)
+        return self.load_word(frame.SCRATCH, "ptr")
 
     def copy_bytes(self, target: str, source: str, nbytes: str) -> None:
         self.w.declare("void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")

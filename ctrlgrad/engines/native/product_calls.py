@@ -6,9 +6,8 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from ctrlgrad.engines.native import frame
-from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.nests import counted_loop
+from ctrlgrad.engines.native.plan_text import PlanText
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Pack, Product
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, row_major
@@ -42,26 +41,16 @@ class ProductWriter:
                     continue
                 i = loops.enter_context(counted_loop(w, "0", plan.size(result.shape[axis])))
                 addresses = [
-                    self.moved(address, i, view.strides[axis]) for address, view in zip(addresses, views, strict=True)
+                    moved(plan, address, i, view.strides[axis], view.dtype)
+                    for address, view in zip(addresses, views, strict=True)
                 ]
             self.call(addresses, m, n, k, scratch)
-
-    def moved(self, address: str, i: str, stride: Size) -> str:
-        if stride == ZERO:
-            return address
-        nbytes = self.w.op(f"mul i64 {i}, {self.plan.size(stride * Size(self.step.result.dtype.itemsize))}")
-        return self.w.op(f"getelementptr i8, ptr {address}, i64 {nbytes}")
 
     def scratch(self, m: str, n: str, k: str) -> str:
         """Memory for the routine, if its matrices are of a kind that wants some."""
         if self.kind not in ("f32", "f64"):
             return "null"
-        plan, w, name = self.plan, self.w, f"cg_gemm_scratch_{self.kind}"
-        w.declare(f"i64 @{name}(i64, i64, i64)")
-        nbytes = w.op(f"call i64 @{name}(i64 {m}, i64 {n}, i64 {k})")
-        short = w.op(f"icmp ult i64 {plan.load_word(frame.SCRATCH_BYTES)}, {nbytes}")
-        plan.ask_if(short, Request.GROW_SCRATCH, nbytes)
-        return plan.load_word(frame.SCRATCH, "ptr")
+        return self.plan.scratch(f"cg_gemm_scratch_{self.kind}", [m, n, k])
 
     def call(self, addresses: list[str], m: str, n: str, k: str, scratch: str) -> None:
         step, plan, w = self.step, self.plan, self.w
@@ -79,6 +68,14 @@ class ProductWriter:
             f"call void @{name}(ptr {c}, i64 {ldc}, ptr {a}, {left}, ptr {b}, {right}, "
             f"i64 {m}, i64 {n}, i64 {k}, i64 {accumulate}, ptr {scratch})"
         )
+
+
+def moved(plan: PlanText, address: str, i: str, stride: Size, dtype: np.dtype) -> str:
+    """An address, so many strides of elements further."""
+    if stride == ZERO:
+        return address
+    nbytes = plan.w.op(f"mul i64 {i}, {plan.size(stride * Size(dtype.itemsize))}")
+    return plan.w.op(f"getelementptr i8, ptr {address}, i64 {nbytes}")
 
 
 def write_pack(plan: StackText, step: Pack) -> None:

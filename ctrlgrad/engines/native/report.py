@@ -15,7 +15,7 @@ from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Push, Report
 from ctrlgrad.ir import Graph, Node, StackType
 from ctrlgrad.plan import model
-from ctrlgrad.plan.model import Block, Branch, Kernel, Loop, Outside, Product, Stack, Step
+from ctrlgrad.plan.model import Block, Branch, Factorise, Kernel, Loop, Outside, Product, Stack, Step
 from ctrlgrad.plan.sizes import Size, Sizes
 
 
@@ -78,7 +78,8 @@ class _Account:
         if isinstance(step, Loop):
             report.inner.append(self.loop(step))
         elif isinstance(step, Branch):
-            for block in step.blocks:
+            # Without regions, it is there for what a step in machine code could not do.
+            for block in step.blocks if step.node.regions else ():
                 self.block(block, report, around)
         elif isinstance(step, Kernel):
             ops = ", ".join(node.op.name for node in step.nodes) or "copy"
@@ -86,6 +87,8 @@ class _Account:
         elif isinstance(step, Product):
             how = ", its right side laid out before the loops" if step.packed is not None else ""
             report.products.append(f"product {self.shape(step.a.shape)} @ {self.shape(step.b.shape)}{how}")
+        elif isinstance(step, Factorise):
+            report.products.append(f"{step.node.op.name} of {self.shape(step.a.shape)}")
         elif isinstance(step, Outside):
             report.ops.setdefault(self.why_outside(step), []).append(step.node.op.name)
         elif isinstance(step, model.Push):

@@ -14,7 +14,8 @@ from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.failures import failure
 from ctrlgrad.engines.native.frame import Layout, Request, Status
-from ctrlgrad.engines.native.outside import Outside, array_at
+from ctrlgrad.engines.native.memory import array_at
+from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.positions import Positions, noted
 from ctrlgrad.engines.native.sessions import Repetition, Session
 from ctrlgrad.engines.native.stacks import RunningStack, copied
@@ -273,6 +274,12 @@ class Frame:
             self.stacks[a].back()
         elif request in (Request.GATHER, Request.OWN):
             self.stacks[a].gather()
+        elif request == Request.NEW_ROWS:
+            self.stacks[a].new_rows(b, self.row_shape(a))
+        elif request == Request.JOIN:
+            self.stacks[a].join()
+        elif request == Request.COPY_ROWS:
+            self.stacks[a].copy_rows(b)
         elif request == Request.NEW_STACK:
             self.stacks[a].new(b, self.row_shape(a))
         elif request == Request.COPY_STACK:

@@ -13,12 +13,14 @@ from ctrlgrad.plan.effects import names_of, walk
 from ctrlgrad.plan.model import (
     Array,
     Block,
+    FromStack,
     Place,
     Pop,
     Push,
     ReadRow,
     Register,
     Stack,
+    ToStack,
     View,
     WriteRow,
 )
@@ -35,7 +37,7 @@ class StackText(PlanText):
         for number, step in enumerate(s for s in walk(block) if isinstance(s, Push)):
             self.pushes[number] = step
         self.push_numbers = {step: number for number, step in self.pushes.items()}
-        self.pop_numbers = {s: k for k, s in enumerate(s for s in walk(block) if isinstance(s, Pop))}
+        self.pop_numbers = {s: k for k, s in enumerate(s for s in walk(block) if isinstance(s, Pop | FromStack))}
 
     def define(self, array: Array) -> str:
         """The address of an array that is about to be written."""
@@ -131,6 +133,34 @@ class StackText(PlanText):
         if isinstance(step.row, Array):
             self.define(step.row)
         self.load_row(step.row, address, self.row_bytes(step.stack))
+
+    def to_stack(self, step: ToStack) -> None:
+        handle = self.plan.handles[step.result]
+        source = self.view_address(step.rows)
+        self.row_shape(step.result)
+        self.ask(Request.NEW_ROWS, str(handle), self.size(step.rows.shape[0]))
+        target = self.load_word(self.layout.stack(handle) + frame.BASE, "ptr")
+        self.copy_bytes(target, source, self.size(product(step.rows.shape) * Size(step.rows.dtype.itemsize)))
+
+    def from_stack(self, step: FromStack) -> None:
+        handle = self.plan.handles[step.stack]
+        words, place = self.layout.stack(handle), self.plan.places[step.result]
+        is_split = self.w.op(f"icmp ne i64 {self.load_word(words + frame.BELOW)}, 0")
+        if place.kind == "row":
+            self.ask_if(is_split, Request.JOIN, str(handle))
+            self.w.line(f"store ptr {self.load_word(words + frame.BASE, 'ptr')}, ptr {self.pointer(place)}")
+            return
+        target = self.define(step.result)
+        split, whole, after = (self.w.new_label(name) for name in ("split", "whole", "copied"))
+        self.w.branch_if(is_split, split, whole)
+        self.w.label(split)
+        self.ask(Request.COPY_ROWS, str(handle), self.w.op(f"ptrtoint ptr {target} to i64"))
+        self.w.branch(after)
+        self.w.label(whole)
+        nbytes = self.size(step.result.count * Size(step.result.dtype.itemsize))
+        self.copy_bytes(target, self.load_word(words + frame.BASE, "ptr"), nbytes)
+        self.w.branch(after)
+        self.w.label(after)
 
     def found_row(self, stack: Stack, index: Register, site: int, grow: bool) -> tuple[str, str]:
         """The position of an index among all rows, which are in the current block then; and how many they are."""

@@ -16,6 +16,7 @@ import numpy as np
 from ctrlgrad.engines.account import empty, supply
 from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
@@ -124,6 +125,31 @@ class RunningStack:
             self.hold(from_rows(self.dtype, tuple(shape), [None] * size, supply()))
         else:
             self.hold(BlockStack(self.dtype, tuple(shape), supply=supply()))
+
+    def new_rows(self, count: int, shape: tuple[int, ...]) -> None:
+        """Rows that compiled code is about to fill."""
+        self.clear()
+        self.stack = BlockStack(self.dtype, shape, supply=supply())
+        if count:
+            block = Block(supply().array((count, *shape), self.dtype, "rows"), count)
+            self.stack.blocks.append(block)
+            self.show(block, True)
+
+    def join(self) -> None:
+        """All rows in one block, to be read."""
+        stack = self.settle()
+        if len(stack):
+            self.show(stack.last(len(stack)), False)
+
+    def copy_rows(self, address: int) -> None:
+        """Copy all rows to memory."""
+        stack = self.settle()
+        rows = array_at(address, (len(stack), *stack.shape), None, self.dtype)
+        place = 0
+        for block in stack.blocks:
+            rows[place : place + block.count] = block.open()
+            block.close()
+            place += block.count
 
     def grow(self, shape: tuple[int, ...]) -> None:
         """Room for another row."""

@@ -11,11 +11,6 @@ from ctrlgrad.engines.account import supply
 from ctrlgrad.stacks.blocks import Block, BlockStack
 
 
-def from_tensor(rows: Any) -> BlockStack:
-    """A stack of the rows of an array, which are copied."""
-    return _filled(rows.dtype, rows.shape[1:], len(rows), [rows])
-
-
 def resized(stack: Any, length: Any) -> Any:
     """The first rows, and rows of zeros behind them where there are too few."""
     if not isinstance(stack, BlockStack):
@@ -78,7 +73,6 @@ def _filled(dtype: np.dtype, shape: Sequence[int], length: int, parts: Any) -> B
 
 # What gives None is left to the reference kernels.
 WHOLE_STACKS: Mapping[str, Callable[..., Any]] = {
-    "stack_from_tensor": from_tensor,
     "stack_resize": resized,
     "stack_sum": summed,
 }

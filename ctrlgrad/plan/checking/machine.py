@@ -16,12 +16,15 @@ import numpy as np
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.checking.data import Data
 from ctrlgrad.plan.checking.evaluate import evaluate
+from ctrlgrad.plan.checking.factors import factorised
 from ctrlgrad.plan.checking.memory import Cell
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
     Array,
     Branch,
     Compute,
+    Factorise,
+    FromStack,
     Guard,
     Kernel,
     Length,
@@ -38,6 +41,7 @@ from ctrlgrad.plan.model import (
     ReadRow,
     Stack,
     Step,
+    ToStack,
     Value,
     View,
     Write,
@@ -116,6 +120,10 @@ class _Machine(Data):
         elif isinstance(step, Pack):
             packed = self.gathered(step.view, reads[0]).ravel()
             self.elements(writes[0], step.result)[: packed.size] = packed
+        elif isinstance(step, Factorise):
+            self.factorise(step, reads, writes[0])
+        elif isinstance(step, ToStack):
+            self.pending = list(self.gathered(step.rows, reads[0]))
         elif isinstance(step, Outside):
             self.call(step, reads)
 
@@ -202,6 +210,18 @@ class _Machine(Data):
         else:
             elements += found.ravel()
 
+    def factorise(self, step: Factorise, reads: Sequence[Cell], target: Cell) -> None:
+        operands = [
+            self.gathered(view, cell) for view, cell in zip((step.a, step.b), reads, strict=False) if view is not None
+        ]
+        found = factorised(step.how, step.largest, operands)
+        self.values[step.done.name] = np.bool_(found is not None)
+        if found is not None:
+            elements = self.elements(target, step.result)
+            if found.dtype != elements.dtype or found.size != elements.size:
+                self.fail(f"what is factorised is {found.dtype}{found.shape}, {step.result} is not")
+            elements[...] = found.ravel()
+
     def call(self, step: Outside, reads: Sequence[Cell]) -> None:
         arrays = iter(reads)
         operands: list[Any] = []
@@ -226,7 +246,9 @@ class _Machine(Data):
         shape = self.shape(rows)
         return cell.data[: math.prod(shape) * stack.dtype.itemsize].view(stack.dtype).reshape(shape).copy()
 
-    def new_rows(self, step: NewStack | Outside, result: Stack) -> int:
+    def new_rows(self, step: NewStack | ToStack | Outside, result: Stack) -> int:
+        if isinstance(step, ToStack):
+            return len(self.pending)
         if isinstance(step, NewStack):
             return 0 if step.size is None else int(self.values[step.size.name])
         position = next(k for k, item in enumerate(step.results) if item is result)
@@ -279,6 +301,16 @@ class _Machine(Data):
             self.elements(target, step.row)[...] = row.ravel()
         else:
             self.assign(step.row, row[()])
+
+    def got_rows(self, step: FromStack, sources: Sequence[Cell], target: Cell) -> None:
+        shape = self.shape(step.result.shape)
+        if len(sources) != shape[0]:
+            self.fail(f"{step.stack} has {len(sources)} rows, {step.result} has not")
+        rows = [self.row_of(step.stack, source) for source in sources]
+        blank = np.zeros(shape[1:], step.stack.dtype)
+        elements = self.elements(target, step.result).reshape(shape)
+        for k, row in enumerate(rows):
+            elements[k] = blank if row is None else row
 
     def underflow(self, step: Pop) -> Cell:
         raise RunEndedError("empty", 0)

@@ -126,7 +126,9 @@ class Pointer:
     cell: Cell
     stack: RunningStack
     epoch: int
+    # Of all rows: the version of the stack that they are the rows of.
+    version: Token | None = None
 
     @property
     def is_valid(self) -> bool:
-        return self.stack.epoch == self.epoch
+        return self.stack.epoch == self.epoch and self.version in (None, self.stack.version)

@@ -13,6 +13,7 @@ from ctrlgrad.plan.effects import defines, walk
 from ctrlgrad.plan.model import (
     Array,
     Branch,
+    FromStack,
     Kernel,
     Loop,
     NewStack,
@@ -25,6 +26,7 @@ from ctrlgrad.plan.model import (
     Register,
     Stack,
     Step,
+    ToStack,
     Value,
     View,
     WriteRow,
@@ -80,7 +82,7 @@ class State:
         """Which row is meant, from the start; None where nobody knows of any."""
         raise NotImplementedError
 
-    def new_rows(self, step: NewStack | Outside, result: Stack) -> int:
+    def new_rows(self, step: NewStack | ToStack | Outside, result: Stack) -> int:
         """How many rows a new stack has."""
         raise NotImplementedError
 
@@ -98,6 +100,9 @@ class State:
 
     def got_row(self, step: Pop | ReadRow, source: Cell, target: Cell | None) -> None:
         """A row is read: into an array's cell, or into numbers; in place where the cells are one."""
+
+    def got_rows(self, step: FromStack, sources: Sequence[Cell], target: Cell) -> None:
+        """All rows of a stack are read into an array's cell."""
 
     def carried(self, sources: Sequence[Value], targets: Sequence[Value]) -> None:
         """Numbers go on under other names, all at once."""

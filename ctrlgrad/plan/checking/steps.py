@@ -14,6 +14,8 @@ from ctrlgrad.plan.model import (
     Array,
     Branch,
     CopyStack,
+    Factorise,
+    FromStack,
     Kernel,
     Length,
     Load,
@@ -28,6 +30,7 @@ from ctrlgrad.plan.model import (
     ReadRow,
     Stack,
     Step,
+    ToStack,
     View,
     WriteRow,
 )
@@ -63,6 +66,9 @@ class Steps(State):
             self.product(step)
         elif isinstance(step, Pack):
             self.one_result(step, step.result, [self.read(step.view.array)])
+        elif isinstance(step, Factorise):
+            self.one_result(step, step.result, [self.read(v.array) for v in (step.a, step.b) if v is not None])
+            self.define(step.done)
         elif isinstance(step, Load):
             self.numbers(step, [self.read(step.view.array)])
         elif isinstance(step, Outside):
@@ -82,6 +88,10 @@ class Steps(State):
             count = self.new_rows(step, step.result)
             self.hold(step.result, [Token(f"row {k} of {step.result}") for k in range(count)])
             self.computed(step, [], [])
+        elif isinstance(step, ToStack):
+            self.to_stack(step)
+        elif isinstance(step, FromStack):
+            self.from_stack(step)
         elif isinstance(step, CopyStack):
             self.copy_stack(step)
         else:
@@ -309,6 +319,29 @@ class Steps(State):
         self.put_row(step, source, target)
         target.content = content
         self.updated(running, step.stack, step.result, functools.reduce(lambda below, row: (row, below), rows, ()))
+
+    def to_stack(self, step: ToStack) -> None:
+        if not step.rows.is_dense or self.plan.rows[step.result] != step.rows.shape[1:]:
+            self.fail(f"the rows of {step.rows.array} are not those of {step.result}")
+        self.computed(step, [self.read(step.rows.array)], [])
+        count = self.new_rows(step, step.result)
+        self.hold(step.result, [Token(f"row {k} of {step.result}", tuple(self.iterations)) for k in range(count)])
+
+    def from_stack(self, step: FromStack) -> None:
+        running = self.stack(step.stack)
+        running.gather()
+        self.check_rows(running)
+        if self.plan.rows[step.stack] != step.result.shape[1:] or step.stack.dtype != step.result.dtype:
+            self.fail(f"{step.result} is not of the shape and type of the rows of {step.stack}")
+        place, sources = self.place_of(step.result), list(running.cells())
+        if place.kind == "row":
+            target = Cell()
+            self.pointers[place] = Pointer(target, running, running.epoch, running.version)
+        else:
+            target = self.room_at(place, step.result)
+        self.allocated(target, step.result)
+        self.got_rows(step, sources, target)
+        target.content = self.define(step.result)
 
     def copy_stack(self, step: CopyStack) -> None:
         running = self.stack(step.stack)

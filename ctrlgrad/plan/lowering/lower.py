@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.plan.elementwise import NoExpression
-from ctrlgrad.plan.lowering import arithmetic, control, indexing, moving, scans, stacks
+from ctrlgrad.plan.lowering import arithmetic, control, factors, indexing, moving, scans, stacks
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.state import INDEX, RowsDiffer, Splat, StackFacts, State, Unsupported
 from ctrlgrad.plan.model import Array, Block, Numbers, Plan, Register, Stack
@@ -43,6 +43,8 @@ RULES: dict[str, Rule] = {
     "argmax": scans.extreme_index,
     "argmin": scans.extreme_index,
     "matmul": arithmetic.matmul,
+    "solve": factors.solve,
+    "cholesky": factors.cholesky,
     "stack_new": stacks.stack_new,
     "stack_push": stacks.stack_push,
     "stack_pop": stacks.stack_pop,
@@ -51,6 +53,7 @@ RULES: dict[str, Rule] = {
     "stack_add": stacks.stack_add,
     "stack_length": stacks.stack_length,
     "stack_from_tensor": stacks.stack_from_tensor,
+    "stack_to_tensor": stacks.stack_to_tensor,
     "stack_resize": lambda state, node: outside(state, node, taken=(0,)),
     "stack_clear": stacks.stack_clear,
 }
@@ -140,6 +143,8 @@ def _visit(state: State, node: Node, visit: Callable[[Node], None]) -> None:
         control.call(state, node, visit)
     elif name in ("cumsum", "cumprod"):
         scans.scan(state, node, visit)
+    elif name in ("det", "logabsdet", "det_sign"):
+        factors.determinant(state, node, visit)
     elif Trait.ELEMENTWISE in node.op.traits:
         try:
             arithmetic.elementwise(state, node)

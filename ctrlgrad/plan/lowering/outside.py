@@ -10,11 +10,17 @@ from typing import Any
 from ctrlgrad.ir import Node, StackType
 from ctrlgrad.plan.lowering.state import INDEX, Splat, StackFacts, State
 from ctrlgrad.plan.model import Array, Numbers, Outside, Register, Stack, View
-from ctrlgrad.plan.sizes import Size
+from ctrlgrad.plan.sizes import Size, Sizes
 
 
-def outside(state: State, node: Node, taken: tuple[int, ...] = (), facts: StackFacts | None = None) -> None:
-    """Call the reference kernel of a node."""
+def outside(
+    state: State,
+    node: Node,
+    taken: tuple[int, ...] = (),
+    facts: StackFacts | None = None,
+    shape: Sizes | None = None,
+) -> None:
+    """Call the reference kernel of a node; `facts` or `shape` are what is known of its one result."""
     operands: list[Numbers | View | Stack] = []
     for v in node.operands:
         given = state.items[v]
@@ -32,15 +38,15 @@ def outside(state: State, node: Node, taken: tuple[int, ...] = (), facts: StackF
             item = state.registers(v.type.dtype)
             results.append(item)
         else:
-            shape = []
-            for axis, d in enumerate(v.type.shape):
+            dims = list(shape or ())
+            for axis, d in enumerate(v.type.shape if shape is None else ()):
                 if d is not None:
-                    shape.append(Size(d))
+                    dims.append(Size(d))
                     continue
                 register = state.register(INDEX, "n")
                 sizes.append((register, position, axis))
-                shape.append(Size(1, (register.name,)))
-            array = state.array(v.type.dtype, tuple(shape))
+                dims.append(Size(1, (register.name,)))
+            array = state.array(v.type.dtype, tuple(dims))
             results.append(array)
             item = array.view
         state.items[v] = item

@@ -5,10 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from ctrlgrad.ir import Node, Value
+from ctrlgrad.plan.expression import BOOL
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.state import RowsDiffer, Splat, StackFacts, State, Tensor, broadcast, parts_of, stack_type
-from ctrlgrad.plan.model import Length, NewStack, Numbers, Pop, Push, ReadRow, Stack, View, WriteRow
-from ctrlgrad.plan.sizes import Size, Sizes
+from ctrlgrad.plan.model import (
+    FromStack,
+    Guard,
+    Length,
+    NewStack,
+    Numbers,
+    Pop,
+    Push,
+    ReadRow,
+    Stack,
+    ToStack,
+    View,
+    WriteRow,
+)
+from ctrlgrad.plan.sizes import ONE, Size, Sizes
 
 
 def stack_new(state: State, node: Node) -> None:
@@ -146,8 +160,39 @@ def stack_length(state: State, node: Node) -> None:
 
 def stack_from_tensor(state: State, node: Node) -> None:
     tensor: Tensor = state.tensor(node.operands[0])
-    facts = StackFacts(tensor.dtype, tensor.shape[1:], len(state.scopes) - 1)
-    outside(state, node, facts=facts)
+    result = state.stack(StackFacts(tensor.dtype, tensor.shape[1:], len(state.scopes) - 1))
+    state.emit(ToStack(state.dense_view(tensor), result, node))
+    state.items[node.result] = result
+
+
+def stack_to_tensor(state: State, node: Node) -> None:
+    """All rows. The sizes among the operands are those that rows would have where there are none."""
+    stack = _stack(state, node.operands[0])
+    if not _is_native(state, stack):
+        outside(state, node)
+        return
+    shape = state.facts[stack].shape
+    assert shape is not None
+    declared = node.result.tensor.shape
+    dims = iter(node.operands[1:])
+    for size, d in zip(shape, declared[1:], strict=True):
+        if d is not None:
+            state.guard_equal(size, Size(d))
+        elif len(node.operands) > 1:
+            state.guard_equal(size, state.size_of(state.index(next(dims))))
+    length = state.register("int64")
+    state.emit(Length(stack, length))
+    size = state.size_of(length)
+    if declared[0] is not None:
+        state.guard_equal(size, Size(declared[0]))
+        size = Size(declared[0])
+    if None in declared[1:] and len(node.operands) == 1:
+        # The rows' shape is said by a row, if there is one.
+        some = state.compute([length], BOOL, lambda n: n > 0)
+        state.emit(Guard(some, "size", state.site(), length, ONE))
+    result = state.array(stack.dtype, (size, *shape))
+    state.emit(FromStack(stack, result, node))
+    state.items[node.result] = result.view
 
 
 __all__ = [
@@ -161,6 +206,7 @@ __all__ = [
     "stack_pop",
     "stack_push",
     "stack_read",
+    "stack_to_tensor",
     "stack_type",
     "stack_write",
 ]

@@ -105,6 +105,13 @@ class Products:
         routine = _prototype("pnpnnnp", ctypes.c_int64)(self.symbols[f"cg_cholesky_{kind}"])
         return x, routine(x.ctypes.data, _strides(x)[0], a.ctypes.data, *_strides(a), n, scratch.ctypes.data)
 
+    def pivots(self, a: np.ndarray) -> tuple[np.ndarray, int]:
+        """Numbers whose product is the determinant of a, and the status."""
+        kind, x, n = _KINDS[a.dtype.char], np.empty(len(a), a.dtype), len(a)
+        scratch = np.empty(self._bytes("pivots", a.dtype, n), np.uint8)
+        routine = _prototype("ppnnnp", ctypes.c_int64)(self.symbols[f"cg_pivots_{kind}"])
+        return x, routine(x.ctypes.data, a.ctypes.data, *_strides(a), n, scratch.ctypes.data)
+
     def _bytes(self, name: str, dtype: Any, *sizes: int) -> int:
         symbol = f"cg_{name}_scratch_{_KINDS[np.dtype(dtype).char]}"
         found: int = _prototype("n" * len(sizes), ctypes.c_int64)(self.symbols[symbol])(*sizes)

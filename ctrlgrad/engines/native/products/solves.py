@@ -3,11 +3,14 @@
     cg_lu_solve_TYPE(X, row stride, A, row stride, column stride, B, row stride, column stride, n, r, scratch)
     cg_triangular_solve_TYPE(the same, lower)
     cg_cholesky_TYPE(L, row stride, A, row stride, column stride, n, scratch)
+    cg_pivots_TYPE(P, A, row stride, column stride, n, scratch)
     cg_lu_solve_scratch_TYPE(n, r), ...                                   bytes
 
-Each gives 0, or k + 1 where it stopped at pivot k: it is 0 (LU, triangular), or not greater than 0 (Cholesky). Then the
-result is undefined. A and B are not written; A is n by n, B and X are n by r. `lower` says which triangle of A there is
-(1 or 0); the Cholesky factor is lower, and reads the lower triangle of A.
+Each gives 0, or k + 1 where it stopped at pivot k: it is 0 (LU, triangular), or not greater than 0 (Cholesky; NaN goes
+on, as in OpenBLAS). Then the result is undefined, but for the pivots, which are all 0. A and B are not written; A is n
+by n, B and X are n by r. `lower` says which triangle of A there is (1 or 0); the Cholesky factor is lower, and reads
+the lower triangle of A. The pivots are the diagonal of U, the first times the sign of the permutation: their product is
+the determinant.
 
 All work is done on rows in `scratch`, filled up to whole vectors, so that no loop has a tail: [A | B] side by side, and
 what lies beyond a row's last element, or before its first that still counts, is computed and never looked at.
@@ -16,8 +19,10 @@ Source: Golub and Van Loan, "Matrix Computations", algorithms 3.4.1 (outer produ
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ctrlgrad.engines.native.products.real import Real
-from ctrlgrad.engines.native.products.text import Function, Number
+from ctrlgrad.engines.native.products.text import Function, Number, Variable
 
 _OPERANDS = [("ptr", "a"), ("i64", "ra"), ("i64", "ca")]
 SOLVE = [
@@ -33,20 +38,21 @@ SOLVE = [
 ]
 TRIANGULAR = [*SOLVE, ("i64", "lower")]
 CHOLESKY = [("ptr", "x"), ("i64", "rx"), *_OPERANDS, ("i64", "n"), ("ptr", "scratch")]
+PIVOTS = [("ptr", "x"), *_OPERANDS, ("i64", "n"), ("ptr", "scratch")]
 
 
 def solves(real: Real) -> list[str]:
-    return [_lu(real), _triangular(real), _cholesky(real), *_scratches(real)]
+    return [_lu_solve(real), _triangular(real), _cholesky(real), _pivots(real), *_scratches(real)]
 
 
 def symbols(real: Real) -> list[str]:
-    names = ("lu_solve", "triangular_solve", "cholesky")
+    names = ("lu_solve", "triangular_solve", "cholesky", "pivots")
     return [f"cg_{name}_{part}{real.name}" for name in names for part in ("", "scratch_")]
 
 
 def _scratches(real: Real) -> list[str]:
     texts = []
-    for name, has_a, has_b in (("lu_solve", 1, 1), ("triangular_solve", 0, 1), ("cholesky", 1, 0)):
+    for name, has_a, has_b in (("lu_solve", 1, 1), ("triangular_solve", 0, 1), ("cholesky", 1, 0), ("pivots", 1, 0)):
         sizes = [("i64", "n"), ("i64", "r")][: 1 + has_b]
         f = Function(f"cg_{name}_scratch_{real.name}", sizes, "i64")
         width: Number = 0
@@ -81,7 +87,7 @@ def _subtract(f: Function, real: Real, row: str, factor: str, other: str, first:
         real.write(f, real.fma(f, factors, real.read(f, real.at(f, other, j)), real.read(f, place)), place)
 
 
-def _lu(real: Real) -> str:
+def _lu_solve(real: Real) -> str:
     f = Function(f"cg_lu_solve_{real.name}", SOLVE, "i64")
     right = f.rounded_up("%n", real.lanes)
     width = f.add(right, f.rounded_up("%r", real.lanes))
@@ -89,11 +95,46 @@ def _lu(real: Real) -> str:
     _fill(f, real, "%scratch", width, "%n")
     _copy(f, real, ("%scratch", width), ("%a", "%ra", "%ca"), "%n", "%n")
     _copy(f, real, (rights, width), ("%b", "%rb", "%cb"), "%n", "%r")
+    for k in _eliminated(f, real, width, None):
+        f.leave(f"i64 {f.add(k, 1)}")
+    with f.loop_down("%n") as k:
+        _divide(f, real, real.at(f, rights, f.mul(k, width)), _diagonal(f, real, k, width), f.sub(width, right))
+        _eliminate(f, real, k, ("%scratch", width, 1), (rights, width), (0, k), f.sub(width, right))
+    _copy(f, real, ("%x", "%rx"), (rights, width, 1), "%n", "%r")
+    f.leave("i64 0")
+    return f.text()
+
+
+def _pivots(real: Real) -> str:
+    f = Function(f"cg_pivots_{real.name}", PIVOTS, "i64")
+    width = f.rounded_up("%n", real.lanes)
+    _fill(f, real, "%scratch", width, "%n")
+    _copy(f, real, ("%scratch", width), ("%a", "%ra", "%ca"), "%n", "%n")
+    sign = f.variable(real.scalar, "1.0")
+    for k in _eliminated(f, real, width, sign):
+        with f.loop(0, "%n") as i:
+            real.put(f, "0.0", real.at(f, "%x", i))
+        f.leave(f"i64 {f.add(k, 1)}")
+    with f.loop(0, "%n") as k:
+        factor = f.select(f.test("eq", k, 0), real.scalar, f.get(sign), "1.0")
+        pivot = f.let(f"fmul {real.scalar} {_diagonal(f, real, k, width)}, {factor}")
+        real.put(f, pivot, real.at(f, "%x", k))
+    f.leave("i64 0")
+    return f.text()
+
+
+def _eliminated(f: Function, real: Real, width: Number, sign: Variable | None) -> Iterator[str]:
+    """Rows of `scratch` become those of U, and what stands right of A its right side.
+
+    What is written for the number that it gives, once, runs where that pivot is 0. `sign` changes with each exchange.
+    """
     with f.loop(0, "%n") as k:
         here = real.at(f, "%scratch", f.mul(k, width))
         first = f.sub(k, f.rest(k, real.lanes))
         best = _pivot(f, real, k, width)
         with f.when(f.test("ne", best, k)):
+            if sign is not None:
+                f.set(sign, f.let(f"fneg {real.scalar} {f.get(sign)}"))
             there = real.at(f, "%scratch", f.mul(best, width))
             with f.loop(first, width, real.lanes) as j:
                 one, two = real.at(f, here, j), real.at(f, there, j)
@@ -102,17 +143,11 @@ def _lu(real: Real) -> str:
                 real.write(f, was, two)
         pivot = real.element(f, real.at(f, here, k))
         with f.leaving_when(f.let(f"fcmp oeq {real.scalar} {pivot}, 0.0")):
-            f.leave(f"i64 {f.add(k, 1)}")
+            yield k
         with f.loop(f.add(k, 1), "%n") as i:
             row = real.at(f, "%scratch", f.mul(i, width))
             factor = f.let(f"fdiv {real.scalar} {real.element(f, real.at(f, row, k))}, {pivot}")
             _subtract(f, real, row, factor, here, first, width)
-    with f.loop_down("%n") as k:
-        _divide(f, real, real.at(f, rights, f.mul(k, width)), _diagonal(f, real, k, width), f.sub(width, right))
-        _eliminate(f, real, k, ("%scratch", width, 1), (rights, width), (0, k), f.sub(width, right))
-    _copy(f, real, ("%x", "%rx"), (rights, width, 1), "%n", "%r")
-    f.leave("i64 0")
-    return f.text()
 
 
 def _diagonal(f: Function, real: Real, k: str, width: str) -> str:
@@ -188,12 +223,12 @@ def _cholesky(real: Real) -> str:
     with f.loop(0, "%n") as k:
         here = real.at(f, "%scratch", f.mul(k, width))
         square = _diagonal(f, real, k, width)
-        positive = f.let(f"fcmp ogt {real.scalar} {square}, 0.0")
-        with f.leaving_when(f.let(f"xor i1 {positive}, true")):
+        with f.leaving_when(f.let(f"fcmp ole {real.scalar} {square}, 0.0")):
             f.leave(f"i64 {f.add(k, 1)}")
         root = f.let(f"call {real.scalar} @llvm.sqrt.{real.name}({real.scalar} {square})")
         start = f.sub(k, f.rest(k, real.lanes))
         _divide(f, real, real.at(f, here, start), root, f.sub(width, start))
+        real.put(f, root, real.at(f, here, k))
         with f.loop(f.add(k, 1), "%n") as i:
             factor = real.element(f, real.at(f, here, i))
             first = f.sub(i, f.rest(i, real.lanes))

@@ -1,0 +1,64 @@
+"""Systems of equations, Cholesky factors and pivots of small matrices as calls of the machine's routines."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from ctrlgrad.engines.native.nests import counted_loop
+from ctrlgrad.engines.native.product_calls import moved
+from ctrlgrad.engines.native.stack_text import StackText
+from ctrlgrad.plan.model import Factorise, View
+from ctrlgrad.plan.sizes import ONE
+
+_ROUTINES = {"solve": "lu_solve", "cholesky": "cholesky", "pivots": "pivots"}
+_KINDS = {"f": "f32", "d": "f64"}
+
+
+class FactorsWriter:
+    """Writes one step: a call for each matrix of the batch, until one has no answer."""
+
+    def __init__(self, plan: StackText, step: Factorise) -> None:
+        self.plan, self.w, self.step = plan, plan.w, step
+        self.kind = _KINDS[step.result.dtype.char]
+        self.name = _ROUTINES[step.how]
+        # Axes of the result that are no batch.
+        self.rank = 1 if step.how == "pivots" else 2
+
+    def write(self) -> None:
+        step, plan, w = self.step, self.plan, self.w
+        target = plan.define(step.result)
+        n = plan.size(step.a.shape[-1])
+        fits = w.op(f"icmp sle i64 {n}, {step.largest}")
+        done = w.alloca("i1")
+        w.line(f"store i1 {fits}, ptr {done}")
+        views = [step.result.view, step.a, *([] if step.b is None else [step.b])]
+        with plan.when(fits):
+            sizes = [n] if step.b is None else [n, plan.size(step.b.shape[-1])]
+            scratch = plan.scratch(f"cg_{self.name}_scratch_{self.kind}", sizes)
+            addresses = [target, *(plan.view_address(view) for view in views[1:])]
+            with ExitStack() as loops:
+                for axis in range(len(step.result.shape) - self.rank):
+                    if step.result.shape[axis] == ONE:
+                        continue
+                    i = loops.enter_context(counted_loop(w, "0", plan.size(step.result.shape[axis])))
+                    addresses = [
+                        moved(plan, address, i, view.strides[axis], view.dtype)
+                        for address, view in zip(addresses, views, strict=True)
+                    ]
+                status = self.call(addresses, views, sizes, scratch)
+                if step.how != "pivots":
+                    is_good = w.op(f"icmp eq i64 {status}, 0")
+                    so_far = w.op(f"load i1, ptr {done}")
+                    w.line(f"store i1 {w.op(f'and i1 {is_good}, {so_far}')}, ptr {done}")
+        plan.registers[step.done.name] = w.op(f"load i1, ptr {done}")
+
+    def call(self, addresses: list[str], views: list[View], sizes: list[str], scratch: str) -> str:
+        """Call the routine for one matrix; its status."""
+        given: list[tuple[str, str]] = []
+        for k, (address, view) in enumerate(zip(addresses, views, strict=True)):
+            strides = view.strides[-2:] if k else view.strides[-2:-1] if self.rank == 2 else ()
+            given += [("ptr", address), *(("i64", self.plan.size(stride)) for stride in strides)]
+        given += [*(("i64", size) for size in sizes), ("ptr", scratch)]
+        name = f"cg_{self.name}_{self.kind}"
+        self.w.declare(f"i64 @{name}({', '.join(kind for kind, _ in given)})")
+        return self.w.op(f"call i64 @{name}({', '.join(' '.join(each) for each in given)})")
