@@ -133,6 +133,12 @@ class Manager:
         slot.last_use = self.order.mark(self.device.compute)
         self.arena.retire(slot)
 
+    def fits(self, nbytes: int) -> bool:
+        """Whether so many bytes of the device are free, without anything having to leave it."""
+        with self.lock:
+            self._enter()
+            return self.accounts[0].fits(nbytes)
+
     def reserve(self, nbytes: int, label: str, kind: str = TEMPORARY) -> Reservation:
         """Count bytes of the device that somebody else allocates, until they are released.
 

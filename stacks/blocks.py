@@ -209,8 +209,8 @@ class BlockStack:
             lies = self.blocks[0].storage
             if isinstance(lies, Resident) and len(lies.array) >= room:
                 return lies
-        # Twice as much as is asked for: then copying costs what the rows cost.
-        storage = self._gathered(self.blocks, max(2 * room, count))
+        # Twice as much as is asked for, where rows are to come: then copying costs what the rows cost.
+        storage = self._gathered(self.blocks, count if room <= count else 2 * room)
         self.blocks = [Block(storage, count)] if count else []
         self.shared = False
         return storage

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -23,8 +24,27 @@ T = TypeVar("T")
 MAKE_ROOM: ContextVar[Callable[[], bool] | None] = ContextVar("makes room", default=None)
 
 
-def with_room(take: Callable[[], T]) -> T:
-    """Take bytes of a budget; where they are refused, once more after the call has made room."""
+# What gives back memory that is counted and that the calls that run do not need any more.
+GIVE_BACK: ContextVar[tuple[Callable[[], None], ...]] = ContextVar("gives idle memory back", default=())
+
+
+@contextmanager
+def giving_back(give_back: Callable[[], None]) -> Iterator[None]:
+    """Around a call that can give memory back while it waits for more."""
+    token = GIVE_BACK.set((*GIVE_BACK.get(), give_back))
+    try:
+        yield
+    finally:
+        GIVE_BACK.reset(token)
+
+
+def with_room(take: Callable[[], T], nbytes: int) -> T:
+    """Take so many bytes of a budget. Idle memory goes before anything else leaves; where they are refused all the same,
+    once more after the call has made room."""
+    session = current()
+    if session is not None and not session.manager(CPU).fits(nbytes):
+        for give_back in GIVE_BACK.get():
+            give_back()
     try:
         return take()
     except MemoryBudgetError:
@@ -40,7 +60,8 @@ def empty(shape: Sequence[int], dtype: np.dtype, label: str) -> np.ndarray:
     if session is None:
         return POOL.empty(shape, dtype)
     manager = session.manager(CPU)
-    held = with_room(lambda: manager.reserve(math.prod(shape) * dtype.itemsize, label))
+    nbytes = math.prod(shape) * dtype.itemsize
+    held = with_room(lambda: manager.reserve(nbytes, label), nbytes)
     array = np.empty(shape, dtype)
     weakref.finalize(array, held.release)
     return array
@@ -70,4 +91,4 @@ def supply() -> Supply:
     return UNLIMITED if current() is None else _COUNTED
 
 
-__all__ = ["CPU", "MAKE_ROOM", "Counted", "CountedSupply", "empty", "supply", "with_room"]
+__all__ = ["CPU", "MAKE_ROOM", "Counted", "CountedSupply", "empty", "giving_back", "supply", "with_room"]

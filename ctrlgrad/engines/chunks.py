@@ -7,6 +7,7 @@ them and have the chunk run again.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -112,7 +113,7 @@ class Held:
     def open(self) -> Any:
         if self.is_writable:
             return self.block.array
-        array = with_room(self.block.open)
+        array = with_room(self.block.open, self.block.nbytes)
         self.opened += 1
         return array
 
@@ -141,7 +142,8 @@ class ManagedChunk:
         self._held: list[Held] = []
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        self._held.append(Held(with_room(lambda: self.chunk.block(shape, dtype, label))))
+        nbytes = math.prod(shape) * dtype.itemsize
+        self._held.append(Held(with_room(lambda: self.chunk.block(shape, dtype, label), nbytes)))
         return self._held[-1]
 
     @contextmanager
@@ -221,7 +223,8 @@ class Replaying(_Loose):
         self.chunk = chunk
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return Held(self.chunk.block(shape, dtype, label))
+        nbytes = math.prod(shape) * dtype.itemsize
+        return Held(with_room(lambda: self.chunk.block(shape, dtype, label), nbytes))
 
 
 def managed(node: Node, replay: Recompute | None, phase: Phase, pushes: bool) -> Chunks:

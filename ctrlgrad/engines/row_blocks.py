@@ -11,6 +11,7 @@ What belongs to one call is a `RowPushes`, which `rows_in_blocks` puts around it
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 import weakref
@@ -129,7 +130,8 @@ class RowTails:
         """A block of so many rows, or of as many as there is room for."""
         while True:
             try:
-                return with_room(functools.partial(chunk.block, (rows, *shape), dtype, self.push.label))
+                nbytes = rows * math.prod(shape) * dtype.itemsize
+                return with_room(functools.partial(chunk.block, (rows, *shape), dtype, self.push.label), nbytes)
             except MemoryBudgetError:
                 if rows == 1:
                     raise

@@ -445,6 +445,14 @@ class Place:
         return f"{self.kind} {self.number}"
 
 
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What nobody needs any more after a step: buffers that are sized when they are needed, and stacks by handle."""
+
+    buffers: tuple[int, ...] = ()
+    stacks: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A whole graph. `arguments` and `results` are in the graph's order (a complex number is two registers)."""
@@ -463,3 +471,5 @@ class Plan:
     places: dict[Array, Place] = field(default_factory=dict)
     # The handle of each stack version; versions of one handle share memory.
     handles: dict[Stack, int] = field(default_factory=dict)
+    # What each step is the last to use.
+    releases: dict[Step, Release] = field(default_factory=dict)

@@ -39,12 +39,14 @@ from ctrlgrad.plan.model import (
     View,
 )
 from ctrlgrad.plan.overwriting import may_overwrite, operands_of, results_of, root_of
+from ctrlgrad.plan.releases import releases
 from ctrlgrad.plan.stack_handles import assign_handles
 
 
 def place(plan: Plan) -> Plan:
-    """The plan with a place for each array and a handle for each stack."""
-    return _Placement(assign_handles(plan)).run()
+    """The plan with a place for each array and a handle for each stack, and what is free after which step."""
+    placed = _Placement(assign_handles(plan)).run()
+    return replace(placed, releases=releases(placed))
 
 
 @dataclass

@@ -97,6 +97,9 @@ class _Printer:
     def block(self, block: Block, indent: str) -> Iterator[str]:
         for step in block.steps:
             yield from (indent + line for line in self.step(step))
+            if released := self.plan.releases.get(step):
+                names = [f"b{n}" for n in released.buffers] + [f"stack {n}" for n in released.stacks]
+                yield f"{indent}release {', '.join(names)}"
         for move in block.moves:
             yield f"{indent}copy {move.array} from {move.source} to {move.target}"
         for stack, source, target in block.stack_moves:

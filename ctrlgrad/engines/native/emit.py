@@ -71,6 +71,7 @@ class PlanWriter(OutsideText):
     def block(self, block: Block) -> None:
         for step in block.steps:
             self.step(step)
+            self.release(step)
 
     def moves(self, block: Block) -> None:
         for move in block.moves:

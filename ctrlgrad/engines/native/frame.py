@@ -67,9 +67,11 @@ class Status(IntEnum):
     VALUE = 7
 
 
-# The words of one stack.
-BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS = range(6)
-STACK_WORDS = 6
+# The words of one stack, and of one buffer. `IDLE` is not 0 where nobody needs what it holds any more.
+BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS, IDLE = range(7)
+STACK_WORDS = 7
+ADDRESS, BYTES, BUFFER_IDLE = range(3)
+BUFFER_WORDS = 3
 
 
 @dataclass
@@ -81,7 +83,6 @@ class Layout:
     results: list[int] = field(default_factory=list)
     sizes: int = 0
     constants: int = 0
-    # Two words each: address and bytes.
     buffers: int = 0
     stacks: int = 0
     stack_count: int = 0
@@ -107,7 +108,7 @@ class Layout:
             self.arguments.append(self.take(len(argument) if isinstance(argument, tuple) else 1))
         self.sizes = self.take(len(plan.sizes))
         self.constants = self.take(len(plan.constants))
-        self.buffers = self.take(2 * len(plan.buffers))
+        self.buffers = self.take(BUFFER_WORDS * len(plan.buffers))
         for result in plan.results:
             self.results.append(self.take(len(result) if isinstance(result, tuple) else shape_words(result)))
         self.stack_count = 1 + max(plan.handles.values(), default=-1)
@@ -137,6 +138,9 @@ class Layout:
 
     def stack(self, handle: int) -> int:
         return self.stacks + STACK_WORDS * handle
+
+    def buffer(self, number: int) -> int:
+        return self.buffers + BUFFER_WORDS * number
 
 
 def shape_words(value: Array | Stack) -> int:

@@ -18,6 +18,8 @@ from ctrlgrad.plan.model import (
     Plan,
     Push,
     Register,
+    Release,
+    Step,
     Value,
     View,
 )
@@ -128,8 +130,8 @@ class PlanText:
         for buffer in plan.buffers:
             if buffer.result is not None and buffer.is_known_at_entry:
                 self.ensure(buffer, buffer.count)
-                index = layout.buffers + 2 * buffer.number
-                self.addresses[Place("buffer", buffer.number)] = self.load_word(index, "ptr")
+                index = layout.buffer(buffer.number)
+                self.addresses[Place("buffer", buffer.number)] = self.load_word(index + frame.ADDRESS, "ptr")
 
     def padded(self, buffer: Buffer) -> str:
         """The bytes of a buffer, a multiple of 64."""
@@ -141,9 +143,18 @@ class PlanText:
     def ensure(self, buffer: Buffer, count: Size) -> None:
         """A buffer of its own has room for so many elements."""
         needed = self.size(count * Size(buffer.dtype.itemsize))
-        index = self.layout.buffers + 2 * buffer.number
-        short = self.w.op(f"icmp ult i64 {self.load_word(index + 1)}, {needed}")
+        index = self.layout.buffer(buffer.number)
+        self.store_word(index + frame.BUFFER_IDLE, "0")
+        short = self.w.op(f"icmp ult i64 {self.load_word(index + frame.BYTES)}, {needed}")
         self.ask_if(short, Request.GROW_BUFFER, str(buffer.number), needed)
+
+    def release(self, step: Step) -> None:
+        """Mark what a step was the last to use: where bytes are short, the driver takes it back."""
+        released = self.plan.releases.get(step, Release())
+        for number in released.buffers:
+            self.store_word(self.layout.buffer(number) + frame.BUFFER_IDLE, "1")
+        for handle in released.stacks:
+            self.store_word(self.layout.stack(handle) + frame.IDLE, "1")
 
     def is_known(self, place: Place) -> bool:
         return self.plan.buffers[place.number].is_known_at_entry
@@ -152,7 +163,7 @@ class PlanText:
         if place in self.addresses:
             return self.addresses[place]
         if place.kind == "buffer":
-            return self.load_word(self.layout.buffers + 2 * place.number, "ptr")
+            return self.load_word(self.layout.buffer(place.number) + frame.ADDRESS, "ptr")
         return self.w.op(f"load ptr, ptr {self.pointer(place)}")
 
     def pointer(self, place: Place) -> str:

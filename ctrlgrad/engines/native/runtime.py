@@ -17,7 +17,7 @@ from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.positions import Positions, noted
-from ctrlgrad.engines.native.sessions import Repetition, Session
+from ctrlgrad.engines.native.sessions import Session
 from ctrlgrad.engines.native.stacks import RunningStack, copied
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference.interpreter import explained
@@ -69,9 +69,17 @@ class Program:
             self._loops[number] = (self.compile(found.plan), found)
         return self._loops[number]
 
-    def run_again(self, arguments: Sequence[Any], chunk: Chunk, room: int) -> list[Any]:
-        """Run as many iterations of its one loop as one chunk has, into blocks of that chunk."""
-        return Repetition(Frame(self), chunk, room).run(arguments)
+    def run_again(
+        self, arguments: Sequence[Any], chunk: Chunk, room: int, scratch: np.ndarray | None
+    ) -> list[Any]:
+        """Run as many iterations of its one loop as one chunk has, into blocks of that chunk.
+
+        The scratch memory is that of the call that waits for it.
+        """
+        frame = Frame(self)
+        if scratch is not None:
+            frame.take_scratch(scratch)
+        return Session(frame, (chunk, room)).run(arguments)
 
 
 class Frame:
@@ -107,7 +115,7 @@ class Frame:
             for h in range(self.layout.stack_count)
         ]
         self.outside = Outside(self)
-        self.session: Session | Repetition | None = None
+        self.session: Session | None = None
         for index in self.layout.chunks.values():
             self.words[index] = ENDLESS
         self.error: BaseException | None = None
@@ -153,8 +161,8 @@ class Frame:
     def release(self, number: int) -> None:
         """A result's memory is the caller's."""
         self.buffers.pop(number, None)
-        index = self.layout.buffers + 2 * number
-        self.integers[index] = self.integers[index + 1] = 0
+        index = self.layout.buffer(number)
+        self.integers[index + frame.ADDRESS] = self.integers[index + frame.BYTES] = 0
 
     def fill(self, arguments: Sequence[Any]) -> list[Any]:
         """Put the arguments into the frame; what has to stay alive meanwhile."""
@@ -261,9 +269,7 @@ class Frame:
             self.words[frame.WORKSPACE_BYTES] = a
         elif request == Request.GROW_SCRATCH:
             self.scratch = None
-            self.scratch = empty((a + 64,), np.dtype(np.uint8), "scratch of products")
-            self.words[frame.SCRATCH] = (self.scratch.ctypes.data + 63) // 64 * 64
-            self.words[frame.SCRATCH_BYTES] = a
+            self.take_scratch(empty((a + 64,), np.dtype(np.uint8), "scratch of products"))
         elif request == Request.GROW_BUFFER:
             self.grow(a, b)
         elif request == Request.POLL:
@@ -301,12 +307,17 @@ class Frame:
                 assert request == Request.END_LOOP
                 self.session.end(a)
 
+    def take_scratch(self, memory: np.ndarray) -> None:
+        self.scratch = memory
+        self.words[frame.SCRATCH] = (memory.ctypes.data + 63) // 64 * 64
+        self.words[frame.SCRATCH_BYTES] = memory.nbytes - 64
+
     def row_shape(self, handle: int) -> tuple[int, ...]:
         rank, start = self.ranks.get(handle, 0), self.layout.shapes.get(handle, 0)
         return tuple(self.words[start : start + rank].tolist())
 
     def grow(self, number: int, nbytes: int) -> None:
-        index = self.layout.buffers + 2 * number
+        index = self.layout.buffer(number)
         if number in self.result_buffers:
             # Of the result's own dtype, and nobody's view: the caller takes it as it is.
             dtype = self.plan.buffers[number].dtype
@@ -314,10 +325,33 @@ class Frame:
         else:
             self.buffers.pop(number, None)
             # Where memory counts, no more than is asked for.
-            room = nbytes if current() is not None else max(nbytes, 2 * int(self.words[index + 1]))
+            room = nbytes if current() is not None else max(nbytes, 2 * int(self.words[index + frame.BYTES]))
             memory = empty((room,), np.dtype(np.uint8), "a temporary")
+        self.give(number, memory)
+
+    def give(self, number: int, memory: np.ndarray) -> None:
+        """A buffer's memory from now on."""
+        index = self.layout.buffer(number)
         self.buffers[number] = memory
-        self.words[index], self.words[index + 1] = memory.ctypes.data, memory.nbytes
+        self.words[index + frame.ADDRESS], self.words[index + frame.BYTES] = memory.ctypes.data, memory.nbytes
+
+    def adopt(self, result: Array, memory: np.ndarray) -> None:
+        """Let an array lie where an outside call has left it, if it has a buffer that takes any memory."""
+        place = self.plan.places[result]
+        if place.kind != "buffer":
+            return
+        buffer = self.plan.buffers[place.number]
+        if not buffer.is_known_at_entry and buffer.result is None:
+            self.give(place.number, memory)
+
+    def give_back(self) -> None:
+        """Let go of what the plan does not need any more. The code waits for an answer meanwhile."""
+        for number in list(self.buffers):
+            if self.words[self.layout.buffer(number) + frame.BUFFER_IDLE]:
+                self.release(number)
+        for stack in self.stacks:
+            if stack.words[frame.IDLE]:
+                stack.clear()
 
     # Loops in chunks.
 

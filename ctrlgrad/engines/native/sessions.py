@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ctrlgrad.engines.account import giving_back
 from ctrlgrad.engines.chunks import Chunk, Chunks, Replaying, chunk_bytes, managed
 from ctrlgrad.engines.native import frame as words
 from ctrlgrad.engines.replay import EntryState
@@ -40,10 +41,13 @@ class _Length:
 
 
 class Session:
-    """One call of a program in a session."""
+    """One call of a program in a session; of a loop's own program one that fills the blocks of a chunk again.
 
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
+    `again` is that chunk, and how many iterations its first blocks have room for.
+    """
+
+    def __init__(self, frame: Frame, again: tuple[Chunk, int] | None = None) -> None:
+        self.frame, self.again = frame, again
         self.loops: dict[int, LoopInChunks] = {}
 
     def run(self, arguments: Any) -> list[Any]:
@@ -51,7 +55,8 @@ class Session:
         frame.session = self
         frame.words[words.IS_MANAGED] = 1
         try:
-            return frame.run(arguments)
+            with giving_back(frame.give_back):
+                return frame.run(arguments)
         except BaseException:
             for loop in self.loops.values():
                 loop.abandon()
@@ -60,7 +65,7 @@ class Session:
             frame.dispose()
 
     def begin(self, number: int) -> None:
-        self.loops[number] = LoopInChunks(self.frame, self.frame.layout.chunked[number])
+        self.loops[number] = LoopInChunks(self.frame, self.frame.layout.chunked[number], self.again)
         self.loops[number].begin()
 
     def next(self, number: int) -> None:
@@ -68,34 +73,6 @@ class Session:
 
     def end(self, number: int) -> None:
         self.loops.pop(number).end()
-
-
-class Repetition:
-    """One call of a loop's own program that fills the blocks of one chunk again."""
-
-    def __init__(self, frame: Frame, chunk: Chunk, room: int) -> None:
-        self.frame, self.chunk, self.room = frame, chunk, room
-        self.loop: LoopInChunks | None = None
-
-    def run(self, arguments: Any) -> list[Any]:
-        frame = self.frame
-        frame.session = self
-        frame.words[words.IS_MANAGED] = 1
-        try:
-            return frame.run(arguments)
-        finally:
-            frame.dispose()
-
-    def begin(self, number: int) -> None:
-        self.loop = LoopInChunks(self.frame, self.frame.layout.chunked[number], (self.chunk, self.room))
-        self.loop.begin()
-
-    def next(self, number: int) -> None:
-        raise AssertionError("a chunk that is run again has room for all of its iterations")
-
-    def end(self, number: int) -> None:
-        assert self.loop is not None
-        self.loop.end()
 
 
 class LoopInChunks:
@@ -152,6 +129,7 @@ class LoopInChunks:
 
     def next(self) -> None:
         """At the head of an iteration the chunk has no more room."""
+        assert self.again is None, "a chunk that is run again has room for all of its iterations"
         if self.chunk is not None:
             is_full = self.counter() - self.before >= self.room if self.roles.pushed else False
             if self.roles.pushed_inside and not is_full and self.pushed_bytes() < chunk_bytes():
@@ -234,6 +212,9 @@ class LoopInChunks:
         self.chunks.finish()
 
     def abandon(self) -> None:
+        if self.again is not None:
+            # Whoever wanted the chunk again knows what to do.
+            return
         self.stop_running()
         for handle in self.handles:
             self.frame.stacks[handle].clear()
@@ -260,6 +241,7 @@ class LoopReplay:
     """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.Recompute`."""
 
     def __init__(self, frame: Frame, roles: ChunkedLoop) -> None:
+        self.frame = frame
         self.program, found = frame.program.loop_program(roles.loop.number)
         captured = frame.told(found.captured, frame.layout.captures[roles.loop.number])
         # What lies in the plan's own memory is overwritten once the plan needs it no more.
@@ -280,6 +262,7 @@ class LoopReplay:
             [np.int64(length.iterations), *self.captured, *carried],
             Replaying(chunk).begin(None),
             length.room,
+            self.frame.scratch,
         )
         carry_after = tuple(
             None if isinstance(c.inside, Stack) else x for x, c in zip(results, self.roles.loop.carries, strict=True)

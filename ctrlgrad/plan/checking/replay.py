@@ -22,6 +22,7 @@ from ctrlgrad.plan.model import (
     Place,
     Register,
     Stack,
+    Step,
     Value,
 )
 
@@ -104,7 +105,20 @@ class Replay(Steps):
             self.steps += 1
             self.at.append(step)
             self.step(step)
+            self.release(step)
             self.at.pop()
+
+    def release(self, step: Step) -> None:
+        """What the driver may take back after a step is lost."""
+        released = self.plan.releases.get(step)
+        if released is None:
+            return
+        for number in released.buffers:
+            self.cells[Place("buffer", number)] = Cell()
+        for handle in released.stacks:
+            # Of a branch, one block may have released it already.
+            if handle in self.stacks:
+                self.stacks.pop(handle).epoch += 1
 
     def moves(self, block: Block) -> None:
         """What is copied and exchanged when a block ends."""
