@@ -15,7 +15,6 @@ from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.model import Array, Release, Stack, View
-from ctrlgrad.stacks.blocks import BlockStack
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.runtime import Frame
