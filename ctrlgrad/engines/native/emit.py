@@ -60,8 +60,6 @@ class PlanWriter(OutsideText):
         self.find_pushes(self.plan.body)
         self.prologue()
         self.bring_near(self.words_of_numbers())
-        self.ticks = self.w.alloca("i64")
-        self.w.line(f"store i64 {self.load_word(frame.TICKS)}, ptr {self.ticks}")
         self.block(self.plan.body)
         self.epilogue()
         self.write_near()
@@ -126,10 +124,7 @@ class PlanWriter(OutsideText):
             count, below = self.load_word(stack + frame.COUNT), self.load_word(stack + frame.BELOW)
             self.registers[step.result.name] = self.w.op(f"add i64 {count}, {below}")
         elif isinstance(step, NewStack):
-            size = "0" if step.size is None else self.number(step.size)
-            if self.is_shape_known(step.result):
-                self.row_shape(step.result)
-            self.ask(Request.NEW_STACK, str(self.plan.handles[step.result]), size)
+            self.new_stack(step)
         elif isinstance(step, ToStack):
             self.to_stack(step)
         elif isinstance(step, FromStack):
@@ -181,9 +176,11 @@ class PlanWriter(OutsideText):
         self.loops.append(step)
         head, body, exit = w.new_label("loop"), w.new_label("iteration"), w.new_label("end")
         left = self.begin_chunks(step)
+        ticks, word = w.alloca("i64"), self.layout.ticks + step.number
+        w.line(f"store i64 {self.load_word(word)}, ptr {ticks}")
         w.branch(head)
         w.label(head)
-        self.poll(step)
+        self.poll(step, ticks)
         if left is not None:
             self.end_of_chunk(step, left)
         self.block(step.condition)
@@ -204,6 +201,7 @@ class PlanWriter(OutsideText):
         w.line(f"store i64 {w.op(f'add i64 {self.number(step.counter)}, 1')}, ptr {counter}")
         w.branch(head)
         w.label(exit)
+        self.store_word(word, w.op(f"load i64, ptr {ticks}"))
         if left is not None:
             with self.when(self.is_managed()):
                 self.tell_position()
@@ -252,15 +250,15 @@ class PlanWriter(OutsideText):
             if isinstance(carry.inside, Stack) and self.plan.handles[carry.inside] in pushed:
                 yield carry.inside
 
-    def poll(self, step: Loop) -> None:
-        """Now and then Python has its turn."""
+    def poll(self, step: Loop, ticks: str) -> None:
+        """Now and then Python has its turn: whenever the iterations that a variable counts down are over."""
         w = self.w
-        left = w.op(f"sub i64 {w.op(f'load i64, ptr {self.ticks}')}, 1")
-        w.line(f"store i64 {left}, ptr {self.ticks}")
+        left = w.op(f"sub i64 {w.op(f'load i64, ptr {ticks}')}, 1")
+        w.line(f"store i64 {left}, ptr {ticks}")
         with self.when(w.op(f"icmp sle i64 {left}, 0")):
             self.tell_position()
             self.ask(Request.POLL, str(step.number))
-            w.line(f"store i64 {self.load_word(frame.TICKS)}, ptr {self.ticks}")
+            w.line(f"store i64 {self.load_word(self.layout.ticks + step.number)}, ptr {ticks}")
 
     def branch(self, step: Branch) -> None:
         w = self.w

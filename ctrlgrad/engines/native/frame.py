@@ -14,9 +14,9 @@ from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Value, View
 
 # The first words.
-CALLBACK, STATUS, SITE, FOUND, BOUND, TICKS, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED, SCRATCH, SCRATCH_BYTES = range(11)
-REQUEST, A, B = range(11, 14)
-FIRST = 14
+CALLBACK, STATUS, SITE, FOUND, BOUND, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED, SCRATCH, SCRATCH_BYTES = range(10)
+REQUEST, A, B = range(10, 13)
+FIRST = 13
 
 
 class Request(IntEnum):
@@ -67,9 +67,10 @@ class Status(IntEnum):
     VALUE = 7
 
 
-# The words of one stack, and of one buffer. `IDLE` is not 0 where nobody needs what it holds any more.
-BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS, IDLE = range(7)
-STACK_WORDS = 7
+# The words of one stack, and of one buffer. `IDLE` is not 0 where nobody needs what it holds any more; `FRESH` where it is
+# an empty stack with capacity that no step has asked for yet.
+BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS, IDLE, FRESH = range(8)
+STACK_WORDS = 8
 ADDRESS, BYTES, BUFFER_IDLE = range(3)
 BUFFER_WORDS = 3
 
@@ -86,6 +87,8 @@ class Layout:
     buffers: int = 0
     stacks: int = 0
     stack_count: int = 0
+    # For each loop, how many iterations it runs until Python has its next turn.
+    ticks: int = 0
     # The iteration of each loop, and its number as people count: a loop that runs backwards has the forward one's.
     counters: int = 0
     iterations: int = 0
@@ -128,6 +131,7 @@ class Layout:
             elif isinstance(step, Outside):
                 self.outside[step] = self.take(sum(map(operand_words, (*step.operands, *step.results))))
                 self.calls.append(step)
+        self.ticks = self.take(1 + max(self.loops, default=-1))
         self.counters = self.take(1 + max(self.loops, default=-1))
         self.iterations = self.take(1 + max(self.loops, default=-1))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.positions import Positions, noted
 from ctrlgrad.engines.native.sessions import Session
 from ctrlgrad.engines.native.stacks import RunningStack, copied
+from ctrlgrad.engines.native.turns import Turns
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import StackType
@@ -32,9 +32,6 @@ _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # As many iterations as a chunk may have where nobody keeps chunks.
 ENDLESS = 1 << 62
-
-# Iterations before Python has its first turn, and how long it then waits for the next, in seconds.
-FIRST_TICKS, BETWEEN_TURNS = 1024, 0.05
 
 
 class Program:
@@ -120,6 +117,7 @@ class Frame:
             self.words[index] = ENDLESS
         self.error: BaseException | None = None
         self.moved: list[tuple[int, int]] = []
+        self.turns = Turns(self.words[self.layout.ticks : self.layout.counters])
         self.labels: dict[int, str] = {}
         # A view of the words for each dtype of a number.
         self.views = {np.dtype(d): self.words.view(d) for d in _NUMBERS}
@@ -135,8 +133,8 @@ class Frame:
         self.error = None
         self.outside.callbacks = 0
         self.integers[frame.STATUS] = 0
-        self.integers[frame.TICKS] = self.ticks = FIRST_TICKS
-        self.since = time.monotonic()
+        sizes = self.layout.sizes
+        self.turns.start(self.words[sizes : sizes + len(self.plan.sizes)].tobytes())
         self.program.function(self.address)
         del kept
         try:
@@ -148,7 +146,10 @@ class Frame:
         finally:
             self.error = None
             for stack in self.stacks:
-                stack.clear()
+                if self.session is None:
+                    stack.rest()
+                else:
+                    stack.clear()
             for number in self.result_buffers:
                 self.release(number)
 
@@ -273,7 +274,7 @@ class Frame:
         elif request == Request.GROW_BUFFER:
             self.grow(a, b)
         elif request == Request.POLL:
-            self.poll()
+            self.turns.next(a)
         elif request == Request.FULL:
             self.stacks[a].grow(self.row_shape(a))
         elif request == Request.EMPTY:
@@ -350,7 +351,7 @@ class Frame:
             if self.words[self.layout.buffer(number) + frame.BUFFER_IDLE]:
                 self.release(number)
         for stack in self.stacks:
-            if stack.words[frame.IDLE]:
+            if stack.words[frame.IDLE] or stack.words[frame.FRESH]:
                 stack.clear()
 
     # Loops in chunks.
@@ -409,14 +410,6 @@ class Frame:
             for s, stack in zip(free, replaced.values(), strict=False):
                 self.stacks[s].hold(stack)
             self.moved.clear()
-
-    def poll(self) -> None:
-        now = time.monotonic()
-        seconds = max(now - self.since, 1e-6)
-        # As many iterations as take the time between two turns, but no sudden jump.
-        self.ticks = int(min(max(self.ticks * min(BETWEEN_TURNS / seconds, 16.0), 1), 1 << 40))
-        self.words[frame.TICKS] = self.ticks
-        self.since = now
 
 
 _NUMBERS = [

@@ -14,6 +14,7 @@ from ctrlgrad.plan.model import (
     Array,
     Block,
     FromStack,
+    NewStack,
     Place,
     Pop,
     Push,
@@ -66,6 +67,28 @@ class StackText(PlanText):
         rows = self.plan.rows[stack]
         for k, size in enumerate(rows or ()):
             self.store_word(self.layout.shapes[self.plan.handles[stack]] + k, self.size(size))
+
+    def new_stack(self, step: NewStack) -> None:
+        """An empty stack, or one of rows that were never written; asked for unless a fresh one is there."""
+        handle, is_known = self.plan.handles[step.result], self.is_shape_known(step.result)
+        if step.size is not None:
+            if is_known:
+                self.row_shape(step.result)
+            self.ask(Request.NEW_STACK, str(handle), self.number(step.size))
+            return
+        if not is_known:
+            self.ask(Request.NEW_STACK, str(handle))
+            return
+        fresh = self.layout.stack(handle) + frame.FRESH
+        is_ready = self.w.op(f"icmp ne i64 {self.load_word(fresh)}, 0")
+        for k, size in enumerate(self.plan.rows[step.result] or ()):
+            told = self.load_word(self.layout.shapes[handle] + k)
+            same = self.w.op(f"icmp eq i64 {told}, {self.size(size)}")
+            is_ready = self.w.op(f"and i1 {is_ready}, {same}")
+        with self.when(self.w.op(f"xor i1 {is_ready}, true")):
+            self.row_shape(step.result)
+            self.ask(Request.NEW_STACK, str(handle))
+        self.store_word(fresh, "0")
 
     def row_bytes(self, stack: Stack) -> Size:
         shape = self.plan.rows[stack]

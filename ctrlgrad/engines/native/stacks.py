@@ -3,6 +3,9 @@
 The block that it sees is open: pushes fill it, pops empty it, reads and writes of single rows find all rows in it. Then
 the words say how many rows of it are in use. A stack that nobody has touched yet shows no block, only how many rows lie
 below.
+
+Between two runs a stack that nobody else holds keeps one empty block, with room for what the last run pushed: the next
+run begins with it and asks for nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from ctrlgrad.stacks.storage import Resident, Storage
 
 # Rows of the first block of a stack; each further one has twice as many, up to the bytes of a chunk.
 FIRST_ROWS, LEAST_ROWS = 256, 16
+# The most bytes that a stack keeps between two runs: beyond, asking for a block costs little beside filling it.
+MOST_KEPT = 1 << 20
 # Under a budget, the share of a chunk's bytes that a block of a stack inside it has at most.
 SHARE = 4
 
@@ -43,6 +48,8 @@ class RunningStack:
         # Where new blocks come from, if not from memory that nobody counts; and how many rows the last of them had.
         self.source: Source | None = None
         self.last_rows = 0
+        # The most rows that there has been room for since the stack was cleared.
+        self.most_rows = 0
         self.is_indexed = False
 
     def clear(self) -> None:
@@ -50,7 +57,27 @@ class RunningStack:
         if self.open is not None:
             self.open.storage.close()
         self.stack, self.open, self.source, self.is_indexed = None, None, None, False
+        self.most_rows = 0
         self.words[:] = 0
+
+    def rest(self) -> None:
+        """Forget what was pushed, as `clear`; keep one empty block for the next run, if nobody else holds the stack."""
+        stack, block = self.stack, self.open
+        if block is None or self.source is not None or self.is_indexed or stack.written is not None:
+            self.clear()
+            return
+        row = max(self.row_bytes(stack.shape), 1)
+        rows = min(self.most_rows, MOST_KEPT // row)
+        if not self.words[frame.CAPACITY] or len(stack.blocks) > 1 or block.storage.open().shape[0] < rows:
+            # What lies there is a part of what was pushed, or somebody else's too.
+            self.clear()
+            if rows < LEAST_ROWS:
+                return
+            block = Block(_resident(self.handle, (rows, *stack.shape), self.dtype), 0)
+            self.stack = stack = BlockStack(self.dtype, stack.shape, [block], supply=supply())
+        block.count = block.most = 0
+        self.show(block, True)
+        self.words[frame.FRESH] = 1
 
     # Between compiled code and the rest.
 
@@ -177,6 +204,7 @@ class RunningStack:
         block = Block(source(self.handle, (room, *shape), self.dtype), 0)
         stack.blocks.append(block)
         self.show(block, True)
+        self.most_rows = max(self.most_rows, int(self.words[frame.BELOW]) + room)
 
     def close_block(self) -> None:
         """The open block takes no more rows: it is cut to those that it has."""
