@@ -316,7 +316,7 @@ class ToStack:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FromStack:
-    """All rows of a stack, the first first, as one array: read in place, if nobody needs the stack any more, or copied."""
+    """All rows of a stack, the first first, as one array: read in place, if nobody needs the stack more, or copied."""
 
     stack: Stack
     result: Array

@@ -66,9 +66,7 @@ class Program:
             self._loops[number] = (self.compile(found.plan), found)
         return self._loops[number]
 
-    def run_again(
-        self, arguments: Sequence[Any], chunk: Chunk, room: int, scratch: np.ndarray | None
-    ) -> list[Any]:
+    def run_again(self, arguments: Sequence[Any], chunk: Chunk, room: int, scratch: np.ndarray | None) -> list[Any]:
         """Run as many iterations of its one loop as one chunk has, into blocks of that chunk.
 
         The scratch memory is that of the call that waits for it.

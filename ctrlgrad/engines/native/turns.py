@@ -1,4 +1,4 @@
-"""Turns for Python while compiled code runs: each loop asks for one after so many iterations, which its clock adjusts."""
+"""Turns for Python while compiled code runs: each loop asks for one after so many iterations, set by its clock."""
 
 from __future__ import annotations
 
