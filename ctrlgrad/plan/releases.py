@@ -11,7 +11,7 @@ from typing import Literal
 
 from ctrlgrad.plan.effects import blocks_of, defines, walk
 from ctrlgrad.plan.liveness import Liveness
-from ctrlgrad.plan.model import Array, Block, Plan, Pop, Push, Release, Stack, Step
+from ctrlgrad.plan.model import Array, Block, FromStack, Plan, Pop, Push, Release, Stack, Step
 
 Memory = tuple[Literal["buffer", "stack"], int]
 
@@ -28,7 +28,7 @@ class _Releases:
         self.late = {b.number for b in plan.buffers if b.result is None and not b.is_known_at_entry}
         steps = list(walk(plan.body))
         self.pushes = [s.stack for s in steps if isinstance(s, Push)]
-        self.pops = [s.stack for s in steps if isinstance(s, Pop)]
+        self.pops = [s.stack for s in steps if isinstance(s, Pop | FromStack)]
         self.found: dict[Step, Release] = {}
         self.block(plan.body)
 
