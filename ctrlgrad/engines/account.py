@@ -39,7 +39,7 @@ def giving_back(give_back: Callable[[], None]) -> Iterator[None]:
 
 
 def with_room(take: Callable[[], T], nbytes: int) -> T:
-    """Take so many bytes of a budget. Idle memory goes before anything else leaves; where they are refused all the same,
+    """Take so many bytes of a budget. Idle memory goes before anything else leaves; where they are refused even so,
     once more after the call has made room."""
     session = current()
     if session is not None and not session.manager(CPU).fits(nbytes):
