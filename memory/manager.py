@@ -178,6 +178,17 @@ class Manager:
         with self.lock:
             return self.state_store.wants(loop)
 
+    def keep_to_copies(self, label: str) -> bool:
+        """Choose copies for loops with this label from now on; whether the planner had chosen otherwise.
+
+        For a caller that can begin anew what a choice by measured times has left without room.
+        """
+        with self.lock:
+            was_chosen = self.planner.keep_to_copies(label)
+            if was_chosen:
+                self.recorder.fall_back(f"{label}: there was no room to compute chunks again; begun anew, with copies")
+            return was_chosen
+
     def begin(self, loop: LoopRecord, snapshot: Snapshot | None, state_bytes: int | None) -> Chunk:
         """A new chunk; `LoopMemory.begin` calls it."""
         with self.lock:
@@ -262,7 +273,7 @@ class Manager:
                         self.mover.free(block)
                 self.index.remove(chunk)
             self.state_store.discard_all(loop)
-            self.planner.forget(loop)
+            self._let_go(loop)
 
     # Reading.
 
@@ -350,9 +361,12 @@ class Manager:
 
     def _end(self, loop: LoopRecord) -> None:
         if loop.is_finished and not any(c.is_alive for c in loop.chunks):
-            # What running again needs is let go now: the records know each other, so it would wait for the collector.
-            loop.recompute = None
-            self.planner.forget(loop)
+            self._let_go(loop)
+
+    def _let_go(self, loop: LoopRecord) -> None:
+        """What running again needs goes now: the records know each other, so it would wait for the collector."""
+        loop.recompute = None
+        self.planner.forget(loop)
 
     # Profiles and the end.
 

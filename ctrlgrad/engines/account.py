@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from traceback import walk_tb
 from typing import TypeVar
 
 import numpy as np
@@ -91,4 +92,22 @@ def supply() -> Supply:
     return UNLIMITED if current() is None else _COUNTED
 
 
-__all__ = ["CPU", "MAKE_ROOM", "Counted", "CountedSupply", "empty", "giving_back", "supply", "with_room"]
+def forget_values(error: BaseException) -> None:
+    """An error that somebody keeps must not keep values in counted memory, by the frames of its traceback."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        found = waiting.pop()
+        # An error may be its own cause.
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        for frame, _ in walk_tb(found.__traceback__):
+            if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
+                # The frames that are still running stay as they are.
+                with suppress(RuntimeError):
+                    frame.clear()
+
+
+__all__ = ["CPU", "MAKE_ROOM", "Counted", "CountedSupply", "empty", "forget_values", "giving_back", "supply", "with_room"]

@@ -61,6 +61,10 @@ class Planner:
         # Seconds per byte of copies between levels.
         self.links: dict[tuple[int, int], Rate] = {}
         self.loops: dict[str, LoopTimes] = {}
+        # Labels of the loops whose chunks are copied whatever the times are, and of those that had chunks to be computed
+        # again.
+        self._copied: set[str] = set()
+        self._computed: set[str] = set()
         self._debts: dict[int, float] = {}
         self._decided: dict[tuple[int, int], Policy] = {}
         # Backward passes whose times have not been observed yet, the last 64 at most.
@@ -69,8 +73,20 @@ class Planner:
 
     # Choices.
 
+    def keep_to_copies(self, label: str) -> bool:
+        """Never choose again to compute chunks of such loops again; whether that was chosen since the last such call.
+
+        Whether the bytes for it are there is only seen when it is done: it takes more than copies do.
+        """
+        self._copied.add(label)
+        was_chosen = label in self._computed
+        self._computed.discard(label)
+        return was_chosen
+
     def wants_state(self, label: str) -> bool:
         """Whether a loop to which both policies are open keeps a chunk's entry state."""
+        if label in self._copied:
+            return False
         times = self.times(label, 1)
         return times is None or self._best_share(times) < 1
 
@@ -85,10 +101,12 @@ class Planner:
             if times is None:
                 return
             debt = self._debts.get(loop.number, 0.0) + self._best_share(times)
-            copies = debt >= 1 - 1e-9
+            copies = debt >= 1 - 1e-9 or loop.label in self._copied
             self._debts[loop.number] = debt - 1 if copies else debt
             self._decided[group] = "copy" if copies else "recompute"
         chunk.policy = self._decided[group]
+        if chunk.policy == "recompute":
+            self._computed.add(loop.label)
         if self.copies_take_cores:
             more, less = "computing it again", "copying it"
             chunk.reason = f"{more if chunk.policy == 'copy' else less} would take more of the processor"

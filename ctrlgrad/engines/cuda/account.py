@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from traceback import walk_tb
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -96,22 +95,4 @@ class RunMemory:
             self._due.popleft()()
 
 
-def forget_values(error: BaseException) -> None:
-    """An error that somebody keeps must not keep values on the device, by the frames of its traceback."""
-    waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while waiting:
-        found = waiting.pop()
-        # An error may be its own cause.
-        if found is None or id(found) in seen:
-            continue
-        seen.add(id(found))
-        waiting += [found.__cause__, found.__context__]
-        for frame, _ in walk_tb(found.__traceback__):
-            if frame.f_globals.get("__name__", "").startswith("ctrlgrad."):
-                # The frames that are still running stay as they are.
-                with suppress(RuntimeError):
-                    frame.clear()
-
-
-__all__ = ["Counted", "RunMemory", "forget_values"]
+__all__ = ["Counted", "RunMemory"]

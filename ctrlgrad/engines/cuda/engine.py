@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.account import RunMemory, forget_values
+from ctrlgrad.engines.account import forget_values
+from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.compile import compile_region
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.control import CONTROL

@@ -7,18 +7,23 @@ have a chunk's blocks again, the loop is run as a plan of its own, from a copy o
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ctrlgrad.engines.account import giving_back
+from ctrlgrad.engines.account import CPU, forget_values, giving_back
 from ctrlgrad.engines.chunks import Chunk, Chunks, Replaying, chunk_bytes, managed
 from ctrlgrad.engines.native import frame as words
+from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.replay import EntryState
+from ctrlgrad.errors import MemoryBudgetError
+from ctrlgrad.ir import Trait
 from ctrlgrad.memory.chunk import Chunk as MemoryChunk
 from ctrlgrad.memory.profile.records import Phase
+from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
 from ctrlgrad.plan.chunks import ChunkedLoop
 from ctrlgrad.plan.model import Stack
@@ -44,13 +49,36 @@ class Session:
     """One call of a program in a session; of a loop's own program one that fills the blocks of a chunk again.
 
     `again` is that chunk, and how many iterations its first blocks have room for.
+
+    Where the manager chose by measured times to compute chunks again, and there turns out to be no room for that, the
+    call begins anew with copies: whether a budget suffices is no matter of times. A call that has effects cannot begin
+    anew, and keeps to copies from the start.
     """
 
     def __init__(self, frame: Frame, again: tuple[Chunk, int] | None = None) -> None:
         self.frame, self.again = frame, again
         self.loops: dict[int, LoopInChunks] = {}
+        # The names of the loops that have begun.
+        self.begun: set[str] = set()
+        self.has_effects = any(Trait.EFFECT in call.node.op.traits for call in frame.layout.calls)
 
     def run(self, arguments: Any) -> list[Any]:
+        program = self.frame.program
+        try:
+            return self._run(arguments)
+        except MemoryBudgetError as error:
+            if self.again is not None or self.has_effects or not self.keep_to_copies(self.begun):
+                raise
+            forget_values(error)
+        return program(arguments)
+
+    def keep_to_copies(self, names: Collection[str]) -> bool:
+        session = current()
+        assert session is not None
+        manager = session.manager(CPU)
+        return any([manager.keep_to_copies(name) for name in sorted(names)])
+
+    def _run(self, arguments: Any) -> list[Any]:
         frame = self.frame
         frame.session = self
         frame.words[words.IS_MANAGED] = 1
@@ -65,6 +93,10 @@ class Session:
             frame.dispose()
 
     def begin(self, number: int) -> None:
+        name = loop_name(self.frame.layout.loops[number].node)
+        self.begun.add(name)
+        if self.has_effects:
+            self.keep_to_copies((name,))
         self.loops[number] = LoopInChunks(self.frame, self.frame.layout.chunked[number], self.again)
         self.loops[number].begin()
 

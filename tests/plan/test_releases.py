@@ -1,0 +1,95 @@
+"""Which memory nobody needs any more: told with the last step that uses it, and judged by the checker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from plan.plans import graph_of, placed
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.plan.checker import PlanError, check
+from ctrlgrad.plan.effects import blocks_of, defines, reads, walk
+from ctrlgrad.plan.model import Array, Block, Loop, Plan, Release, Stack
+from ctrlgrad.plan.printer import format_plan
+
+X, N = np.linspace(0.0, 1.0, 5), np.int64(4)
+
+
+def collecting(x: Any, n: Any) -> Any:
+    """Rows that a loop collects become one array, whose size only the run knows."""
+    _, rows = cg.scan(lambda total, v: (total + v, np.sin(total) * x), 0.0, x[:n])
+    return cnp.sum(cnp.sort(rows, axis=0)[0])
+
+
+def looping(x: Any, n: Any) -> Any:
+    """A value of before the loop is needed in each iteration; what an iteration makes, only there."""
+    first = cnp.sort(x[:n])
+
+    def body(carry: Any) -> Any:
+        i, total = carry
+        return i + 1, total + cnp.sum(cnp.sort(first * total)[:2])
+
+    return cg.while_loop(lambda c: c[0] < n, body, (0, 1.0))[1]
+
+
+def released(plan: Plan) -> list[str]:
+    lines = format_plan(plan).splitlines()
+    found = []
+    for before, line in zip(lines, lines[1:], strict=False):
+        if line.strip().startswith("release "):
+            found.append(f"{before.strip()} | {line.strip()}")
+    return found
+
+
+def test_a_stack_is_released_where_it_becomes_an_array() -> None:
+    plan = placed(graph_of(collecting, X, N), (X, N))
+    assert any("stack_to_tensor" in line and "release stack 0" in line for line in released(plan)), released(plan)
+
+
+def test_what_a_loop_reads_from_outside_is_released_after_it() -> None:
+    plan = placed(graph_of(looping, X, N), (X, N))
+    (loop,) = (step for step in plan.body.steps if isinstance(step, Loop))
+    inside = {n for step in walk(loop.body) for n in plan.releases.get(step, Release()).buffers}
+    after = set(plan.releases[loop].buffers)
+    assert inside and after and not inside & after
+
+
+def moved_earlier(plan: Plan) -> Iterator[Plan]:
+    """The plan with the memory that a step reads released by the step before it."""
+    for block in blocks_in(plan.body):
+        for before, step in zip(block.steps, block.steps[1:], strict=False):
+            mine = plan.releases.get(step)
+            if mine is None or blocks_of(before):
+                continue
+            made = set(defines(before)) | set(defines(step))
+            needed = [v for v in reads(step) if v not in made]
+            buffers = {plan.places[v].number for v in needed if isinstance(v, Array) and plan.places[v].kind == "buffer"}
+            stacks = {plan.handles[v] for v in needed if isinstance(v, Stack)}
+            early = Release(
+                tuple(b for b in mine.buffers if b in buffers), tuple(s for s in mine.stacks if s in stacks)
+            )
+            if early != Release():
+                yield replace(plan, releases={**plan.releases, before: early})
+
+
+def blocks_in(block: Block) -> Iterator[Block]:
+    yield block
+    for step in block.steps:
+        for inner in blocks_of(step):
+            yield from blocks_in(inner)
+
+
+@pytest.mark.parametrize("function", [collecting, looping])
+def test_the_checker_finds_what_is_released_too_early(function: Any) -> None:
+    plan = placed(graph_of(function, X, N), (X, N))
+    check(plan)
+    mutants = list(moved_earlier(plan))
+    assert mutants
+    for mutant in mutants:
+        with pytest.raises(PlanError):
+            check(mutant)
