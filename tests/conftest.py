@@ -1,30 +1,36 @@
-"""Shared by all tests: where the corpus lies, how JAX compiles, and `--update-golden`."""
+"""Shared by all tests: how JAX compiles, and `--update-golden`."""
 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
-import sys
 import tempfile
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-# pytest's importlib mode does not put the tests' folder on the path; the corpus is imported by name.
-if str(HERE) not in sys.path:
-    sys.path.insert(0, str(HERE))
-
-from quick_jax import set_flags  # noqa: E402
+from quick_jax import set_flags
 
 # Before any test imports JAX; pytest-xdist's workers inherit them.
 set_flags()
+# Before any test imports NumPy: arrays are small, and threads of the linear algebra library only wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Most tests run what they compile once; those of `native` look at machine code as users get it.
+os.environ.setdefault("CTRLGRAD_QUICK_CODE", "1")
 # Compiled loops of the tests stay out of the user's cache; the workers share one folder.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _cache = tempfile.mkdtemp(prefix="ctrlgrad-tests-")
     os.environ["CTRLGRAD_CACHE_DIR"] = _cache
     atexit.register(shutil.rmtree, _cache, ignore_errors=True)
+
+
+# Modules and collected tests stay to the end: Python looks for garbage among what tests make, and not so often.
+gc.set_threshold(50_000, 20, 20)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpus_forms import FORMS
+from corpus.python_forms import FORMS
 from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg

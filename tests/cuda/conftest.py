@@ -1,18 +1,11 @@
-"""The stand-in for a card lies beside the tests; and how long chunks are."""
+"""How long chunks are."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import pytest
 
 from ctrlgrad.engines import chunks as engine_chunks
 from ctrlgrad.engines.cuda import chunks, saved
-
-HERE = Path(__file__).resolve().parent
-if str(HERE) not in sys.path:
-    sys.path.append(str(HERE))
 
 
 @pytest.fixture

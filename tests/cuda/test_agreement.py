@@ -10,10 +10,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from instruments.comparing import assert_same
+from instruments.stand_in import StandIn
+from instruments.stand_in_runs import on_reference, on_stand_in
 from programs import PROGRAMS, Program
 from rule_cases import CASES
-from running import assert_same, on_reference, on_stand_in
-from stand_in import StandIn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from stand_in import StandIn, StandInDevice
+from instruments.stand_in import StandIn, StandInDevice
 
 from benchmarks.cuda import TINY, TINY_LENGTHS, WAYS, main
 

@@ -8,27 +8,18 @@ beside each other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import recurrent
+from instruments.comparing import assert_same
+from instruments.stand_in_runs import on_reference
+from instruments.stand_in_sessions import FREE, LIBRARY, RECOMPUTE, SWAP, counts_of, force, run_within, unlimited
 from passes.pass_cases import LAYERS, layer_of_layers
 from programs import BY_NAME, PROGRAMS, Program
-from running import assert_same, on_reference
-from within import (
-    FREE,
-    LIBRARY,
-    RECOMPUTE,
-    SWAP,
-    counts_of,
-    force,
-    lstm,
-    recomputing,
-    run_within,
-    sequence,
-    swapping,
-    unlimited,
-)
+from recurrent import recomputing, sequence, swapping
 
 import ctrlgrad as cg
 from ctrlgrad import tree
@@ -38,6 +29,8 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Graph, StackType, walk
+
+lstm = partial(recurrent.lstm, "cuda")
 
 
 def gradient_of(program: Program, order: int) -> tuple[Graph, list[Any]]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.stand_in import StandIn
+from instruments.stand_in_runs import on_stand_in
 from programs import BY_NAME
-from running import on_stand_in
-from stand_in import StandIn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from fake_cupy import Card, install
+from instruments.fake_cupy import Card, install_with_arrays
 
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
@@ -21,56 +20,9 @@ from ctrlgrad.memory.manager import Manager
 BYTE = np.dtype(np.uint8)
 
 
-class Array(np.ndarray):
-    """An array that knows the pointer to its memory, as CuPy's do."""
-
-    pointer: Any = None
-
-    @property
-    def data(self) -> Any:
-        return self.pointer
-
-
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    """The fake with CuPy's rules for allocators: a thread's own one, else one for all."""
-    found = install(monkeypatch)
-    cupy = sys.modules["cupy"]
-    cuda, make, arrays = cupy.cuda, cupy.cuda.alloc, cupy.ndarray
-    allocators: list[Callable[[int], Any]] = [make]
-
-    @contextmanager
-    def using_allocator(allocator: Callable[[int], Any]) -> Iterator[None]:
-        allocators.append(allocator)
-        try:
-            yield
-        finally:
-            allocators.pop()
-
-    class UnownedMemory:
-        def __init__(self, ptr: int, size: int, owner: object, device_id: int) -> None:
-            assert device_id == 0
-            self.ptr, self.size, self._owner = ptr, size, owner
-            data = found.bytes_at(ptr, size, "view")
-            assert data is not None
-            self.data = data
-
-    class MemoryPointer:
-        def __init__(self, mem: UnownedMemory, offset: int) -> None:
-            self.mem, self.ptr = mem, mem.ptr + offset
-
-    class Ndarray:
-        def __new__(cls, shape: Any, dtype: Any, memptr: Any) -> Any:
-            made = arrays(shape, dtype, memptr).view(Array)
-            made.pointer = memptr
-            return made
-
-    cuda.alloc = lambda size: allocators[-1](size)
-    cuda.get_allocator = lambda: allocators[-1]
-    cuda.using_allocator, cuda.UnownedMemory, cuda.MemoryPointer = using_allocator, UnownedMemory, MemoryPointer
-    cupy.ndarray = Ndarray  # type: ignore[attr-defined]
-    cupy.ElementwiseKernel = lambda *text, **options: None  # type: ignore[attr-defined]
-    return found
+    return install_with_arrays(monkeypatch)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from stand_in import StandIn
+from instruments.stand_in import StandIn
 
 import ctrlgrad as cg
 from ctrlgrad.engines.cuda import cupy_library

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.stand_in import StandIn, StandInArray
 from passes.test_errors import CASES, graph_of, normal
-from stand_in import StandIn, StandInArray
 
 from ctrlgrad.engines import optimised_graph, run_on
 from ctrlgrad.engines.cuda import cupy_library

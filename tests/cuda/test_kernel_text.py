@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from elementwise_cases import DTYPES, assert_agrees, elementwise_cases
 from evaluating import Program, compiled
+from instruments.stand_in import MEANING, StandIn, run_text
 from programs import BY_NAME
-from stand_in import MEANING, StandIn, run_text
 
 from ctrlgrad import tree
 from ctrlgrad.engines import _optimised

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from running import assert_same, on_reference, on_stand_in
-from stand_in import StandIn
+from instruments.comparing import assert_same
+from instruments.stand_in import StandIn
+from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp

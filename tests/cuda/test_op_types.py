@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from instruments.stand_in_runs import on_stand_in
 from op_cases import DTYPES, FEW_DTYPES, MAKERS, cases_of
 from op_cases.looped import FORMS, assert_agree, looped
-from running import on_stand_in
 
 from ctrlgrad.engines.reference import run_graph
 

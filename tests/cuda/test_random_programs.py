@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from instruments.stand_in_runs import on_stand_in
 from random_programs.engines import Settings, judge
 from random_programs.expected import UnsuitableError
 from random_programs.generate import generate
-from running import on_stand_in
 
 from ctrlgrad.ir import Graph
 

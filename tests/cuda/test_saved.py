@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stand_in import StandIn, StandInDevice
+from instruments.stand_in import StandIn, StandInDevice
 
 from ctrlgrad.engines.chunks import Held
 from ctrlgrad.engines.cuda.account import RunMemory

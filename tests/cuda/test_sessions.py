@@ -7,15 +7,18 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import within
-from running import assert_same, on_reference
-from stand_in import StandIn, StandInDevice
-from within import LIBRARY, counts_of, lstm, recomputing, run_within, sequence, swapping, unlimited
+import recurrent
+from instruments.comparing import assert_same
+from instruments.stand_in import StandIn, StandInDevice
+from instruments.stand_in_runs import on_reference
+from instruments.stand_in_sessions import LIBRARY, counts_of, run_within, unlimited
+from recurrent import recomputing, sequence, swapping
 
 import ctrlgrad as cg
 from ctrlgrad import memory
@@ -28,6 +31,8 @@ from ctrlgrad.ir import Graph
 from ctrlgrad.memory.devices.simulated import Fault
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.summary import summarize
+
+lstm = partial(recurrent.lstm, "cuda")
 
 
 def test_a_session_costs_no_waits_and_few_launches(chunks_of_16_kib: None) -> None:
@@ -194,9 +199,9 @@ def test_the_profile_has_slices_and_copies(chunks_of_16_kib: None) -> None:
     assert {c.phase for c in slices} == {"forward", "backward"}
     # A slice for each chunk, of one loop forward and one backward, and no other slices inside.
     assert len(slices) == 2 * 200 // 8
-    assert all(Path(within.__file__).name in note.label for note in recording.blocks)
+    assert all(Path(recurrent.__file__).name in note.label for note in recording.blocks)
     text = str(summarize(recording))
-    assert Path(within.__file__).name in text
+    assert Path(recurrent.__file__).name in text
 
 
 # As a user calls it.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from stand_in import StandIn, StandInArray
+from instruments.stand_in import StandIn, StandInArray
 
 from ctrlgrad.engines.cuda.stacks import BLOCK_BYTES, LEAST_ROWS, DeviceStack, own_stack
 

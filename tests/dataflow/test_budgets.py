@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import at_random, leaves_of, short_delays
-from memory_cases.sessions import assert_no_chunks, assert_same_bits, checked_session
+from instruments.comparing import assert_same_bits
+from instruments.dataflow_runs import at_random, leaves_of, short_delays
+from instruments.sessions import assert_no_chunks, checked_session
 from programs import PROGRAMS, Program
 
 import ctrlgrad as cg

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_cupy import Card
-from test_cupy_library import card  # noqa: F401  # a fixture: the fake with arrays
+from instruments.fake_cupy import Card, install_with_arrays
 
 from ctrlgrad.dataflow.cuda_copies import Copies
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
@@ -22,7 +21,12 @@ FLOAT = np.dtype(np.float64)
 
 
 @pytest.fixture
-def library(card: Card) -> Iterator[CupyLibrary]:  # noqa: F811
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    return install_with_arrays(monkeypatch)
+
+
+@pytest.fixture
+def library(card: Card) -> Iterator[CupyLibrary]:
     cupy: Any = sys.modules["cupy"]
     cupy.ascontiguousarray = lambda x: x
     found = CupyLibrary(cupy, lambda *args: None, 0)
@@ -74,7 +78,7 @@ def test_what_nobody_waits_for_is_over_at_the_end(library: CupyLibrary) -> None:
     assert held(library) == (0, 0)
 
 
-def test_one_device_for_all_runs(library: CupyLibrary, card: Card) -> None:  # noqa: F811
+def test_one_device_for_all_runs(library: CupyLibrary, card: Card) -> None:
     first = library.copier()
     assert library.copier() is first
     for _ in range(5):

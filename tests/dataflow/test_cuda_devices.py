@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import assert_same, leaves_of, run, short_delays
+from instruments.comparing import assert_same
+from instruments.dataflow_runs import leaves_of, run, short_delays
+from instruments.stand_in import StandIn
 from programs import BY_NAME, PROGRAMS, Program
-from stand_in import StandIn
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow

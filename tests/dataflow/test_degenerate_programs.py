@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import assert_same, at_random, run, short_delays
 from degenerate_programs import defined, degenerate_program
+from instruments.comparing import assert_same
+from instruments.dataflow_runs import at_random, run, short_delays
 
 import ctrlgrad as cg
 from ctrlgrad.dataflow import FlatBuilder

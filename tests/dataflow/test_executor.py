@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import assert_same, at_random, run
+from instruments.comparing import assert_same
+from instruments.dataflow_runs import at_random, run
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow

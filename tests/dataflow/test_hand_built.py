@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import run
+from instruments.dataflow_runs import run
 
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import FlatBuilder, FlatGraph, run_flat

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import assert_same, at_random, leaves_of, run, short_delays
+from instruments.comparing import assert_same
+from instruments.dataflow_runs import at_random, leaves_of, run, short_delays
 from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agreement import assert_same, leaves_of, run
+from instruments.comparing import assert_same
+from instruments.dataflow_runs import leaves_of, run
 from programs import BY_NAME, PROGRAMS, Program
 
 from ctrlgrad.engines import run_on

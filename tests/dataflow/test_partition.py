@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import assert_same, run
+from instruments.comparing import assert_same
+from instruments.dataflow_runs import run
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow

@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from agreement import at_random, run, short_delays
+from instruments.dataflow_runs import at_random, run, short_delays
+from instruments.stand_in import StandIn
 from random_programs.campaign import Batch, run_batch
 from random_programs.engines import Settings, judge
 from random_programs.expected import UnsuitableError
 from random_programs.generate import generate
-from stand_in import StandIn
 
 from ctrlgrad.dataflow.cuda_devices import registered
 from ctrlgrad.ir import Graph

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import at_random, run
+from instruments.dataflow_runs import at_random, run
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow

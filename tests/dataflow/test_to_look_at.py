@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import run
+from instruments.dataflow_runs import run
 
 import ctrlgrad as cg
 from ctrlgrad.cli.graph import graph_text, stage_of

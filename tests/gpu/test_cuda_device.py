@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import device_rules
 import numpy as np
 import pytest
-from device_rules import BYTES, Machine, pattern
+from instruments import device_rules
+from instruments.device_rules import BYTES, Machine, pattern
 
 from ctrlgrad.errors import TierRefusedError
 from ctrlgrad.memory.devices.cuda import CudaDevice

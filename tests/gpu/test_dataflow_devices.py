@@ -6,12 +6,12 @@ Values differ from the CPU's within rounding: products and functions of the card
 from __future__ import annotations
 
 import gc
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from instruments.comparing import assert_same
+from instruments.dataflow_runs import at_random, leaves_of, run
 from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
@@ -20,12 +20,6 @@ from ctrlgrad.dataflow.devices import local_devices
 from ctrlgrad.engines import run_on
 from ctrlgrad.engines.cuda.cupy_library import cupy_library, device_count
 from ctrlgrad.errors import IndexOutOfRangeError, UserInputError
-
-DATAFLOW_TESTS = str(Path(__file__).resolve().parent.parent / "dataflow")
-if DATAFLOW_TESTS not in sys.path:
-    sys.path.append(DATAFLOW_TESTS)
-
-from agreement import assert_same, at_random, leaves_of, run  # noqa: E402
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"parallel_iterations": 1},

@@ -6,13 +6,13 @@ another way.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from elementwise_cases import assert_agrees, elementwise_cases
+from instruments.comparing import assert_same
 from programs import BY_NAME, PROGRAMS, Program
 from rule_cases import CASES
 
@@ -27,13 +27,6 @@ from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError
 from ctrlgrad.ir import Graph
-
-CUDA_TESTS = str(Path(__file__).resolve().parent.parent / "cuda")
-if CUDA_TESTS not in sys.path:
-    sys.path.append(CUDA_TESTS)
-
-from elementwise_cases import assert_agrees, elementwise_cases  # noqa: E402
-from running import assert_same  # noqa: E402
 
 
 @pytest.fixture
@@ -99,7 +92,7 @@ def test_as_a_user_calls_it() -> None:
 
 
 def test_counts_are_those_of_the_stand_in(library: CupyLibrary) -> None:
-    from running import on_stand_in
+    from instruments.stand_in_runs import on_stand_in
 
     for name in ("lstm", "early_exit", "branch_in_a_loop", "row_writes"):
         program = BY_NAME[name]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_cupy import Card, install, module
+from instruments.fake_cupy import Card, install, module
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, UserInputError
 from ctrlgrad.memory.budget import Budget

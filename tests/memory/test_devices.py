@@ -11,11 +11,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import device_rules
 import numpy as np
 import pytest
-from device_rules import Machine
-from fake_cupy import install
+from instruments import device_rules
+from instruments.device_rules import Machine
+from instruments.fake_cupy import install
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError
 from ctrlgrad.memory.devices.buffer_cache import BufferCache

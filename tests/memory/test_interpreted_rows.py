@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_cases.sessions import assert_no_chunks, assert_same_bits, checked_session
+from instruments.comparing import assert_same_bits
+from instruments.sessions import assert_no_chunks, checked_session
 from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg

@@ -7,14 +7,17 @@ import re
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from checked import checked
-from memory_cases.sessions import assert_no_chunks, checked_session
+import recurrent
+from instruments.checked import checked
+from instruments.sessions import assert_no_chunks, checked_session
 from programs import PROGRAMS, Program
+from recurrent import recomputing, sequence, swapping
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -24,6 +27,8 @@ from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputEr
 from ctrlgrad.ir import StackType
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.residency.planner import Planner
+
+lstm = partial(recurrent.lstm, "native")
 
 
 def assert_same(found: list[Any], expected: list[Any]) -> None:
@@ -59,36 +64,6 @@ def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
         except MemoryBudgetError as error:
             assert "device" in str(error)
             return
-
-
-def lstm(loop: Callable[..., Any] = cg.while_loop) -> Any:
-    """The gradient of a layer of 16 units, batch 8, by its weights."""
-
-    def loss(w: Any, xs: Any) -> Any:
-        def body(carry: Any) -> Any:
-            t, h, c, total = carry
-            i, f, g, o = cnp.split(cnp.concat([xs[t], h], axis=1) @ w, 4, axis=1)
-            c = cnp.sigmoid(f) * c + cnp.sigmoid(i) * cnp.tanh(g)
-            h = cnp.sigmoid(o) * cnp.tanh(c)
-            return t + 1, h, c, total + cnp.sum(h * h)
-
-        zeros = np.zeros((8, 16), np.float32)
-        return loop(lambda c: c[0] < xs.shape[0], body, (0, zeros, zeros, np.float32(0)))[3]
-
-    return cg.function(cg.value_and_grad(loss), engine="native")
-
-
-def sequence(steps: int) -> tuple[Any, Any]:
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(24, 64)).astype("f") / 5, rng.normal(size=(steps, 8, 8)).astype("f")
-
-
-def swapping(*args: Any) -> Any:
-    return cg.while_loop(*args, swap_memory=True)
-
-
-def recomputing(*args: Any) -> Any:
-    return cg.while_loop(*args, checkpoint=True)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from instruments.stepping import Scheduler, StepDevice, all_schedules
 from memory_cases.driving import CHUNK, Driver
-from memory_cases.stepping import Scheduler, StepDevice, all_schedules
 
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.memory.budget import Budget

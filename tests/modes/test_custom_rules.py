@@ -278,7 +278,7 @@ def test_derivatives_that_do_not_exist(wrong):
 
 @pytest.mark.parametrize("make", [reversed_sine, pushed_sine], ids=["custom_vjp", "custom_jvp"])
 def test_a_loop_over_a_rule_outside_of_a_function_runs_in_machine_code(make: Any) -> None:
-    from checked import checked
+    from instruments.checked import checked
 
     rule = make()
 

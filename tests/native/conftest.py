@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def checked_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every plan is judged before it runs."""
+    """Every plan is judged before it runs, in machine code as users get it."""
     monkeypatch.setenv("CTRLGRAD_CHECK_PLANS", "1")
+    monkeypatch.delenv("CTRLGRAD_QUICK_CODE")
 
 
 @pytest.fixture

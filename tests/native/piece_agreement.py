@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from instruments.comparing import assert_same
 
 import ctrlgrad as cg
 from ctrlgrad import tree
@@ -27,17 +28,6 @@ def piece_of(graph: Graph) -> Piece:
 
 def by_reference(graph: Graph, args: Sequence[Any]) -> list[Any]:
     return interpret(graph, args, Run(), REFERENCE)
-
-
-def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-11) -> None:
-    """Relative to each element, or to the largest finite one of an array that holds smaller ones."""
-    for a, b in zip(found, expected, strict=True):
-        assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
-        if np.asarray(b).dtype.kind in "biu":
-            np.testing.assert_array_equal(a, b)
-            continue
-        finite = np.abs(b)[np.isfinite(b)]
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(finite, initial=0.0)))
 
 
 def assert_agrees(fn: Callable[..., Any], *args: Any, rtol: float = 1e-11) -> None:

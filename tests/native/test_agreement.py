@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from natively import compiled, run_natively
+from instruments.comparing import assert_same
+from instruments.natively import compiled, run_natively
 from programs import BY_NAME, PROGRAMS, Program
 from random_programs.campaign import Batch, run_batch
 from random_programs.engines import Settings
@@ -55,13 +56,6 @@ OUTSIDE: dict[str, Sequence[dict[str, int]]] = {
 
 def leaves_of(program: Program) -> list[np.ndarray]:
     return [np.asarray(x) for x in tree.leaves(program.args)]
-
-
-def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-11) -> None:
-    """Relative to each element, or to the largest of an array that holds smaller ones."""
-    for a, b in zip(found, expected, strict=True):
-        assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(np.abs(b), initial=0.0)))
 
 
 def outside_in_loops(program: Compiled) -> Counter[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from natively import run_natively
+from instruments.natively import run_natively
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp

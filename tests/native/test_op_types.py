@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from natively import run_natively
+from instruments.natively import run_natively
 from op_cases import FEW_DTYPES, MAKERS, OpCase, cases_of
 from op_cases.looped import FORMS, assert_agree, looped
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from natively import run_natively
+from instruments.comparing import assert_same
+from instruments.natively import run_natively
 from rule_cases import CASES, Case
 
 import ctrlgrad as cg
@@ -46,12 +47,6 @@ def graph_of(name: str, dtype: Any, order: int) -> Graph:
     specs = tuple(cg.TensorSpec((None,) * x.ndim, dtype) for x in args) if case.unknown else None
     graph: Graph = cg.function(function, signature=specs).graph(*args)
     return graph
-
-
-def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float) -> None:
-    for a, b in zip(found, expected, strict=True):
-        assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(np.abs(b), initial=0.0)))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from natively import compiled, run_natively
+from instruments.natively import compiled, run_natively
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp

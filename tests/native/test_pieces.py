@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native.piece_agreement import assert_agrees, assert_same, by_reference, graph_of, piece_of
+from instruments.comparing import assert_same
+from native.piece_agreement import assert_agrees, by_reference, graph_of, piece_of
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp

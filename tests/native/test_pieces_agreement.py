@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from native.piece_agreement import assert_agrees, assert_same, by_reference
+from instruments.comparing import assert_same
+from native.piece_agreement import assert_agrees, by_reference
 from programs import PROGRAMS, Program
 from random_programs.engines import Settings, judge
 from random_programs.expected import UnsuitableError

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from corpus.program import normal
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -24,10 +25,6 @@ from ctrlgrad.passes import (
     sink_slices,
     split_products,
 )
-
-
-def normal(seed: int, *shape: int) -> np.ndarray:
-    return np.asarray(np.random.default_rng(seed).standard_normal(shape))
 
 
 def repeated_terms(x: Any) -> Any:

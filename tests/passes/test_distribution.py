@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checked import checked
+from instruments.checked import checked
 from passes.pass_cases import CASES, DISTRIBUTED, LAYER, Case, loops, normal, recurrent_layer
 
 import ctrlgrad as cg

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checked import checked
+from corpus.program import normal
+from instruments.checked import checked
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -16,10 +17,6 @@ from ctrlgrad.engines.exact_errors import exact_errors
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir import Graph, walk
 from ctrlgrad.passes import OPTIMISATIONS, distribute, hoist_invariants, split_products
-
-
-def normal(seed: int, *shape: int) -> np.ndarray:
-    return np.asarray(np.random.default_rng(seed).standard_normal(shape))
 
 
 def reads_too_far(xs: Any, w: Any, n: Any) -> Any:

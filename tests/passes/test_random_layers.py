@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checked import checked
+from instruments.checked import checked
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp

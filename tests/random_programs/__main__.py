@@ -13,8 +13,7 @@ from pathlib import Path
 
 # Programs are small: threads of the linear algebra library would only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# The tests' folder, as in conftest.py: the package is imported by its own name; and that of the stand-in for a card.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cuda"))
+# As pytest's `pythonpath` in setup.cfg: what tests share is imported by its own name.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from quick_jax import set_flags

@@ -170,7 +170,7 @@ def _native(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: ra
 def _checked(settings: Settings) -> AbstractContextManager[Any]:
     if settings.engine != "native" or not settings.checked:
         return nullcontext()
-    from checked import checked
+    from instruments.checked import checked
 
     return checked()
 
@@ -191,7 +191,7 @@ def _dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: 
 
 
 def _cuda(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
-    from running import on_stand_in
+    from instruments.stand_in_runs import on_stand_in
 
     return on_stand_in(graph, arguments, draw.choice(("", "f", "biuf"))).results
 

@@ -32,7 +32,7 @@ from ctrlgrad.stacks.blocks import BlockStack
 # Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
 PATTERNS, FUNCTIONS = 16, 1024
 
-_FUNCTIONS: Recent[str, int] = Recent(FUNCTIONS)
+_FUNCTIONS: Recent[tuple[int, str], int] = Recent(FUNCTIONS)
 
 
 def plan_of(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
@@ -100,13 +100,16 @@ def compiled(plan: Plan) -> Program:
     """Machine code for a plan."""
     writer = PlanWriter(plan, target.host().vector_bytes)
     written = writer.function("plan")
+    # For programs that run once, as most tests: the same numbers, compiled sooner and computed later.
+    level = target.QUICK if os.environ.get("CTRLGRAD_QUICK_CODE") else target.GOOD
 
     def load() -> int:
         uses = _addresses(library.called(writer.w.declarations))
-        key = objects.key_of([written], [])
-        return objects.library(key, lambda: objects.ObjectCode(("plan",), target.compiled(written)), uses)["plan"]
+        key = objects.key_of([str(level), written], [])
+        make = lambda: objects.ObjectCode(("plan",), target.compiled(written, level=level))
+        return objects.library(key, make, uses)["plan"]
 
-    return Program(plan, _FUNCTIONS.get(written, load), lambda loop: compiled(_placed(loop)))
+    return Program(plan, _FUNCTIONS.get((level, written), load), lambda loop: compiled(_placed(loop)))
 
 
 class Patterns:

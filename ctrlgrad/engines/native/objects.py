@@ -42,6 +42,8 @@ from ctrlgrad.errors import UserInputError
 
 MOST_BYTES = 512 << 20
 """What the entries may take together; beyond it, those not used for longest are removed."""
+_UNLOOKED_BYTES = MOST_BYTES // 64
+"""What a process may write before it looks again whether there is room: to list thousands of entries takes long."""
 
 _FORMAT = "ctrlgrad object, 1"
 _LONGEST_HEADER = 16384
@@ -50,6 +52,8 @@ _ABANDONED = 3600.0
 _OURS = re.compile(r"[0-9a-f]{64}\.obj|[0-9a-f]{64}\.[0-9a-f]{16}\.tmp")
 _LOG = logging.getLogger("ctrlgrad")
 _SAID: set[str] = set()
+# What this process wrote to a directory since it looked for room there.
+_WRITTEN: dict[Path, int] = {}
 
 
 class CannotLoad(Exception):
@@ -171,7 +175,7 @@ def open_cache() -> DiskCache | None:
         _say_once(logging.INFO, "compiled code is not kept on disk: there is no home directory")
         return None
     try:
-        for folder in (*reversed(path.parents), path):
+        for folder in () if path.exists() else (*reversed(path.parents), path):
             if not folder.exists():
                 folder.mkdir(mode=0o700, exist_ok=True)
         problem = unsafe(path)
@@ -241,14 +245,18 @@ class DiskCache:
         return entry
 
     def write(self, key: str, entry: ObjectCode) -> None:
-        """Keep an entry, or say why it cannot be kept; then make room."""
+        """Keep an entry, or say why it cannot be kept; then make room, at the first one and now and then."""
         temporary = self.path / f"{key}.{secrets.token_hex(8)}.tmp"
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
             with open(descriptor, "wb") as file:
                 file.write(_header(key, entry) + entry.code)
             os.replace(temporary, self.file(key))
-            self.make_room()
+            written = _WRITTEN.get(self.path, _UNLOOKED_BYTES) + len(entry.code)
+            if written > _UNLOOKED_BYTES:
+                self.make_room()
+                written = 0
+            _WRITTEN[self.path] = written
         except OSError as error:
             _remove(temporary)
             _say_once(logging.INFO, f"compiled code is not kept on disk: {error.strerror}: {self.path}")

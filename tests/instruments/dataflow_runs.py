@@ -40,10 +40,3 @@ def run(graph: Graph | FlatGraph, arguments: Sequence[Any], **changes: Any) -> t
         assert counts.frames_opened == counts.frames_released
     assert sum(c.sent for c in outcome.counts.values()) == sum(c.received for c in outcome.counts.values())
     return outputs, outcome
-
-
-def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-11) -> None:
-    """Relative to each element, or to the largest of an array that holds smaller ones."""
-    for a, b in zip(found, expected, strict=True):
-        assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, np.max(np.abs(b), initial=0.0)))

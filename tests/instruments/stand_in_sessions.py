@@ -1,16 +1,12 @@
-"""How the tests run graphs on the stand-in in a session, and the loops that they run."""
+"""How the tests run graphs on the stand-in in a session."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from stand_in import StandIn, StandInArray, StandInDevice
 
-import ctrlgrad as cg
-import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines import _optimised
 from ctrlgrad.engines.cuda.context import Context, Counts
@@ -19,6 +15,7 @@ from ctrlgrad.ir import Graph
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
+from instruments.stand_in import StandIn, StandInArray, StandInDevice
 
 LIBRARY = StandIn()
 
@@ -66,33 +63,3 @@ def force(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
 
     if way != FREE:
         monkeypatch.setattr(Manager, "loop", forced)
-
-
-def lstm(loop: Callable[..., Any] = cg.while_loop) -> Any:
-    """The gradient of a layer of 16 units, batch 8, by its weights."""
-
-    def loss(w: Any, xs: Any) -> Any:
-        def body(carry: Any) -> Any:
-            t, h, c, total = carry
-            i, f, g, o = cnp.split(cnp.concat([xs[t], h], axis=1) @ w, 4, axis=1)
-            c = cnp.sigmoid(f) * c + cnp.sigmoid(i) * cnp.tanh(g)
-            h = cnp.sigmoid(o) * cnp.tanh(c)
-            return t + 1, h, c, total + cnp.sum(h * h)
-
-        zeros = np.zeros((8, 16), np.float32)
-        return loop(lambda c: c[0] < xs.shape[0], body, (0, zeros, zeros, np.float32(0)))[3]
-
-    return cg.function(cg.value_and_grad(loss), engine="cuda")
-
-
-def sequence(steps: int) -> list[Any]:
-    rng = np.random.default_rng(0)
-    return [rng.normal(size=(24, 64)).astype("f") / 5, rng.normal(size=(steps, 8, 8)).astype("f")]
-
-
-def swapping(*args: Any) -> Any:
-    return cg.while_loop(*args, swap_memory=True)
-
-
-def recomputing(*args: Any) -> Any:
-    return cg.while_loop(*args, checkpoint=True)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
 
 from ctrlgrad import memory
 from ctrlgrad.memory.devices.device import Device
@@ -33,15 +30,3 @@ def assert_no_chunks(manager: Manager) -> None:
     """No block is held. What died is only queued until somebody asks for bytes."""
     manager.reserve(0, "a look").release()
     assert not manager.index
-
-
-def assert_same_bits(found: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Arrays, or lists of them for stacks."""
-    for a, b in zip(found, expected, strict=True):
-        if isinstance(b, list):
-            assert_same_bits(a, b)
-        elif b is None:
-            assert a is None
-        else:
-            assert (np.asarray(a).dtype, np.shape(a)) == (np.asarray(b).dtype, np.shape(b))
-            np.testing.assert_array_equal(a, b)

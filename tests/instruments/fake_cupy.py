@@ -4,7 +4,7 @@ A stream is a thread; an event is done when the thread reaches it. Memory has ad
 back to the arena when Python collects its pointer, as in CuPy, whatever still uses it: here it is filled with a pattern
 then, and a copy that reads or writes a block after that is noted in `broken`. So is pinned memory that is gone.
 
-`install` puts a fresh module in the place of `cupy`.
+`install` puts a fresh module in the place of `cupy`; `install_with_arrays` one that has arrays too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -263,3 +264,54 @@ def module(card: Card) -> types.ModuleType:
         runtime=runtime,
     )
     return made
+
+
+class Array(np.ndarray):
+    """An array that knows the pointer to its memory, as CuPy's do."""
+
+    pointer: Any = None
+
+    @property
+    def data(self) -> Any:
+        return self.pointer
+
+
+def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
+    """The fake with CuPy's rules for allocators: a thread's own one, else one for all."""
+    found = install(monkeypatch)
+    cupy = sys.modules["cupy"]
+    cuda, make, arrays = cupy.cuda, cupy.cuda.alloc, cupy.ndarray
+    allocators: list[Callable[[int], Any]] = [make]
+
+    @contextmanager
+    def using_allocator(allocator: Callable[[int], Any]) -> Iterator[None]:
+        allocators.append(allocator)
+        try:
+            yield
+        finally:
+            allocators.pop()
+
+    class UnownedMemory:
+        def __init__(self, ptr: int, size: int, owner: object, device_id: int) -> None:
+            assert device_id == 0
+            self.ptr, self.size, self._owner = ptr, size, owner
+            data = found.bytes_at(ptr, size, "view")
+            assert data is not None
+            self.data = data
+
+    class MemoryPointer:
+        def __init__(self, mem: UnownedMemory, offset: int) -> None:
+            self.mem, self.ptr = mem, mem.ptr + offset
+
+    class Ndarray:
+        def __new__(cls, shape: Any, dtype: Any, memptr: Any) -> Any:
+            made = arrays(shape, dtype, memptr).view(Array)
+            made.pointer = memptr
+            return made
+
+    cuda.alloc = lambda size: allocators[-1](size)
+    cuda.get_allocator = lambda: allocators[-1]
+    cuda.using_allocator, cuda.UnownedMemory, cuda.MemoryPointer = using_allocator, UnownedMemory, MemoryPointer
+    cupy.ndarray = Ndarray  # type: ignore[attr-defined]
+    cupy.ElementwiseKernel = lambda *text, **options: None  # type: ignore[attr-defined]
+    return found

@@ -1,0 +1,14 @@
+"""What tests look at the engines and the memory manager with.
+
+| to | module |
+| --- | --- |
+| compare results | `comparing` |
+| judge each plan before it runs (`ctrlgrad.plan.checking` is the judge) | `checked` |
+| run a graph in machine code, and by nothing else | `natively` |
+| run a graph on devices by chance, messages late, nodes in any order; count frames and messages | `dataflow_runs` |
+| run what CUDA kernels say without a card | `stand_in`, `stand_in_runs`, in memory sessions `stand_in_sessions` |
+| hold copies to a card's rules: addresses, streams, what lives | `fake_cupy` |
+| hold a memory device to its protocol | `device_rules` |
+| give each step of a device to a scheduler, and walk all schedules | `stepping` |
+| have a session's actions replayed by the checker, and nothing left at its end | `sessions` |
+"""
