@@ -48,18 +48,26 @@ class Rewriter:
         """What stands for a value of the former graph."""
         return self._renamed.get(value, value)
 
+    def _arrived(self, node: Node) -> Node:
+        """A node with its operands replaced and its regions rewritten."""
+        operands = tuple([self._renamed.get(v, v) for v in node.operands])
+        regions = tuple([self.region(node, region) for region in node.regions])
+        if operands == node.operands and regions == node.regions:
+            return node
+        return replace(node, operands=operands, regions=regions)
+
     def run(self) -> Graph:
         for node in self.graph.nodes:
-            operands = tuple(map(self.value, node.operands))
-            regions = tuple(self.region(node, region) for region in node.regions)
-            if operands != node.operands or regions != node.regions:
-                node = replace(node, operands=operands, regions=regions)
+            if self._renamed or node.regions:
+                node = self._arrived(node)
             self.builder.source = node.source
             found = self.visit(node)
             if found is None:
                 found = self.builder.keep(node)
-            changed = zip(node.results, found, strict=True)
-            self._renamed.update((old, new) for old, new in changed if old is not new)
+            if found is not node.results:
+                for old, new in zip(node.results, found, strict=True):
+                    if old is not new:
+                        self._renamed[old] = new
         nodes = tuple(self.arranged(self.builder.nodes))
         outputs = tuple(map(self.value, self.graph.outputs))
         if nodes == self.graph.nodes and outputs == self.graph.outputs:

@@ -40,12 +40,12 @@ class _Pruning:
         live = set(outputs)
         kept: list[Node] = []
         for node in reversed(graph.nodes):
-            needed = frozenset(i for i, v in enumerate(node.results) if v in live)
-            if not needed and not must_run(node):
+            if live.isdisjoint(node.results) and not must_run(node):
                 continue
-            pruned = self._node(node, needed)
-            live.update(pruned.operands)
-            kept.append(pruned)
+            if node.regions:
+                node = self._node(node, frozenset(i for i, v in enumerate(node.results) if v in live))
+            live.update(node.operands)
+            kept.append(node)
         return tuple(reversed(kept)), live
 
     def _node(self, node: Node, needed: frozenset[int]) -> Node:

@@ -58,7 +58,7 @@ def facts() -> dict[str, str]:
 _LOCK = threading.Lock()
 
 
-# LLVM's levels of generating code: the one for what is run often, and the one that takes a fifth of the time.
+# LLVM's levels of generating code: the one for what is run often, and the one that takes a sixth of the time.
 GOOD, QUICK = 2, 0
 
 
@@ -66,14 +66,15 @@ def compiled(text: str, passes: Any = None, level: int = GOOD) -> bytes:
     """The object that LLVM makes of a module's text for this machine.
 
     Text that LLVM refuses is a defect of the printer: RuntimeError with LLVM's words. `passes` (a ModulePassManager)
-    replaces the usual ones.
+    replaces the usual ones, which are none at the quick level.
     """
     with _LOCK:
         module = binding.parse_assembly(text)
         module.verify()
         machine = _machine(level)
-        builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options())
-        (passes or _passes()).run(module, builder)
+        if passes is not None or level != QUICK:
+            builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options())
+            (passes or _passes()).run(module, builder)
         code: bytes = machine.emit_object(module)
         return code
 
