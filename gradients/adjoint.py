@@ -162,7 +162,7 @@ class Adjoint:
         results = [self.primal(v) for v in node.results]
         result = results[0] if len(results) == 1 else results
         operands = [self.primal(v) for v in node.operands]
-        attrs = dict(node.attrs)
+        attrs = node.attrs.given()
         first = node.operands[0]
         if rule.accumulate is not None and first in self.varied:
             accumulated = self.take(first)

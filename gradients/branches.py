@@ -130,7 +130,7 @@ def _emit_backward(
     operands += [t.outer.backward_in for t in threads if t.outer]
     hints = [f"d_{branch.operands[j].hint or 'x'}" for j in reached] + [t.backward_in.hint for t in threads]
     closed = Closed(tuple(operands), tuple(regions))
-    results = emit_branch(builder, selector, closed, branch.attrs, hints=hints)
+    results = emit_branch(builder, selector, closed, hints=hints)
     for thread, value in zip(threads, results[len(reached) :], strict=True):
         assert thread.outer is not None
         thread.outer.backward_out = value

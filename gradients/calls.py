@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.adjoint import Adjoint
-from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, StackType, TensorType, Value, rewrite
+from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, StackType, TensorType, Value, attributes, rewrite
 from ctrlgrad.ir.control import emit_call
 from ctrlgrad.ops.term import Term, emit
 
@@ -32,7 +32,7 @@ def rows_call(
     size = operands[mapped[0]].tensor.shape[0]
     # No rows at all are left to run time: some ops refuse to be built without elements.
     batched = batch(row, mapped, size or None)
-    return emit_call(builder, "rows", Closed((), (batched, row)), operands, {"mapped": tuple(mapped)})
+    return emit_call(builder, "rows", Closed((), (batched, row)), operands, mapped=tuple(mapped))
 
 
 def reverse_call(adjoint: Adjoint, node: Node) -> None:
@@ -79,7 +79,7 @@ def _resolved(adjoint: Adjoint, call: Call, value: Value) -> Value:
 
 
 def _rows(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
-    builder, (row,), mapped = adjoint.scope.backward, map(_silent, call.rule), call.attrs["mapped"]
+    builder, (row,), mapped = adjoint.scope.backward, map(_silent, call.rule), call.attrs.mapped
     seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
     halves = adjoint.recursion.reverse(row, wanted, seeded)
     pull = Builder(name=halves.backward.name)
@@ -138,7 +138,9 @@ def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
     scope, builder = adjoint.scope, adjoint.scope.backward
     forward, backward = call.rule
     residuals = tuple(Value(v.type, v.hint) for v in forward.outputs[len(call.results) :])
-    kept = replace(call, regions=(forward,), results=(*call.results, *residuals), attrs={"kind": "checkpoint"})
+    kept = replace(
+        call, regions=(forward,), results=(*call.results, *residuals), attrs=attributes.Call(kind="checkpoint")
+    )
     scope.replace(node, kept.node)
     cotangents = [(adjoint.take(v) or adjoint.zeros_like(v)).value for v in call.results if v.type.is_differentiable]
     given = [scope.resolve(v) for v in (*call.captures, *residuals)]

@@ -16,7 +16,7 @@ from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, operand_reached
-from ctrlgrad.ir import Branch, Builder, Call, Closed, Graph, Loop, Node, StackType, Value, copy_node, view
+from ctrlgrad.ir import Branch, Builder, Call, Closed, Graph, Loop, Node, StackType, Value, attributes, copy_node, view
 from ctrlgrad.ir.control import Capture, Carry, emit_branch
 from ctrlgrad.ops.term import Term, broadcast_to, zeros
 
@@ -96,7 +96,7 @@ class _Tangents:
         moving = [v in self.tangents and operand_reached(node, i) for i, v in enumerate(node.operands)]
         if not any(moving) or not any(v.type.is_differentiable for v in node.results):
             return
-        name, attrs = node.op.name, dict(node.attrs)
+        name, attrs = node.op.name, node.attrs.given()
         operands = [self.primal(v) for v in node.operands]
         if name in ELEMENTWISE:
             self.tangents[node.result] = self._elementwise(node, operands, moving)
@@ -108,7 +108,7 @@ class _Tangents:
             for i, v in enumerate(node.operands):
                 if positions is None or i in positions:
                     operands[i] = self.or_zeros(v)
-            results = self.builder.emit_all(node.op, [t.value for t in operands], _unpaired(attrs))
+            results = self.builder.emit_all(node.op, [t.value for t in operands], _unpaired(node.attrs))
             for v, t in zip(node.results, results, strict=True):
                 self.tangents[v] = Term(self.builder, t)
         else:
@@ -182,7 +182,7 @@ class _Tangents:
         closed = Closed(tuple(operands), tuple(regions))
         hints = [v.hint for v in branch.results] + [_hint(branch.results[i]) for i in wanted]
         selector = self.primals[branch.selector]
-        results = emit_branch(self.builder, selector, closed, branch.attrs, source=branch.source, hints=hints)
+        results = emit_branch(self.builder, selector, closed, source=branch.source, hints=hints)
         self.primals.update(zip(branch.results, results, strict=False))
         for i, t in zip(wanted, results[len(branch.results) :], strict=True):
             self.tangents[branch.results[i]] = Term(self.builder, t)
@@ -196,7 +196,7 @@ class _Tangents:
             return
         if call.kind == "rows" and moving:
             (row,) = call.rule
-            mapped, pushed = call.attrs["mapped"], push_forward(row, moving, self.batch)
+            mapped, pushed = call.attrs.mapped, push_forward(row, moving, self.batch)
             places = [*mapped, *(len(call.operands) + k for k, j in enumerate(moving) if j in mapped)]
             operands = self._with_tangents(call, moving)
             self._arrive(call, pushed, rows_call(self.builder, pushed.graph, places, operands, self.batch))
@@ -232,5 +232,5 @@ class _Tangents:
             self.tangents[call.results[i]] = Term(self.builder, t)
 
 
-def _unpaired(attrs: dict[str, object]) -> dict[str, object]:
-    return {k: v for k, v in attrs.items() if k != "paired"}
+def _unpaired(attrs: attributes.Attributes) -> attributes.Attributes:
+    return replace(attrs, paired=False) if isinstance(attrs, attributes.NewStack) else attrs

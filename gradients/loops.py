@@ -19,7 +19,7 @@ Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroS
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -163,7 +163,7 @@ def _emit_backward(
         carries.append(Carry.new(_outer(thread).backward_in, thread.backward_in, thread.backward_out))
     test = Builder()
     predicate = test.emit("greater", [trips.in_cond, test.constant(ZERO)])
-    attrs = {**loop.attrs, "maximum_iterations": None, "counts_down": True}
+    attrs = replace(loop.attrs, maximum_iterations=None, counts_down=True)
     reversed_loop = Loop.new(captures, carries, (test.nodes, predicate), scope.backward.nodes, attrs, builder.source)
     results = builder.keep(reversed_loop.node)
     for thread, value in zip(threads, results[len(results) - len(threads) :], strict=True):

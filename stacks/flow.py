@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ctrlgrad.ir import Branch, Graph, Loop, Node, StackType, Value, view
+from ctrlgrad.ir import Branch, Graph, Loop, Node, StackType, Value, attributes, view
 from ctrlgrad.ir.control import Capture, Carry
 
 
@@ -32,7 +32,8 @@ class _Update:
 
     @property
     def grows(self) -> bool:
-        return self.node.op.name == "stack_push" or bool(self.node.attrs.get("grow"))
+        write = attributes.Write.find(self.node)
+        return self.node.op.name == "stack_push" or (write is not None and write.grow)
 
 
 def stack_use(loop: Node, position: int) -> StackUse:

@@ -8,15 +8,13 @@ meet such a slot take its sizes as further operands (all of them or none; withou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Trait, Type, declare
+from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Trait, Type, attributes, declare
+from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.types import Dim
 from ctrlgrad.ops.checks import require_kind, scalar_index, stack, template, tensors
-
-Attrs = Mapping[str, Any]
 
 # One number per slot.
 ROW_COUNTS = TensorType(INDEX.dtype, (None,))
@@ -32,32 +30,32 @@ def _sizes(operation: str, s: StackType, dims: Sequence[Type]) -> None:
         template(operation, s.element.shape, dims)
 
 
-def _infer_new(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_new(operands: Sequence[Type], attrs: attributes.NewStack, regions: Sequence[Graph]) -> Sequence[Type]:
     for size in operands:
         scalar_index("stack_new", "the size", size)
-    return (StackType(attrs["element"]),)
+    return (StackType(attrs.element),)
 
 
-def _infer_push(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_push(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     s = stack("stack_push", operands[0])
     _element("stack_push", s, operands[1])
     return (s,)
 
 
-def _infer_pop(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_pop(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     s = stack("stack_pop", operands[0])
     _sizes("stack_pop", s, operands[1:])
     return (s, s.element)
 
 
-def _infer_read(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_read(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     s = stack("stack_read", operands[0])
     scalar_index("stack_read", "the index", operands[1])
     _sizes("stack_read", s, operands[2:])
     return (s.element,)
 
 
-def _infer_update(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_update(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     s = stack("stack_write", operands[0])
     scalar_index("stack_write", "the index", operands[1])
     _element("stack_write", s, operands[2])
@@ -69,22 +67,22 @@ def _numbers(operation: str, s: StackType) -> None:
     require_kind(operation, "iufc", (s.element,))
 
 
-def _infer_add(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_add(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     _numbers("stack_add", stack("stack_add", operands[0]))
     return _infer_update(operands, attrs, regions)
 
 
-def _infer_clear(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_clear(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     scalar_index("stack_clear", "the index", operands[1])
     return (stack("stack_clear", operands[0]),)
 
 
-def _infer_resize(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_resize(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     scalar_index("stack_resize", "the length", operands[1])
     return (stack("stack_resize", operands[0]),)
 
 
-def _infer_sum(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_sum(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     if operands[0] != operands[1]:
         raise TypeMismatchError("stack_sum: types differ", expected=str(operands[0]), got=str(operands[1]))
     s = stack("stack_sum", operands[0])
@@ -92,18 +90,18 @@ def _infer_sum(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph])
     return (s,)
 
 
-def _infer_length(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_length(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     stack("stack_length", operands[0])
     return (INDEX,)
 
 
-def _infer_to_tensor(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_to_tensor(operands: Sequence[Type], attrs: attributes.Rows, regions: Sequence[Graph]) -> Sequence[Type]:
     s = stack("stack_to_tensor", operands[0])
     _sizes("stack_to_tensor", s, operands[1:])
-    return (TensorType(s.element.dtype, (attrs["size"], *s.element.shape)),)
+    return (TensorType(s.element.dtype, (attrs.size, *s.element.shape)),)
 
 
-def _infer_from_tensor(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_from_tensor(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("stack_from_tensor", operands)
     if x.rank == 0:
         raise ShapeError("stack_from_tensor: a scalar has no rows", expected="rank 1 or more", got=str(x))
@@ -126,25 +124,25 @@ def _row_counts(operation: str, counts: Type) -> None:
         raise TypeMismatchError(f"{operation}: the row counts", expected=str(ROW_COUNTS), got=str(counts))
 
 
-def _infer_rows(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_rows(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
     s = stack("stack_rows", operands[0])
-    _axis("stack_rows", s.element, attrs["axis"])
+    _axis("stack_rows", s.element, attrs.axis)
     return (ROW_COUNTS,)
 
 
-def _infer_concat(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_concat(operands: Sequence[Type], attrs: attributes.Concat, regions: Sequence[Graph]) -> Sequence[Type]:
     s = stack("stack_concat", operands[0])
-    axis = attrs["axis"]
+    axis = attrs.axis
     _axis("stack_concat", s.element, axis)
     _row_counts("stack_concat", operands[1])
     if operands[2:]:
         template("stack_concat", _without(s.element, axis, 0).shape, operands[2:])
-    return (_without(s.element, axis, attrs["size"]),)
+    return (_without(s.element, axis, attrs.size),)
 
 
-def _infer_split(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_split(operands: Sequence[Type], attrs: attributes.Split, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("stack_split", operands[:1])
-    axis, element = attrs["axis"], attrs["element"]
+    axis, element = attrs.axis, attrs.element
     _axis("stack_split", x, axis)
     _row_counts("stack_split", operands[1])
     if not _without(element, axis, None).accepts(_without(x, axis, None)):
@@ -153,13 +151,13 @@ def _infer_split(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph
 
 
 # `paired`: made by the gradient transform; the verifier then proves that its pops mirror its pushes.
-declare("stack_new", None, _infer_new, Trait.CHEAP)
+declare("stack_new", None, _infer_new, Trait.CHEAP, attributes=attributes.NewStack)
 declare("stack_push", 2, _infer_push)
 declare("stack_pop", None, _infer_pop)
 declare("stack_read", None, _infer_read)
 # `grow`: whether writing at the length appends a slot; otherwise that index is out of range. `once`: whether
 # writing a slot that was written already is an error; left out, it is none.
-declare("stack_write", 3, _infer_update)
+declare("stack_write", 3, _infer_update, attributes=attributes.Write)
 # Adds to a slot; the gradient of a read.
 declare("stack_add", 3, _infer_add)
 # Makes a slot zero again; the gradient of a write.
@@ -170,11 +168,11 @@ declare("stack_resize", 2, _infer_resize)
 declare("stack_sum", 2, _infer_sum)
 declare("stack_length", 1, _infer_length, Trait.TOTAL, Trait.CHEAP)
 # `size`: the number of rows where it is known, else None.
-declare("stack_to_tensor", None, _infer_to_tensor)
+declare("stack_to_tensor", None, _infer_to_tensor, attributes=attributes.Rows)
 declare("stack_from_tensor", 1, _infer_from_tensor, Trait.TOTAL)
 # Elements of different sizes along `axis`: how many rows each has there, all of them joined along it, and the
 # reverse of that. The operands of a concat are the stack, those counts (they size the slots that were never
 # written), and further unknown sizes as everywhere. `size`: of the result along the axis, where it is known.
-declare("stack_rows", 1, _infer_rows)
-declare("stack_concat", None, _infer_concat)
-declare("stack_split", 2, _infer_split)
+declare("stack_rows", 1, _infer_rows, attributes=attributes.Axis)
+declare("stack_concat", None, _infer_concat, attributes=attributes.Concat)
+declare("stack_split", 2, _infer_split, attributes=attributes.Split)

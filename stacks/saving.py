@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType, Trait, Value
+from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType, Trait, Value, attributes
 from ctrlgrad.stacks.choice import choose
 from ctrlgrad.stacks.sizes import Size, origin
 
@@ -86,7 +86,7 @@ class Scope(ABC):
     def observe(self, op: str, value: Value, attrs: Mapping[str, Any] | None = None) -> Value:
         """Compute something small of a forward value on the forward side, right where the value is made."""
         for node in self.after.get(value, ()):
-            if node.op.name == op and dict(node.attrs) == dict(attrs or {}):
+            if node.op.name == op and node.attrs == node.op.attributes(attrs or {}):
                 return node.result
         return self.append_after(value, op, [value], attrs or {}, f"{value.hint}_{op}" if value.hint else op)
 
@@ -147,7 +147,7 @@ class FunctionScope(Scope):
 
     def _bring(self, value: Value) -> Value:
         if self.is_constant(value):
-            return self.backward.constant(self.made_by[value].attrs["value"])
+            return self.backward.constant(attributes.Constant.of(self.made_by[value]).value)
         self.residuals.append(value)
         return self.backward.input(value.type, value.hint)
 
@@ -238,9 +238,9 @@ class RegionScope(Scope):
             return self._induction(value, builder)
         node = self.made_by.get(value)
         if node is not None and node.op.name == "constant":
-            return builder.constant(node.attrs["value"])
+            return builder.constant(attributes.Constant.of(node).value)
         if node is not None and node.op.name == "dim":
-            size = origin(self.made_by, Size(node.operands[0], node.attrs["axis"]))
+            size = origin(self.made_by, Size(node.operands[0], attributes.Axis.of(node).axis))
             outside = self._size_outside(size)
             return None if outside is None else self.need(outside)
         return None
@@ -251,7 +251,9 @@ class RegionScope(Scope):
         node = self.made_by.get(value)
         if node is None or node.op.name != "dim":
             return False
-        return self._size_outside(origin(self.made_by, Size(node.operands[0], node.attrs["axis"]))) is not None
+        return (
+            self._size_outside(origin(self.made_by, Size(node.operands[0], attributes.Axis.of(node).axis))) is not None
+        )
 
     def _induction(self, value: Value, builder: Builder) -> Value:
         induction = self.inductions[value]
@@ -299,10 +301,10 @@ class RegionScope(Scope):
         return None
 
     def _is_one(self, step: Value) -> bool:
-        return self.is_constant(step) and bool(self.made_by[step].attrs["value"] == 1)
+        return self.is_constant(step) and bool(attributes.Constant.of(self.made_by[step]).value == 1)
 
     def _is_zero(self, first: Value) -> bool:
-        return self.outer.is_constant(first) and bool(self.outer.made_by[first].attrs["value"] == 0)
+        return self.outer.is_constant(first) and bool(attributes.Constant.of(self.outer.made_by[first]).value == 0)
 
     def settle(self) -> list[Shift]:
         """Decide what is saved, push it, and put pops and what is computed again in front of the backward nodes.

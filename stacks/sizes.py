@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ctrlgrad.ir import Node, TensorType, Trait, Value
+from ctrlgrad.ir import Node, TensorType, Trait, Value, attributes
 from ctrlgrad.ops.reduction import reduced_shape
 
 
@@ -52,7 +52,7 @@ def origin(made_by: Mapping[Value, Node], size: Size) -> Size:
 
 def _source(made_by: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
     """Which operand's size a result's size is, if the op passes it on."""
-    name, attrs = node.op.name, node.attrs
+    name = node.op.name
     if Trait.ELEMENTWISE in node.op.traits:
         return _elementwise(made_by, node, axis)
     first = node.operands[0] if node.operands else None
@@ -60,24 +60,25 @@ def _source(made_by: Mapping[Value, Node], node: Node, axis: int) -> Size | None
         return None
     if name in _SHAPE_OF_FIRST:
         return Size(first, axis)
+    axes = () if (given := attributes.Axes.find(node)) is None else given.axes
     if name == "transpose":
-        return Size(first, attrs["axes"][axis])
+        return Size(first, axes[axis])
     if name == "expand_dims":
-        kept = [a for a in range(node.result.tensor.rank) if a not in attrs["axes"]]
+        kept = [a for a in range(node.result.tensor.rank) if a not in axes]
         return Size(first, kept.index(axis)) if axis in kept else None
     if name == "squeeze":
-        return Size(first, [a for a in range(first.type.rank) if a not in attrs["axes"]][axis])
+        return Size(first, [a for a in range(first.type.rank) if a not in axes][axis])
     if name in ("sum", "max", "min", "prod", "any", "all", "argmax", "argmin"):
-        if attrs["keepdims"]:
-            return Size(first, axis) if axis not in attrs["axes"] else None
-        assert reduced_shape(first.type.shape, attrs["axes"], False) == node.result.tensor.shape
-        return Size(first, [a for a in range(first.type.rank) if a not in attrs["axes"]][axis])
+        if attributes.Reduction.of(node).keepdims:
+            return Size(first, axis) if axis not in axes else None
+        assert reduced_shape(first.type.shape, axes, False) == node.result.tensor.shape
+        return Size(first, [a for a in range(first.type.rank) if a not in axes][axis])
     if name == "matmul":
         rank = node.result.tensor.rank
         if axis == rank - 1:
             return Size(node.operands[1], node.operands[1].tensor.rank - 1)
         return Size(first, first.type.rank - 2) if axis == rank - 2 else None
-    if name == "concat" and axis != attrs["axis"]:
+    if name == "concat" and axis != attributes.Axis.of(node).axis:
         return Size(first, axis)
     if name == "getitem":
         return _whole_slice(node, axis)
@@ -106,7 +107,7 @@ def _whole_slice(node: Node, axis: int) -> Size | None:
     if any(v.tensor.rank > 0 for v in node.operands[1:]):
         return None
     source, position = 0, 0
-    for item in node.attrs["key"]:
+    for item in attributes.Index.of(node).key:
         kept = item is None or isinstance(item, slice)
         if kept and position == axis:
             return Size(node.operands[0], source) if item == slice(None) else None

@@ -13,7 +13,7 @@ from ctrlgrad.engines.cuda.groups import Group
 from ctrlgrad.engines.cuda.kernel import KernelText, group_kernel
 from ctrlgrad.engines.reference.kernels import PURE
 from ctrlgrad.errors import CtrlgradError
-from ctrlgrad.ir import OPS, Builder, Node, TensorType, Trait
+from ctrlgrad.ir import OPS, Builder, Node, TensorType, Trait, attributes
 
 DTYPES = ("bool", *C_TYPES)
 _SHIFTS = ("bitwise_left_shift", "bitwise_right_shift")
@@ -37,7 +37,7 @@ class ElementwiseCase:
             return np.asarray(PURE[self.node.op.name](self.node)(*self.operands))
 
     def __str__(self) -> str:
-        target = f" to {self.node.attrs['dtype'].name}" if self.node.op.name == "cast" else ""
+        target = f" to {attributes.Cast.of(self.node).dtype.name}" if self.node.op.name == "cast" else ""
         return f"{self.node.op.name} of {self.operands[-1].dtype.name}{target}"
 
 

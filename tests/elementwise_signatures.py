@@ -47,5 +47,5 @@ def expression_of(name, dtypes, result):
         numbers = tuple(builder.emit("load", (), part_of(dtype), loads + k) for k in range(parts(dtype)))
         operands.append(numbers if dtype.kind == "c" else numbers[0])
         loads += len(numbers)
-    found = elementwise_expression(name, {"dtype": result}, dtypes, result, builder, operands)
+    found = elementwise_expression(name, dtypes, result, builder, operands)
     return builder.finish(*(found if isinstance(found, tuple) else (found,)))

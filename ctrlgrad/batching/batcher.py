@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, Uniform, common, fit
 from ctrlgrad.batching.stacks import plain
 from ctrlgrad.batching.table import BATCH
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.ir import Builder, Graph, Node, StackType, TensorType, Value, copy_node, walk
+from ctrlgrad.ir import Builder, Graph, Node, StackType, TensorType, Value, attributes, copy_node, walk
+from ctrlgrad.ir.attributes import NO_ATTRS, Given
 from ctrlgrad.ops.term import Term
 
 
@@ -38,7 +38,7 @@ class Batcher:
         if all(isinstance(self.lanes[v], Same | Fresh) for v in node.operands):
             if node.op.name == "stack_new":
                 size = self.same(node.operands[0]).value if node.operands else None
-                self.lanes[node.result] = Fresh(self.builder, size, dict(node.attrs))
+                self.lanes[node.result] = Fresh(self.builder, size, attributes.NewStack.of(node))
                 return
             copies = {v: plain(self.lanes[v]) for v in node.operands}
             copy_node(self.builder, node, copies)
@@ -105,7 +105,7 @@ class Batcher:
             return self.rows.spread(Term(self.builder, lane.value))
         return fit(Term(self.builder, lane.seen()), self.rows.of(t))
 
-    def emit(self, op: str, operands: Sequence[Term], attrs: Mapping[str, Any] = {}) -> Term:
+    def emit(self, op: str, operands: Sequence[Term], attrs: Given = NO_ATTRS) -> Term:
         return Term(self.builder, self.builder.emit(op, [x.value for x in operands], attrs))
 
 
@@ -119,7 +119,7 @@ class BatchedGraph:
     @property
     def has_buffers(self) -> bool:
         """Whether it holds stacks with a length for each row, whose capacity all rows share."""
-        return any(node.attrs.get("all_rows") for node in walk(self.graph))
+        return any((r := attributes.Reduction.find(node)) is not None and r.all_rows for node in walk(self.graph))
 
 
 def batch(graph: Graph, mapped: Sequence[int], size: int | None, *, all_outputs: bool = False) -> BatchedGraph:

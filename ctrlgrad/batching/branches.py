@@ -49,7 +49,7 @@ def _cond(batcher: Batcher, node: Node) -> Sequence[Lane]:
     closed = close(regions)
     hints = [v.hint for v in regions[0].outputs]
     selector = batcher.term(branch.selector).value
-    results = list(emit_branch(batcher.builder, selector, closed, branch.attrs, source=branch.source, hints=hints))
+    results = list(emit_branch(batcher.builder, selector, closed, source=branch.source, hints=hints))
     return [
         arriving(batcher.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]

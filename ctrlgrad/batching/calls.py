@@ -22,8 +22,8 @@ from ctrlgrad.batching.stacks import as_ragged, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, TensorType, Value, close
+from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ir.control import emit_call
-from ctrlgrad.ops.indexing import DYNAMIC, Key
 from ctrlgrad.ops.term import Term, emit, reshape
 
 
@@ -46,7 +46,7 @@ def _checkpoint(batcher: Batcher, call: Call) -> Sequence[Lane]:
         for v in leaving(inner, lane, kind, t, guard)
     ]
     closed = close([inner.builder.finish(outputs)])
-    results = list(emit_call(batcher.builder, call.kind, closed, (), call.attrs, source=call.source))
+    results = list(emit_call(batcher.builder, call.kind, closed, source=call.source))
     return [
         arriving(batcher.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]
@@ -60,10 +60,10 @@ def _custom(batcher: Batcher, call: Call) -> Sequence[Lane]:
     # Row counts that only a run tells.
     counts = [n for n in (batcher.rows.size, *batcher.rows.nested) if isinstance(n, Value)]
     rule = _Rule(call, tuple(crossing), batcher.rows, tuple(dict.fromkeys(counts)))
-    attrs = {**call.attrs, "rule": rule} if "rule" in call.attrs else call.attrs
+    later = None if call.attrs.rule is None else rule
     closed = Closed((*rule.counts, *operands), rule.batched(call.regions))
     arguments = [batcher.batched(v).value for v in call.arguments]
-    results = emit_call(batcher.builder, call.kind, closed, arguments, attrs, source=call.source)
+    results = emit_call(batcher.builder, call.kind, closed, arguments, rule=later, source=call.source)
     return [Batched(batcher.builder, v) for v in results]
 
 
@@ -127,7 +127,7 @@ def _rows(batcher: Batcher, call: Call) -> Sequence[Lane]:
 
 def _together(batcher: Batcher, call: Call) -> Sequence[Lane]:
     """Both batch axes as one, `outer * inner` rows."""
-    builder, (row,), mapped = batcher.builder, call.rule, call.attrs["mapped"]
+    builder, (row,), mapped = batcher.builder, call.rule, call.attrs.mapped
     first = call.operands[mapped[0]]
     outer, inner = batcher.rows.count(builder), batcher.term(first).dim(-first.tensor.rank)
     total = outer * inner

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Fresh, Lane, Ragged, Same, Uniform, redirect
 from ctrlgrad.batching.stacks import as_uniform
 from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.ir import Node, Value
+from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.ops.term import Term
 
 
@@ -37,7 +38,7 @@ def _counts(batcher: Batcher, v: Value) -> Term:
 @batches("stack_rows")
 def _rows(batcher: Batcher, node: Node) -> Sequence[Lane]:
     s = _uniform(batcher, node, node.operands[0])
-    counts = batcher.builder.emit("stack_rows", [s.value], {"axis": node.attrs["axis"] + 1})
+    counts = batcher.builder.emit("stack_rows", [s.value], {"axis": attributes.Axis.of(node).axis + 1})
     return [batcher.lane_same(Term(batcher.builder, counts))]
 
 
@@ -45,18 +46,19 @@ def _rows(batcher: Batcher, node: Node) -> Sequence[Lane]:
 def _concat(batcher: Batcher, node: Node) -> Sequence[Lane]:
     s, counts, *given = node.operands
     lane = _uniform(batcher, node, s)
-    axis = node.attrs["axis"]
+    axis = attributes.Axis.of(node).axis
     unknown = [d for i, d in enumerate(lane.element.shape) if i != axis and d is None]
     count = batcher.rows.count(batcher.builder)
     sizes = [count, *(batcher.same(v) for v in given)] if len(unknown) == len(given) else []
     operands = [lane.value, _counts(batcher, counts).value, *(x.value for x in sizes if isinstance(x, Term))]
-    joined = Term(batcher.builder, batcher.builder.emit("stack_concat", operands, {**node.attrs, "axis": axis + 1}))
+    attrs = replace(attributes.Concat.of(node), axis=axis + 1)
+    joined = Term(batcher.builder, batcher.builder.emit("stack_concat", operands, attrs))
     return [batcher.lane(joined if lane.guard is None else redirect(joined, lane.guard))]
 
 
 @batches("stack_split")
 def _split(batcher: Batcher, node: Node) -> Sequence[Lane]:
     x, counts = node.operands
-    attrs = {"axis": node.attrs["axis"] + 1, "element": batcher.rows.of(node.attrs["element"])}
+    attrs = {"axis": attributes.Axis.of(node).axis + 1, "element": batcher.rows.of(attributes.Split.of(node).element)}
     parts = [batcher.batched(x).value, _counts(batcher, counts).value]
     return [Uniform(batcher.builder, batcher.builder.emit("stack_split", parts, attrs))]

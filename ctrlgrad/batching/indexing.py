@@ -14,8 +14,8 @@ from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Lane, set_apart
 from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.ir import Node, Value
-from ctrlgrad.ops.indexing import DYNAMIC, Item, Key
+from ctrlgrad.ir import Node, Value, attributes
+from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.ops.term import Term, emit, reshape, transpose
 
 
@@ -55,7 +55,7 @@ class _Index:
 
 def _index(batcher: Batcher, node: Node, indices: Sequence[Value], own: Term | None) -> _Index:
     """The batched key. `own`: the number of the row that each row reads or writes; None where x has no rows."""
-    key: Key = node.attrs["key"]
+    key: Key = attributes.Index.of(node).key
     before = _Layout.of(key, [v.tensor.rank for v in indices])
     if all(batcher.is_same(v) for v in indices):
         after = _Layout.of((slice(None), *key), [v.tensor.rank for v in indices])
@@ -92,7 +92,7 @@ def _slice_bounds(key: Key) -> list[bool]:
 
 
 def _check_slices(batcher: Batcher, node: Node, indices: Sequence[Value]) -> None:
-    key: Key = node.attrs["key"]
+    key: Key = attributes.Index.of(node).key
     for v, bound in zip(indices, _slice_bounds(key), strict=True):
         if bound and not batcher.is_same(v):
             raise TypeMismatchError(

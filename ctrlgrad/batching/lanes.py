@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ctrlgrad.ir import Builder, Node, StackType, TensorType, Value
-from ctrlgrad.ops.indexing import DYNAMIC, Key
+from ctrlgrad.ir import INDEX, Builder, Node, StackType, TensorType, Value, attributes
+from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, reshape
 
 
@@ -112,12 +112,12 @@ class Fresh:
 
     builder: Builder
     size: Value | None
-    attrs: dict[str, object]
+    attrs: attributes.NewStack
     made: dict[str, Lane] = field(default_factory=dict, repr=False)
 
     @property
     def element(self) -> TensorType:
-        element = self.attrs["element"]
+        element = attributes.NewStack.of(self).element
         assert isinstance(element, TensorType)
         return element
 
@@ -210,7 +210,7 @@ def greatest(x: Term) -> Term:
 
 def common(x: Term, of: str) -> Term:
     """The size that all rows of `x[rows]` hold; `of` says in the error, where they differ, what it is the size of."""
-    return emit("common_size", x if x.dtype.name == "int64" else emit("cast", x, dtype="int64"), of=of)
+    return emit("common_size", x if x.dtype.name == "int64" else emit("cast", x, dtype=INDEX.dtype), what=of)
 
 
 def set_apart(x: Term, value: Term, indices: Sequence[Term], key: Key) -> Term:

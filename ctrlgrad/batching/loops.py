@@ -16,8 +16,8 @@ values nor its derivatives can become NaN by iterations that it never made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, choose_rows
@@ -38,7 +38,7 @@ from ctrlgrad.batching.regions import (
 )
 from ctrlgrad.batching.stacks import as_ragged, choose, unguarded
 from ctrlgrad.batching.table import batches
-from ctrlgrad.ir import BOOL, Builder, Graph, Loop, Node, StackType, TensorType, Value, close
+from ctrlgrad.ir import BOOL, Builder, Graph, Loop, Node, StackType, TensorType, Value, attributes, close
 from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ops.term import Term, emit
 
@@ -103,7 +103,7 @@ class _Region:
 
 
 def _emit(
-    batcher: Batcher, loop: Loop, cond: Graph, body: Graph, start: Sequence[Value], attrs: Mapping[str, Any]
+    batcher: Batcher, loop: Loop, cond: Graph, body: Graph, start: Sequence[Value], attrs: attributes.Loop
 ) -> list[Value]:
     hints = [v.hint for v in body.inputs]
     return list(emit_loop(batcher.builder, close([cond, body]), start, attrs, source=loop.source, hints=hints))
@@ -149,7 +149,7 @@ def _masked(batcher: Batcher, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane
     test = Builder(batcher.builder, cond.name)
     inputs = [test.input(v.type, v.hint) for v in builder.inputs]
     running = emit("any", Term(test, inputs[0]), axes=(0,), keepdims=False)
-    attrs = {k: v for k, v in loop.attrs.items() if k != "counts_down"}
+    attrs = replace(loop.attrs, counts_down=False)
     results = _emit(batcher, loop, test.finish([running.value]), builder.finish(outputs), start, attrs)
     results.pop(0)
     return [

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ctrlgrad.batching.lanes import Guard, Ragged, Rows, choose_rows, common, greatest, set_apart
 from ctrlgrad.batching.stacks import FIRST_CAPACITY, choose, unguarded
-from ctrlgrad.ir import Builder
-from ctrlgrad.ops.indexing import DYNAMIC, Key
+from ctrlgrad.ir import INDEX, Builder
+from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ops.term import Term, constant, emit, reshape, zeros
 
 Sizes = Sequence[int | Term]
@@ -94,7 +94,7 @@ class RaggedOps:
         elif sizes is None:
             return self
         else:
-            many, empty = (emit("cast", c, dtype="int64") for c in (short, capacity.equals(0)))
+            many, empty = (emit("cast", c, dtype=INDEX.dtype) for c in (short, capacity.equals(0)))
             (grown,) = choose(self.builder, emit("maximum", many, 2 * empty), [keep, grow, first])
         return self._with(grown, self.lengths)
 
@@ -146,7 +146,7 @@ class RaggedOps:
             mask = where if mask is None else emit("logical_and", mask, where)
         if mask is None:
             return self.lengths + by
-        return self.lengths + emit("cast", mask, dtype="int64") * by
+        return self.lengths + emit("cast", mask, dtype=INDEX.dtype) * by
 
     def push(self, value: Term) -> RaggedOps:
         ready = self.with_capacity(greatest(self.lengths) + 2, value.dims[1:])
@@ -159,7 +159,7 @@ class RaggedOps:
 
     def pop(self, sizes: Sizes | None) -> tuple[RaggedOps, Term]:
         ready = self._allocated(sizes)
-        value = ready._get(ready._place(ready.length() - 1 + emit("cast", ready.length().equals(0), dtype="int64")))
+        value = ready._get(ready._place(ready.length() - 1 + emit("cast", ready.length().equals(0), dtype=INDEX.dtype)))
         return ready._with(ready.buffer, self._longer(None, -1)), value
 
     def read(self, index: Term, sizes: Sizes | None) -> Term:
@@ -245,7 +245,7 @@ def _alike(a: RaggedOps, b: RaggedOps) -> tuple[RaggedOps, RaggedOps]:
 
 
 def _as_index(x: Term) -> Term:
-    return x if x.dtype.name == "int64" else emit("cast", x, dtype="int64")
+    return x if x.dtype.name == "int64" else emit("cast", x, dtype=INDEX.dtype)
 
 
 def _zero(x: Term) -> Term:

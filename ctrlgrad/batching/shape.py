@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Lane, common
 from ctrlgrad.batching.table import batches
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ops.term import Term, emit, reshape, sum_to, transpose
 
 
 def template(batcher: Batcher, node: Node, dims: Sequence[object] = ()) -> list[int | Term]:
     """The sizes that an op's shape attribute and its size operands give."""
     rest = iter(node.operands[len(dims) :])
-    return [batcher.same(next(rest)) if d is None else d for d in node.attrs["shape"]]
+    return [batcher.same(next(rest)) if d is None else d for d in attributes.Shape.of(node).shape]
 
 
 def _moved(axes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ def _constant(batcher: Batcher, node: Node) -> Sequence[Lane]:
 @batches("dim")
 def _dim(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
-    (axis,) = _moved((node.attrs["axis"],), x.tensor.rank)
+    (axis,) = _moved((attributes.Axis.of(node).axis,), x.tensor.rank)
     return [batcher.lane_same(emit("dim", batcher.term(x), axis=axis))]
 
 
@@ -42,7 +42,7 @@ def _common_size(batcher: Batcher, node: Node) -> Sequence[Lane]:
     batcher.rows.require_one_size()
     sizes = batcher.term(x)
     together = reshape(sizes, [functools.reduce(operator.mul, sizes.dims)])
-    return [batcher.lane_same(common(together, node.attrs["of"]))]
+    return [batcher.lane_same(common(together, attributes.Described.of(node).what))]
 
 
 @batches("iota")
@@ -68,7 +68,7 @@ def _broadcast_to(batcher: Batcher, node: Node) -> Sequence[Lane]:
         return [batcher.lane_same(batcher.emit("broadcast_to", [batcher.term(x), *unknown], node.attrs))]
     count = batcher.rows.count(batcher.builder)
     unknown = [d for d in (count, *dims) if isinstance(d, Term)]
-    shape = (batcher.rows.static, *node.attrs["shape"])
+    shape = (batcher.rows.static, *attributes.Shape.of(node).shape)
     return [batcher.lane(batcher.emit("broadcast_to", [batcher.aligned(x, len(dims)), *unknown], {"shape": shape}))]
 
 
@@ -86,24 +86,28 @@ def _sum_to(batcher: Batcher, node: Node) -> Sequence[Lane]:
 @batches("transpose")
 def _transpose(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
-    return [batcher.lane(transpose(batcher.term(x), (0, *_moved(node.attrs["axes"], x.tensor.rank))))]
+    return [batcher.lane(transpose(batcher.term(x), (0, *_moved(attributes.Axes.of(node).axes, x.tensor.rank))))]
 
 
 @batches("expand_dims")
 def _expand_dims(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
     return [
-        batcher.lane(emit("expand_dims", batcher.term(x), axes=_moved(node.attrs["axes"], node.result.tensor.rank)))
+        batcher.lane(
+            emit("expand_dims", batcher.term(x), axes=_moved(attributes.Axes.of(node).axes, node.result.tensor.rank))
+        )
     ]
 
 
 @batches("squeeze flip forget_sizes")
 def _same_axes(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
-    return [batcher.lane(emit(node.op.name, batcher.term(x), axes=_moved(node.attrs["axes"], x.tensor.rank)))]
+    return [
+        batcher.lane(emit(node.op.name, batcher.term(x), axes=_moved(attributes.Axes.of(node).axes, x.tensor.rank)))
+    ]
 
 
 @batches("concat")
 def _concat(batcher: Batcher, node: Node) -> Sequence[Lane]:
-    (axis,) = _moved((node.attrs["axis"],), node.result.tensor.rank)
+    (axis,) = _moved((attributes.Axis.of(node).axis,), node.result.tensor.rank)
     return [batcher.lane(batcher.emit("concat", [batcher.batched(v) for v in node.operands], {"axis": axis}))]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Lane
 from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import INDEX, Node, attributes
 from ctrlgrad.ops.term import Term, emit
 
 
 @batches("argsort fft")
 def _along_an_axis(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
-    axis = node.attrs["axis"] % x.tensor.rank + 1
-    return [batcher.lane(batcher.emit(node.op.name, [batcher.term(x)], {**node.attrs, "axis": axis}))]
+    axis = attributes.Axis.of(node).axis % x.tensor.rank + 1
+    return [batcher.lane(batcher.emit(node.op.name, [batcher.term(x)], replace(attributes.Order.of(node), axis=axis)))]
 
 
 @batches("searchsorted")
@@ -29,10 +30,10 @@ def _searchsorted(batcher: Batcher, node: Node) -> Sequence[Lane]:
     rows = batcher.aligned(row, rank + 1)
     sought = batcher.term(values)
     sought = emit("expand_dims", sought, axes=(sought.rank,))
-    before = emit("less" if node.attrs["side"] == "left" else "less_equal", rows, sought)
+    before = emit("less" if attributes.Search.of(node).side == "left" else "less_equal", rows, sought)
     if rows.dtype.kind == "f":
-        before = emit("logical_or", before, _before_nan(rows, sought, node.attrs["side"]))
-    return [batcher.lane(emit("sum", emit("cast", before, dtype="int64"), axes=(rank + 1,), keepdims=False))]
+        before = emit("logical_or", before, _before_nan(rows, sought, attributes.Search.of(node).side))
+    return [batcher.lane(emit("sum", emit("cast", before, dtype=INDEX.dtype), axes=(rank + 1,), keepdims=False))]
 
 
 def _before_nan(rows: Term, sought: Term, side: str) -> Term:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Fresh, Lane, Ragged, Same, Uniform, redirect
 from ctrlgrad.batching.ragged import RaggedOps
 from ctrlgrad.batching.stacks import as_ragged, as_uniform, element_of, new_ragged, plain, table, uniform_sizes
 from ctrlgrad.batching.table import batches
-from ctrlgrad.ir import Node, TensorType, Value
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir import Node, TensorType, Value, attributes
+from ctrlgrad.ir.attributes import DYNAMIC, Given
 from ctrlgrad.ops.term import Term, emit, transpose
 
 
@@ -34,7 +34,7 @@ def _ragged(batcher: Batcher, lane: Lane) -> RaggedOps:
     return RaggedOps(batcher.builder, batcher.rows, as_ragged(lane, batcher.rows))
 
 
-def _uniform(batcher: Batcher, op: str, s: Uniform, operands: Sequence[Term], attrs: Mapping[str, Any]) -> Uniform:
+def _uniform(batcher: Batcher, op: str, s: Uniform, operands: Sequence[Term], attrs: Given) -> Uniform:
     values = [s.value, *(x.value for x in operands)]
     return Uniform(batcher.builder, batcher.builder.emit(op, values, attrs), marked=s.marked)
 
@@ -45,7 +45,9 @@ def _seen(batcher: Batcher, s: Uniform, read: Term) -> Lane:
 
 @batches("stack_new")
 def _new(batcher: Batcher, node: Node) -> Sequence[Lane]:
-    return [new_ragged(batcher.builder, batcher.rows, batcher.term(node.operands[0]), node.attrs["element"])]
+    return [
+        new_ragged(batcher.builder, batcher.rows, batcher.term(node.operands[0]), attributes.NewStack.of(node).element)
+    ]
 
 
 @batches("stack_push")
@@ -94,11 +96,14 @@ def _write(batcher: Batcher, node: Node) -> Sequence[Lane]:
     s, index, value = node.operands
     lane = batcher.lanes[s]
     if _is_ragged(batcher, lane, index):
-        stack = _ragged(batcher, lane).write(batcher.batched(index), batcher.batched(value), node.attrs["grow"])
+        stack = _ragged(batcher, lane).write(
+            batcher.batched(index), batcher.batched(value), attributes.Write.of(node).grow
+        )
         return [stack.stack]
     operands = [batcher.term(index), batcher.batched(value)]
     uniform = as_uniform(lane, batcher.rows)
-    attrs = node.attrs if uniform.marked else {"grow": node.attrs["grow"]}
+    attrs = attributes.Write.of(node)
+    attrs = attrs if uniform.marked else replace(attrs, once=False)
     return [_uniform(batcher, "stack_write", uniform, operands, attrs)]
 
 
@@ -157,7 +162,9 @@ def _to_tensor(batcher: Batcher, node: Node) -> Sequence[Lane]:
     lane = batcher.lanes[s]
     if isinstance(lane, Ragged):
         return [
-            batcher.lane(_ragged(batcher, lane).to_tensor(node.attrs["size"], _sizes(batcher, lane.element, given)))
+            batcher.lane(
+                _ragged(batcher, lane).to_tensor(attributes.Rows.of(node).size, _sizes(batcher, lane.element, given))
+            )
         ]
     if isinstance(lane, Same | Fresh):
         sizes = [batcher.same(v).value for v in given]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ctrlgrad.batching.lanes import Fresh, Lane, Ragged, Rows, Same, Uniform, greatest
 from ctrlgrad.ir import Builder, StackType, TensorType, Value, close
+from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ir.control import emit_branch
-from ctrlgrad.ops.indexing import DYNAMIC, Key
 from ctrlgrad.ops.term import Term, broadcast_to, emit, transpose, zeros
 
 # Slots that a stack without a size starts with.
@@ -64,7 +65,7 @@ def as_uniform(lane: Lane, rows: Rows) -> Uniform:
 def _make_uniform(lane: Same | Fresh, rows: Rows) -> Uniform:
     builder = lane.builder
     if isinstance(lane, Fresh):
-        attrs = {**lane.attrs, "element": rows.of(lane.element)}
+        attrs = replace(lane.attrs, element=rows.of(lane.element))
         made = builder.emit("stack_new", [] if lane.size is None else [lane.size], attrs)
         return Uniform(builder, made, marked=True)
     table = Term(builder, builder.emit("stack_to_tensor", [lane.value], {"size": None}))

@@ -14,7 +14,7 @@ from ctrlgrad.dataflow.partition import Partition
 from ctrlgrad.dataflow.scopes import Frames, frames_of
 from ctrlgrad.engines.pushes import RowPush, add_row_pushes
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 
 
 def row_pushes_in(partition: Partition) -> Mapping[Node, RowPush]:
@@ -37,7 +37,7 @@ def row_pushes_in(partition: Partition) -> Mapping[Node, RowPush]:
 
 def _option(frame: str, frames: Frames, loops: Mapping[str, Node]) -> bool | None:
     """What `swap_memory` says in a frame: the nearest loop around that says something."""
-    options = [loops[name].attrs.get("swap_memory") for name in frames.path(frame) if name in loops]
+    options = [attributes.Loop.of(loops[name]).swap_memory for name in frames.path(frame) if name in loops]
     return next((option for option in reversed(options) if option is not None), None)
 
 

@@ -6,7 +6,7 @@ A loop's Merge is emitted before the NextIteration that closes it: `merge(initia
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,7 @@ from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.ir import BOOL, OPS, Graph, TensorType, Type, Value, join
+from ctrlgrad.ir.attributes import Given
 from ctrlgrad.source import Source, here
 
 
@@ -57,7 +58,7 @@ class FlatBuilder:
         op: str,
         operands: Sequence[Value],
         results: Sequence[Value],
-        attrs: Mapping[str, Any] | None = None,
+        attrs: Given | None = None,
         *,
         controls: Sequence[Value] = (),
         orders: Sequence[Value] = (),
@@ -66,11 +67,12 @@ class FlatBuilder:
         device: str | None = None,
     ) -> FlatNode:
         """Append a node as it is; the methods below say what each kind of node is."""
+        given = OPS[op].attributes(attrs or {}) if op in OPS else MappingProxyType(dict(attrs or {}))
         node = FlatNode(
             op,
             tuple(operands),
             tuple(results),
-            MappingProxyType(dict(attrs or {})),
+            given,
             tuple(controls),
             tuple(orders),
             tuple(regions),
@@ -80,16 +82,17 @@ class FlatBuilder:
         self.nodes.append(node)
         return node
 
-    def ops(self, op: str, operands: Sequence[Value], attrs: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    def ops(self, op: str, operands: Sequence[Value], attrs: Given | None = None, **more: Any) -> Any:
         """An ordinary op of `ctrlgrad.ops`, its result types by its own rule; all its results."""
         if op not in OPS:
             raise VerificationError(
                 f"there is no op {op!r}", source=here(), expected="an op of ctrlgrad.ops", got=repr(op)
             )
-        types = OPS[op].infer([v.type for v in operands], attrs or {}, ())
+        attrs = OPS[op].attributes(attrs or {})
+        types = OPS[op].infer([v.type for v in operands], attrs, ())
         return self.add(op, operands, [Value(t) for t in types], attrs, **more).results
 
-    def op(self, op: str, operands: Sequence[Value], attrs: Mapping[str, Any] | None = None, **more: Any) -> Value:
+    def op(self, op: str, operands: Sequence[Value], attrs: Given | None = None, **more: Any) -> Value:
         """An ordinary op with one result."""
         (value,) = self.ops(op, operands, attrs, **more)
         result: Value = value

@@ -15,7 +15,7 @@ from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
 from ctrlgrad.dataflow.partition import Partition
 from ctrlgrad.dataflow.printer import Names, format_flat_node, label_of
 from ctrlgrad.dataflow.scopes import ROOT, Frames, frames_of
-from ctrlgrad.ir import Node, Value
+from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.ir.drawing import CARRIED, DECIDES, DOTTED, RETURNED, Drawing, label
 
 # How many ops of a cluster are written out.
@@ -127,7 +127,7 @@ class _Flat(Drawing):
         ops = []
         for inner in region.nodes:
             if _is_scalar(inner) and inner.result not in given:
-                self.names.call(inner.result, f"{inner.attrs['value'][()]}")
+                self.names.call(inner.result, f"{attributes.Constant.of(inner).value[()]}")
             else:
                 ops.append(inner)
         lines = [self.names.lines(inner)[0].split(" : ")[0].removesuffix(" {") for inner in ops[:MOST_LINES]]
@@ -156,7 +156,7 @@ class _Flat(Drawing):
 
 
 def _is_scalar(node: Node) -> bool:
-    return node.op.name == "constant" and node.attrs["value"].ndim == 0
+    return node.op.name == "constant" and attributes.Constant.of(node).value.ndim == 0
 
 
 def _drawn_in(node: FlatNode, frames: Frames) -> str:

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad.ir import OPS, Graph, Value
+from ctrlgrad.ir.attributes import NO_ATTRS
 from ctrlgrad.ir.effects import has_effect
-from ctrlgrad.ir.graph import NO_ATTRS
 from ctrlgrad.source import Source
 
 SWITCH, MERGE, ENTER, EXIT = "Switch", "Merge", "Enter", "Exit"
@@ -45,7 +45,8 @@ class FlatNode:
     op: str
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
-    attrs: Mapping[str, Any] = field(default_factory=lambda: NO_ATTRS)
+    # Of an op of `ctrlgrad.ops` what it declares; names and values of a primitive.
+    attrs: Any = NO_ATTRS
     controls: tuple[Value, ...] = ()
     orders: tuple[Value, ...] = ()
     regions: tuple[Graph, ...] = ()

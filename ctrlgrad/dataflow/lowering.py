@@ -29,9 +29,10 @@ import numpy as np
 
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.builder import FlatBuilder
-from ctrlgrad.dataflow.graph import PARALLEL_ITERATIONS, FlatGraph
+from ctrlgrad.dataflow.graph import FlatGraph
 from ctrlgrad.engines.reference.table import IN_PLACE
 from ctrlgrad.ir import BOOL, Branch, Call, Graph, Loop, Node, Value, is_loop, view
+from ctrlgrad.ir.attributes import Given
 from ctrlgrad.ir.effects import nodes_with_effects
 from ctrlgrad.source import Source
 
@@ -107,7 +108,7 @@ class _Lowering:
         op: str,
         operands: Sequence[Value],
         results: Sequence[Value],
-        attrs: Mapping[str, Any] | None = None,
+        attrs: Given | None = None,
         *,
         source: Source | None,
         orders: Sequence[Value] = (),
@@ -208,7 +209,7 @@ class _Lowering:
         self, node: Node, loop: Loop, env: Env, region: _Region, orders: Mapping[Value, list[Value]]
     ) -> Sequence[Value]:
         source = loop.source
-        window = node.attrs.get("parallel_iterations") or PARALLEL_ITERATIONS
+        window = loop.attrs.parallel_iterations
         frame = self.frame_name(node)
         entry = {"frame": frame, "constant": False, "parallel_iterations": window}
 
@@ -234,7 +235,7 @@ class _Lowering:
         test = _Region(lambda: heads[0], set(heads), heads[-1] if has_token else None)
         (wanted,) = self.region(loop.cond, dict(zip(loop.cond.inputs, [*shared, *heads], strict=False)), test)
         predicate = Value(BOOL, "predicate")
-        limit = {"loop": node, "maximum_iterations": node.attrs.get("maximum_iterations")}
+        limit = {"loop": node, "maximum_iterations": loop.attrs.maximum_iterations}
         self.emit(test, flat.LOOP_COND, [wanted], [predicate], limit, source=source)
         if has_token:
             assert test.effect is not None
@@ -261,7 +262,7 @@ class _Lowering:
         return results
 
     def frame_name(self, node: Node) -> str:
-        wish = str(node.attrs.get("name") or "while")
+        wish = str(Loop.of(node).attrs.name or "while")
         self.frame_names[wish] += 1
         return f"{wish}_{self.frame_names[wish]}"
 

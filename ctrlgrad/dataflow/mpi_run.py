@@ -31,7 +31,7 @@ from ctrlgrad.dataflow.printer import format_flat
 from ctrlgrad.dataflow.settings import Settings
 from ctrlgrad.dataflow.transport import StoppedError
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.ir import Graph
+from ctrlgrad.ir import Graph, attributes
 from ctrlgrad.ir.walk import walk
 from ctrlgrad.mpi.launch import join, launched, number_of_ranks
 from ctrlgrad.source import Source
@@ -151,7 +151,7 @@ def _constants(part: Part) -> Iterable[Any]:
     for region in regions:
         for node in walk(region):
             if node.op.name == "constant":
-                yield node.attrs["value"]
+                yield attributes.Constant.of(node).value
 
 
 def run_over_ranks(

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
-from ctrlgrad.ir import Node, Value
+from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.ir.op import OPS
 from ctrlgrad.ir.printer import Printer, format_attrs
 
@@ -61,7 +61,11 @@ def format_flat_node(node: FlatNode, names: Names) -> list[str]:
     """The line of a node; a cluster has one more for each op in it."""
     results = names.join(node.results)
     waits = [f"^{names(v)}" for v in node.controls] + [f">{names(v)}" for v in node.orders]
-    what = [names.indexed(_structured(node))] if "key" in node.attrs else [names.join(node.operands), label_of(node)]
+    what = (
+        [names.indexed(_structured(node))]
+        if isinstance(node.attrs, attributes.Index)
+        else [names.join(node.operands), label_of(node)]
+    )
     text = " ".join([f"{results} =" if results else "", node.op, *filter(None, what), *waits]).strip()
     types = ", ".join(str(v.type) for v in node.results)
     place = f" @{node.device}" if node.device else ""

@@ -21,7 +21,7 @@ from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import Report
 from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
-from ctrlgrad.ir import Graph, walk
+from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import OPTIMISATIONS, optimise
 
@@ -177,20 +177,19 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
 def asks_for_memory(graph: Graph) -> bool:
     """Whether the user of a loop says what is to be done with its saved values."""
     if "asks for memory" not in graph.compiled:
-        graph.compiled["asks for memory"] = any(
-            node.attrs.get("swap_memory") or node.attrs.get("checkpoint") is not None for node in walk(graph)
-        )
+        loops = filter(None, map(attributes.Loop.find, walk(graph)))
+        graph.compiled["asks for memory"] = any(x.swap_memory or x.checkpoint is not None for x in loops)
     asks: bool = graph.compiled["asks for memory"]
     return asks
 
 
 def refuse_checkpoint(graph: Graph, got: str) -> None:
     """Refuse `checkpoint` on a loop, for an engine that runs no chunk again."""
-    node = next((n for n in walk(graph) if n.attrs.get("checkpoint")), None)
+    node = next((n for n in walk(graph) if (loop := attributes.Loop.find(n)) and loop.checkpoint), None)
     if node is not None:
         raise UserInputError(
-            f"{loop_name(node)}: checkpoint={node.attrs['checkpoint']!r} cannot be kept to: only loops in machine code "
-            "are run again",
+            f"{loop_name(node)}: checkpoint={attributes.Loop.of(node).checkpoint!r} cannot be kept to: only loops in "
+            "machine code are run again",
             source=node.source,
             expected="the native engine, for checkpoint",
             got=got,

@@ -18,7 +18,7 @@ from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
 from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.engines.row_blocks import row_pushes
-from ctrlgrad.ir import Node, walk
+from ctrlgrad.ir import Node, attributes, walk
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.stacks.blocks import BlockStack
@@ -90,13 +90,13 @@ def _to_tensor(node: Node) -> Callable[..., Any]:
 
 def _rows(node: Node) -> Callable[..., Any]:
     kernel = REFERENCE.pure["stack_rows"](node)
-    axis = node.attrs["axis"]
+    axis = attributes.Axis.of(node).axis
     return lambda s: np.full(len(s), s.shape[axis], np.int64) if isinstance(s, BlockStack) else kernel(s)
 
 
 def _concat(node: Node) -> Callable[..., Any]:
     kernel = REFERENCE.pure["stack_concat"](node)
-    if node.attrs["axis"] != 0:
+    if attributes.Axis.of(node).axis != 0:
         return lambda s, *rest: kernel(*as_lists([s]), *rest)
     # Rows of one shape, one below the other: their elements lie as they should.
     return lambda s, *rest: (

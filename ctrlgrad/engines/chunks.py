@@ -19,7 +19,7 @@ from ctrlgrad import memory
 from ctrlgrad.engines.account import CPU, empty, with_room
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 from ctrlgrad.memory.chunk import Recompute
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
@@ -175,9 +175,9 @@ class ManagedLoop:
     def __init__(self, node: Node, manager: memory.Manager, replay: Recompute | None, phase: Phase, swap: Any) -> None:
         self.manager, self.label, self.phase = manager, loop_name(node), phase
         # The loop over chunks around it is what is recorded.
-        self.is_part = "chunk" in node.attrs
+        self.is_part = attributes.Loop.of(node).chunk is not None
         # Of a loop over chunks and the loop over one chunk inside it, the outer one is run again.
-        checkpoint = None if "chunk" in node.attrs else node.attrs.get("checkpoint")
+        checkpoint = None if attributes.Loop.of(node).chunk is not None else attributes.Loop.of(node).checkpoint
         if checkpoint and replay is None:
             if phase == "forward":
                 raise _cannot_repeat(node)
@@ -210,7 +210,7 @@ class Measured(_Loose):
 
     def __init__(self, node: Node, manager: memory.Manager, phase: Phase) -> None:
         self.manager, self.label, self.phase = manager, loop_name(node), phase
-        self.is_part = "chunk" in node.attrs
+        self.is_part = attributes.Loop.of(node).chunk is not None
 
     def running(self) -> AbstractContextManager[None]:
         return _NOTHING if self.is_part else self.manager.running(self.label, self.phase)
@@ -235,7 +235,7 @@ def managed(node: Node, replay: Recompute | None, phase: Phase, pushes: bool) ->
     if not pushes:
         return Measured(node, manager, phase)
     # What the loop over one chunk collects for itself is used at once, by the products after it.
-    swap = False if "chunk" in node.attrs else node.attrs.get("swap_memory")
+    swap = False if attributes.Loop.of(node).chunk is not None else attributes.Loop.of(node).swap_memory
     return ManagedLoop(node, manager, replay, phase, swap)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run, interpret
 from ctrlgrad.errors import CtrlgradError, ExecutionError
-from ctrlgrad.ir import Graph, walk
+from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.memory.session import current
 
 SILENT = Kernels(
@@ -48,7 +48,7 @@ def exact_errors(
 
 
 def _is_distributed(graph: Graph) -> bool:
-    return any("chunks_of" in node.attrs for node in walk(graph))
+    return any((loop := attributes.Loop.find(node)) and loop.chunks_of is not None for node in walk(graph))
 
 
 def error_of(graph: Graph, arguments: Sequence[Any]) -> CtrlgradError | None:

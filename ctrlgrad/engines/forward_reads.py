@@ -14,7 +14,7 @@ from typing import Any
 from ctrlgrad.engines.exact_errors import SILENT
 from ctrlgrad.engines.reference import Kernels, Run, interpret
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError
-from ctrlgrad.ir import Graph, Node
+from ctrlgrad.ir import Graph, Node, attributes
 from ctrlgrad.ops.indexing import fill
 from ctrlgrad.source import Source
 
@@ -32,7 +32,7 @@ def _additem(node: Node) -> Callable[[list[Any], Run], Any]:
 
     def counted(values: list[Any], run: Run) -> Any:
         try:
-            values[0][fill(node.attrs["key"], values[2:])]
+            values[0][fill(attributes.Index.of(node).key, values[2:])]
         except IndexError:
             assert isinstance(run, _Counting)
             run.bad += 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ctrlgrad.engines.reference.control_kernels import loop_name
-from ctrlgrad.ir import Graph, Node, Value, definitions, is_loop
+from ctrlgrad.ir import Graph, Node, Value, attributes, definitions, is_loop
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def add_row_pushes(found: dict[Node, RowPush], graph: Graph, loop: Node | None, 
             producers = producers or definitions(graph)
             found[node] = row_push(node, producers.get(node.operands[1]), loop, swap)
         elif is_loop(node):
-            option = node.attrs.get("swap_memory")
+            option = attributes.Loop.of(node).swap_memory
             for region in node.regions:
                 add_row_pushes(found, region, node, swap if option is None else option)
         else:

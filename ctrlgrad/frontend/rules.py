@@ -147,7 +147,7 @@ def record(
         around.met_itself = True
         closed = close([graph], around.captures)
         later = Later(custom, results, closed.captures, source)
-        return tree.unflatten(region.treedef, emit_call(kind, closed, leaves, source, {"rule": later}))
+        return tree.unflatten(region.treedef, emit_call(kind, closed, leaves, source, later))
     captures: tuple[Value, ...] = ()
     while True:
         rule = _Trace(custom.function, captures)
@@ -161,11 +161,11 @@ def record(
 
 
 def emit_call(
-    kind: str, closed: Closed, leaves: Sequence[Any], source: Source | None, attrs: dict[str, Any] | None = None
+    kind: str, closed: Closed, leaves: Sequence[Any], source: Source | None, rule: control.Rule | None = None
 ) -> list[Tensor]:
     """Record the call; what its functions use from outside are captures of all of them."""
     builder = recorder()
     arguments = [value_in(builder, x) for x in leaves]
     hints = [v.hint for v in closed.regions[0].outputs]
-    values = control.emit_call(builder, kind, closed, arguments, attrs or {}, source=source, hints=hints)
+    values = control.emit_call(builder, kind, closed, arguments, rule=rule, source=source, hints=hints)
     return [Tensor(builder, v) for v in values]

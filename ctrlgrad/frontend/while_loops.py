@@ -19,7 +19,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
 from ctrlgrad.frontend.unsized import Unsized
-from ctrlgrad.ir import TensorType, close
+from ctrlgrad.ir import TensorType, attributes, close
 from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.source import Source, here
 
@@ -163,7 +163,7 @@ def emit_while(cond: Any, body: Any, carry: Sequence[Any], options: LoopOptions,
     closed = close([cond, body])
     inits = [value_in(builder, x) for x in carry]
     hints = [v.hint for v in body.inputs]
-    values = emit_loop(builder, closed, inits, vars(options), source=source, hints=hints)
+    values = emit_loop(builder, closed, inits, attributes.Loop(**vars(options)), source=source, hints=hints)
     return [Tensor(builder, v) for v in values]
 
 

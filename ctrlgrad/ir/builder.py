@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.ir.graph import NO_ATTRS, Graph, Node, Value
+from ctrlgrad.ir.attributes import NO_ATTRS, Constant, Given
+from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import OPS, Op
 from ctrlgrad.ir.types import Type
 from ctrlgrad.source import Source
@@ -55,7 +55,7 @@ class Builder:
         self,
         op: Op | str,
         operands: Sequence[Value] = (),
-        attrs: Mapping[str, Any] = NO_ATTRS,
+        attrs: Given = NO_ATTRS,
         *,
         regions: Sequence[Graph] = (),
         source: Source | None = None,
@@ -66,26 +66,18 @@ class Builder:
             op = OPS[op]
         if op.arity is not None and len(operands) != op.arity:
             raise VerificationError(f"{op.name}: takes {op.arity} operands", got=f"{len(operands)} operands")
+        attrs = op.attributes(attrs)
         types = op.infer([v.type for v in operands], attrs, regions)
         hints = [None] * len(types) if hints is None else hints
         results = tuple(Value(t, h) for t, h in zip(types, hints, strict=True))
-        self.nodes.append(
-            Node(
-                op,
-                tuple(operands),
-                results,
-                MappingProxyType(dict(attrs)) if attrs else NO_ATTRS,
-                tuple(regions),
-                source or self.source,
-            )
-        )
+        self.nodes.append(Node(op, tuple(operands), results, attrs, tuple(regions), source or self.source))
         return results
 
     def emit(
         self,
         op: Op | str,
         operands: Sequence[Value] = (),
-        attrs: Mapping[str, Any] = NO_ATTRS,
+        attrs: Given = NO_ATTRS,
         *,
         source: Source | None = None,
         hint: str | None = None,
@@ -107,8 +99,8 @@ class Builder:
 
     def keep(self, node: Node) -> tuple[Value, ...]:
         """Append a node as it is and return its results; those of a small constant that is there already."""
-        if node.op.name == "constant" and node.attrs["value"].size <= SMALL:
-            array = node.attrs["value"]
+        if isinstance(node.attrs, Constant) and node.attrs.value.size <= SMALL:
+            array = node.attrs.value
             known = self._constants.setdefault((array.dtype, array.shape, array.tobytes()), node.result)
             if known is not node.result:
                 return (known,)
@@ -134,8 +126,8 @@ def copy_nodes(builder: Builder, graph: Graph, arguments: Sequence[Value]) -> di
 
 def copy_node(builder: Builder, node: Node, copies: dict[Value, Value]) -> None:
     """Copy one node, its operands looked up in `copies`, its results recorded there."""
-    if node.op.name == "constant" and node.attrs["value"].size <= SMALL:
-        copies[node.result] = builder.constant(node.attrs["value"])
+    if isinstance(node.attrs, Constant) and node.attrs.value.size <= SMALL:
+        copies[node.result] = builder.constant(node.attrs.value)
         return
     results = tuple(Value(v.type, v.hint) for v in node.results)
     operands = tuple(copies[v] for v in node.operands)

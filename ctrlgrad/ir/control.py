@@ -13,16 +13,17 @@ a graph: captures and carries are added, dropped or put in another order by sayi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+from ctrlgrad.ir import attributes
 from ctrlgrad.ir.builder import Builder, Closed
-from ctrlgrad.ir.graph import NO_ATTRS, Graph, Node, Value
+from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import OPS
 from ctrlgrad.source import Source
 
 T = TypeVar("T")
+PLAIN_LOOP = attributes.Loop()
 
 
 def _blank(value: Value) -> Value:
@@ -68,19 +69,20 @@ class Loop:
     carries: tuple[Carry, ...]
     cond: Graph
     body: Graph
-    attrs: Mapping[str, Any]
+    attrs: attributes.Loop
     source: Source | None
 
     @classmethod
     def of(cls, node: Node) -> Loop:
         assert is_loop(node), f"{node} is not a loop"
         cond, body = node.regions
-        count = node.attrs["captures"]
+        attrs = attributes.Loop.of(node)
+        count = attrs.captures
         entered = list(zip(node.operands, cond.inputs, body.inputs, strict=True))
         left = zip(body.outputs, node.results, strict=True)
         carries = tuple(Carry(*into, *out) for into, out in zip(entered[count:], left, strict=True))
         captures = tuple(Capture(*into) for into in entered[:count])
-        return cls(captures, carries, cond, body, node.attrs, node.source)
+        return cls(captures, carries, cond, body, attrs, node.source)
 
     @classmethod
     def new(
@@ -89,7 +91,7 @@ class Loop:
         carries: Iterable[Carry],
         cond: tuple[Iterable[Node], Value],
         body: Iterable[Node],
-        attrs: Mapping[str, Any] = NO_ATTRS,
+        attrs: attributes.Loop = PLAIN_LOOP,
         source: Source | None = None,
         names: tuple[str, str] = ("cond", "body"),
     ) -> Loop:
@@ -123,7 +125,7 @@ class Loop:
             self.carries if carries is None else carries,
             (self.cond.nodes if cond is None else cond, self.predicate),
             self.body.nodes if body is None else body,
-            {**self.attrs, **attrs},
+            replace(self.attrs, **attrs),
             self.source,
             (self.cond.name, self.body.name),
         )
@@ -155,7 +157,7 @@ class Loop:
     @property
     def counts_down(self) -> bool:
         """Whether its first carry starts as the number of iterations, and is the number of those left."""
-        return bool(self.attrs.get("counts_down", False))
+        return self.attrs.counts_down
 
     def split(self, operands: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
         """What stands for the operands, or for a region's inputs: that of the captures, and that of the carries."""
@@ -165,7 +167,7 @@ class Loop:
     @property
     def node(self) -> Node:
         """The loop as a node of a graph."""
-        attrs = MappingProxyType({**self.attrs, "captures": len(self.captures)})
+        attrs = replace(self.attrs, captures=len(self.captures))
         return Node(OPS["while"], self.operands, self.results, attrs, (self.cond, self.body), self.source)
 
 
@@ -180,20 +182,19 @@ class Branch:
     operands: tuple[Value, ...]
     branches: tuple[Graph, ...]
     results: tuple[Value, ...]
-    attrs: Mapping[str, Any]
     source: Source | None
 
     @classmethod
     def of(cls, node: Node) -> Branch:
         assert is_branch(node), f"{node} is not a branch"
         selector, *operands = node.operands
-        return cls(selector, tuple(operands), node.regions, node.results, node.attrs, node.source)
+        return cls(selector, tuple(operands), node.regions, node.results, node.source)
 
     @property
     def node(self) -> Node:
         """The branch as a node of a graph."""
         operands = (self.selector, *self.operands)
-        return Node(OPS["cond"], operands, self.results, self.attrs, self.branches, self.source)
+        return Node(OPS["cond"], operands, self.results, regions=self.branches, source=self.source)
 
 
 class Rule(Protocol):
@@ -215,21 +216,20 @@ class Call:
     arguments: tuple[Value, ...]
     regions: tuple[Graph, ...]
     results: tuple[Value, ...]
-    attrs: Mapping[str, Any]
+    attrs: attributes.Call
     source: Source | None
 
     @classmethod
     def of(cls, node: Node) -> Call:
         assert is_call(node), f"{node} is not a call"
-        count = node.attrs["captures"]
-        captures, arguments = node.operands[:count], node.operands[count:]
-        return cls(captures, arguments, node.regions, node.results, node.attrs, node.source)
+        attrs = attributes.Call.of(node)
+        captures, arguments = node.operands[: attrs.captures], node.operands[attrs.captures :]
+        return cls(captures, arguments, node.regions, node.results, attrs, node.source)
 
     @property
     def kind(self) -> str:
         """One of `ops.call.KINDS`."""
-        kind: str = self.attrs["kind"]
-        return kind
+        return self.attrs.kind
 
     @property
     def function(self) -> Graph:
@@ -239,7 +239,7 @@ class Call:
     @property
     def rule(self) -> tuple[Graph, ...]:
         """The regions beside the function: what its derivative is made of."""
-        later: Rule | None = self.attrs.get("rule")
+        later: Rule | None = self.attrs.rule
         return self.regions[1:] if later is None else later.regions
 
     @property
@@ -249,7 +249,7 @@ class Call:
     @property
     def node(self) -> Node:
         """The call as a node of a graph."""
-        attrs = MappingProxyType({**self.attrs, "captures": len(self.captures)})
+        attrs = replace(self.attrs, captures=len(self.captures))
         return Node(OPS["call"], self.operands, self.results, attrs, self.regions, self.source)
 
 
@@ -266,7 +266,7 @@ def is_branch(node: Node) -> bool:
 
 def is_call(node: Node, *kinds: str) -> bool:
     """Whether a node is a call, of one of these kinds where any are given."""
-    return node.op.name == "call" and (not kinds or node.attrs["kind"] in kinds)
+    return node.op.name == "call" and (not kinds or attributes.Call.of(node).kind in kinds)
 
 
 _VIEWS: Mapping[str, Any] = {"while": Loop.of, "cond": Branch.of, "call": Call.of}
@@ -285,13 +285,13 @@ def emit_loop(
     builder: Builder,
     regions: Closed,
     inits: Sequence[Value],
-    attrs: Mapping[str, Any] = NO_ATTRS,
+    attrs: attributes.Loop = PLAIN_LOOP,
     *,
     source: Source | None = None,
     hints: Sequence[str | None] | None = None,
 ) -> tuple[Value, ...]:
     """Append a loop of a cond and a body over the same captures; returns its results."""
-    attrs = {**attrs, "captures": len(regions.captures)}
+    attrs = replace(attrs, captures=len(regions.captures))
     operands = [*regions.captures, *inits]
     return builder.emit_all("while", operands, attrs, regions=regions.regions, source=source, hints=hints)
 
@@ -300,14 +300,13 @@ def emit_branch(
     builder: Builder,
     selector: Value,
     branches: Closed,
-    attrs: Mapping[str, Any] = NO_ATTRS,
     *,
     source: Source | None = None,
     hints: Sequence[str | None] | None = None,
 ) -> tuple[Value, ...]:
     """Append a branch over the captures of its regions, which have no other inputs; returns its results."""
     operands = [selector, *branches.captures]
-    return builder.emit_all("cond", operands, attrs, regions=branches.regions, source=source, hints=hints)
+    return builder.emit_all("cond", operands, regions=branches.regions, source=source, hints=hints)
 
 
 def emit_call(
@@ -315,13 +314,14 @@ def emit_call(
     kind: str,
     regions: Closed,
     arguments: Sequence[Value] = (),
-    attrs: Mapping[str, Any] = NO_ATTRS,
     *,
+    mapped: tuple[int, ...] | None = None,
+    rule: Rule | None = None,
     source: Source | None = None,
     hints: Sequence[str | None] | None = None,
 ) -> tuple[Value, ...]:
     """Append a call of the first of the regions; returns its results."""
-    attrs = {**attrs, "kind": kind, "captures": len(regions.captures)}
+    attrs = attributes.Call(kind=kind, captures=len(regions.captures), mapped=mapped, rule=rule)
     operands = [*regions.captures, *arguments]
     return builder.emit_all("call", operands, attrs, regions=regions.regions, source=source, hints=hints)
 

@@ -6,6 +6,7 @@ a branch's predicate), dashed edges are what the next iteration takes. A capture
 
 from __future__ import annotations
 
+from ctrlgrad.ir import attributes
 from ctrlgrad.ir.control import Branch, Loop, view
 from ctrlgrad.ir.drawing import CARRIED, DECIDES, DOTTED, RETURNED, Drawing, label
 from ctrlgrad.ir.graph import Graph, Node, Value
@@ -52,7 +53,7 @@ class _Structured(Drawing):
                     self.plain(node)
 
     def plain(self, node: Node) -> None:
-        details = self.printer.indexed(node) if "key" in node.attrs else format_attrs(node)
+        details = self.printer.indexed(node) if attributes.Index.find(node) else format_attrs(node)
         text = f"{node.op.name} {details}".rstrip()
         results = ", ".join(self.names[v] for v in node.results)
         types = ", ".join(str(v.type) for v in node.results)

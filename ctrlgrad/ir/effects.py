@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ctrlgrad.ir.attributes import Loop
 from ctrlgrad.ir.graph import Graph, Node
 from ctrlgrad.ir.op import Op, Trait
 from ctrlgrad.ir.walk import walk
@@ -22,7 +23,8 @@ def must_run(node: Node) -> bool:
 
 
 def _promises(node: Node) -> bool:
-    return node.attrs.get("maximum_iterations") is not None
+    loop = Loop.find(node)
+    return loop is not None and loop.maximum_iterations is not None
 
 
 def _inside(node: Node) -> Iterator[Node]:

@@ -7,16 +7,13 @@ closed: it sees nothing but its own inputs. All three classes are immutable and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
+from ctrlgrad.ir.attributes import NO_ATTRS, Attributes
 from ctrlgrad.ir.op import Op
 from ctrlgrad.ir.types import TensorType, Type
 from ctrlgrad.source import Source
-
-NO_ATTRS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -38,12 +35,12 @@ class Value:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
-    """One application of an op. `attrs` holds what is known when the graph is built."""
+    """One application of an op. `attrs` holds what is known when the graph is built, in the fields of its family."""
 
     op: Op
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    attrs: Attributes = NO_ATTRS
     regions: tuple[Graph, ...] = ()
     source: Source | None = None
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.ir import attributes
 from ctrlgrad.ir.graph import Graph, Value
 
 # Graphs that are kept.
@@ -28,7 +29,7 @@ def lift_constants(graph: Graph) -> tuple[Graph, list[np.ndarray]]:
     lifted = [node for node in graph.nodes if node.op.name == "constant"]
     nodes = tuple(node for node in graph.nodes if node.op.name != "constant")
     inputs = (*graph.inputs, *(node.result for node in lifted))
-    return Graph(inputs, nodes, graph.outputs, graph.name), [node.attrs["value"] for node in lifted]
+    return Graph(inputs, nodes, graph.outputs, graph.name), [attributes.Constant.of(node).value for node in lifted]
 
 
 def interned(graph: Graph) -> Graph:
@@ -58,17 +59,13 @@ def _key(graph: Graph, numbers: dict[Value, int]) -> Hashable:
                 node.op.name,
                 tuple(numbers[v] for v in node.operands),
                 tuple((v.type, v.hint) for v in node.results),
-                _attributes(node.attrs),
+                tuple((name, _attribute(value)) for name, value in node.attrs.given().items()),
                 tuple(_key(region, numbers) for region in node.regions),
                 node.source,
             )
         )
     inputs = tuple((v.type, v.hint) for v in graph.inputs)
     return graph.name, inputs, tuple(nodes), tuple(numbers[v] for v in graph.outputs)
-
-
-def _attributes(attrs: Mapping[str, Any]) -> Hashable:
-    return tuple((name, _attribute(value)) for name, value in attrs.items())
 
 
 def _attribute(value: Any) -> Hashable:

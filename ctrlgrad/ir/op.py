@@ -8,10 +8,12 @@ lacks an entry.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from ctrlgrad.errors import VerificationError
+from ctrlgrad.ir.attributes import Attributes, Given
 from ctrlgrad.ir.types import Type
 
 if TYPE_CHECKING:
@@ -29,20 +31,31 @@ class Trait(enum.Enum):
     VIEW = "the result is a view of the first operand: no data is touched"
 
 
-TypeRule = Callable[[Sequence[Type], Mapping[str, Any], "Sequence[Graph]"], Sequence[Type]]
+TypeRule = Callable[[Sequence[Type], Any, "Sequence[Graph]"], Sequence[Type]]
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
     """A declaration. `arity` is None for a variable number of operands.
 
-    `infer(operand types, attrs, regions)` gives the result types or raises a `CtrlgradError`.
+    `infer(operand types, attributes, regions)` gives the result types or raises a `CtrlgradError`.
     """
 
     name: str
     arity: int | None
     infer: TypeRule
     traits: frozenset[Trait] = frozenset()
+    family: type[Attributes] = Attributes
+
+    def attributes(self, given: Given) -> Attributes:
+        """The attributes of a node, of names and values."""
+        if isinstance(given, Attributes):
+            return given
+        try:
+            return self.family(**given)
+        except TypeError as error:
+            names = ", ".join(f.name for f in fields(self.family)) or "no attributes"
+            raise VerificationError(f"{self.name}: {error}", expected=names, got=", ".join(given)) from None
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
@@ -51,8 +64,10 @@ class Op:
 OPS: dict[str, Op] = {}
 
 
-def declare(name: str, arity: int | None, infer: TypeRule, *traits: Trait) -> Op:
+def declare(
+    name: str, arity: int | None, infer: TypeRule, *traits: Trait, attributes: type[Attributes] = Attributes
+) -> Op:
     """Register an op under a name of its own."""
     assert name not in OPS, f"op {name!r} is declared twice"
-    OPS[name] = op = Op(name, arity, infer, frozenset(traits))
+    OPS[name] = op = Op(name, arity, infer, frozenset(traits), attributes)
     return op

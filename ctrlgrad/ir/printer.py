@@ -21,29 +21,14 @@ The regions of a node see the operand list by the names in its header; both regi
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.ir import attributes
 from ctrlgrad.ir.control import Branch, Loop, view
 from ctrlgrad.ir.graph import Graph, Node, Value
-
-# Attributes that are printed only where they differ from this, or never (...).
-_QUIET: Mapping[str, Any] = {
-    "captures": ...,
-    "counts_down": ...,
-    "paired": ...,
-    "fn": ...,
-    "grow": False,
-    "keepdims": False,
-    "reverse": False,
-    "maximum_iterations": None,
-    "parallel_iterations": 32,
-    "swap_memory": None,
-    "checkpoint": None,
-    "name": None,
-}
 
 
 def format_graph(graph: Graph, *, sources: bool = False) -> str:
@@ -95,7 +80,7 @@ class Printer:
         comment = f"  # {node.source.short}" if self.sources and node.source else ""
         if node.regions:
             return self.control(node, comment)
-        if "key" in node.attrs:
+        if isinstance(node.attrs, attributes.Index):
             parts = [self.indexed(node)]
         else:
             parts = [part for part in (self.join(node.operands), format_attrs(node)) if part]
@@ -105,7 +90,7 @@ class Printer:
 
     def indexed(self, node: Node) -> str:
         """`x[t, 2:5]` for a read, `x[t, 2:5], value` for an update."""
-        first = len(node.operands) - sum(_placeholders(item) for item in node.attrs["key"])
+        first = len(node.operands) - sum(_placeholders(item) for item in attributes.Index.of(node).key)
         names = iter([self.name(v) for v in node.operands[first:]])
 
         def part(x: Any) -> str:
@@ -119,7 +104,7 @@ class Printer:
             text = f"{part(x.start)}:{part(x.stop)}"
             return text if x.step is None else f"{text}:{part(x.step)}"
 
-        key = ", ".join(item(x) for x in node.attrs["key"])
+        key = ", ".join(item(x) for x in attributes.Index.of(node).key)
         rest = self.join(node.operands[1:first])
         return f"{self.name(node.operands[0])}[{key}]" + (f", {rest}" if rest else "")
 
@@ -140,7 +125,7 @@ class Printer:
                 self.names[carry.in_cond] = self.names[carry.in_body] = self.fresh(carry.in_cond.hint or "c")
                 entries.append(f"{self.names[carry.in_body]} = {start}")
             head += f" carry({', '.join(entries)})"
-        extras = [f"{k}={v!r}" for k, v in node.attrs.items() if _is_shown(k, v)]
+        extras = [f"{k}={v!r}" for k, v in node.attrs.shown().items()]
         if extras:
             head += f" [{', '.join(extras)}]"
         lines: list[str] = []
@@ -172,14 +157,9 @@ def _placeholders(item: Any) -> int:
 
 def format_attrs(node: Node) -> str:
     """The attributes of a node as the text shows them."""
-    if node.op.name == "constant":
-        return _format_array(node.attrs["value"])
-    return ", ".join(f"{key}={_format(value)}" for key, value in node.attrs.items() if _is_shown(key, value))
-
-
-def _is_shown(key: str, value: Any) -> bool:
-    quiet = _QUIET.get(key)
-    return quiet is not ... and value is not None and not (key in _QUIET and value == quiet)
+    if isinstance(node.attrs, attributes.Constant):
+        return _format_array(node.attrs.value)
+    return ", ".join(f"{key}={_format(value)}" for key, value in node.attrs.shown().items())
 
 
 def _format(value: Any) -> str:

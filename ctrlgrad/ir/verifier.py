@@ -3,14 +3,16 @@
 1. Single assignment: a value is defined once in its graph, before its uses.
 2. A region is closed: it uses only its own values; its inputs and outputs have the types that the node's
    operands and results declare.
-3. Types: a node's result types are what its op's rule gives for its operands.
-4. Pairing: a stack made by the gradient transform (`paired`) is taken at most once at a time, and its pops
+3. Attributes: those that the node's op declares, each of the kind that is declared.
+4. Types: a node's result types are what its op's rule gives for its operands.
+5. Pairing: a stack made by the gradient transform (`paired`) is taken at most once at a time, and its pops
    mirror its pushes through every loop and branch, so it is empty in the end.
 """
 
 from __future__ import annotations
 
 from ctrlgrad.errors import CtrlgradError, VerificationError
+from ctrlgrad.ir.attributes import NewStack
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.pairing import PairingError, way
 from ctrlgrad.ir.types import Type
@@ -61,6 +63,7 @@ class _Verifier:
     def node(self, node: Node) -> None:
         if node.op.arity is not None and len(node.operands) != node.op.arity:
             raise self.fail("wrong number of operands", node, expected=str(node.op.arity), got=str(len(node.operands)))
+        self.attributes(node)
         for region in node.regions:
             self.graph(region)
         try:
@@ -71,9 +74,19 @@ class _Verifier:
         if types != declared:
             raise self.fail("result types", node, expected=_list(types), got=_list(declared))
 
+    def attributes(self, node: Node) -> None:
+        if type(node.attrs) is not node.op.family:
+            expected, got = node.op.family.__name__, type(node.attrs).__name__
+            raise self.fail("attributes of another family", node, expected=expected, got=got)
+        wrong = node.attrs.complaint()
+        if wrong is not None:
+            name, expected, got = wrong
+            raise self.fail(f"the attribute {name!r}", node, expected=expected, got=got)
+
     def paired_stacks(self, graph: Graph) -> None:
         for node in graph.nodes:
-            if not node.attrs.get("paired"):
+            stack = NewStack.find(node)
+            if stack is None or not stack.paired:
                 continue
             try:
                 found = way(graph, node.result)

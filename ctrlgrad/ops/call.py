@@ -1,14 +1,14 @@
 """`call`: a function kept whole because its derivative is not that of its nodes.
 
 Operands are the function's inputs, the outer values that it captures first. Region 0 computes the results.
-`attrs["kind"]` says what its derivative is, and which further regions it has:
+Its attribute `kind` says what its derivative is, and which further regions it has:
 
 - "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved;
 - "custom_vjp": region 1, forward, maps the inputs to (results, residuals); region 2, backward, maps (captures,
   residuals, one cotangent per result) to one cotangent per input that is no capture;
 - "custom_jvp": region 1 maps (inputs, one tangent per input that is no capture) to one tangent per result;
-  a call of either kind inside its own rule has `attrs["rule"]` in place of these regions: see `Call.rule`;
-- "rows": that of region 1, which computes one row of region 0: of the operands at `attrs["mapped"]`, and of all
+  a call of either kind inside its own rule has an attribute `rule` in place of these regions: see `Call.rule`;
+- "rows": that of region 1, which computes one row of region 0: of the operands at `mapped`, and of all
   results, a row along axis 0. So a batched function that is batched once more can be batched over both at once.
 
 Before a graph runs, `ctrlgrad.passes.inline_calls` puts region 0 in the place of the node.
@@ -16,10 +16,11 @@ Before a graph runs, `ctrlgrad.passes.inline_calls` puts region 0 in the place o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.ir import attributes
+from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
 from ctrlgrad.ir.types import Type
@@ -27,7 +28,7 @@ from ctrlgrad.ir.types import Type
 KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "rows")
 
 
-def _infer_call(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     declared = [v.type for v in regions[0].inputs]
     if len(declared) != len(operands) or not all(d.accepts(t) for d, t in zip(declared, operands, strict=True)):
         raise TypeMismatchError(
@@ -38,10 +39,10 @@ def _infer_call(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Seq
     return [v.type for v in regions[0].outputs]
 
 
-declare("call", None, _infer_call)
+declare("call", None, _infer_call, attributes=attributes.Call)
 
 
-def _infer_barrier(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_barrier(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     return (operands[0],)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, TypeRule, declare
 from ctrlgrad.ir.types import TensorType, Type
@@ -23,7 +23,7 @@ REAL_OF: dict[np.dtype, np.dtype] = {c: r for r, c in COMPLEX_OF.items()}
 
 
 def _on_complex(name: str, *, real: bool) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
         (x,) = tensors(name, operands)
         if x.dtype not in REAL_OF:
             raise TypeMismatchError(f"{name}: the operand is not complex", expected="c64 or c128", got=str(x))
@@ -32,7 +32,7 @@ def _on_complex(name: str, *, real: bool) -> TypeRule:
     return infer
 
 
-def _infer_complex(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_complex(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     re, im = types = tensors("complex", operands)
     if re.dtype != im.dtype or re.dtype not in COMPLEX_OF:
         raise TypeMismatchError(

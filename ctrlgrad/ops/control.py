@@ -1,8 +1,8 @@
 """The two ops that own regions.
 
-`while`: operands are `attrs["captures"]` loop-invariant captures, then the initial carry. Region 0, the cond,
+`while`: operands are loop-invariant captures, `captures` of them, then the initial carry. Region 0, the cond,
 and region 1, the body, both take (captures, carry); the cond yields a bool scalar, the body the next carry.
-The results are the last carry. Runs the body as long as the cond yields true. `attrs["counts_down"]` marks a
+The results are the last carry. Runs the body as long as the cond yields true. `counts_down` marks a
 reversed loop: its first carry starts as the number of iterations.
 
 `cond`: operand 0 is a bool scalar (regions: false, true) or an integer scalar (region i for i, clamped to
@@ -11,10 +11,11 @@ the range); the others are every region's inputs. The results are what the chose
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.ir import attributes
+from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import declare
 from ctrlgrad.ir.types import BOOL, Type, join
@@ -29,9 +30,9 @@ def _accept(what: str, declared: Sequence[Type], given: Sequence[Type]) -> None:
             raise TypeMismatchError(f"{what}: value {position} has another type", expected=str(d), got=str(g))
 
 
-def _infer_while(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_while(operands: Sequence[Type], attrs: attributes.Loop, regions: Sequence[Graph]) -> Sequence[Type]:
     cond, body = regions
-    carry = [v.type for v in body.inputs[attrs["captures"] :]]
+    carry = [v.type for v in body.inputs[attrs.captures :]]
     _accept("while: operands", [v.type for v in body.inputs], operands)
     _accept("while: inputs of the cond", [v.type for v in body.inputs], [v.type for v in cond.inputs])
     _accept("while: result of the cond", [BOOL], [v.type for v in cond.outputs])
@@ -39,7 +40,7 @@ def _infer_while(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Se
     return carry
 
 
-def _infer_cond(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_cond(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     selector, *rest = operands
     if selector != BOOL:
         scalar_index("cond", "the selector", selector)
@@ -62,5 +63,5 @@ def _infer_cond(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Seq
     return results
 
 
-declare("while", None, _infer_while)
+declare("while", None, _infer_while, attributes=attributes.Loop)
 declare("cond", None, _infer_cond)

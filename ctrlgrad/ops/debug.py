@@ -1,27 +1,28 @@
 """Ops that let the user look in while a graph runs.
 
-`callback` hands its operands to `attrs["fn"](values, iterations)`: arrays, and the number of the current iteration
+`callback` hands its operands to its attribute `fn(values, iterations)`: arrays, and the number of the current iteration
 of each loop around the node, the outermost first. `watch` is the identity; in reverse its cotangent goes to
 such a callback.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from ctrlgrad.ir import attributes
+from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
 from ctrlgrad.ir.types import Type
 
 
-def _infer_callback(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_callback(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     return ()
 
 
-def _infer_watch(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_watch(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     return (operands[0],)
 
 
-declare("callback", None, _infer_callback, Trait.EFFECT)
-declare("watch", 1, _infer_watch, Trait.VIEW)
+declare("callback", None, _infer_callback, Trait.EFFECT, attributes=attributes.Hook)
+declare("watch", 1, _infer_watch, Trait.VIEW, attributes=attributes.Hook)

@@ -5,12 +5,13 @@ Names are NumPy's. Dividing by zero, overflow and the like follow IEEE 754 and r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.ir import attributes
+from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, TypeRule, declare
 from ctrlgrad.ir.types import TensorType, Type, broadcast_shapes
@@ -45,7 +46,7 @@ def _same_dtype(operation: str, types: Sequence[TensorType]) -> np.dtype:
 
 
 def _rule(name: str, kinds: str, result: np.dtype | None) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
         types = tensors(name, operands)
         dtype = _same_dtype(name, types)
         require_kind(name, kinds, types)
@@ -86,13 +87,13 @@ _declare_all(2, "iu", "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bit
 declare("integer_power", 2, _rule("integer_power", "iu", None), Trait.ELEMENTWISE, Trait.CHEAP)
 
 
-def _infer_abs(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_abs(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("abs", operands)
     dtype = np.dtype(x.dtype.type(0).real.dtype) if x.dtype.kind == "c" else x.dtype
     return (TensorType(dtype, x.shape),)
 
 
-def _infer_where(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_where(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     condition, a, b = types = tensors("where", operands)
     if condition.dtype != BOOL:
         raise TypeMismatchError(
@@ -104,17 +105,17 @@ def _infer_where(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Se
     return (broadcast("where", types, _same_dtype("where", (a, b))),)
 
 
-def _infer_cast(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_cast(operands: Sequence[Type], attrs: attributes.Cast, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("cast", operands)
-    return (TensorType(attrs["dtype"], x.shape),)
+    return (TensorType(attrs.dtype, x.shape),)
 
 
-def _infer_identity(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_identity(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     return (operands[0],)
 
 
 declare("abs", 1, _infer_abs, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP)
 declare("where", 3, _infer_where, Trait.ELEMENTWISE, Trait.CHEAP, Trait.TOTAL_IF_STATIC)
-declare("cast", 1, _infer_cast, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP)
+declare("cast", 1, _infer_cast, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)
 # The identity whose derivative is zero.
 declare("stop_gradient", 1, _infer_identity, Trait.TOTAL, Trait.VIEW, Trait.CHEAP)

@@ -1,35 +1,22 @@
 """Indexing with NumPy's meaning: `getitem` reads, `setitem` replaces, `additem` adds (repeated indices add up).
 
-`attrs["key"]` is a tuple of items in the order of the axes: an int, a `slice`, None (a new axis) or `DYNAMIC`,
+The key is a tuple of items in the order of the axes: an int, a `slice`, None (a new axis) or `DYNAMIC`,
 which stands for the next operand: a scalar integer or an integer array. A slice's bounds may be `DYNAMIC` too.
 An index that is out of range is an error at run time; negative indices count from the end.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
+from ctrlgrad.ir import attributes
+from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import declare
 from ctrlgrad.ir.types import Dim, Shape, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import require_kind, scalar_index, tensors
-
-
-class Dynamic(enum.Enum):
-    """The placeholder for an operand in an index key."""
-
-    DYNAMIC = "?"
-
-    def __repr__(self) -> str:
-        return "?"
-
-
-DYNAMIC = Dynamic.DYNAMIC
-Item = int | slice | None | Dynamic
-Key = tuple[Item, ...]
 
 
 def fill(key: Key, operands: Sequence[Any]) -> tuple[Any, ...]:
@@ -135,16 +122,16 @@ def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:
             scalar_index(operation, "a slice's bound", t)
 
 
-def _infer_getitem(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_getitem(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[Graph]) -> Sequence[Type]:
     x, *indices = tensors("getitem", operands)
-    _check_operands("getitem", attrs["key"], indices)
-    return (TensorType(x.dtype, indexed_shape(x.shape, attrs["key"], indices)),)
+    _check_operands("getitem", attrs.key, indices)
+    return (TensorType(x.dtype, indexed_shape(x.shape, attrs.key, indices)),)
 
 
-def _infer_update(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[Graph]) -> Sequence[Type]:
     x, value, *indices = tensors("an indexed update", operands)
-    _check_operands("an indexed update", attrs["key"], indices)
-    region = indexed_shape(x.shape, attrs["key"], indices)
+    _check_operands("an indexed update", attrs.key, indices)
+    region = indexed_shape(x.shape, attrs.key, indices)
     joined = broadcast_shapes((region, value.shape))
     if x.dtype != value.dtype:
         raise TypeMismatchError(
@@ -167,17 +154,17 @@ def _infer_update(operands: Sequence[Type], attrs: Mapping[str, Any], regions: S
     return (x,)
 
 
-declare("getitem", None, _infer_getitem)
+declare("getitem", None, _infer_getitem, attributes=attributes.Index)
 
 
-def _infer_added(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[Graph]) -> Sequence[Type]:
     # What does not add up is not added to a part either: `add` takes no booleans.
     require_kind("additem", "iufc", tensors("additem", operands[:1]))
     return _infer_update(operands, attrs, regions)
 
 
-declare("setitem", None, _infer_update)
-declare("additem", None, _infer_added)
+declare("setitem", None, _infer_update, attributes=attributes.Index)
+declare("additem", None, _infer_added, attributes=attributes.Index)
 
 
 def is_static(key: Key) -> bool:

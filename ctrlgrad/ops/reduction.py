@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from ctrlgrad.errors import ShapeError
+from ctrlgrad.ir import attributes
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, TypeRule, declare
 from ctrlgrad.ir.types import Shape, TensorType, Type
@@ -22,10 +22,10 @@ def reduced_shape(shape: Shape, over: Sequence[int], keepdims: bool) -> Shape:
 
 
 def _reduction(name: str, kinds: str, result: np.dtype | None = None, *, needs_elements: bool = False) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    def infer(operands: Sequence[Type], attrs: attributes.Reduction, regions: Sequence[Graph]) -> Sequence[Type]:
         (x,) = tensors(name, operands)
         require_kind(name, kinds, (x,))
-        over = axes(name, attrs["axes"], x.rank)
+        over = axes(name, attrs.axes, x.rank)
         if needs_elements and any(x.shape[axis] == 0 for axis in over):
             raise ShapeError(
                 f"{name}: no elements along a reduced axis",
@@ -33,34 +33,34 @@ def _reduction(name: str, kinds: str, result: np.dtype | None = None, *, needs_e
                 got=str(x),
                 hint="concatenate a first element to it, or leave empty arrays out",
             )
-        return (TensorType(result or x.dtype, reduced_shape(x.shape, over, attrs["keepdims"])),)
+        return (TensorType(result or x.dtype, reduced_shape(x.shape, over, attrs.keepdims)),)
 
     return infer
 
 
 # The frontend widens small integers first, as NumPy does, so `sum` and `prod` keep their operand's dtype.
-declare("sum", 1, _reduction("sum", "iufc"), Trait.TOTAL)
+declare("sum", 1, _reduction("sum", "iufc"), Trait.TOTAL, attributes=attributes.Reduction)
 # Products of floats are multiplied pair by pair, which makes their derivatives exact at zeros.
-declare("prod", 1, _reduction("prod", "iu"), Trait.TOTAL)
-declare("max", 1, _reduction("max", "biuf", needs_elements=True))
-declare("min", 1, _reduction("min", "biuf", needs_elements=True))
-declare("any", 1, _reduction("any", "b"), Trait.TOTAL)
-declare("all", 1, _reduction("all", "b"), Trait.TOTAL)
+declare("prod", 1, _reduction("prod", "iu"), Trait.TOTAL, attributes=attributes.Reduction)
+declare("max", 1, _reduction("max", "biuf", needs_elements=True), attributes=attributes.Reduction)
+declare("min", 1, _reduction("min", "biuf", needs_elements=True), attributes=attributes.Reduction)
+declare("any", 1, _reduction("any", "b"), Trait.TOTAL, attributes=attributes.Reduction)
+declare("all", 1, _reduction("all", "b"), Trait.TOTAL, attributes=attributes.Reduction)
 # One axis each; the index of the first extreme value, as int64.
-declare("argmax", 1, _reduction("argmax", "biuf", default_int(), needs_elements=True))
-declare("argmin", 1, _reduction("argmin", "biuf", default_int(), needs_elements=True))
+declare("argmax", 1, _reduction("argmax", "biuf", default_int(), needs_elements=True), attributes=attributes.Reduction)
+declare("argmin", 1, _reduction("argmin", "biuf", default_int(), needs_elements=True), attributes=attributes.Reduction)
 
 
 def _infer_scan(name: str, kinds: str) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    def infer(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
         (x,) = tensors(name, operands)
         require_kind(name, kinds, (x,))
-        axes(name, (attrs["axis"],), x.rank)
+        axes(name, (attrs.axis,), x.rank)
         return (x,)
 
     return infer
 
 
 # `reverse=True` accumulates from the end: the transpose of the forward accumulation.
-declare("cumsum", 1, _infer_scan("cumsum", "iufc"), Trait.TOTAL)
-declare("cumprod", 1, _infer_scan("cumprod", "iu"), Trait.TOTAL)
+declare("cumsum", 1, _infer_scan("cumsum", "iufc"), Trait.TOTAL, attributes=attributes.Scan)
+declare("cumprod", 1, _infer_scan("cumprod", "iu"), Trait.TOTAL, attributes=attributes.Scan)

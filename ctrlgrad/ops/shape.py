@@ -6,50 +6,49 @@ dimensions; see `ctrlgrad.ops.checks.template`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.ir import attributes
+from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
 from ctrlgrad.ir.types import INDEX, Dim, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import axes, product, require_kind, template, tensors
 
-Attrs = Mapping[str, Any]
+
+def _infer_constant(operands: Sequence[Type], attrs: attributes.Constant, regions: Sequence[Graph]) -> Sequence[Type]:
+    return (TensorType(attrs.value.dtype, attrs.value.shape),)
 
 
-def _infer_constant(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
-    return (TensorType(attrs["value"].dtype, attrs["value"].shape),)
-
-
-def _infer_dim(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_dim(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("dim", operands)
-    axes("dim", (attrs["axis"],), x.rank)
+    axes("dim", (attrs.axis,), x.rank)
     return (INDEX,)
 
 
-def _infer_iota(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
-    template("iota", attrs["shape"], operands)
-    return (TensorType(INDEX.dtype, attrs["shape"]),)
+def _infer_iota(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[Graph]) -> Sequence[Type]:
+    template("iota", attrs.shape, operands)
+    return (TensorType(INDEX.dtype, attrs.shape),)
 
 
-def _infer_reshape(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_reshape(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[Graph]) -> Sequence[Type]:
     x, *dims = tensors("reshape", operands)
-    template("reshape", attrs["shape"], dims)
-    before, after = product(x.shape), product(attrs["shape"])
+    template("reshape", attrs.shape, dims)
+    before, after = product(x.shape), product(attrs.shape)
     if before is not None and after is not None and before != after:
         raise ShapeError(
             "reshape: the number of elements changes",
             expected=f"{before} elements, as in {x}",
-            got=f"{after} elements, {attrs['shape']}",
+            got=f"{after} elements, {attrs.shape}",
             hint="one size may be -1 and takes what is left over",
         )
-    return (TensorType(x.dtype, attrs["shape"]),)
+    return (TensorType(x.dtype, attrs.shape),)
 
 
-def _infer_broadcast_to(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_broadcast_to(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[Graph]) -> Sequence[Type]:
     x, *dims = tensors("broadcast_to", operands)
-    shape = attrs["shape"]
+    shape = attrs.shape
     template("broadcast_to", shape, dims)
     joined = broadcast_shapes((x.shape, shape))
     if (
@@ -66,9 +65,9 @@ def _infer_broadcast_to(operands: Sequence[Type], attrs: Attrs, regions: Sequenc
     return (TensorType(x.dtype, shape),)
 
 
-def _infer_sum_to(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_sum_to(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[Graph]) -> Sequence[Type]:
     x, *dims = tensors("sum_to", operands)
-    shape = attrs["shape"]
+    shape = attrs.shape
     template("sum_to", shape, dims)
     require_kind("sum_to", "iufc", (x,))
     if len(shape) > x.rank or broadcast_shapes((x.shape, shape)) is None:
@@ -76,29 +75,29 @@ def _infer_sum_to(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Grap
     return (TensorType(x.dtype, shape),)
 
 
-def _infer_transpose(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_transpose(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("transpose", operands)
-    if sorted(attrs["axes"]) != list(range(x.rank)):
+    if sorted(attrs.axes) != list(range(x.rank)):
         raise ShapeError(
             "transpose: not a permutation of the axes",
             expected=f"each of {x.rank} axes once",
-            got=str(attrs["axes"]),
+            got=str(attrs.axes),
             hint="numpy.moveaxis or .swapaxes moves some and keeps the rest",
         )
-    return (TensorType(x.dtype, tuple(x.shape[axis] for axis in attrs["axes"])),)
+    return (TensorType(x.dtype, tuple(x.shape[axis] for axis in attrs.axes)),)
 
 
-def _infer_expand_dims(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_expand_dims(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("expand_dims", operands)
-    rank = x.rank + len(attrs["axes"])
-    new = axes("expand_dims", attrs["axes"], rank)
+    rank = x.rank + len(attrs.axes)
+    new = axes("expand_dims", attrs.axes, rank)
     old = iter(x.shape)
     return (TensorType(x.dtype, tuple(1 if axis in new else next(old) for axis in range(rank))),)
 
 
-def _infer_squeeze(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_squeeze(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("squeeze", operands)
-    over = axes("squeeze", attrs["axes"], x.rank)
+    over = axes("squeeze", attrs.axes, x.rank)
     for axis in over:
         if x.shape[axis] not in (1, None):
             raise ShapeError(
@@ -110,15 +109,15 @@ def _infer_squeeze(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Gra
     return (TensorType(x.dtype, tuple(d for axis, d in enumerate(x.shape) if axis not in over)),)
 
 
-def _infer_flip(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_flip(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("flip", operands)
-    axes("flip", attrs["axes"], x.rank)
+    axes("flip", attrs.axes, x.rank)
     return (x,)
 
 
-def _infer_concat(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
     types = tensors("concat", operands)
-    first, axis = types[0], attrs["axis"]
+    first, axis = types[0], attrs.axis
     axes("concat", (axis,), first.rank)
     shape: list[Dim] = []
     for position in range(first.rank):
@@ -145,34 +144,42 @@ def _infer_concat(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Grap
     return (TensorType(first.dtype, tuple(shape)),)
 
 
-def _infer_common_size(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_common_size(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("common_size", operands)
     if x.dtype != INDEX.dtype or x.rank != 1:
         raise TypeMismatchError("common_size: not a list of sizes", expected=f"{INDEX.dtype}[n]", got=str(x))
     return (INDEX,)
 
 
-def _infer_forget(operands: Sequence[Type], attrs: Attrs, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_forget(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("forget_sizes", operands)
-    over = axes("forget_sizes", attrs["axes"], x.rank)
+    over = axes("forget_sizes", attrs.axes, x.rank)
     return (TensorType(x.dtype, tuple(None if axis in over else d for axis, d in enumerate(x.shape))),)
 
 
 # The identity, after which the sizes of some axes count as unknown.
-declare("forget_sizes", 1, _infer_forget, Trait.VIEW, Trait.CHEAP, Trait.TOTAL)
-declare("constant", 0, _infer_constant, Trait.TOTAL, Trait.CHEAP)
-declare("dim", 1, _infer_dim, Trait.TOTAL, Trait.CHEAP)
+declare("forget_sizes", 1, _infer_forget, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
+declare("constant", 0, _infer_constant, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Constant)
+declare("dim", 1, _infer_dim, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Axis)
 # The size that all elements of a list of sizes are, 0 for none; an error at run time where they differ, which names
-# what `attrs["of"]` says they are the sizes of.
-declare("common_size", 1, _infer_common_size)
+# what they are the sizes of.
+declare("common_size", 1, _infer_common_size, attributes=attributes.Described)
 # 0, 1, ..., n - 1 of a shape (n,).
-declare("iota", None, _infer_iota, Trait.TOTAL, Trait.CHEAP)
-declare("reshape", None, _infer_reshape, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC)
-declare("broadcast_to", None, _infer_broadcast_to, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC)
+declare("iota", None, _infer_iota, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Shape)
+declare("reshape", None, _infer_reshape, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC, attributes=attributes.Shape)
+declare(
+    "broadcast_to",
+    None,
+    _infer_broadcast_to,
+    Trait.VIEW,
+    Trait.CHEAP,
+    Trait.TOTAL_IF_STATIC,
+    attributes=attributes.Shape,
+)
 # Sums over the axes in which the operand was broadcast from `shape`: the transpose of `broadcast_to`.
-declare("sum_to", None, _infer_sum_to, Trait.TOTAL_IF_STATIC)
-declare("transpose", 1, _infer_transpose, Trait.VIEW, Trait.CHEAP, Trait.TOTAL)
-declare("expand_dims", 1, _infer_expand_dims, Trait.VIEW, Trait.CHEAP, Trait.TOTAL)
-declare("squeeze", 1, _infer_squeeze, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC)
-declare("flip", 1, _infer_flip, Trait.VIEW, Trait.CHEAP, Trait.TOTAL)
-declare("concat", None, _infer_concat, Trait.TOTAL_IF_STATIC)
+declare("sum_to", None, _infer_sum_to, Trait.TOTAL_IF_STATIC, attributes=attributes.Shape)
+declare("transpose", 1, _infer_transpose, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
+declare("expand_dims", 1, _infer_expand_dims, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
+declare("squeeze", 1, _infer_squeeze, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC, attributes=attributes.Axes)
+declare("flip", 1, _infer_flip, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
+declare("concat", None, _infer_concat, Trait.TOTAL_IF_STATIC, attributes=attributes.Axis)

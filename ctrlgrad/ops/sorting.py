@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.ir import attributes
+from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
 from ctrlgrad.ir.types import INDEX, TensorType, Type
@@ -14,15 +15,15 @@ from ctrlgrad.ops.checks import axes, tensors
 _ORDERED = "biuf"
 
 
-def _infer_argsort(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_argsort(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("argsort", operands)
     if x.dtype.kind not in _ORDERED:
         raise TypeMismatchError("argsort: the dtype has no order", expected="a real dtype", got=str(x))
-    axes("argsort", (attrs["axis"],), x.rank)
+    axes("argsort", (attrs.axis,), x.rank)
     return (TensorType(INDEX.dtype, x.shape),)
 
 
-def _infer_searchsorted(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_searchsorted(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     row, values = tensors("searchsorted", operands)
     if row.rank != 1:
         raise ShapeError("searchsorted: the sorted operand is not one-dimensional", got=str(row))
@@ -31,17 +32,17 @@ def _infer_searchsorted(operands: Sequence[Type], attrs: Mapping[str, Any], regi
     return (TensorType(INDEX.dtype, values.shape),)
 
 
-def _infer_nonzero(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_nonzero(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     (x,) = tensors("nonzero", operands)
     if x.rank == 0:
         raise ShapeError("nonzero: a scalar has no positions", got=str(x))
     return (TensorType(INDEX.dtype, (x.rank, None)),)
 
 
-# The stable order along `attrs["axis"]`, from the largest down where `attrs["descending"]`.
-declare("argsort", 1, _infer_argsort, Trait.TOTAL)
-# For each of the second operand, how many of the first come before it: those below it, or with `attrs["side"]`
+# The stable order along an axis.
+declare("argsort", 1, _infer_argsort, Trait.TOTAL, attributes=attributes.Order)
+# For each of the second operand, how many of the first come before it: those below it, or with the side
 # "right" those not above it.
-declare("searchsorted", 2, _infer_searchsorted, Trait.TOTAL)
+declare("searchsorted", 2, _infer_searchsorted, Trait.TOTAL, attributes=attributes.Search)
 # The positions of the elements other than zero, in C order: a row per axis, a column per element.
 declare("nonzero", 1, _infer_nonzero, Trait.TOTAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctrlgrad.ir import attributes
 from ctrlgrad.ir.graph import Node
 from ctrlgrad.ir.op import Trait
 from ctrlgrad.ir.types import TensorType
@@ -16,7 +17,7 @@ def is_total(node: Node) -> bool:
     if Trait.TOTAL in traits:
         return True
     if node.op.name in _INDEXING:
-        return _is_static(node) and is_static(node.attrs["key"])
+        return _is_static(node) and is_static(attributes.Index.of(node).key)
     return Trait.TOTAL_IF_STATIC in traits and _is_static(node)
 
 

@@ -7,16 +7,30 @@ and sums of the collected rows, added to their carries; and the tail, a loop ove
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from ctrlgrad.ir import INDEX, Builder, Closed, Graph, Loop, Node, StackType, TensorType, Value, copy_node, definitions
+from ctrlgrad.ir import (
+    INDEX,
+    Builder,
+    Closed,
+    Graph,
+    Loop,
+    Node,
+    StackType,
+    TensorType,
+    Value,
+    attributes,
+    copy_node,
+    definitions,
+)
+from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ir.types import Dim
-from ctrlgrad.ops.indexing import DYNAMIC
 from ctrlgrad.passes.heavy import multiplications
 from ctrlgrad.passes.recurrence import Row
 from ctrlgrad.passes.sums import Sums, Total
 from ctrlgrad.passes.tails import Tail
+from ctrlgrad.source import Source
 
 
 @dataclass
@@ -44,7 +58,7 @@ class Found:
         """The two values that are collected: `[k, m]` and `[k, n]`, of which the product is `left.T @ right`."""
         left, right = product.operands
         made = definitions(self.loop.body).get(left)
-        if made is not None and made.op.name == "transpose" and made.attrs["axes"] == (1, 0):
+        if made is not None and made.op.name == "transpose" and attributes.Axes.of(made).axes == (1, 0):
             return made.operands[0], right
         if left not in self.turned:
             m, k = left.tensor.shape
@@ -77,7 +91,7 @@ class ChunkedLoop:
         # Carries that leave the inner loop for good: nothing in it adds to them.
         gone = {i for i, left in self.left.items() if not left} | set(self.tail.carries)
         self.kept = {i: c for i, c in enumerate(self.loop.carries) if i not in gone}
-        self.maximum: int | None = self.loop.attrs.get("maximum_iterations")
+        self.maximum: int | None = self.loop.attrs.maximum_iterations
 
     def emit(self, builder: Builder) -> tuple[Value, ...]:
         """Put the loop over chunks into a builder; returns its results.
@@ -85,10 +99,10 @@ class ChunkedLoop:
         With a maximum of iterations it carries the number of those done, and has a maximum of chunks.
         """
         body, cond = self._body(), self._outer_cond()
-        attrs = {**self.loop.attrs, "chunks_of": self.chunk}
+        attrs = replace(self.loop.attrs, chunks_of=self.chunk)
         captures, inits = [c.outer for c in self.loop.captures], [c.init for c in self.loop.carries]
         if self.maximum is not None:
-            attrs["maximum_iterations"] = -(-self.maximum // self.chunk)
+            attrs = replace(attrs, maximum_iterations=-(-self.maximum // self.chunk))
             inits.append(builder.constant(0, INDEX.dtype))
         regions = Closed(tuple(captures), (cond, body))
         return emit_loop(builder, regions, inits, attrs, source=self.loop.source)[: len(self.loop.carries)]
@@ -107,7 +121,7 @@ class ChunkedLoop:
         start = outer.constant(0, INDEX.dtype)
         kept = [carry[i] for i in self.kept]
         regions = Closed((*shared, *produced.values(), limit), self._inner_regions(list(produced), collected))
-        attrs = {**self.loop.attrs, "chunk": self.chunk, "maximum_iterations": None}
+        attrs = replace(self.loop.attrs, chunk=self.chunk, maximum_iterations=None)
         results = emit_loop(outer, regions, [*kept, start, *stacks], attrs)
         taken = results[len(kept)]
         outputs = list(carry)
@@ -213,7 +227,7 @@ class ChunkedLoop:
                 if self.found.producers[node].counts_down:
                     one = inner.constant(1, INDEX.dtype)
                     position = inner.emit("subtract", [inner.emit("subtract", [limit, one]), step])
-                copies[node.result] = _row(inner, batches[node], position, node)
+                copies[node.result] = _row(inner, batches[node], position, node.source)
             elif node not in left_out:
                 copy_node(inner, node, copies)
         for value, turned in self.found.turned.items():
@@ -275,7 +289,7 @@ class ChunkedLoop:
             inside[v] = _row(inner, batch, step)
         for node in self.loop.body.nodes:
             if node in products:
-                inside[node.result] = _row(inner, products[node], step, node)
+                inside[node.result] = _row(inner, products[node], step, node.source)
             elif node in tail.nodes or node in tail.again:
                 copy_node(inner, node, inside)
         following = inner.emit("add", [step, inner.constant(1, INDEX.dtype)])
@@ -283,8 +297,8 @@ class ChunkedLoop:
         test = Builder(name="cond")
         inputs = [test.input(v.type, v.hint) for v in body.inputs]
         cond = test.finish([test.emit("less", [inputs[-1], inputs[len(captures) - 1]])])
-        attrs = {**self.loop.attrs, "chunk": self.chunk, "maximum_iterations": None}
-        attrs.pop("counts_down", None)  # it counts its steps up, whichever way the loop counts
+        # It counts its steps up, whichever way the loop counts.
+        attrs = replace(self.loop.attrs, chunk=self.chunk, maximum_iterations=None, counts_down=False)
         results = emit_loop(outer, Closed(captures, (cond, body)), inits, attrs)
         return results[len(counters) : len(carries)]
 
@@ -346,12 +360,10 @@ def _batch_type(value: Value) -> TensorType:
     return TensorType(value.tensor.dtype, (None, *value.tensor.shape))
 
 
-def _row(builder: Builder, batch: Value, step: Value, product: Node | None = None) -> Value:
-    """The row of a batch; of a batched `product`, `last_use`: nothing reads it again, so it may be written to."""
+def _row(builder: Builder, batch: Value, step: Value, source: Source | None = None) -> Value:
+    """The row of a batch."""
     attrs = {"key": (DYNAMIC, *[slice(None)] * (batch.tensor.rank - 1))}
-    if product is None:
-        return builder.emit("getitem", [batch, step], attrs)
-    return builder.emit("getitem", [batch, step], {**attrs, "last_use": True}, source=product.source)
+    return builder.emit("getitem", [batch, step], attrs, source=source)
 
 
 def _reshaped(builder: Builder, x: Value, shape: Sequence[Dim]) -> Value:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.ir import Graph, Node, Rewriter, StackType, Trait, Value
+from ctrlgrad.ir import Graph, Node, Rewriter, StackType, Trait, Value, attributes
 
 # Larger constants are not compared.
 LARGEST = 64
@@ -40,8 +40,8 @@ def _key(node: Node) -> _Key | None:
     if any(isinstance(v.type, StackType) for v in node.results):
         return None
     if node.op.name == "constant":
-        value = node.attrs["value"]
+        value = attributes.Constant.of(node).value
         if value.size > LARGEST:
             return None
         return ("constant", (), f"{value.dtype}{value.shape}{value.tobytes()!r}")
-    return (node.op.name, node.operands, repr(dict(node.attrs)))
+    return (node.op.name, node.operands, repr(node.attrs))

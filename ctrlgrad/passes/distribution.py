@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ctrlgrad.ir import Graph, Loop, Node, Rewriter, Value, definitions, is_loop
+from ctrlgrad.ir import Graph, Loop, Node, Rewriter, Value, attributes, definitions, is_loop
 from ctrlgrad.passes.chunks import ChunkedLoop, Found
 from ctrlgrad.passes.heavy import is_heavy, pays_inside
 from ctrlgrad.passes.recurrence import Row, rows
@@ -75,18 +75,20 @@ class _Distributing(Rewriter):
         return _Distributing(region, self._chunk, self, node).run()
 
     def visit(self, node: Node) -> Sequence[Value] | None:
-        if "paired" in node.attrs:
-            attrs = {k: v for k, v in node.attrs.items() if k != "paired"}
-            return self.builder.keep(replace(node, attrs=attrs))
+        stack = attributes.NewStack.find(node)
+        if stack is not None and stack.paired:
+            return self.builder.keep(replace(node, attrs=replace(stack, paired=False)))
         found = _find(node, self._made, self._is_inside)
         return None if found is None else ChunkedLoop(found, self._chunk).emit(self.builder)
 
 
 def _find(node: Node, made_outside: Mapping[Value, Node], is_inside: bool) -> Found | None:
     """What leaves a loop; None where it stays whole, and for other nodes. `is_inside`: of another loop."""
-    if not is_loop(node) or "chunk" in node.attrs or "chunks_of" in node.attrs:
+    if not is_loop(node):
         return None
     loop = Loop.of(node)
+    if loop.attrs.chunk is not None or loop.attrs.chunks_of is not None:
+        return None
     producers = _find_producers(loop, made_outside)
     sums = find_sums(loop, producers)
     placed = {*producers, *(p.node for p in sums.products)}
@@ -115,7 +117,7 @@ def _find_producers(loop: Loop, made_outside: Mapping[Value, Node]) -> dict[Node
 def _starts_inside(start: Value, made: Mapping[Value, Node]) -> bool:
     """Whether a counter starts from a constant that is no negative index."""
     node = made.get(start)
-    return node is not None and node.op.name == "constant" and int(node.attrs["value"]) >= 0
+    return node is not None and node.op.name == "constant" and int(attributes.Constant.of(node).value) >= 0
 
 
 __all__ = ["CHUNK_BYTES", "distribute"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.ir import Graph, Node, Rewriter, Trait, Value
+from ctrlgrad.ir import Graph, Node, Rewriter, Trait, Value, attributes
 from ctrlgrad.ops.traits import is_total
 
 # Constants with more elements are left to run time.
@@ -35,7 +35,7 @@ class _Folding(Rewriter):
 
     def visit(self, node: Node) -> Sequence[Value] | None:
         if node.op.name == "constant":
-            self._constants[node.result] = node.attrs["value"]
+            self._constants[node.result] = attributes.Constant.of(node).value
             return None
         array = _computed(node, self._constants)
         if array is not None:
@@ -57,7 +57,7 @@ def _identity(node: Node, made: dict[Value, Node], constants: dict[Value, np.nda
     if name == "transpose":
         inner = made.get(node.operands[0])
         if inner is not None and inner.op.name == "transpose":
-            axes = [inner.attrs["axes"][a] for a in node.attrs["axes"]]
+            axes = [attributes.Axes.of(inner).axes[a] for a in attributes.Axes.of(node).axes]
             return inner.operands[0] if axes == sorted(axes) else None
     if name in ("multiply", "divide"):
         pairs = [(0, 1)] if name == "divide" else [(0, 1), (1, 0)]
@@ -89,6 +89,6 @@ def _function(node: Node) -> Callable[..., Any] | None:
     """What NumPy computes for an op: of the same name, for most."""
     name = node.op.name
     if name == "cast":
-        return operator.methodcaller("astype", node.attrs["dtype"])
+        return operator.methodcaller("astype", attributes.Cast.of(node).dtype)
     found: Callable[..., Any] | None = _OTHER_NAMES.get(name) or getattr(np, name, None)
     return found

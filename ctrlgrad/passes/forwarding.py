@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.ir import Branch, Builder, Graph, Node, TensorType, Value, definitions, is_branch, rewrite
+from ctrlgrad.ir import Branch, Builder, Graph, Node, TensorType, Value, attributes, definitions, is_branch, rewrite
 
 
 def forward_results(graph: Graph) -> Graph:
@@ -48,13 +48,13 @@ def _passed_on(branch: Branch, k: int, position: int, made: dict[Value, Node]) -
 def _are_one(found: list[Value | Node | None]) -> bool:
     first = found[0]
     if isinstance(first, Node):
-        value = first.attrs["value"]
-        return all(isinstance(x, Node) and x.attrs["value"].tobytes() == value.tobytes() for x in found)
+        value = attributes.Constant.of(first).value
+        return all(isinstance(x, Node) and attributes.Constant.of(x).value.tobytes() == value.tobytes() for x in found)
     return first is not None and all(x is first for x in found)
 
 
 def _in_front(found: Value | Node | None, builder: Builder) -> Value:
     if isinstance(found, Node):
-        return builder.constant(found.attrs["value"])
+        return builder.constant(attributes.Constant.of(found).value)
     assert found is not None
     return found

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.ir import Branch, Graph, Loop, Node, Rewriter, Value, definitions, uses, view
+from ctrlgrad.ir import Branch, Graph, Loop, Node, Rewriter, Value, attributes, definitions, uses, view
 
 
 def join_updates(graph: Graph) -> Graph:
@@ -44,7 +44,8 @@ class _Joining(Rewriter):
 
     def visit(self, node: Node) -> Sequence[Value] | None:
         name = node.op.name
-        if name == "constant" and node.attrs["value"].dtype.kind in "fc" and not np.any(node.attrs["value"]):
+        constant = attributes.Constant.find(node)
+        if constant is not None and constant.value.dtype.kind in "fc" and not np.any(constant.value):
             # The sign of a zero shows in no sum but that with another zero.
             self._zeros.add(node.result)
         elif name in ("broadcast_to", "expand_dims", "reshape") and node.operands[0] in self._zeros:
@@ -86,7 +87,7 @@ def _chain(node: Node, made: dict[Value, Node], count: dict[Value, int], zeros: 
 def _part(node: Node) -> _Part | None:
     if node.op.name != "additem" or len(node.operands) != 2 or not node.result.tensor.is_static:
         return None
-    shape, key, value = node.result.tensor.shape, node.attrs["key"], node.operands[1]
+    shape, key, value = node.result.tensor.shape, attributes.Index.of(node).key, node.operands[1]
     cut = [a for a, item in enumerate(key) if item != slice(None)]
     if len(key) != len(shape) or len(cut) != 1:
         return None

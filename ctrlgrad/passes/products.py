@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ctrlgrad.ir import Builder, Graph, Loop, Node, Rewriter, Value, definitions, is_loop, rewrite, uses
+from ctrlgrad.ir import Builder, Graph, Loop, Node, Rewriter, Value, attributes, definitions, is_loop, rewrite, uses
 from ctrlgrad.passes.heavy import is_heavy
 from ctrlgrad.passes.recurrence import outside_recurrence
 from ctrlgrad.passes.tails import Recurrence, can_leave
@@ -84,7 +84,7 @@ def _parts(node: Node, made: dict[Value, Node], outside: set[Value]) -> tuple[Va
     if node.op.name != "matmul" or any(v.tensor.rank != 2 or not v.tensor.is_static for v in node.operands):
         return None
     left = made.get(node.operands[0])
-    if left is None or left.op.name != "concat" or left.attrs["axis"] not in (1, -1):
+    if left is None or left.op.name != "concat" or attributes.Axis.of(left).axis not in (1, -1):
         return None
     kinds = {v in outside for v in left.operands}
     return left.operands if kinds == {True, False} else None
@@ -158,9 +158,9 @@ def _columns(product: Node, recurrence: Recurrence) -> dict[Node, _Columns] | No
 
 def _columns_of(node: Node) -> _Columns | None:
     """The columns that a node takes of a matrix, all rows."""
-    if node.op.name != "getitem" or len(node.operands) != 1 or len(node.attrs["key"]) != 2:
+    if node.op.name != "getitem" or len(node.operands) != 1 or len(attributes.Index.of(node).key) != 2:
         return None
-    rows, columns = node.attrs["key"]
+    rows, columns = attributes.Index.of(node).key
     width = node.operands[0].tensor.shape[1]
     if rows != slice(None) or not isinstance(columns, slice) or width is None:
         return None

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ctrlgrad.ir import INDEX, Loop, Node, StackType, Trait, Value, definitions
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir import INDEX, Loop, Node, StackType, Trait, Value, attributes, definitions
+from ctrlgrad.ir.attributes import DYNAMIC
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def counters(loop: Loop) -> set[Value]:
             continue
         (other,) = [v for v in step.operands if v is not carry] or [carry]
         constant = made.get(other)
-        if constant is not None and constant.op.name == "constant" and constant.attrs["value"] == 1:
+        if constant is not None and constant.op.name == "constant" and attributes.Constant.of(constant).value == 1:
             found.add(carry)
     return found
 
@@ -48,7 +48,7 @@ def rows(loop: Loop) -> dict[Value, Row]:
     for node in loop.body.nodes:
         name = node.op.name
         if name == "getitem" and node.operands[0] in shared and len(node.operands) == 2:
-            first, *rest = node.attrs["key"]
+            first, *rest = attributes.Index.of(node).key
             whole = all(item == slice(None) for item in rest)
             if first is DYNAMIC and whole and node.operands[1] in counting:
                 found[node.result] = Row(node.operands[0], *counting[node.operands[1]])

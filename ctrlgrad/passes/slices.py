@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ctrlgrad.ir import Graph, Node, Rewriter, TensorType, Trait, Value, definitions
+from ctrlgrad.ir import Graph, Node, Rewriter, TensorType, Trait, Value, attributes, definitions
 
 Key = tuple[Any, ...]
 
@@ -48,7 +48,7 @@ class _Sinking(Rewriter):
         if node.results and node.results[0] in self._sliced:
             return node.results  # nothing takes them any more
         if node.op.name == "getitem" and node.operands[0] in self._sliced:
-            return (self._take(node.operands[0], node.attrs["key"]),)
+            return (self._take(node.operands[0], attributes.Index.of(node).key),)
         return None
 
     def _take(self, value: Value, key: Key) -> Value:
@@ -95,7 +95,7 @@ def _accumulates(node: Node, made: dict[Value, Node]) -> bool:
 
 def _pays(node: Node, slices: list[Node]) -> bool:
     """A product is cut only where one part of it is used: several small ones cost more than it."""
-    return node.op.name != "matmul" or len({repr(s.attrs["key"]) for s in slices}) == 1
+    return node.op.name != "matmul" or len({repr(attributes.Index.of(s).key) for s in slices}) == 1
 
 
 def _is_slice(node: Node) -> bool:
@@ -106,7 +106,7 @@ def _is_slice(node: Node) -> bool:
         isinstance(item, slice)
         and all(isinstance(p, int | None) for p in (item.start, item.stop))
         and item.step in (None, 1)
-        for item in node.attrs["key"]
+        for item in attributes.Index.of(node).key
     )
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Value, definitions, uses
+from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Value, attributes, definitions, uses
 from ctrlgrad.passes.heavy import is_heavy
 
 
@@ -102,7 +102,11 @@ def _total(position: int, term: Value, made: dict[Value, Node], count: Counter[V
         return None
     shape = x.tensor.shape
     if node.op.name == "sum":
-        axes = range(len(shape)) if node.attrs["axes"] is None else (a % len(shape) for a in node.attrs["axes"])
+        axes = (
+            range(len(shape))
+            if attributes.Axes.of(node).axes is None
+            else (a % len(shape) for a in attributes.Axes.of(node).axes)
+        )
         return Total(position, term, x, tuple(sorted(axes)))
     lead = len(shape) - rank
     narrowed = (lead + a for a, d in enumerate(term.tensor.shape) if d == 1 and shape[lead + a] != 1)

@@ -7,7 +7,7 @@ other operation on half floats rounds to half, as in NumPy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,6 @@ class NoExpression(Exception):
 
 def elementwise_expression(
     name: str,
-    attrs: Mapping[str, Any],
     operand_dtypes: Sequence[np.dtype],
     result_dtype: np.dtype,
     builder: ExpressionBuilder,
@@ -57,9 +56,7 @@ def elementwise_expression(
     return result
 
 
-def has_expression(
-    name: str, attrs: Mapping[str, Any], operand_dtypes: Sequence[np.dtype], result_dtype: np.dtype
-) -> bool:
+def has_expression(name: str, operand_dtypes: Sequence[np.dtype], result_dtype: np.dtype) -> bool:
     """Whether an elementwise op has a form as an expression on these dtypes."""
     builder = ExpressionBuilder()
 
@@ -73,7 +70,7 @@ def has_expression(
         return False
     operands = [element(position, dtype) for position, dtype in enumerate(operand_dtypes)]
     try:
-        elementwise_expression(name, attrs, operand_dtypes, result_dtype, builder, operands)
+        elementwise_expression(name, operand_dtypes, result_dtype, builder, operands)
     except NoExpression:
         return False
     return True

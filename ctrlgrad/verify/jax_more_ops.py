@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 from ctrlgrad.verify.jax_ops import TENSOR_OPS, Entry, _elementwise
 from ctrlgrad.verify.recording import Sizes
 
@@ -24,12 +24,14 @@ TENSOR_OPS["complex"] = _elementwise(lambda re, im: lax.complex(*jnp.broadcast_a
 
 
 def _argsort(node: Node, sizes: Sizes | None, x: Any) -> Any:
-    order = jnp.argsort(x, axis=node.attrs["axis"], descending=node.attrs["descending"], stable=True)
+    order = jnp.argsort(
+        x, axis=attributes.Axis.of(node).axis, descending=attributes.Order.of(node).descending, stable=True
+    )
     return order.astype(jnp.int64)
 
 
 def _searchsorted(node: Node, sizes: Sizes | None, row: Any, values: Any) -> Any:
-    return jnp.searchsorted(row, values, side=node.attrs["side"]).astype(jnp.int64)
+    return jnp.searchsorted(row, values, side=attributes.Search.of(node).side).astype(jnp.int64)
 
 
 def _solve(a: Any, b: Any) -> Any:
@@ -55,9 +57,9 @@ def _pinv(a: Any, rtol: Any) -> Any:
 
 
 def _fft(node: Node, sizes: Sizes | None, x: Any) -> Any:
-    if node.attrs["inverse"]:
-        return jnp.fft.ifft(x, axis=node.attrs["axis"], norm="forward")
-    return jnp.fft.fft(x, axis=node.attrs["axis"])
+    if attributes.Transform.of(node).inverse:
+        return jnp.fft.ifft(x, axis=attributes.Axis.of(node).axis, norm="forward")
+    return jnp.fft.fft(x, axis=attributes.Axis.of(node).axis)
 
 
 _MATRICES: dict[str, Entry] = {

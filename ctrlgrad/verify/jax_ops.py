@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ctrlgrad.ir import Node
-from ctrlgrad.ops.indexing import Key, fill
+from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ir.attributes import Key
+from ctrlgrad.ops.indexing import fill
 from ctrlgrad.verify.recording import Sizes, is_dynamic
 
 Entry = Callable[..., Any]
@@ -42,7 +43,7 @@ TENSOR_OPS["matmul"] = lambda node, sizes, a, b: jnp.matmul(a, b, precision="hig
 
 
 def _cast(node: Node, sizes: Sizes | None, x: Any) -> Any:
-    dtype = node.attrs["dtype"]
+    dtype = attributes.Cast.of(node).dtype
     # NumPy drops the imaginary part; JAX would too, with a warning.
     return (x.real if x.dtype.kind == "c" and dtype.kind not in "bc" else x).astype(dtype)
 
@@ -53,7 +54,7 @@ TENSOR_OPS["cast"] = _cast
 def _reduction(fn: Callable[..., Any], *, keeps_dtype: bool = False) -> Entry:
     def entry(node: Node, sizes: Sizes | None, x: Any) -> Any:
         more = {"dtype": x.dtype} if keeps_dtype else {}
-        return fn(x, axis=node.attrs["axes"], keepdims=node.attrs["keepdims"], **more)
+        return fn(x, axis=attributes.Axes.of(node).axes, keepdims=attributes.Reduction.of(node).keepdims, **more)
 
     return entry
 
@@ -64,8 +65,8 @@ TENSOR_OPS |= {name: _reduction(getattr(jnp, name)) for name in ("max", "min", "
 
 def _position(fn: Callable[..., Any]) -> Entry:
     def entry(node: Node, sizes: Sizes | None, x: Any) -> Any:
-        (axis,) = node.attrs["axes"]
-        return fn(x, axis=axis, keepdims=node.attrs["keepdims"]).astype(jnp.int64)
+        (axis,) = attributes.Axes.of(node).axes
+        return fn(x, axis=axis, keepdims=attributes.Reduction.of(node).keepdims).astype(jnp.int64)
 
     return entry
 
@@ -75,8 +76,8 @@ TENSOR_OPS |= {"argmax": _position(jnp.argmax), "argmin": _position(jnp.argmin)}
 
 def _accumulation(fn: Callable[..., Any]) -> Entry:
     def entry(node: Node, sizes: Sizes | None, x: Any) -> Any:
-        axis = node.attrs["axis"]
-        if node.attrs["reverse"]:
+        axis = attributes.Axis.of(node).axis
+        if attributes.Scan.of(node).reverse:
             return jnp.flip(fn(jnp.flip(x, axis), axis=axis, dtype=x.dtype), axis)
         return fn(x, axis=axis, dtype=x.dtype)
 
@@ -88,7 +89,7 @@ TENSOR_OPS |= {"cumsum": _accumulation(jnp.cumsum), "cumprod": _accumulation(jnp
 
 def _shape(node: Node, sizes: Sizes | None) -> Sizes:
     rest = iter(sizes or ())
-    return tuple(next(rest) if d is None else d for d in node.attrs["shape"])
+    return tuple(next(rest) if d is None else d for d in attributes.Shape.of(node).shape)
 
 
 def _sum_to(node: Node, sizes: Sizes | None, x: Any, *dims: Any) -> Any:
@@ -98,18 +99,18 @@ def _sum_to(node: Node, sizes: Sizes | None, x: Any, *dims: Any) -> Any:
     return jnp.sum(x, axis=(*range(lead), *stretched), dtype=x.dtype).reshape(shape)
 
 
-TENSOR_OPS["constant"] = lambda node, sizes: jnp.asarray(node.attrs["value"])
-TENSOR_OPS["dim"] = lambda node, sizes, x: jnp.asarray(x.shape[node.attrs["axis"]], jnp.int64)
+TENSOR_OPS["constant"] = lambda node, sizes: jnp.asarray(attributes.Constant.of(node).value)
+TENSOR_OPS["dim"] = lambda node, sizes, x: jnp.asarray(x.shape[attributes.Axis.of(node).axis], jnp.int64)
 TENSOR_OPS["common_size"] = lambda node, sizes, x: jnp.max(x, initial=0)
 TENSOR_OPS["iota"] = lambda node, sizes, *dims: jnp.arange(_shape(node, sizes)[0], dtype=jnp.int64)
 TENSOR_OPS["reshape"] = lambda node, sizes, x, *dims: jnp.reshape(x, _shape(node, sizes))
 TENSOR_OPS["broadcast_to"] = lambda node, sizes, x, *dims: jnp.broadcast_to(x, _shape(node, sizes))
 TENSOR_OPS["sum_to"] = _sum_to
-TENSOR_OPS["transpose"] = lambda node, sizes, x: jnp.transpose(x, node.attrs["axes"])
-TENSOR_OPS["expand_dims"] = lambda node, sizes, x: jnp.expand_dims(x, node.attrs["axes"])
-TENSOR_OPS["squeeze"] = lambda node, sizes, x: jnp.squeeze(x, node.attrs["axes"])
-TENSOR_OPS["flip"] = lambda node, sizes, x: jnp.flip(x, node.attrs["axes"])
-TENSOR_OPS["concat"] = lambda node, sizes, *xs: jnp.concatenate(xs, axis=node.attrs["axis"])
+TENSOR_OPS["transpose"] = lambda node, sizes, x: jnp.transpose(x, attributes.Axes.of(node).axes)
+TENSOR_OPS["expand_dims"] = lambda node, sizes, x: jnp.expand_dims(x, attributes.Axes.of(node).axes)
+TENSOR_OPS["squeeze"] = lambda node, sizes, x: jnp.squeeze(x, attributes.Axes.of(node).axes)
+TENSOR_OPS["flip"] = lambda node, sizes, x: jnp.flip(x, attributes.Axes.of(node).axes)
+TENSOR_OPS["concat"] = lambda node, sizes, *xs: jnp.concatenate(xs, axis=attributes.Axis.of(node).axis)
 
 
 # Indexing. A slice whose bounds are operands has a known length and a traced start: it is taken along its
@@ -117,7 +118,7 @@ TENSOR_OPS["concat"] = lambda node, sizes, *xs: jnp.concatenate(xs, axis=node.at
 
 
 def _getitem(node: Node, sizes: Sizes | None, x: Any, *indices: Any) -> Any:
-    key, positions = _split(node.attrs["key"], indices, x.shape, sizes)
+    key, positions = _split(attributes.Index.of(node).key, indices, x.shape, sizes)
     for axis, where in positions:
         x = jnp.take(x, where, axis=axis, mode="clip") if where.size else lax.slice_in_dim(x, 0, 0, axis=axis)
     return x[key]
@@ -125,7 +126,7 @@ def _getitem(node: Node, sizes: Sizes | None, x: Any, *indices: Any) -> Any:
 
 def _update(replace: Callable[[Any, Any, Any], Any]) -> Entry:
     def entry(node: Node, sizes: Sizes | None, x: Any, value: Any, *indices: Any) -> Any:
-        key, positions = _split(node.attrs["key"], indices, x.shape, sizes)
+        key, positions = _split(attributes.Index.of(node).key, indices, x.shape, sizes)
         return nested(x, value, key, positions)
 
     def nested(x: Any, value: Any, key: Any, positions: Sequence[tuple[int, Any]]) -> Any:

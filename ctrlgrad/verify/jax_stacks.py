@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from ctrlgrad.ir import Node, StackType, TensorType
+from ctrlgrad.ir import Node, StackType, TensorType, attributes
 from ctrlgrad.verify.recording import Sizes
 
 
@@ -103,12 +103,12 @@ def _to_tensor(node: Node, sizes: Sizes | None, s: BoundedStack, *dims: Any) -> 
 
 def _rows(node: Node, sizes: Sizes | None, s: BoundedStack) -> Any:
     assert sizes is not None
-    return jnp.full(sizes, s.buffer.shape[1 + node.attrs["axis"]], jnp.int64)
+    return jnp.full(sizes, s.buffer.shape[1 + attributes.Axis.of(node).axis], jnp.int64)
 
 
 def _concat(node: Node, sizes: Sizes | None, s: BoundedStack, rows: Any, *dims: Any) -> Any:
     assert sizes is not None
-    axis = node.attrs["axis"]
+    axis = attributes.Axis.of(node).axis
     parts = jnp.moveaxis(s.buffer[: sizes[0]], 0, axis)
     shape = parts.shape
     return parts.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
@@ -116,7 +116,7 @@ def _concat(node: Node, sizes: Sizes | None, s: BoundedStack, rows: Any, *dims: 
 
 def _split(node: Node, sizes: Sizes | None, x: Any, rows: Any) -> BoundedStack:
     assert sizes is not None
-    axis = node.attrs["axis"]
+    axis = attributes.Axis.of(node).axis
     parts = x.reshape(*x.shape[:axis], rows.shape[0], sizes[1 + axis], *x.shape[axis + 1 :])
     return _from_tensor(node, sizes, jnp.moveaxis(parts, axis, 0))
 
@@ -175,7 +175,7 @@ def _list_to_tensor(node: Node, sizes: Sizes | None, s: list[Any], *dims: Any) -
 
 
 def _list_concat(node: Node, sizes: Sizes | None, s: list[Any], rows: Any, *dims: Any) -> Any:
-    element, axis = element_of(node), node.attrs["axis"]
+    element, axis = element_of(node), attributes.Axis.of(node).axis
     known = next((v.shape for v in s if v is not None), None)
     if known is None:
         rest = iter(dims)
@@ -190,11 +190,11 @@ def _list_concat(node: Node, sizes: Sizes | None, s: list[Any], rows: Any, *dims
 
 def _list_split(node: Node, sizes: Sizes | None, x: Any, rows: Any) -> list[Any]:
     ends = [int(end) for end in jnp.cumsum(rows)]
-    return jnp.split(x, ends[:-1], node.attrs["axis"]) if ends else []
+    return jnp.split(x, ends[:-1], attributes.Axis.of(node).axis) if ends else []
 
 
 def _list_rows(node: Node, sizes: Sizes | None, s: list[Any]) -> Any:
-    return jnp.asarray([_filled(node, v, ()).shape[node.attrs["axis"]] for v in s], jnp.int64)
+    return jnp.asarray([_filled(node, v, ()).shape[attributes.Axis.of(node).axis] for v in s], jnp.int64)
 
 
 LISTS["stack_new"] = lambda node, sizes, size=0: [None] * int(size)

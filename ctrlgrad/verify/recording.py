@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.reference import Counters, Run, run_graph
-from ctrlgrad.ir import Branch, Graph, Loop, Node, StackType, Value, is_branch, is_loop, view, walk
-from ctrlgrad.ops.indexing import DYNAMIC, Key, fill
+from ctrlgrad.ir import Branch, Graph, Loop, Node, StackType, Value, attributes, is_branch, is_loop, view, walk
+from ctrlgrad.ir.attributes import DYNAMIC, Key
+from ctrlgrad.ops.indexing import fill
 
 Sizes = tuple[int, ...]
 
@@ -123,7 +124,7 @@ def _rows_and_shape(node: Node, operands: Sequence[Any]) -> tuple[int, Sizes | N
 
 def _shapes_of_parts(node: Node, operands: Sequence[Any]) -> set[Sizes]:
     """The shapes of the elements that a `stack_split` makes."""
-    whole, axis = operands[0].shape, node.attrs["axis"]
+    whole, axis = operands[0].shape, attributes.Axis.of(node).axis
     return {(*whole[:axis], int(rows), *whole[axis + 1 :]) for rows in operands[1]}
 
 
@@ -143,7 +144,7 @@ def sizes_of(node: Node, operands: Sequence[Any]) -> Sizes | None:
         dims = operands[_TEMPLATES[name] :]
         return tuple(int(d) for d in dims) if dims else None
     if name in _INDEXING:
-        key: Key = node.attrs["key"]
+        key: Key = attributes.Index.of(node).key
         if not has_dynamic_slice(key):
             return None
         return _slice_lengths(key, operands[0].shape, operands[_INDEXING[name] :])

@@ -19,7 +19,7 @@ import numpy as np
 from ctrlgrad.gradients.rules.complex import as_complex, conj
 from ctrlgrad.gradients.table import forward, reverse
 from ctrlgrad.ir import Builder
-from ctrlgrad.ops.indexing import DYNAMIC, Item
+from ctrlgrad.ir.attributes import DYNAMIC, Item
 from ctrlgrad.ops.term import Term, constant, emit, sum_to, swap_last, where, zeros
 
 

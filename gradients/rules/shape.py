@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ctrlgrad.gradients.table import jointly_linear, linear, not_differentiable, reverse_variadic
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ops.term import Term, broadcast_to, emit, reshape, sum_to, transpose
 
 not_differentiable("constant dim iota common_size")

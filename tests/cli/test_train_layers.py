@@ -66,4 +66,4 @@ def test_the_gradient_graph_tells_a_layer_before_it_goes_through_the_next():
         expected += [loop, *(f"gradient {number}" for number in numbers)]
     for passed in (graph, optimise(graph)):
         nodes = (node for node in passed.nodes if node.op.name in ("while", "callback"))
-        assert [node.attrs["name" if node.op.name == "while" else "label"] for node in nodes] == expected
+        assert [getattr(node.attrs, "name" if node.op.name == "while" else "label") for node in nodes] == expected

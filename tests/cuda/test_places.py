@@ -23,7 +23,7 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Trait, verify
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir.attributes import DYNAMIC
 
 X, Y, B, I, NEGATIVE = np.float64(0.7), np.float64(-1.3), np.True_, np.int64(1), np.int64(-1)  # noqa: E741
 VECTOR, MATRIX, COUNTS = np.arange(3.0), np.arange(6.0).reshape(2, 3), np.array([1, 2])
@@ -57,7 +57,7 @@ def _type(x: Any) -> Any:
 
 SCALARS = [
     *(Call(name, (X,)) for name in ("barrier", "stop_gradient")),
-    Call("watch", (X,), {"label": "x"}),
+    Call("watch", (X,), {"fn": print, "label": "x"}),
     Call("getitem", (VECTOR, I), {"key": (DYNAMIC,)}),
     Call("getitem", (VECTOR, NEGATIVE), {"key": (DYNAMIC,)}),
     Call("getitem", (VECTOR, np.int64(0), I), {"key": (slice(DYNAMIC, DYNAMIC),)}),

@@ -21,7 +21,7 @@ from ctrlgrad.dataflow import FlatGraph, FlatNode
 from ctrlgrad.dataflow.graph import carry_switches, is_loop_merge, makers, takers
 from ctrlgrad.dataflow.printer import Names, format_flat_node
 from ctrlgrad.dataflow.scopes import frames_of
-from ctrlgrad.ir import Value
+from ctrlgrad.ir import Value, attributes
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "dataflow"
 
@@ -98,7 +98,7 @@ def test_a_loop_has_one_of_each_per_carry_and_an_enter_per_capture() -> None:
     structured = program.graph()
     (loop,) = (node for node in structured.nodes if node.op.name == "while")
     graph = dataflow.lower(structured)
-    captures, carry = loop.attrs["captures"], len(loop.results)
+    captures, carry = attributes.Loop.of(loop).captures, len(loop.results)
     assert [n.op for n in graph.nodes if n.is_constant_enter] == ["Enter"] * captures
     assert counts(graph)["Enter"] == captures + carry
     for op in ("Merge", "Switch", "NextIteration", "Exit"):
@@ -191,7 +191,7 @@ def test_a_loop_faces_its_gradient(update_golden: bool) -> None:
     for name, mirrored in (("c1_stack", "c1_stack"), ("c0", "trips")):
         assert made_by[backward[mirrored]["Enter"].operands[0]] is forward[name]["Exit"]
     start = made_by[backward["d_x"]["Enter"].operands[0]]
-    assert start.op == "constant" and start.attrs["value"] == 0.0
+    assert start.op == "constant" and attributes.Constant.of(start).value == 0.0
 
 
 def test_a_branch_faces_its_gradient(update_golden: bool) -> None:

@@ -203,7 +203,7 @@ def op_with_too_many_results(b: FlatBuilder) -> Any:
 
 
 def effect_without_a_token(b: FlatBuilder) -> Any:
-    b.add("callback", (b.input(F64, "x"),), (), {"fn": print})
+    b.add("callback", (b.input(F64, "x"),), (), {"fn": print, "label": "x"})
 
 
 def send_without_an_edge(b: FlatBuilder) -> Any:

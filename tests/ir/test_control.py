@@ -75,7 +75,7 @@ def test_a_view_gives_back_its_node(name: str) -> None:
         node.source,
     )
     assert again.regions == node.regions
-    assert dict(again.attrs) == dict(node.attrs)
+    assert again.attrs == node.attrs
     same_values(graph, with_node(graph, only(graph)), leaves)
 
 
@@ -127,7 +127,7 @@ def test_a_capture_is_added_and_used() -> None:
     swapped = {loop.captures[-1].in_body: inside}
     body = [replace(n, operands=tuple(swapped.get(v, v) for v in n.operands)) for n in loop.body.nodes]
     more = loop.rebuilt(captures=[*loop.captures, Capture.new(outer, inside)], body=body)
-    assert more.node.attrs["captures"] == 3
+    assert Loop.of(more.node).attrs.captures == 3
     same_values(graph, with_node(graph, more), leaves)
 
 
@@ -192,7 +192,7 @@ WAITING = ("ctrlgrad/engines/native", "ctrlgrad/plan")
 KNOWING = {"ctrlgrad/ir/control.py", "ctrlgrad/ops/control.py"}
 _NAMES = r"""["'](while|cond|call)["']"""
 SIGNS = {
-    "counts captures by hand": re.compile(r"""(attrs|get)[\[(]["']captures["']"""),
+    "counts captures by hand": re.compile(r"(attrs|\.of\([\w.]+\))\.captures"),
     "compares the name of a region op": re.compile(
         rf"(op\.name|\bname)\s*(==|!=)\s*{_NAMES}|\bin\s*[\[({{][^\])}}]*{_NAMES}|{_NAMES}\s*(==|!=)"
     ),
@@ -222,8 +222,8 @@ def test_folders_that_wait_are_named_only_while_they_do() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        'captures = node.attrs["captures"]',
-        'operands[: node.attrs.get("captures", 0)]',
+        "captures = attributes.Loop.of(node).captures",
+        "operands[: attrs.captures]",
         'if node.op.name == "while":',
         'if node.op.name in ("while", "cond"):',
         'elif name != "cond":',

@@ -15,7 +15,7 @@ import numpy as np
 
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import INDEX, Builder, Graph, StackType, TensorType, Type, Value, verify
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir.attributes import DYNAMIC
 from op_cases.case import OpCase
 
 FORMS = {

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.ir import INDEX, Builder, Graph, TensorType, Value
-from ctrlgrad.ops.indexing import DYNAMIC, fill
+from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.ops.indexing import fill
 from op_cases.case import Maker, OpCase, counting, index, numbers, type_of
 
 _ALL = slice(None)
@@ -53,7 +54,7 @@ def _concat(dtype: str) -> list[OpCase]:
 
 
 def _common_size(dtype: str) -> list[OpCase]:
-    return [OpCase("common_size", (np.full(n, 3, dtype),), {"of": "a size"}) for n in (0, 2)]
+    return [OpCase("common_size", (np.full(n, 3, dtype),), {"what": "a size"}) for n in (0, 2)]
 
 
 MAKERS: dict[str, Maker] = {
@@ -75,8 +76,8 @@ MAKERS: dict[str, Maker] = {
     "flip": _each("flip", [((2, 3), {"axes": (0, 1)}), ((3,), {"axes": (0,)}), ((), {"axes": ()})]),
     "concat": _concat,
     **{op: _each(op, [((), {}), ((2, 3), {})]) for op in ("stop_gradient", "barrier")},
-    "watch": _each("watch", [((), {"label": "x"}), ((2, 3), {"label": "x"})]),
-    "callback": _each("callback", [((2,), {"fn": lambda values, iterations: None})]),
+    "watch": _each("watch", [(shape, {"fn": print, "label": "x"}) for shape in ((), (2, 3))]),
+    "callback": _each("callback", [((2,), {"fn": lambda values, iterations: None, "label": "x"})]),
 }
 
 _ROWS = index(0, 2, -1)
@@ -159,8 +160,9 @@ def _parts(dtype: str) -> list[Any]:
 
 def _on_parts(op: str) -> Maker:
     def cases(dtype: str) -> list[OpCase]:
-        counts = (index(1, 3, 2),) if op == "stack_concat" else ()
-        return [OpCase(op, (_parts(dtype), *counts), {"axis": 0, "size": None}, unknown={0: (None, 2)})]
+        joined = op == "stack_concat"
+        counts, size = ((index(1, 3, 2),), {"size": None}) if joined else ((), {})
+        return [OpCase(op, (_parts(dtype), *counts), {"axis": 0, **size}, unknown={0: (None, 2)})]
 
     return cases
 

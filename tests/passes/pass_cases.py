@@ -173,4 +173,4 @@ DISTRIBUTED = [name for name in CASES if name.startswith("distribute")]
 
 
 def loops(graph: Graph, attr: str) -> list[Node]:
-    return [n for n in walk(graph) if n.op.name == "while" and attr in n.attrs]
+    return [n for n in walk(graph) if n.op.name == "while" and attr in n.attrs.given()]

@@ -15,8 +15,14 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import run_on, without_passes
 from ctrlgrad.errors import MaximumIterationsError
-from ctrlgrad.ir import count_ops, verify, walk
+from ctrlgrad.ir import Graph, attributes, count_ops, verify, walk
 from ctrlgrad.passes import CHUNK_BYTES, OPTIMISATIONS, distribute, optimise
+
+
+def chunks(graph: Graph) -> set[int]:
+    """How many iterations the inner halves of distributed loops run at most."""
+    loops = filter(None, map(attributes.Loop.find, walk(graph)))
+    return {loop.chunk for loop in loops if loop.chunk is not None}
 
 
 def test_a_distributed_layer_computes_its_products_by_the_chunk() -> None:
@@ -53,7 +59,7 @@ def test_loops_inside_are_distributed_where_that_pays(monkeypatch: pytest.Monkey
 
     def inside(worth: int) -> list[int]:
         monkeypatch.setattr("ctrlgrad.passes.heavy.WORTH_INSIDE", worth)
-        outer = [n for n in distribute(graph, 2).nodes if "chunks_of" in n.attrs]
+        outer = [n for n in distribute(graph, 2).nodes if "chunks_of" in n.attrs.given()]
         return [len(loops(n.regions[1], "chunks_of")) for n in outer]
 
     assert inside(24) == [1, 1]
@@ -61,7 +67,11 @@ def test_loops_inside_are_distributed_where_that_pays(monkeypatch: pytest.Monkey
     assert inside(42) == [0, 1]
     assert inside(43) == [0, 0]
     # What a loop that stays whole would collect does not make chunks shorter.
-    sizes = {n.attrs["chunk"] for n in walk(distribute(graph, chunk_bytes=160 * 100)) if "chunk" in n.attrs}
+    sizes = {
+        attributes.Loop.of(n).chunk
+        for n in walk(distribute(graph, chunk_bytes=160 * 100))
+        if "chunk" in n.attrs.given()
+    }
     assert sizes == {128}
 
 
@@ -122,7 +132,7 @@ def test_second_derivatives_of_distributed_loops(name: str) -> None:
 def test_a_chunk_has_the_bytes_that_it_is_given(chunk_bytes: int, chunk: int) -> None:
     graph = CASES["distribute"].graph()
     found = optimise(graph, chunk_bytes=chunk_bytes)
-    assert {n.attrs["chunk"] for n in walk(found) if "chunk" in n.attrs} == {chunk}
+    assert chunks(found) == {chunk}
     assert str(found) == str(optimise(graph, chunk_bytes=chunk_bytes))
 
 
@@ -131,7 +141,7 @@ def test_chunks_of_wide_rows_have_16_iterations_by_default() -> None:
     graph = Case(recurrent_layer, arguments, distribute, gradient=True, first=1).graph()
     for chunk_bytes, chunk in ((CHUNK_BYTES, 16), (CHUNK_BYTES - 1, 16), (CHUNK_BYTES // 4, 8)):
         found = distribute(graph, chunk_bytes=chunk_bytes)
-        assert {n.attrs["chunk"] for n in walk(found) if "chunk" in n.attrs} == {chunk}
+        assert chunks(found) == {chunk}
 
 
 def test_a_batched_product_that_is_used_twice_is_not_overwritten() -> None:

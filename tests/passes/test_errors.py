@@ -83,7 +83,7 @@ def test_the_error_of_the_plain_loop(
     arguments = (normal(0, 7, 2, 4), normal(1, 4, 3), np.int64(9))
     graph = graph_of(function, order, arguments)
     distributed = distribute(hoist_invariants(split_products(graph)), 3)
-    assert "chunks_of" in {name for node in walk(distributed) for name in node.attrs}
+    assert "chunks_of" in {name for node in walk(distributed) for name in node.attrs.given()}
     with pytest.raises(kind) as plain:
         run_on("reference", graph, arguments)
     with (

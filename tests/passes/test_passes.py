@@ -16,7 +16,7 @@ import ctrlgrad as cg
 from ctrlgrad.engines import run_on, without_passes
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.ir import Builder, TensorType, verify, walk
+from ctrlgrad.ir import Builder, TensorType, attributes, verify, walk
 from ctrlgrad.passes import OPTIMISATIONS, fold, optimise, remove_dead_code, sink_slices
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "passes"
@@ -71,7 +71,7 @@ def test_constants_are_folded_to_the_end() -> None:
     graph = builder.finish([builder.emit("multiply", [x, builder.emit("sqrt", [four])])])
     folded = remove_dead_code(fold(graph))
     assert [node.op.name for node in folded.nodes] == ["constant", "multiply"]
-    assert folded.nodes[0].attrs["value"] == 2.0
+    assert attributes.Constant.of(folded.nodes[0]).value == 2.0
 
 
 def test_a_slice_of_one_row_that_leaves_none() -> None:

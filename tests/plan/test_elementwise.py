@@ -58,7 +58,7 @@ def check(expression):
 def test_a_dtype_without_numbers_is_refused_by_name():
     dtype = np.dtype(np.longdouble)
     with pytest.raises(NoExpression, match=f"no numbers of dtype {dtype.name}"):
-        elementwise_expression("exp", {}, [dtype], dtype, ExpressionBuilder(), [None])
+        elementwise_expression("exp", [dtype], dtype, ExpressionBuilder(), [None])
 
 
 def test_only_a_negative_power_of_an_integer_is_an_error():

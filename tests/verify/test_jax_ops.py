@@ -12,7 +12,7 @@ import ctrlgrad.ops
 import ctrlgrad.stacks
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Value
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.verify.jax_more_ops import ADDED
 from ctrlgrad.verify.jax_ops import TENSOR_OPS
 from ctrlgrad.verify.jax_stacks import BOUNDED, LISTS

@@ -14,7 +14,7 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, apply_all
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, close, verify
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.verify.finite_differences import slope
 from ctrlgrad.verify.jax_judge import JaxJudge
 from ctrlgrad.verify.jax_translation import translate

@@ -22,7 +22,7 @@ from ctrlgrad.engines.cuda.replay import BodyReplay, Needed, Ran, entry_state
 from ctrlgrad.engines.cuda.saved import PushedChunk, RowSupply
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.replay import StackRoles, bytes_of
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.profile.records import Phase
 
@@ -94,8 +94,8 @@ class WatchedChunks:
     def __init__(self, node: Node, context: Context, memory: RunMemory, roles: StackRoles, replay: BodyReplay | None):
         self.context, self.memory, self.roles, self.replay = context, memory, roles, replay
         self._needs = None if replay is None else Needed(replay)
-        self.length = 1 if "chunks_of" in node.attrs else FIRST_ITERATIONS
-        self._grows = "chunks_of" not in node.attrs
+        self.length = 1 if attributes.Loop.of(node).chunks_of is not None else FIRST_ITERATIONS
+        self._grows = attributes.Loop.of(node).chunks_of is None
         phase: Phase = "backward" if roles.pops else "forward"
         self.owned: list[int] = []
         self.runs: ManagedLoop | Measured = Measured(node, memory.manager, phase)
@@ -114,7 +114,7 @@ class WatchedChunks:
         """Take over those stacks that no loop around this one has."""
         self.owned = [i for i in self.roles.pushed if _is_free(carry[i])]
         if self.owned:
-            swap = self._node.attrs.get("swap_memory")
+            swap = attributes.Loop.of(self._node).swap_memory
             self.runs = ManagedLoop(self._node, self.memory.manager, self.replay, self._phase, swap)
 
     def before(self, carry: Values) -> None:
@@ -196,7 +196,7 @@ def chunks_of(node: Node, context: Context, roles: StackRoles, replay: BodyRepla
     memory = context.memory
     if memory is None:
         return UNWATCHED
-    length = node.attrs.get("chunk")
+    length = attributes.Loop.of(node).chunk
     if length is not None:
         # What the loop over one chunk collects for itself is used at once, by the products after it.
         for i, role in roles.pushed.items():

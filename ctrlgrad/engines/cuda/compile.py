@@ -20,7 +20,7 @@ from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Where, scalar
 from ctrlgrad.engines.cuda.sums import ProductSum
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
-from ctrlgrad.ir import Graph, Node, Value
+from ctrlgrad.ir import Graph, Node, Value, attributes
 
 # Makes the kernel of a node with regions, or of a callback, its operands living where they are said to.
 Control = Callable[[Node, Places], Kernel]
@@ -67,7 +67,7 @@ def compile_region(
         if wanted is not None and wanted[i] is ON_DEVICE and places[v] is HOST
     }
     unused_inputs = slots.all_of(v for v in graph.inputs if v not in last)
-    held = {slots.numbers[v]: node.attrs["value"] for v, node in constants.items() if v in slots.numbers}
+    held = {slots.numbers[v]: attributes.Constant.of(node).value for v, node in constants.items() if v in slots.numbers}
     return Program(len(graph.inputs), unused_inputs, held, len(slots.numbers), steps, outputs, uploads)
 
 

@@ -25,7 +25,7 @@ from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.engines.replay import roles_of
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
-from ctrlgrad.ir import Node, StackType, control
+from ctrlgrad.ir import Node, StackType, attributes, control
 
 # Iterations of the first chunk of a masked loop, and of any. A chunk is at most as long as all before it together, so
 # no more iterations run past the end than were taken, but for the first few.
@@ -47,7 +47,7 @@ class Loop:
     def __init__(self, node: Node, given: Places) -> None:
         self.node = node
         self.parts = control.Loop.of(node)
-        self.maximum: int | None = node.attrs.get("maximum_iterations")
+        self.maximum: int | None = attributes.Loop.of(node).maximum_iterations
         shared, _ = self.parts.split(given)
         self.places = carried(self.parts, given)
         self.types = [v.type for v in self.parts.carried]
@@ -85,7 +85,7 @@ class Loop:
         run = context.run
         chunks = chunks_of(self.node, context, self.roles, self._replay(state, context), state.carry)
         # A reversed loop starts from the number of iterations and counts down.
-        backwards = self.node.attrs.get("counts_down", False)
+        backwards = attributes.Loop.of(self.node).counts_down
         first = context.number(state.carry[0]) if backwards else 0
         number: Callable[[int], int] = (lambda trips: first - 1 - trips) if backwards else (lambda trips: trips)
         run.iterations.append(number(0))
@@ -113,7 +113,7 @@ class Loop:
 
     def _make_room(self, state: _State) -> None:
         """A loop over the iterations of one chunk fills one block of each new stack."""
-        chunk = self.node.attrs.get("chunk")
+        chunk = attributes.Loop.of(self.node).chunk
         if chunk is not None:
             for value in state.carry:
                 if isinstance(value, DeviceStack) and not len(value):
@@ -230,7 +230,7 @@ def _results(program: Program, context: Context, operands: list[Any]) -> Any:
 
 
 def _callback(node: Node, given: Places) -> Callable[[Context, list[Any]], Any]:
-    fn = node.attrs["fn"]
+    fn = attributes.Hook.of(node).fn
 
     def kernel(context: Context, operands: list[Any]) -> Any:
         fn(context.on_host(*operands), tuple(context.run.iterations))

@@ -152,7 +152,7 @@ def is_fusible(node: Node) -> bool:
     if Trait.ELEMENTWISE not in node.op.traits or not all(map(has_kernel_type, (*node.operands, *node.results))):
         return False
     dtypes = [v.tensor.dtype for v in node.operands]
-    if not has_expression(node.op.name, node.attrs, dtypes, node.result.tensor.dtype):
+    if not has_expression(node.op.name, dtypes, node.result.tensor.dtype):
         return False
     builder = ExpressionBuilder()
     operands = [builder.emit("load", (), dtype, i) for i, dtype in enumerate(dtypes)]
@@ -162,7 +162,7 @@ def is_fusible(node: Node) -> bool:
 def node_expression(node: Node, builder: ExpressionBuilder, operands: list[Number]) -> Number:
     """The value of an elementwise node's element. Raises `NoExpression`."""
     dtypes = [v.tensor.dtype for v in node.operands]
-    found = elementwise_expression(node.op.name, node.attrs, dtypes, node.result.tensor.dtype, builder, operands)
+    found = elementwise_expression(node.op.name, dtypes, node.result.tensor.dtype, builder, operands)
     assert isinstance(found, Number)
     return found
 

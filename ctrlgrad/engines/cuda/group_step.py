@@ -20,7 +20,7 @@ from ctrlgrad.engines.cuda.kernels.stacks import commit, put, taken
 from ctrlgrad.engines.cuda.library import Kernel
 from ctrlgrad.engines.cuda.program import Slots, Values, explained, scalar
 from ctrlgrad.engines.cuda.stacks import Stack
-from ctrlgrad.ir import Node, Value
+from ctrlgrad.ir import Node, Value, attributes
 
 Shape = tuple[int, ...]
 
@@ -181,7 +181,7 @@ def _writes(targets: tuple[Target, ...], group: Group, needed: set[Value], slots
 
 def _part(context: Context, wholes: dict[Node, Any], concat: Node, write: _Write, shape: Shape) -> Any:
     """A part of a concatenation, whose parts all have one shape."""
-    axis = concat.attrs["axis"]
+    axis = attributes.Axis.of(concat).axis
     size = shape[axis]
     if concat not in wholes:
         whole = (*shape[:axis], size * len(concat.operands), *shape[axis + 1 :])

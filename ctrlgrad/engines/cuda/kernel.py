@@ -14,7 +14,7 @@ from ctrlgrad.engines.cuda.elementary_functions import definitions
 from ctrlgrad.engines.cuda.expressions import kernel_constant, node_expression, statements
 from ctrlgrad.engines.cuda.functions import PREAMBLE
 from ctrlgrad.engines.cuda.groups import Group
-from ctrlgrad.ir import Node, Value
+from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.plan.elementary.table import Elementary
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
 
@@ -84,7 +84,11 @@ def group_kernel(group: Group, needed: set[Value], constants: Mapping[Value, Nod
 
     def number(v: Value) -> Number:
         if v not in numbers:
-            value = kernel_constant(constants[v].attrs["value"]) if v in constants and v.tensor.rank == 0 else None
+            value = (
+                kernel_constant(attributes.Constant.of(constants[v]).value)
+                if v in constants and v.tensor.rank == 0
+                else None
+            )
             if value is None:
                 numbers[v] = builder.emit("load", (), v.tensor.dtype, len(reads))
                 reads.append(v)

@@ -12,10 +12,11 @@ nodes of the op `PART`, whose region becomes a plan; None where no part would pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ctrlgrad.ir import Graph, Node, Op, TensorType, Trait, Type, Value
+from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ops.traits import is_total
 from ctrlgrad.plan.elementwise import DTYPES, has_expression
 from ctrlgrad.plan.lowering.lower import RULES
@@ -30,7 +31,7 @@ _SURE = frozenset({"stack_new", "stack_push", "stack_pop", "stack_length"})
 _UPDATES = frozenset({"setitem", "additem"})
 
 
-def _part_types(operands: Sequence[Type], attrs: Mapping[str, object], regions: Sequence[Graph]) -> Sequence[Type]:
+def _part_types(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
     return tuple(v.type for v in regions[0].outputs)
 
 
@@ -57,7 +58,7 @@ def has_native_form(node: Node) -> bool:
     if not all(isinstance(t, TensorType) and t.dtype in DTYPES for t in types):
         return False
     if Trait.ELEMENTWISE in node.op.traits:
-        return has_expression(name, node.attrs, [v.tensor.dtype for v in node.operands], node.result.tensor.dtype)
+        return has_expression(name, [v.tensor.dtype for v in node.operands], node.result.tensor.dtype)
     return name in RULES and name not in _UPDATES
 
 

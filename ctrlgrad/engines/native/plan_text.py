@@ -10,6 +10,7 @@ import numpy as np
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
+from ctrlgrad.ir import attributes
 from ctrlgrad.plan.model import (
     Array,
     Buffer,
@@ -258,7 +259,7 @@ class PlanText:
         for loop in self.loops:
             counter = self.number(loop.counter)
             self.store_word(self.layout.counters + loop.number, counter)
-            if loop.node.attrs.get("counts_down", False):
+            if attributes.Loop.of(loop.node).counts_down:
                 # What it carries first is how many iterations are left.
                 (left, *_) = loop.carries
                 assert isinstance(left.inside, Register)

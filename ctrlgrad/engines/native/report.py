@@ -13,7 +13,7 @@ from ctrlgrad.engines.native.runtime import Frame, Program
 from ctrlgrad.engines.pushes import Pushed, describe
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Push, Report
-from ctrlgrad.ir import Graph, Node, StackType
+from ctrlgrad.ir import Graph, Node, StackType, attributes
 from ctrlgrad.plan import model
 from ctrlgrad.plan.model import Block, Branch, Factorise, Kernel, Loop, Outside, Product, Stack, Step
 from ctrlgrad.plan.sizes import Size, Sizes
@@ -104,7 +104,7 @@ class _Account:
         return f"outside, by the reference engine's kernels, as {why}"
 
     def loop(self, loop: Loop) -> LoopReport:
-        chunk = loop.node.attrs.get("chunks_of")
+        chunk = attributes.Loop.of(loop.node).chunks_of
         report = LoopReport(loop_name(loop.node), "native")
         if chunk is not None:
             report.reason = f"over chunks of {chunk} iterations"
@@ -153,7 +153,7 @@ class _Account:
 
 def _carried_stacks(loop: Node) -> list[int]:
     """The positions of the stacks that a loop carries among its operands."""
-    captures = loop.attrs["captures"]
+    captures = attributes.Loop.of(loop).captures
     return [i for i, v in enumerate(loop.operands) if i >= captures and isinstance(v.type, StackType)]
 
 

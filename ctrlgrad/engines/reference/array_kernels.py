@@ -10,7 +10,7 @@ import numpy as np
 
 from ctrlgrad.engines.reference.table import PURE, Pure, same, template_shape
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 
 _UFUNCS = """negative sign square exp expm1 log log1p sqrt sin cos tan tanh sinh cosh arcsin arccos arctan reciprocal
 floor ceil trunc rint isnan isinf isfinite logical_not add subtract multiply divide power maximum minimum floor_divide
@@ -52,7 +52,7 @@ PURE["stop_gradient"] = lambda node: lambda x: x
 
 
 def _cast(node: Node) -> Callable[..., Any]:
-    dtype = node.attrs["dtype"]
+    dtype = attributes.Cast.of(node).dtype
     if node.operands[0].tensor.dtype.kind == "c" and dtype.kind not in "bc":
         return lambda x: x.real.astype(dtype)
     return lambda x: x.astype(dtype)
@@ -75,16 +75,29 @@ PURE["matmul"] = lambda node: np.matmul
 
 
 def _reduction(fn: Callable[..., Any]) -> Pure:
-    return lambda node: lambda x: fn(x, axis=node.attrs["axes"], keepdims=node.attrs["keepdims"])
+    def kernel(node: Node) -> Callable[..., Any]:
+        given = attributes.Reduction.of(node)
+        return lambda x: fn(x, axis=given.axes, keepdims=given.keepdims)
+
+    return kernel
 
 
 def _extreme_index(fn: Callable[..., Any]) -> Pure:
-    return lambda node: lambda x: fn(x, axis=node.attrs["axes"][0], keepdims=node.attrs["keepdims"])
+    def kernel(node: Node) -> Callable[..., Any]:
+        given = attributes.Reduction.of(node)
+        return lambda x: fn(x, axis=given.axes[0], keepdims=given.keepdims)
+
+    return kernel
 
 
 def _total(fn: Callable[..., Any]) -> Pure:
     """A sum or a product in the operand's dtype: by itself NumPy widens small integers."""
-    return lambda node: lambda x: fn(x, axis=node.attrs["axes"], keepdims=node.attrs["keepdims"], dtype=x.dtype)
+
+    def kernel(node: Node) -> Callable[..., Any]:
+        given = attributes.Reduction.of(node)
+        return lambda x: fn(x, axis=given.axes, keepdims=given.keepdims, dtype=x.dtype)
+
+    return kernel
 
 
 PURE |= {name: _reduction(getattr(np, name)) for name in ("max", "min", "any", "all")}
@@ -94,8 +107,8 @@ PURE |= {name: _extreme_index(getattr(np, name)) for name in ("argmax", "argmin"
 
 def _scan(fn: Callable[..., Any]) -> Pure:
     def kernel(node: Node) -> Callable[..., Any]:
-        axis = node.attrs["axis"]
-        if node.attrs["reverse"]:
+        axis = attributes.Axis.of(node).axis
+        if attributes.Scan.of(node).reverse:
             return lambda x: np.flip(fn(np.flip(x, axis), axis=axis, dtype=x.dtype), axis)
         return lambda x: fn(x, axis=axis, dtype=x.dtype)
 
@@ -116,7 +129,7 @@ def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def _common_size(node: Node) -> Callable[..., Any]:
-    of = node.attrs["of"]
+    of = attributes.Described.of(node).what
 
     def kernel(sizes: Any) -> Any:
         differing = np.flatnonzero(sizes != sizes[0]) if sizes.size else sizes
@@ -134,14 +147,14 @@ def _common_size(node: Node) -> Callable[..., Any]:
 
 
 PURE["common_size"] = _common_size
-PURE["constant"] = lambda node: lambda: node.attrs["value"]
-PURE["dim"] = lambda node: lambda x: np.int64(x.shape[node.attrs["axis"]])
+PURE["constant"] = lambda node: lambda: attributes.Constant.of(node).value
+PURE["dim"] = lambda node: lambda x: np.int64(x.shape[attributes.Axis.of(node).axis])
 PURE["iota"] = lambda node: lambda *dims: np.arange(template_shape(node, dims)[0])
 PURE["reshape"] = lambda node: lambda x, *dims: np.reshape(x, template_shape(node, dims))
 PURE["broadcast_to"] = lambda node: lambda x, *dims: np.broadcast_to(x, template_shape(node, dims))
 PURE["sum_to"] = lambda node: lambda x, *dims: sum_to(x, template_shape(node, dims))
-PURE["transpose"] = lambda node: lambda x: np.transpose(x, node.attrs["axes"])
-PURE["expand_dims"] = lambda node: lambda x: np.expand_dims(x, node.attrs["axes"])
-PURE["squeeze"] = lambda node: lambda x: np.squeeze(x, node.attrs["axes"])
-PURE["flip"] = lambda node: lambda x: np.flip(x, node.attrs["axes"])
-PURE["concat"] = lambda node: lambda *xs: np.concatenate(xs, axis=node.attrs["axis"])
+PURE["transpose"] = lambda node: lambda x: np.transpose(x, attributes.Axes.of(node).axes)
+PURE["expand_dims"] = lambda node: lambda x: np.expand_dims(x, attributes.Axes.of(node).axes)
+PURE["squeeze"] = lambda node: lambda x: np.squeeze(x, attributes.Axes.of(node).axes)
+PURE["flip"] = lambda node: lambda x: np.flip(x, attributes.Axes.of(node).axes)
+PURE["concat"] = lambda node: lambda *xs: np.concatenate(xs, axis=attributes.Axis.of(node).axis)

@@ -10,7 +10,7 @@ from ctrlgrad.engines.reference.interpreter import Kernels, Values, compile_grap
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.errors import MaximumIterationsError
-from ctrlgrad.ir import Loop, Node
+from ctrlgrad.ir import Loop, Node, attributes
 
 
 @dataclass
@@ -28,7 +28,7 @@ class InterpretedLoop:
     def __init__(self, node: Node, kernels: Kernels) -> None:
         self.node = node
         self.split = Loop.of(node).split
-        self.maximum: int | None = node.attrs.get("maximum_iterations")
+        self.maximum: int | None = attributes.Loop.of(node).maximum_iterations
         self.cond, self.body = (compile_graph(region, kernels) for region in node.regions)
 
     def __call__(self, values: Values, run: Run) -> Any:
@@ -50,7 +50,7 @@ class InterpretedLoop:
     def advance(self, state: LoopState, run: Run, pause: Callable[[int], bool] | None = None) -> bool:
         """Run to the end and return True, or until `pause(iterations)` says so and return False."""
         # A reversed loop starts from the number of iterations and counts down.
-        backwards = self.node.attrs.get("counts_down", False)
+        backwards = attributes.Loop.of(self.node).counts_down
         first = int(state.carry[0]) - 1 if backwards else state.trips
         step = -1 if backwards else 1
         run.iterations.append(first)
@@ -94,10 +94,10 @@ def note(error: BaseException, node: Node, iteration: int, run: Run, *, is_insid
 
     Of a loop over chunks and the loop inside it, which were one, the inner one speaks for both.
     """
-    if "chunks_of" in node.attrs:
+    if attributes.Loop.of(node).chunks_of is not None:
         return
-    length = node.attrs.get("chunk")
-    if length is not None and not node.attrs.get("counts_down") and len(run.iterations) > is_inside:
+    length = attributes.Loop.of(node).chunk
+    if length is not None and not attributes.Loop.of(node).counts_down and len(run.iterations) > is_inside:
         iteration += run.iterations[-1 - is_inside] * length
     error.add_note(in_iteration(node, iteration))
 
@@ -105,14 +105,14 @@ def note(error: BaseException, node: Node, iteration: int, run: Run, *, is_insid
 def in_iteration(node: Node, iteration: int, *, from_the_end: bool = False) -> str:
     """Which iteration of a loop, for a note; a reversed loop has the numbers of the forward one unless it says so."""
     text = f"in iteration {iteration} of the {loop_name(node)}"
-    if not node.attrs.get("counts_down"):
+    if not attributes.Loop.of(node).counts_down:
         return text
     return f"{text}, which runs backwards; " + ("counted from the end" if from_the_end else "numbered as forwards")
 
 
 def loop_name(node: Node) -> str:
     """How a loop is called in an error."""
-    name = node.attrs.get("name") or "while_loop"
+    name = attributes.Loop.of(node).name or "while_loop"
     return f"{name} at {node.source}" if node.source else str(name)
 
 
@@ -151,7 +151,7 @@ CONTROL: dict[str, Callable[[Node, Kernels], Callable[[Values, Run], Any]]] = {
 
 
 def _callback(node: Node) -> Callable[[Values, Run], Any]:
-    fn = node.attrs["fn"]
+    fn = attributes.Hook.of(node).fn
 
     def kernel(values: Values, run: Run) -> Any:
         if run.silent_callbacks:

@@ -9,14 +9,14 @@ import numpy as np
 
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE, own
-from ctrlgrad.ir import Node, TensorType
+from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ops.indexing import fill
 
-PURE["getitem"] = lambda node: lambda x, *indices: x[fill(node.attrs["key"], indices)]
+PURE["getitem"] = lambda node: lambda x, *indices: x[fill(attributes.Index.of(node).key, indices)]
 
 
 def _setitem(node: Node) -> Callable[[list[Any], Run], Any]:
-    key = node.attrs["key"]
+    key = attributes.Index.of(node).key
 
     def kernel(operands: list[Any], run: Run) -> Any:
         x = own(operands, run)
@@ -28,7 +28,7 @@ def _setitem(node: Node) -> Callable[[list[Any], Run], Any]:
 
 
 def _additem(node: Node) -> Callable[[list[Any], Run], Any]:
-    key = node.attrs["key"]
+    key = attributes.Index.of(node).key
     repeats = any(isinstance(v.type, TensorType) and v.type.rank > 0 for v in node.operands[2:])
 
     def kernel(operands: list[Any], run: Run) -> Any:

@@ -17,7 +17,7 @@ from ctrlgrad.engines.reference.kernels import IN_PLACE
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError, locate
-from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
+from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, attributes
 
 Values = list[Any]
 
@@ -188,7 +188,7 @@ def explained(error: BaseException, node: Node) -> BaseException:
 
     All others keep their type and text: what a user's callback raises, an interruption, a defect of the library.
     """
-    if isinstance(error, CtrlgradError) or not isinstance(error, _OF_VALUES) or "fn" in node.attrs:
+    if isinstance(error, CtrlgradError) or not isinstance(error, _OF_VALUES) or attributes.Hook.find(node):
         locate(error, node.op.name, node.source)
         return error
     if getattr(error, "_ctrlgrad_located", False):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.reference.table import PURE, same
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 
 
 def _adjoint(a: Any) -> Any:
@@ -46,8 +46,8 @@ def _singular_vectors(a: Any) -> Any:
 
 
 def _fft(node: Node) -> Callable[..., Any]:
-    axis, dtype = node.attrs["axis"], node.result.tensor.dtype
-    if node.attrs["inverse"]:
+    axis, dtype = attributes.Axis.of(node).axis, node.result.tensor.dtype
+    if attributes.Transform.of(node).inverse:
         return lambda x: np.fft.ifft(x, axis=axis, norm="forward").astype(dtype, copy=False)
     return lambda x: np.fft.fft(x, axis=axis).astype(dtype, copy=False)
 

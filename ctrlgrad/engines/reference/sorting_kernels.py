@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.reference.table import PURE
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 
 
 def _argsort(node: Node) -> Callable[..., Any]:
-    axis = node.attrs["axis"]
-    if not node.attrs["descending"]:
+    axis = attributes.Axis.of(node).axis
+    if not attributes.Order.of(node).descending:
         return lambda x: np.argsort(x, axis=axis, kind="stable")
 
     def descending(x: Any) -> Any:
@@ -24,5 +24,7 @@ def _argsort(node: Node) -> Callable[..., Any]:
 
 
 PURE["argsort"] = _argsort
-PURE["searchsorted"] = lambda node: lambda row, values: np.searchsorted(row, values, side=node.attrs["side"])
+PURE["searchsorted"] = lambda node: (
+    lambda row, values: np.searchsorted(row, values, side=attributes.Search.of(node).side)
+)
 PURE["nonzero"] = lambda node: lambda x: np.stack(np.nonzero(x))

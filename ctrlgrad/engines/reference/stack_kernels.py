@@ -10,7 +10,7 @@ import numpy as np
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE, own_stack
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
-from ctrlgrad.ir import Node, StackType, TensorType
+from ctrlgrad.ir import Node, StackType, TensorType, attributes
 
 
 def never_written(element: TensorType) -> ExecutionError:
@@ -108,7 +108,7 @@ def _read(node: Node) -> Callable[..., Any]:
 
 
 def _write(node: Node) -> Callable[[list[Any], Run], Any]:
-    grow, once = node.attrs["grow"], node.attrs.get("once", False)
+    grow, once = attributes.Write.of(node).grow, attributes.Write.of(node).once
 
     def kernel(operands: list[Any], run: Run) -> Any:
         s = own_stack(operands)
@@ -177,7 +177,7 @@ def _to_tensor(node: Node) -> Callable[..., Any]:
 
 
 def _rows(node: Node) -> Callable[..., Any]:
-    element, axis = _element(node), node.attrs["axis"]
+    element, axis = _element(node), attributes.Axis.of(node).axis
 
     def kernel(s: list[Any]) -> Any:
         return np.array([(_zeros(element, ()) if v is None else v).shape[axis] for v in s], np.int64)
@@ -186,7 +186,7 @@ def _rows(node: Node) -> Callable[..., Any]:
 
 
 def _concat(node: Node) -> Callable[..., Any]:
-    element, axis = _element(node), node.attrs["axis"]
+    element, axis = _element(node), attributes.Axis.of(node).axis
 
     def kernel(s: list[Any], rows: Any, *dims: Any) -> Any:
         rest = _other_sizes(element, axis, s, dims)
@@ -208,7 +208,7 @@ def _other_sizes(element: TensorType, axis: int, s: list[Any], dims: Sequence[An
 
 
 def _split(node: Node) -> Callable[..., Any]:
-    axis = node.attrs["axis"]
+    axis = attributes.Axis.of(node).axis
 
     def kernel(x: Any, rows: Any) -> Any:
         # Copies: a view would keep the whole alive, and a slot may be updated in place.

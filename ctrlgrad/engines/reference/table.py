@@ -15,7 +15,7 @@ import numpy as np
 
 from ctrlgrad.engines.ownership import POPPED_ALONE
 from ctrlgrad.engines.reference.run import Run
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 
 Pure = Callable[[Node], Callable[..., Any]]
 InPlace = Callable[[Node], Callable[[list[Any], Run], Any]]
@@ -32,7 +32,7 @@ def same(fn: Callable[..., Any]) -> Pure:
 def template_shape(node: Node, dims: Sequence[Any]) -> tuple[int, ...]:
     """The node's shape template, its unknown dimensions filled."""
     rest = iter(dims)
-    return tuple(int(next(rest)) if d is None else d for d in node.attrs["shape"])
+    return tuple(int(next(rest)) if d is None else d for d in attributes.Shape.of(node).shape)
 
 
 # In-place updates. A value may be overwritten only where nothing else can see it: no other reference to the array

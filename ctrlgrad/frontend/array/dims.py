@@ -16,7 +16,7 @@ from ctrlgrad.frontend.apply import apply, cast, shape_template, type_of
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
-from ctrlgrad.ops.indexing import DYNAMIC, Item, Key
+from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.source import here
 
 

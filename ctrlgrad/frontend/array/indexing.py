@@ -31,7 +31,7 @@ from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import from_nested, has_tensor, operand, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ops.indexing import DYNAMIC, Item, Key
+from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.source import here
 
 

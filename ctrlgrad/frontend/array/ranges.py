@@ -27,7 +27,7 @@ from ctrlgrad.frontend.array.manipulation import moveaxis
 from ctrlgrad.frontend.array.promote import operand, operands, shown, to_dtype
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ops.indexing import DYNAMIC, Item
+from ctrlgrad.ir.attributes import DYNAMIC, Item
 from ctrlgrad.source import here
 
 

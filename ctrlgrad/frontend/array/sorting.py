@@ -29,7 +29,7 @@ from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.source import here
 
 

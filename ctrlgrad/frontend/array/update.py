@@ -32,7 +32,7 @@ from ctrlgrad.frontend.array.promote import operand, operands, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.source import here
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.elementwise import elementwise_expression, failure
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number
 from ctrlgrad.plan.lowering.state import (
@@ -35,7 +35,7 @@ def elementwise(state: State, node: Node) -> None:
 
     def make(builder: ExpressionBuilder, *leaves: tuple[Number, ...]) -> Sequence[Number]:
         operands = [leaf if len(leaf) == 2 else leaf[0] for leaf in leaves]
-        found = elementwise_expression(node.op.name, node.attrs, dtypes, result.dtype, builder, operands)
+        found = elementwise_expression(node.op.name, dtypes, result.dtype, builder, operands)
         fails = failure(node.op.name, operands)
         numbers = found if isinstance(found, tuple) else (found,)
         return numbers if fails is None else (*numbers, ~fails)
@@ -91,7 +91,7 @@ _HOW: dict[str, How] = {"sum": "sum", "prod": "product", "max": "max", "min": "m
 def reduction(state: State, node: Node) -> None:
     """`sum` and its kin over some axes."""
     tensor = state.tensor(node.operands[0])
-    over = node.attrs["axes"]
+    over = attributes.Axes.of(node).axes
     if not over:
         state.items[node.result] = state.items[node.operands[0]]
         return
@@ -99,7 +99,11 @@ def reduction(state: State, node: Node) -> None:
     if how in ("max", "min") and node.op.name in ("max", "min"):
         needs_elements(state, [tensor.shape[axis] for axis in over])
     kept = tuple(ONE if axis in over else size for axis, size in enumerate(tensor.shape))
-    shape = kept if node.attrs["keepdims"] else tuple(s for axis, s in enumerate(tensor.shape) if axis not in over)
+    shape = (
+        kept
+        if attributes.Reduction.of(node).keepdims
+        else tuple(s for axis, s in enumerate(tensor.shape) if axis not in over)
+    )
     reduce(state, node, tensor, kept, shape, how)
 
 
@@ -138,7 +142,9 @@ def sum_to(state: State, node: Node) -> None:
     """The sum over the axes in which a shape was broadcast."""
     tensor = state.tensor(node.operands[0])
     dims = iter(node.operands[1:])
-    shape = tuple(state.size_of(state.index(next(dims))) if d is None else Size(d) for d in node.attrs["shape"])
+    shape = tuple(
+        state.size_of(state.index(next(dims))) if d is None else Size(d) for d in attributes.Shape.of(node).shape
+    )
     lead = len(tensor.shape) - len(shape)
     kept = []
     for size, target in zip(tensor.shape[lead:], shape, strict=True):

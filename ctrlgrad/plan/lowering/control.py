@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ctrlgrad.ir import Graph, Node, StackType, Value
+from ctrlgrad.ir import Graph, Node, StackType, Value, attributes
 from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, StackFacts, State, Unsupported, parts_of
 from ctrlgrad.plan.model import Array, Block, Branch, Carry, Loop, Register, Stack, View
 from ctrlgrad.plan.model import Value as PlanValue
@@ -28,7 +28,7 @@ class _Changing:
 
 
 def loop(state: State, node: Node, visit: Visit) -> None:
-    captures = node.attrs["captures"]
+    captures = attributes.Loop.of(node).captures
     cond, body = node.regions
     outer = [state.items[v] for v in node.operands]
     changing: frozenset[_Changing] = frozenset()
@@ -151,7 +151,7 @@ class _Attempt:
                 self.test,
                 Block(tuple(self.block.steps)),
                 self.counter,
-                self.node.attrs.get("maximum_iterations"),
+                attributes.Loop.of(self.node).maximum_iterations,
                 self.node,
                 number,
             )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ctrlgrad.ir import Node, Value
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir import Node, Value, attributes
+from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.moving import flipped
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast, joined_shape, parts_of
@@ -178,12 +178,12 @@ def getitem(state: State, node: Node) -> None:
     if isinstance(tensor, Splat) and not any(v.tensor.rank for v in node.operands[1:]):
         # Only the shape matters, and that no index is out of range.
         view = View(state.array(tensor.dtype, tensor.shape), (), tensor.shape, tuple(ZERO for _ in tensor.shape))
-        found = resolve(state, view, node.attrs["key"], node.operands[1:])
+        found = resolve(state, view, attributes.Index.of(node).key, node.operands[1:])
         rank = node.result.tensor.rank
         state.items[node.result] = Splat(tensor.numbers, found.shape, tensor.dtype) if rank else tensor.numbers
         return
     view = state.in_memory(tensor)
-    found = resolve(state, view, node.attrs["key"], node.operands[1:])
+    found = resolve(state, view, attributes.Index.of(node).key, node.operands[1:])
     if not found.arrays:
         result = View(view.array, found.offset, found.shape, found.strides())
         state.items[node.result] = result if node.result.tensor.rank else state.load(result)
@@ -277,7 +277,7 @@ def _update(state: State, node: Node, how: Any) -> None:
     base = state.dense(state.tensor(node.operands[0]))
     value = state.tensor(node.operands[1])
     result = state.array(base.dtype, base.shape)
-    found = resolve(state, result.view, node.attrs["key"], node.operands[2:])
+    found = resolve(state, result.view, attributes.Index.of(node).key, node.operands[2:])
     for size, wanted in zip(value.shape, found.shape[len(found.shape) - len(value.shape) :], strict=True):
         if size not in (ONE, wanted):
             state.guard_equal(size, wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.expression import ExpressionBuilder
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast
 from ctrlgrad.plan.model import Array, Kernel, View, Write
@@ -14,11 +14,13 @@ from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, product, row_major
 def template(state: State, node: Node, first: int = 1) -> Sizes:
     """The shape that a node's template and its operands for unknown dimensions give."""
     dims = iter(node.operands[first:])
-    return tuple(state.size_of(state.index(next(dims))) if d is None else Size(d) for d in node.attrs["shape"])
+    return tuple(
+        state.size_of(state.index(next(dims))) if d is None else Size(d) for d in attributes.Shape.of(node).shape
+    )
 
 
 def constant(state: State, node: Node) -> None:
-    state.items[node.result] = state.constant(node.attrs["value"])
+    state.items[node.result] = state.constant(attributes.Constant.of(node).value)
 
 
 def identity(state: State, node: Node) -> None:
@@ -26,7 +28,7 @@ def identity(state: State, node: Node) -> None:
 
 
 def dim(state: State, node: Node) -> None:
-    state.items[node.result] = (state.size_register(state.shape(node.operands[0])[node.attrs["axis"]]),)
+    state.items[node.result] = (state.size_register(state.shape(node.operands[0])[attributes.Axis.of(node).axis]),)
 
 
 def iota(state: State, node: Node) -> None:
@@ -77,26 +79,26 @@ def _rearranged(state: State, node: Node, axes: Sequence[int | None]) -> None:
 
 
 def transpose(state: State, node: Node) -> None:
-    _rearranged(state, node, node.attrs["axes"])
+    _rearranged(state, node, attributes.Axes.of(node).axes)
 
 
 def expand_dims(state: State, node: Node) -> None:
     rank = node.result.tensor.rank
     old = iter(range(rank))
-    _rearranged(state, node, [None if axis in node.attrs["axes"] else next(old) for axis in range(rank)])
+    _rearranged(state, node, [None if axis in attributes.Axes.of(node).axes else next(old) for axis in range(rank)])
 
 
 def squeeze(state: State, node: Node) -> None:
     shape = state.shape(node.operands[0])
-    for axis in node.attrs["axes"]:
+    for axis in attributes.Axes.of(node).axes:
         state.guard_equal(shape[axis], ONE)
-    _rearranged(state, node, [axis for axis in range(len(shape)) if axis not in node.attrs["axes"]])
+    _rearranged(state, node, [axis for axis in range(len(shape)) if axis not in attributes.Axes.of(node).axes])
 
 
 def flip(state: State, node: Node) -> None:
     tensor = state.tensor(node.operands[0])
     if not isinstance(tensor, Splat):
-        for axis in node.attrs["axes"]:
+        for axis in attributes.Axes.of(node).axes:
             tensor = flipped(tensor, axis)
     _put(state, node, tensor)
 
@@ -113,7 +115,7 @@ def flipped(view: View, axis: int) -> View:
 
 def concat(state: State, node: Node) -> None:
     """Each part is written to its place; what makes a part may write it there at once."""
-    axis = node.attrs["axis"]
+    axis = attributes.Axis.of(node).axis
     tensors = [state.tensor(v) for v in node.operands]
     total = _sum_of(state, [t.shape[axis] for t in tensors])
     shape = tuple(

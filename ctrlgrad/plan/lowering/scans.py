@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.ir import Builder, Graph, Node, TensorType, Value
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir import Builder, Graph, Node, TensorType, Value, attributes
+from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.plan.expression import ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.arithmetic import needs_elements, reduced
 from ctrlgrad.plan.lowering.state import INDEX, State, broadcast, expression_of
@@ -21,7 +21,7 @@ _GROWS = {"cumsum": "add", "cumprod": "multiply"}
 def extreme_index(state: State, node: Node) -> None:
     """`argmax` and `argmin`: the least index at which the extreme lies. A NaN is beyond all numbers, as in NumPy."""
     tensor = state.in_memory(state.tensor(node.operands[0]))
-    (axis,) = node.attrs["axes"]
+    (axis,) = attributes.Axes.of(node).axes
     needs_elements(state, [tensor.shape[axis]])
     kept = tuple(ONE if a == axis else size for a, size in enumerate(tensor.shape))
     extreme = reduced(state, node, tensor, kept, kept, "max" if node.op.name == "argmax" else "min")
@@ -33,7 +33,9 @@ def extreme_index(state: State, node: Node) -> None:
         return [select(hit, builder.emit("index", (), INDEX, axis), np.iinfo(INDEX).max)]
 
     expression, operands, numbers = expression_of(state, [tensor, broadcast(extreme.view, tensor.shape)], make)
-    shape = kept if node.attrs["keepdims"] else tuple(s for a, s in enumerate(tensor.shape) if a != axis)
+    shape = (
+        kept if attributes.Reduction.of(node).keepdims else tuple(s for a, s in enumerate(tensor.shape) if a != axis)
+    )
     array = state.array(INDEX, shape)
     strides = tuple(ZERO if a == axis else stride for a, stride in enumerate(row_major(kept)))
     write = Write(View(array, (), tensor.shape, strides), (0,), "min")
@@ -51,7 +53,7 @@ def scan(state: State, node: Node, visit: Callable[[Node], None]) -> None:
 def _as_loop(node: Node) -> Graph:
     """The scan as a graph of one `while`: what is carried is the iteration, the total so far and the result."""
     x_type = node.operands[0].tensor
-    axis = node.attrs["axis"]
+    axis = attributes.Axis.of(node).axis
     builder = Builder(name=node.op.name)
     builder.source = node.source
     x = builder.input(x_type)
@@ -71,7 +73,7 @@ def _as_loop(node: Node) -> Graph:
     x_in, n, i, so_far, result = (body.input(t) for t in types)
     one = body.constant(np.int64(1))
     at = i
-    if node.attrs["reverse"]:
+    if attributes.Scan.of(node).reverse:
         at = body.emit("subtract", (body.emit("subtract", (n, i)), one))
     key: tuple[Any, ...] = tuple(DYNAMIC if a == axis else slice(None) for a in range(x_type.rank))
     here = body.emit("getitem", (x_in, at), {"key": key})

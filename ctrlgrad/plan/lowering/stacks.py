@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ctrlgrad.ir import Node, Value
+from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.plan.expression import BOOL
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.state import RowsDiffer, Splat, StackFacts, State, Tensor, broadcast, parts_of, stack_type
@@ -26,8 +26,8 @@ from ctrlgrad.plan.sizes import ONE, Size, Sizes
 
 
 def stack_new(state: State, node: Node) -> None:
-    element = node.attrs["element"]
-    shape = tuple(Size(d) for d in element.shape) if element.is_static else None
+    element = attributes.NewStack.of(node).element
+    shape = tuple(Size(d) for d in element.shape if d is not None) if element.is_static else None
     # Rows that were never written have a shape from the start.
     is_ragged = (shape is None and bool(node.operands)) or node in state.ragged
     facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, is_ragged, node)
@@ -118,7 +118,7 @@ def stack_read(state: State, node: Node) -> None:
 
 
 def stack_write(state: State, node: Node) -> None:
-    _write(state, node, "store", bool(node.attrs["grow"]), bool(node.attrs.get("once", False)))
+    _write(state, node, "store", bool(attributes.Write.of(node).grow), bool(attributes.Write.of(node).once))
 
 
 def stack_add(state: State, node: Node) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Factory, Kernel, call, filled_shape
 from ctrlgrad.engines.cuda.stacks import own_array
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 
 
 def _matmul(node: Node) -> Kernel:
@@ -33,7 +33,7 @@ def add_product(context: Context, operands: list[Any]) -> Any:
 
 def _reduction(name: str, *, one_axis: bool = False) -> Factory:
     def factory(node: Node) -> Kernel:
-        axes, keepdims = node.attrs["axes"], node.attrs["keepdims"]
+        axes, keepdims = attributes.Axes.of(node).axes, attributes.Reduction.of(node).keepdims
         axis = axes[0] if one_axis else axes
 
         def kernel(context: Context, operands: list[Any]) -> Any:
@@ -52,7 +52,7 @@ def _reduction(name: str, *, one_axis: bool = False) -> Factory:
 
 def _scan(name: str) -> Factory:
     def factory(node: Node) -> Kernel:
-        axis, backwards = node.attrs["axis"], node.attrs["reverse"]
+        axis, backwards = attributes.Axis.of(node).axis, attributes.Scan.of(node).reverse
 
         def kernel(context: Context, operands: list[Any]) -> Any:
             x, xp = context.on_device(operands[0]), context.xp
@@ -69,7 +69,7 @@ def _scan(name: str) -> Factory:
 def _sum_to(node: Node) -> Kernel:
     def kernel(context: Context, operands: list[Any]) -> Any:
         x, *dims = operands
-        shape = filled_shape(context, node.attrs["shape"], dims)
+        shape = filled_shape(context, attributes.Shape.of(node).shape, dims)
         x = context.on_device(x)
         lead = x.ndim - len(shape)
         over = tuple(range(lead)) + tuple(
@@ -84,12 +84,12 @@ def _sum_to(node: Node) -> Kernel:
 
 
 def _concat(node: Node) -> Kernel:
-    axis = node.attrs["axis"]
+    axis = attributes.Axis.of(node).axis
     return call(lambda context, xs: context.xp.concatenate([context.on_device(x) for x in xs], axis=axis))
 
 
 def _iota(node: Node) -> Kernel:
-    shape = node.attrs["shape"]
+    shape = attributes.Shape.of(node).shape
     return call(lambda context, dims: context.xp.arange(filled_shape(context, shape, dims)[0], dtype=np.int64))
 
 
@@ -99,7 +99,7 @@ def _shaped(name: str) -> Factory:
     def factory(node: Node) -> Kernel:
         def kernel(context: Context, operands: list[Any]) -> Any:
             x, *dims = operands
-            shape = filled_shape(context, node.attrs["shape"], dims)
+            shape = filled_shape(context, attributes.Shape.of(node).shape, dims)
             return getattr(context.xp, name)(context.on_device(x), shape)
 
         return kernel
@@ -109,7 +109,7 @@ def _shaped(name: str) -> Factory:
 
 def _view(name: str, attribute: str) -> Factory:
     def factory(node: Node) -> Kernel:
-        given = node.attrs[attribute]
+        given = getattr(node.attrs, attribute)
         return lambda context, operands: getattr(context.xp, name)(context.on_device(operands[0]), given)
 
     return factory
@@ -120,7 +120,7 @@ def _same(node: Node) -> Kernel:
 
 
 def _argsort(node: Node) -> Kernel:
-    axis, descending = node.attrs["axis"], node.attrs["descending"]
+    axis, descending = attributes.Axis.of(node).axis, attributes.Order.of(node).descending
 
     def kernel(context: Context, operands: list[Any]) -> Any:
         x, xp = context.on_device(operands[0]), context.xp
@@ -134,7 +134,7 @@ def _argsort(node: Node) -> Kernel:
 
 
 def _searchsorted(node: Node) -> Kernel:
-    side = node.attrs["side"]
+    side = attributes.Search.of(node).side
     return call(lambda context, xs: context.xp.searchsorted(*map(context.on_device, xs), side=side))
 
 
@@ -148,7 +148,11 @@ def _nonzero(node: Node) -> Kernel:
 
 
 def _fft(node: Node) -> Kernel:
-    axis, dtype, inverse = node.attrs["axis"], node.result.tensor.dtype, node.attrs["inverse"]
+    axis, dtype, inverse = (
+        attributes.Axis.of(node).axis,
+        node.result.tensor.dtype,
+        attributes.Transform.of(node).inverse,
+    )
 
     def kernel(context: Context, operands: list[Any]) -> Any:
         x, fft = context.on_device(operands[0]), context.xp.fft

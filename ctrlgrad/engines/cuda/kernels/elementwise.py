@@ -9,7 +9,7 @@ from typing import Any
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Factory, Kernel, call
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, attributes
 
 _NAMES = """negative square exp expm1 log log1p sqrt sin cos tan tanh sinh cosh arcsin arccos arctan reciprocal floor
 ceil trunc rint isnan isinf isfinite add subtract multiply divide power maximum minimum floor_divide remainder arctan2
@@ -37,7 +37,7 @@ def _sigmoid(node: Node) -> Kernel:
 
 
 def _cast(node: Node) -> Kernel:
-    dtype = node.attrs["dtype"]
+    dtype = attributes.Cast.of(node).dtype
     drops = node.operands[0].tensor.dtype.kind == "c" and dtype.kind not in "bc"
 
     def kernel(context: Context, operands: list[Any]) -> Any:

@@ -17,8 +17,9 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Kernel
 from ctrlgrad.engines.cuda.program import explained
 from ctrlgrad.engines.cuda.stacks import own_array
-from ctrlgrad.ir import Node, TensorType
-from ctrlgrad.ops.indexing import DYNAMIC, fill
+from ctrlgrad.ir import Node, TensorType, attributes
+from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.ops.indexing import fill
 
 
 def _filled(context: Context, node: Node, x: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
@@ -29,7 +30,7 @@ def _filled(context: Context, node: Node, x: Any, operands: Sequence[Any]) -> tu
         return context.number(next(rest)) if item is DYNAMIC else item
 
     key: list[Any] = []
-    for item in node.attrs["key"]:
+    for item in attributes.Index.of(node).key:
         if isinstance(item, slice):
             key.append(slice(part(item.start), part(item.stop), part(item.step)))
         elif item is DYNAMIC:
@@ -80,7 +81,7 @@ def _getitem(node: Node) -> Kernel:
 def _blank(context: Context, node: Node, x: Any, indices: Sequence[Any]) -> Any:
     """Zeros in place of a read that would fail, in an iteration that may lie past its loop's end."""
     roomy = np.broadcast_to(np.zeros((), bool), tuple(max(size, 1) for size in x.shape))
-    first = fill(node.attrs["key"], [0] * len(indices))
+    first = fill(attributes.Index.of(node).key, [0] * len(indices))
     shape = roomy[tuple(0 if isinstance(item, int) else item for item in first)].shape
     context.counts.calls += 1
     return context.xp.zeros(shape, x.dtype)

@@ -16,7 +16,7 @@ from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack, own_stack
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
 from ctrlgrad.engines.reference.stack_kernels import never_written
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.ir import Node, StackType, TensorType
+from ctrlgrad.ir import Node, StackType, TensorType, attributes
 
 
 def element_of(node: Node) -> TensorType:
@@ -190,7 +190,7 @@ def _from_tensor(node: Node) -> Kernel:
 
 
 def _rows(node: Node) -> Kernel:
-    element, axis = element_of(node), node.attrs["axis"]
+    element, axis = element_of(node), attributes.Axis.of(node).axis
 
     def kernel(context: Context, operands: list[Any]) -> Any:
         sizes = [(_zeros(context, element, ()) if v is None else v).shape[axis] for v in operands[0]]
@@ -200,7 +200,7 @@ def _rows(node: Node) -> Kernel:
 
 
 def _concat(node: Node) -> Kernel:
-    element, axis = element_of(node), node.attrs["axis"]
+    element, axis = element_of(node), attributes.Axis.of(node).axis
 
     def kernel(context: Context, operands: list[Any]) -> Any:
         stack, rows, *dims = operands
@@ -223,7 +223,7 @@ def _concat(node: Node) -> Kernel:
 
 
 def _split(node: Node) -> Kernel:
-    axis = node.attrs["axis"]
+    axis = attributes.Axis.of(node).axis
 
     def kernel(context: Context, operands: list[Any]) -> Any:
         x, rows = operands

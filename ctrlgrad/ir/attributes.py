@@ -1,0 +1,263 @@
+"""What a node says besides its operands: one frozen dataclass per family of ops, named by the op's declaration.
+
+A field without a default must be given. What one stage notes for a later one (`chunk`, `counts_down`, `paired`, ...) is
+a field like any other. `attributes.Axis.of(node).axis` reads one, and fails where the node is of another family;
+`dataclasses.replace` makes another one. The builder makes an op's attributes from names and values; the verifier
+checks both.
+"""
+
+from __future__ import annotations
+
+import enum
+import numbers
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
+
+from ctrlgrad.ir.types import Shape as Sizes
+from ctrlgrad.ir.types import TensorType
+
+
+class Dynamic(enum.Enum):
+    """The placeholder for an operand in an index key."""
+
+    DYNAMIC = "?"
+
+    def __repr__(self) -> str:
+        return "?"
+
+
+DYNAMIC = Dynamic.DYNAMIC
+Item = int | slice | None | Dynamic
+Key = tuple[Item, ...]
+
+
+class _Node(Protocol):
+    @property
+    def attrs(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    """Of most ops: nothing."""
+
+    @classmethod
+    def of(cls, node: _Node) -> Self:
+        """Those of a node, which must be of this family."""
+        found = node.attrs
+        assert isinstance(found, cls), f"{node} has {type(found).__name__}, no {cls.__name__}"
+        return found
+
+    @classmethod
+    def find(cls, node: _Node) -> Self | None:
+        """Those of a node; None where it is of another family."""
+        found = node.attrs
+        return found if isinstance(found, cls) else None
+
+    def given(self) -> dict[str, Any]:
+        """The fields that have no default, or another value."""
+        values = ((f, getattr(self, f.name)) for f in fields(self))
+        return {f.name: value for f, value in values if value is not f.default}
+
+    def shown(self) -> dict[str, Any]:
+        """The fields that printed text tells of."""
+        quiet = {f.name: f.metadata["quiet"] for f in fields(self) if "quiet" in f.metadata}
+        given = ((name, value) for name, value in self.given().items() if value is not None)
+        return {name: v for name, v in given if quiet.get(name) is not ... and not (name in quiet and v == quiet[name])}
+
+    def complaint(self) -> tuple[str, str, str] | None:
+        """The first field whose value is of another kind than declared: its name, that kind, and what it holds."""
+        hints = typing.get_type_hints(type(self))
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if not _fits(hints[f.name], value):
+                return f.name, str(f.type), repr(value)
+        return None
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    """Whether a value is of a declared kind."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(part, value) for part in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(inner[0], x) for x in value)
+    if origin is Callable or hint is Callable:
+        return callable(value)
+    if hint is int:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if origin is not None:
+        return isinstance(value, origin)
+    return isinstance(value, hint)
+
+
+def _hidden(default: Any) -> Any:
+    """A field that printed text never shows."""
+    return field(default=default, metadata={"quiet": ...})
+
+
+def _quiet(value: Any) -> Any:
+    """A field that must be given, and that printed text shows where it has another value."""
+    return field(metadata={"quiet": value})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant(Attributes):
+    value: np.ndarray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", np.asarray(self.value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast(Attributes):
+    dtype: np.dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis(Attributes):
+    """An axis, counted from the front."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan(Axis):
+    # From the end: the transpose of the forward accumulation.
+    reverse: bool = _quiet(False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order(Axis):
+    # From the largest down.
+    descending: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transform(Axis):
+    inverse: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes(Attributes):
+    """Axes, counted from the front."""
+
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction(Axes):
+    keepdims: bool = _quiet(False)
+    # Of a mapped function: over all rows, so that the result is the same for each of them.
+    all_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape(Attributes):
+    """A shape, with operands for its unknown dimensions; see `ctrlgrad.ops.checks.template`."""
+
+    shape: Sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index(Attributes):
+    """Items in the order of the axes: an int, a slice, None (a new axis) or `DYNAMIC`."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described(Attributes):
+    # What an error says of the operand.
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search(Attributes):
+    # "left": after those that are less; "right": after those that are less or equal.
+    side: Literal["left", "right"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hook(Attributes):
+    """A function of the user that sees values while a graph runs."""
+
+    fn: Callable[..., Any] = field(metadata={"quiet": ...})
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop(Attributes):
+    """What the user asked of a loop, and what passes note of it."""
+
+    maximum_iterations: int | None = None
+    parallel_iterations: int = 32
+    swap_memory: bool | None = None
+    checkpoint: bool | int | None = None
+    name: str | None = None
+    # How many of the operands every iteration sees alike.
+    captures: int = _hidden(0)
+    # Whether the first carry starts as the number of iterations, and is the number of those left.
+    counts_down: bool = _hidden(False)
+    # Of the inner of two loops that a loop was split into: how many iterations it runs at most.
+    chunk: int | None = None
+    # Of the outer one: the same number.
+    chunks_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Attributes):
+    """See `ctrlgrad.ops.call`."""
+
+    kind: str
+    captures: int = _hidden(0)
+    # Of the kind "rows": the operands that have a row for each of the results'.
+    mapped: tuple[int, ...] | None = None
+    # In place of the regions of a derivative: what makes them when they are asked for.
+    rule: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewStack(Attributes):
+    element: TensorType
+    # Made by the gradient transform: the verifier proves that its pops mirror its pushes.
+    paired: bool = _hidden(False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write(Attributes):
+    # Whether writing at the length appends a slot; otherwise that index is out of range.
+    grow: bool = _quiet(False)
+    # Whether writing a slot that was written already is an error.
+    once: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows(Attributes):
+    # How many there are, where that is known.
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concat(Axis):
+    # Of the result along the axis, where it is known.
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split(Axis):
+    element: TensorType
+
+
+NO_ATTRS = Attributes()
+
+# Names and values, or the attributes themselves: what the builder takes.
+Given = Mapping[str, Any] | Attributes
