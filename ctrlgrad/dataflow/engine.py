@@ -43,6 +43,7 @@ from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run
 from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.ir import Graph, Node
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.source import here
 
 
@@ -63,22 +64,33 @@ class Prepared:
         return row_pushes_in(self.partition)
 
 
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """The function that places ops, by identity: it need not be hashable."""
+
+    function: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Place) and self.function is other.function
+
+    def __hash__(self) -> int:
+        return id(self.function)
+
+
 @dataclass(frozen=True)
-class _Kept:
-    """What a plan depends on, and the plan. `place` is kept, so that no other function gets its id."""
+class _Choices:
+    """What the plans of a graph depend on."""
 
     clusters: str | None
     loops: str
     pieces: str
     window: int | None
-    place: object
-    prepared: Prepared
+    place: _Place
+    check_nans: bool
+    is_counted: bool
 
-    def is_for(self, settings: Settings, check_nans: bool, is_counted: bool) -> bool:
-        own = (self.clusters, self.loops, self.pieces, self.window, self.prepared.check_nans, self.prepared.is_counted)
-        window = settings.parallel_iterations
-        asked = (settings.clusters, settings.loops, settings.pieces, window, check_nans, is_counted)
-        return self.place is settings.place and own == asked
+
+_PREPARED: Cache[_Choices, Prepared] = Cache(16)
 
 
 @dataclass
@@ -120,21 +132,21 @@ def prepare(graph: Graph | FlatGraph, settings: Settings, check_nans: bool = Fal
     Raises:
         UserInputError: a device does not exist, or is a GPU in a session.
     """
-    is_counted = memory.current() is not None
-    kept: list[_Kept] = graph.compiled.setdefault("dataflow", [])
-    for found in kept:
-        if found.is_for(settings, check_nans, is_counted):
-            return found.prepared
+    is_counted, window = memory.current() is not None, settings.parallel_iterations
+    by = _Place(settings.place)
+    choices = _Choices(settings.clusters, settings.loops, settings.pieces, window, by, check_nans, is_counted)
+    return _PREPARED.get(graph, choices, lambda: _prepare(graph, settings, choices))
+
+
+def _prepare(graph: Graph | FlatGraph, settings: Settings, choices: _Choices) -> Prepared:
+    window, check_nans, is_counted = choices.window, choices.check_nans, choices.is_counted
     split = partitioned(graph, settings)
     if is_counted:
         refuse_gpus(split)
         _refuse_native_pieces(settings)
-    window = settings.parallel_iterations
     plans = {d: make_plan(part, _pieces_of(d, settings, check_nans), window) for d, part in split.parts.items()}
     identity = identity_of(split, window) if names_ranks(plans) else None
-    prepared = Prepared(split, plans, identity, check_nans, is_counted)
-    kept.append(_Kept(settings.clusters, settings.loops, settings.pieces, window, settings.place, prepared))
-    return prepared
+    return Prepared(split, plans, identity, check_nans, is_counted)
 
 
 def _pieces_of(device: str, settings: Settings, check_nans: bool) -> PieceOf:

@@ -26,6 +26,7 @@ from typing import Any
 
 from ctrlgrad.ir import OPS, Graph, Value
 from ctrlgrad.ir.attributes import NO_ATTRS
+from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.source import Source
 
@@ -84,7 +85,7 @@ class FlatGraph:
     nodes: tuple[FlatNode, ...]
     outputs: tuple[Value, ...]
     name: str = "graph"
-    compiled: dict[str, Any] = field(default_factory=dict, repr=False)
+    caches: dict[Cache[Any, Any], Recent[Any, Any]] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         from ctrlgrad.dataflow.printer import format_flat  # the printer needs this module first

@@ -22,6 +22,7 @@ from ctrlgrad.engines.report import Report
 from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
 from ctrlgrad.ir import Graph, attributes, walk
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import OPTIMISATIONS, optimise
 
@@ -174,13 +175,19 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
     return explain(optimised_graph(graph), arguments)
 
 
+# By the passes that are left out, and the bytes of a chunk.
+_OPTIMISED: Cache[tuple[frozenset[str], int], Graph] = Cache(8)
+_ASKS_FOR_MEMORY: Cache[None, bool] = Cache(1)
+
+
 def asks_for_memory(graph: Graph) -> bool:
     """Whether the user of a loop says what is to be done with its saved values."""
-    if "asks for memory" not in graph.compiled:
+
+    def look() -> bool:
         loops = filter(None, map(attributes.Loop.find, walk(graph)))
-        graph.compiled["asks for memory"] = any(x.swap_memory or x.checkpoint is not None for x in loops)
-    asks: bool = graph.compiled["asks for memory"]
-    return asks
+        return any(x.swap_memory or x.checkpoint is not None for x in loops)
+
+    return _ASKS_FOR_MEMORY.get(graph, None, look)
 
 
 def refuse_checkpoint(graph: Graph, got: str) -> None:
@@ -202,11 +209,7 @@ def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
     if not any(node.regions for node in graph.nodes):
         return graph
     nbytes = chunk_bytes()
-    key = f"optimised without {sorted(without)}, for chunks of {nbytes} bytes"
-    if key not in graph.compiled:
-        graph.compiled[key] = optimise(graph, without, nbytes)
-    optimised: Graph = graph.compiled[key]
-    return optimised
+    return _OPTIMISED.get(graph, (without, nbytes), lambda: optimise(graph, without, nbytes))
 
 
 def optimised_graph(graph: Graph) -> Graph:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.ir import Graph, Node, Value, attributes, definitions, is_loop
+from ctrlgrad.ir.caching import Cache
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,18 @@ def row_push(node: Node, producer: Node | None = None, loop: Node | None = None,
     return RowPush(where, f"{name}{_at(producer or node)}", swap)
 
 
+_ROW_PUSHES: Cache[None, Mapping[Node, RowPush]] = Cache(1)
+
+
 def row_pushes_of(graph: Graph) -> Mapping[Node, RowPush]:
     """All pushes of a graph, found once and kept with it."""
-    if "row pushes" not in graph.compiled:
+
+    def find() -> dict[Node, RowPush]:
         found: dict[Node, RowPush] = {}
         add_row_pushes(found, graph, None, None)
-        graph.compiled["row pushes"] = found
-    pushes: Mapping[Node, RowPush] = graph.compiled["row pushes"]
-    return pushes
+        return found
+
+    return _ROW_PUSHES.get(graph, None, find)
 
 
 def add_row_pushes(found: dict[Node, RowPush], graph: Graph, loop: Node | None, swap: bool | None) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad.ir.attributes import NO_ATTRS, Attributes
+from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.ir.op import Op
 from ctrlgrad.ir.types import TensorType, Type
 from ctrlgrad.source import Source
@@ -62,8 +63,8 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[Value, ...]
     name: str = "graph"
-    # Filled by an engine with the compiled form of this graph; a cache, never part of its meaning.
-    compiled: dict[str, Any] = field(default_factory=dict, repr=False)
+    # What stages and engines made of this graph, by the owner of the cache; never part of its meaning.
+    caches: dict[Cache[Any, Any], Recent[Any, Any]] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         from ctrlgrad.ir.printer import format_graph  # the printer needs this module first

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ctrlgrad.ir import Builder, Call, Graph, Node, Value, is_call, rewrite
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ops.call import KINDS
 
 
@@ -23,12 +24,9 @@ def inline_calls(graph: Graph, kinds: Collection[str] = KINDS) -> Graph:
     return rewrite(graph, visit)
 
 
+_WITHOUT_CALLS: Cache[None, Graph] = Cache(1)
+
+
 def without_calls(graph: Graph) -> Graph:
     """What an engine runs of a graph that was not simplified: made once, however often it runs."""
-    if "without calls" not in graph.compiled:
-        dissolved = inline_calls(graph)
-        if dissolved is graph:
-            return graph
-        graph.compiled["without calls"] = dissolved
-    found: Graph = graph.compiled["without calls"]
-    return found
+    return _WITHOUT_CALLS.get(graph, None, lambda: inline_calls(graph))

@@ -15,9 +15,9 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph, run_on
 from ctrlgrad.engines.native import engine, target
 from ctrlgrad.engines.native.frame import Request
-from ctrlgrad.engines.native.recent import Recent
 from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MaximumIterationsError
+from ctrlgrad.ir.caching import Recent
 
 
 @pytest.fixture

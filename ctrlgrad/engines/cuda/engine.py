@@ -16,6 +16,7 @@ from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places
 from ctrlgrad.engines.cuda.program import Program, scalar, to_device
 from ctrlgrad.ir import Graph, StackType, Value
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.memory.session import current
 
 
@@ -78,13 +79,12 @@ def places_of(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any]) -> 
     return tuple(_place(library, v, x) for v, x in zip(graph.inputs, arguments, strict=True))
 
 
+_PROGRAMS: Cache[tuple[str, Places], Program] = Cache(16)
+
+
 def program_of(library: ArrayLibrary, graph: Graph, places: Places) -> Program:
     """The program of a graph for a library, made once and kept with the graph."""
-    key = f"{library.name}: {' '.join(p.value for p in places)}"
-    if key not in graph.compiled:
-        graph.compiled[key] = compile_region(graph, places, CONTROL)
-    program: Program = graph.compiled[key]
-    return program
+    return _PROGRAMS.get(graph, (library.name, places), lambda: compile_region(graph, places, CONTROL))
 
 
 def _place(library: ArrayLibrary, value: Value, x: Any) -> Place:

@@ -18,9 +18,9 @@ from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.failures import NeedsAnotherPlan
 from ctrlgrad.engines.native.products import pack
 from ctrlgrad.engines.native.products.library import products
-from ctrlgrad.engines.native.recent import Recent
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType
+from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.plan.checker import check
 from ctrlgrad.plan.fusion import fuse
 from ctrlgrad.plan.lowering import ArgumentShape, Unsupported, lower
@@ -136,11 +136,12 @@ class Patterns:
             return Unsupported(str(reason))
 
 
+_PLANS: Cache[None, Patterns] = Cache(1)
+
+
 def patterns_of(graph: Graph) -> Patterns:
     """What is compiled of a graph."""
-    # `setdefault` is one step, also where several threads come at once.
-    patterns: Patterns = graph.compiled.setdefault("plans", Patterns(graph))
-    return patterns
+    return _PLANS.get(graph, None, lambda: Patterns(graph))
 
 
 def run(graph: Graph, arguments: Sequence[Any]) -> list[Any]:

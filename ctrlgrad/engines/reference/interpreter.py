@@ -18,6 +18,7 @@ from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError, locate
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, attributes
+from ctrlgrad.ir.caching import Cache
 
 Values = list[Any]
 
@@ -122,13 +123,13 @@ class Kernels:
         return self.control[name](node, self) if name in self.control else self.in_place[name](node)
 
 
+# By the name of the kernels.
+_PROGRAMS: Cache[str, Program] = Cache(8)
+
+
 def compile_graph(graph: Graph, kernels: Kernels) -> Program:
     """The program of a graph, made once and kept with it."""
-    if kernels.name not in graph.compiled:
-        graph.compiled[kernels.name] = _compile(graph, kernels)
-    program = graph.compiled[kernels.name]
-    assert isinstance(program, Program)
-    return program
+    return _PROGRAMS.get(graph, kernels.name, lambda: _compile(graph, kernels))
 
 
 def _compile(graph: Graph, kernels: Kernels) -> Program:

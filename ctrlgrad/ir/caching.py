@@ -1,11 +1,11 @@
-"""A bounded memory of what was made, for several threads."""
+"""Bounded memories of what was made, for several threads: by a key, and of a graph."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -54,4 +54,29 @@ class Recent(Generic[K, V]):
             done.set()
 
 
-__all__ = ["Recent"]
+class _Held(Protocol):
+    @property
+    def caches(self) -> dict[Cache[Any, Any], Recent[Any, Any]]: ...
+
+
+class Cache(Generic[K, V]):
+    """What its owner makes of graphs: of each graph `most` results, those whose keys were asked for last.
+
+    The graph holds them, so they go when it goes, also where they hold the graph.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def of(self, graph: _Held) -> Recent[K, V]:
+        """The results for one graph."""
+        found = graph.caches.get(self)
+        # `setdefault` is one step, also where several threads come at once.
+        return graph.caches.setdefault(self, Recent(self.most)) if found is None else found
+
+    def get(self, graph: _Held, key: K, make: Callable[[], V]) -> V:
+        """The graph's result for a key; `make` makes it where it is not kept."""
+        return self.of(graph).get(key, make)
+
+
+__all__ = ["Cache", "Recent"]
