@@ -28,6 +28,8 @@ from ctrlgrad.passes import OPTIMISATIONS, optimise
 
 ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
 
+# What to do where no chunk can be run again.
+SWAP_INSTEAD = "swap_memory=True in place of checkpoint"
 # (graph, arguments, check_nans) -> outputs
 Runner = Callable[[Graph, Sequence[Any], bool], list[Any]]
 # Engines that run a whole graph in a way of their own; they stand above this layer and put themselves here.
@@ -120,12 +122,14 @@ def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | N
             if failure is not None:
                 raise failure
             return as_lists(run(optimised, arguments))
-    except Unsupported:
-        again = Run()
-    except NeedsAnotherPlan as reason:
-        again = Run(silent_callbacks=reason.callbacks)
-    # No plan fits: the reference engine computes it, or says what is wrong.
-    return _interpret(graph, arguments, again)
+    except Unsupported as found:
+        again, reason = Run(), str(found)
+    except NeedsAnotherPlan as found:
+        again, reason = Run(silent_callbacks=found.callbacks), str(found)
+    # No plan fits: the reference engine computes it, or says what is wrong. It runs no chunk again.
+    outputs = _interpret(graph, arguments, again)
+    refuse_checkpoint(graph, f"a graph that the reference engine has to run: {reason}", hint=f"use {SWAP_INSTEAD}")
+    return outputs
 
 
 def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
@@ -190,7 +194,7 @@ def asks_for_memory(graph: Graph) -> bool:
     return _ASKS_FOR_MEMORY.get(graph, None, look)
 
 
-def refuse_checkpoint(graph: Graph, got: str) -> None:
+def refuse_checkpoint(graph: Graph, got: str, hint: str = f"use engine='native', or {SWAP_INSTEAD}") -> None:
     """Refuse `checkpoint` on a loop, for an engine that runs no chunk again."""
     node = next((n for n in walk(graph) if (loop := attributes.Loop.find(n)) and loop.checkpoint), None)
     if node is not None:
@@ -200,7 +204,7 @@ def refuse_checkpoint(graph: Graph, got: str) -> None:
             source=node.source,
             expected="the native engine, for checkpoint",
             got=got,
-            hint="use engine='native', or swap_memory=True in place of checkpoint",
+            hint=hint,
         )
 
 

@@ -110,4 +110,14 @@ def forget_values(error: BaseException) -> None:
                     frame.clear()
 
 
-__all__ = ["CPU", "MAKE_ROOM", "Counted", "CountedSupply", "empty", "forget_values", "giving_back", "supply", "with_room"]
+__all__ = [
+    "CPU",
+    "MAKE_ROOM",
+    "Counted",
+    "CountedSupply",
+    "empty",
+    "forget_values",
+    "giving_back",
+    "supply",
+    "with_room",
+]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +24,13 @@ LEAST_BYTES = 1 << 17
 LIMIT_BYTES = 1 << 29
 
 
+class Keeper(Protocol):
+    """Who keeps memory to use it again."""
+
+    def let_go(self) -> None:
+        """Give back what nobody uses now."""
+
+
 class BufferPool:
     """Buffers by size; safe to use from several threads."""
 
@@ -30,6 +39,7 @@ class BufferPool:
         self._lock = threading.Lock()
         # The least recently used first.
         self._buffers: list[np.ndarray] = []
+        self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
     @property
     def nbytes(self) -> int:
@@ -46,8 +56,17 @@ class BufferPool:
             buffer = self._take(nbytes)
             return buffer[:nbytes].view(dtype).reshape(shape)
 
+    def add(self, keeper: Keeper) -> None:
+        """Somebody keeps memory besides, and lets go of it when the pool does."""
+        with self._lock:
+            self._keepers.add(keeper)
+
     def clear(self) -> None:
-        """Let go of all free buffers. Those in use stay, and are free later."""
+        """Let go of all free buffers, and of what others keep. Those in use stay, and are free later."""
+        with self._lock:
+            keepers = list(self._keepers)
+        for keeper in keepers:
+            keeper.let_go()
         with self._lock:
             self._let_go(0)
 
@@ -94,4 +113,4 @@ def _is_free(buffers: list[np.ndarray], position: int) -> bool:
 
 POOL = BufferPool()
 
-__all__ = ["POOL", "BufferPool"]
+__all__ = ["POOL", "BufferPool", "Keeper"]

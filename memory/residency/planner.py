@@ -61,8 +61,7 @@ class Planner:
         # Seconds per byte of copies between levels.
         self.links: dict[tuple[int, int], Rate] = {}
         self.loops: dict[str, LoopTimes] = {}
-        # Labels of the loops whose chunks are copied whatever the times are, and of those that had chunks to be computed
-        # again.
+        # Labels of loops: whose chunks are copied whatever the times are; and of which some were to be computed again.
         self._copied: set[str] = set()
         self._computed: set[str] = set()
         self._debts: dict[int, float] = {}

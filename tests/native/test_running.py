@@ -15,6 +15,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph, run_on
 from ctrlgrad.engines.native import engine, target
 from ctrlgrad.engines.native.frame import Request
+from ctrlgrad.engines.native.frame_memory import IDLE_BYTES
 from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir.caching import Recent
@@ -315,6 +316,26 @@ def test_a_graph_without_loops_is_machine_code_too() -> None:
     report = cg.function(lambda x: cnp.sin(x) + 1).explain(np.ones(3))
     assert not report.loops and report.outside is not None and report.outside.engine == "native"
     assert report.outside.kernels == ["kernel over [3]: sin, add"]
+
+
+@pytest.mark.parametrize("size", [100, 20_000])
+def test_a_program_keeps_little_memory_between_calls(size: int) -> None:
+    """As much as costs nothing to keep; what large calls computed in goes back to the pool, which a budget empties."""
+
+    def rows(x, k):
+        return cnp.sort(cnp.sort(x[:k]) * 2.0 + x[:k])
+
+    x, k = np.linspace(1.0, 0.0, size + 1), np.int64(size)
+    graph = optimised_graph(cg.function(rows).graph(x, k))
+    program = engine.patterns_of(graph).program((x, k))
+    for _ in range(2):
+        np.testing.assert_allclose(program((x, k))[0], np.sort(np.sort(x[:k]) * 2.0 + x[:k]))
+        (frame,) = program.idle
+        assert frame.memory.nbytes <= IDLE_BYTES
+        assert bool(frame.memory.nbytes) == (size == 100)
+    with cg.memory.budget("1 MiB") as session:
+        session.manager()
+        assert not program.idle
 
 
 def test_results_are_arrays_of_their_own() -> None:

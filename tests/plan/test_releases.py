@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -40,7 +41,7 @@ def looping(x: Any, n: Any) -> Any:
 def released(plan: Plan) -> list[str]:
     lines = format_plan(plan).splitlines()
     found = []
-    for before, line in zip(lines, lines[1:], strict=False):
+    for before, line in itertools.pairwise(lines):
         if line.strip().startswith("release "):
             found.append(f"{before.strip()} | {line.strip()}")
     return found
@@ -68,7 +69,9 @@ def moved_earlier(plan: Plan) -> Iterator[Plan]:
                 continue
             made = set(defines(before)) | set(defines(step))
             needed = [v for v in reads(step) if v not in made]
-            buffers = {plan.places[v].number for v in needed if isinstance(v, Array) and plan.places[v].kind == "buffer"}
+            buffers = {
+                plan.places[v].number for v in needed if isinstance(v, Array) and plan.places[v].kind == "buffer"
+            }
             stacks = {plan.handles[v] for v in needed if isinstance(v, Stack)}
             early = Release(
                 tuple(b for b in mine.buffers if b in buffers), tuple(s for s in mine.stacks if s in stacks)

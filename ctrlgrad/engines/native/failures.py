@@ -30,7 +30,7 @@ def failure(frame: Frame, status: Status) -> BaseException:
     number, found, bound = (int(frame.words[k]) for k in (words.SITE, words.FOUND, words.BOUND))
     positions = frame.program.positions
     if status is Status.SIZE:
-        return NeedsAnotherPlan(f"sizes {found} and {bound}", frame.outside.callbacks)
+        return NeedsAnotherPlan(f"sizes are not what they were taken for: {found} and {bound}", frame.outside.callbacks)
     if status is Status.ITERATIONS:
         loop = frame.layout.loops[number]
         too_many = too_many_iterations(loop.node, bound, found)

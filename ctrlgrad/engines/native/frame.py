@@ -67,8 +67,8 @@ class Status(IntEnum):
     VALUE = 7
 
 
-# The words of one stack, and of one buffer. `IDLE` is not 0 where nobody needs what it holds any more; `FRESH`, where it
-# is an empty stack with capacity that no step has asked for yet.
+# The words of one stack, and of one buffer. `IDLE` is not 0 where nobody needs what it holds any more; `FRESH`, where
+# it is an empty stack with capacity that no step has asked for yet.
 BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS, IDLE, FRESH = range(8)
 STACK_WORDS = 8
 ADDRESS, BYTES, BUFFER_IDLE = range(3)

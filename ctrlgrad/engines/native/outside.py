@@ -64,7 +64,7 @@ class Outside:
                 rank = len(result.shape)
                 frame.words[index + 1 : index + 1 + rank] = np.shape(value)
                 if is_spent and node.op.name in SPENDING:
-                    frame.adopt(result, value)
+                    frame.memory.adopt(result, value)
             else:
                 parts = (value.real, value.imag) if len(result) == 2 else (value,)
                 for k, (register, part) in enumerate(zip(result, parts, strict=True)):

@@ -28,7 +28,7 @@ def explain(graph: Graph, arguments: Sequence[Any]) -> Report:
     try:
         frame.run(arguments)
     except NeedsAnotherPlan as reason:
-        return _interpreted(graph, f"sizes are not what they were taken for: {reason}")
+        return _interpreted(graph, str(reason))
     return _Account(program, frame, arguments).report(graph)
 
 

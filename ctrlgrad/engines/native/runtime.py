@@ -13,6 +13,7 @@ from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.failures import failure
 from ctrlgrad.engines.native.frame import Layout, Request, Status
+from ctrlgrad.engines.native.frame_memory import FrameMemory
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.positions import Positions, noted
@@ -22,6 +23,7 @@ from ctrlgrad.engines.native.turns import Turns
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import StackType
+from ctrlgrad.memory.arena.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, loop_plan
 from ctrlgrad.plan.model import Array, Plan, Register, Stack, Value
@@ -44,7 +46,9 @@ class Program:
         self.positions = Positions(plan)
         self.function: Callable[[int], None] = _FUNCTION(address)
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
-        self._idle: list[Frame] = []
+        # Frames that no call uses, with little memory; a budget has them go.
+        self.idle: list[Frame] = []
+        POOL.add(self)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
         """The results for arrays, numbers and stacks."""
@@ -52,12 +56,18 @@ class Program:
             # Its memory counts, and is given back at once.
             return Session(Frame(self)).run(arguments)
         try:
-            found = self._idle.pop()
+            found = self.idle.pop()
         except IndexError:
             found = Frame(self)
         results = found.run(arguments)
-        self._idle.append(found)
+        found.memory.shrink()
+        self.idle.append(found)
         return results
+
+    def let_go(self) -> None:
+        """Let go of what is kept for the next call; the memory pool calls it."""
+        while self.idle:
+            self.idle.pop().dispose()
 
     def loop_program(self, number: int) -> tuple[Program, LoopPlan]:
         """A loop of the plan as a program of its own, to run its chunks again."""
@@ -71,10 +81,10 @@ class Program:
 
         The scratch memory is that of the call that waits for it.
         """
-        frame = Frame(self)
+        found = Frame(self)
         if scratch is not None:
-            frame.take_scratch(scratch)
-        return Session(frame, (chunk, room)).run(arguments)
+            found.memory.take_scratch(scratch)
+        return Session(found, (chunk, room)).run(arguments)
 
 
 class Frame:
@@ -90,9 +100,7 @@ class Frame:
         self.words[frame.CALLBACK] = ctypes.cast(self.callback, ctypes.c_void_p).value or 0
         for number, value in enumerate(program.constants):
             self.words[self.layout.constants + number] = value.ctypes.data
-        self.workspace: np.ndarray | None = None
-        self.scratch: np.ndarray | None = None
-        self.buffers: dict[int, np.ndarray] = {}
+        self.memory = FrameMemory(self.words, self.layout)
         dtypes = {handle: stack.dtype for stack, handle in self.plan.handles.items()}
         # Before the first row of a stack is met, its shape may not be known.
         self.ranks: dict[int, int] = {}
@@ -121,8 +129,6 @@ class Frame:
         self.views = {np.dtype(d): self.words.view(d) for d in _NUMBERS}
         self.integers = self.words.data
         self.slots = [self.slot(a, i) for a, i in zip(self.plan.arguments, self.layout.arguments, strict=True)]
-        self.result_buffers = {b.number: b.result for b in self.plan.buffers if b.result is not None}
-        self.buffer_of = {result: number for number, result in self.result_buffers.items()}
 
     # A call.
 
@@ -148,20 +154,15 @@ class Frame:
                     stack.rest()
                 else:
                     stack.clear()
-            for number in self.result_buffers:
-                self.release(number)
+            self.memory.release_results()
 
     def dispose(self) -> None:
         """Give all memory back now: the callback and the frame hold each other."""
-        self.workspace, self.scratch, self.session = None, None, None
-        self.buffers.clear()
+        self.memory.clear()
+        for stack in self.stacks:
+            stack.clear()
+        self.session = None
         del self.callback, self.outside
-
-    def release(self, number: int) -> None:
-        """A result's memory is the caller's."""
-        self.buffers.pop(number, None)
-        index = self.layout.buffer(number)
-        self.integers[index + frame.ADDRESS] = self.integers[index + frame.BYTES] = 0
 
     def fill(self, arguments: Sequence[Any]) -> list[Any]:
         """Put the arguments into the frame; what has to stay alive meanwhile."""
@@ -215,20 +216,11 @@ class Frame:
                     found.append(real)
             elif isinstance(result, Array):
                 shape = tuple(self.integers[index : index + len(result.shape)].tolist())
-                found.append(self.taken(self.buffer_of[k], result.dtype, shape))
+                found.append(self.memory.result(k, result.dtype, shape))
             else:
                 assert isinstance(result, Stack)
                 found.append(self.stacks[self.plan.handles[result]].settle())
         return found
-
-    def taken(self, buffer: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        """A result's memory as an array of its own."""
-        memory = self.buffers.get(buffer)
-        if memory is None or 0 in shape:
-            return np.empty(shape, dtype)
-        # It is as large, or was taken for a larger array that it served before.
-        memory.resize(shape, refcheck=False)
-        return memory
 
     # What compiled code asks for.
 
@@ -262,15 +254,11 @@ class Frame:
 
     def serve(self, request: int, a: int, b: int) -> None:
         if request == Request.GROW_WORKSPACE:
-            self.workspace = None
-            self.workspace = empty((a + 64,), np.dtype(np.uint8), "temporary arrays")
-            self.words[frame.WORKSPACE] = (self.workspace.ctypes.data + 63) // 64 * 64
-            self.words[frame.WORKSPACE_BYTES] = a
+            self.memory.grow_workspace(a)
         elif request == Request.GROW_SCRATCH:
-            self.scratch = None
-            self.take_scratch(empty((a + 64,), np.dtype(np.uint8), "scratch of products"))
+            self.memory.grow_scratch(a)
         elif request == Request.GROW_BUFFER:
-            self.grow(a, b)
+            self.memory.grow(a, b)
         elif request == Request.POLL:
             self.turns.next(a)
         elif request == Request.FULL:
@@ -306,48 +294,13 @@ class Frame:
                 assert request == Request.END_LOOP
                 self.session.end(a)
 
-    def take_scratch(self, memory: np.ndarray) -> None:
-        self.scratch = memory
-        self.words[frame.SCRATCH] = (memory.ctypes.data + 63) // 64 * 64
-        self.words[frame.SCRATCH_BYTES] = memory.nbytes - 64
-
     def row_shape(self, handle: int) -> tuple[int, ...]:
         rank, start = self.ranks.get(handle, 0), self.layout.shapes.get(handle, 0)
         return tuple(self.words[start : start + rank].tolist())
 
-    def grow(self, number: int, nbytes: int) -> None:
-        index = self.layout.buffer(number)
-        if number in self.result_buffers:
-            # Of the result's own dtype, and nobody's view: the caller takes it as it is.
-            dtype = self.plan.buffers[number].dtype
-            memory = np.empty(nbytes // dtype.itemsize, dtype)
-        else:
-            self.buffers.pop(number, None)
-            # Where memory counts, no more than is asked for.
-            room = nbytes if current() is not None else max(nbytes, 2 * int(self.words[index + frame.BYTES]))
-            memory = empty((room,), np.dtype(np.uint8), "a temporary")
-        self.give(number, memory)
-
-    def give(self, number: int, memory: np.ndarray) -> None:
-        """A buffer's memory from now on."""
-        index = self.layout.buffer(number)
-        self.buffers[number] = memory
-        self.words[index + frame.ADDRESS], self.words[index + frame.BYTES] = memory.ctypes.data, memory.nbytes
-
-    def adopt(self, result: Array, memory: np.ndarray) -> None:
-        """Let an array lie where an outside call has left it, if it has a buffer that takes any memory."""
-        place = self.plan.places[result]
-        if place.kind != "buffer":
-            return
-        buffer = self.plan.buffers[place.number]
-        if not buffer.is_known_at_entry and buffer.result is None:
-            self.give(place.number, memory)
-
     def give_back(self) -> None:
         """Let go of what the plan does not need any more. The code waits for an answer meanwhile."""
-        for number in list(self.buffers):
-            if self.words[self.layout.buffer(number) + frame.BUFFER_IDLE]:
-                self.release(number)
+        self.memory.give_back()
         for stack in self.stacks:
             if stack.words[frame.IDLE] or stack.words[frame.FRESH]:
                 stack.clear()

@@ -76,7 +76,8 @@ class Session:
         session = current()
         assert session is not None
         manager = session.manager(CPU)
-        return any([manager.keep_to_copies(name) for name in sorted(names)])
+        changed = {name for name in names if manager.keep_to_copies(name)}
+        return bool(changed)
 
     def _run(self, arguments: Any) -> list[Any]:
         frame = self.frame
@@ -294,7 +295,7 @@ class LoopReplay:
             [np.int64(length.iterations), *self.captured, *carried],
             Replaying(chunk).begin(None),
             length.room,
-            self.frame.scratch,
+            self.frame.memory.scratch,
         )
         carry_after = tuple(
             None if isinstance(c.inside, Stack) else x for x, c in zip(results, self.roles.loop.carries, strict=True)

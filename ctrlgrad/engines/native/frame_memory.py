@@ -1,0 +1,126 @@
+"""What a frame computes in: a workspace for arrays whose sizes follow from the arguments', scratch memory of products,
+and buffers that are sized when they are needed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ctrlgrad.engines.account import empty
+from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native.frame import Layout
+from ctrlgrad.memory.session import current
+from ctrlgrad.plan.model import Array
+
+# What is kept from one call to the next: asking for it again would cost a short call more than it does to have kept so
+# little. Of a frame that holds more all goes back to the pool, which has a limit, and which a budget empties.
+IDLE_BYTES = 1 << 16
+
+_BYTE = np.dtype(np.uint8)
+
+
+class FrameMemory:
+    """The memory of one frame, and its words that say where it is."""
+
+    def __init__(self, words: np.ndarray, layout: Layout) -> None:
+        self.words, self.layout, self.plan = words, layout, layout.plan
+        self.workspace: np.ndarray | None = None
+        self.scratch: np.ndarray | None = None
+        self.buffers: dict[int, np.ndarray] = {}
+        self.result_buffers = {b.number: b.result for b in self.plan.buffers if b.result is not None}
+        self.buffer_of = {result: number for number, result in self.result_buffers.items()}
+
+    @property
+    def nbytes(self) -> int:
+        held = [x for x in (self.workspace, self.scratch) if x is not None]
+        return sum(x.nbytes for x in (*held, *self.buffers.values()))
+
+    def grow_workspace(self, nbytes: int) -> None:
+        self.workspace = None
+        self.workspace = empty((nbytes + 64,), _BYTE, "temporary arrays")
+        self.words[frame.WORKSPACE] = _aligned(self.workspace)
+        self.words[frame.WORKSPACE_BYTES] = nbytes
+
+    def grow_scratch(self, nbytes: int) -> None:
+        self.scratch = None
+        self.take_scratch(empty((nbytes + 64,), _BYTE, "scratch of products"))
+
+    def take_scratch(self, memory: np.ndarray) -> None:
+        """Scratch memory that may be another frame's too, of which one computes at a time."""
+        self.scratch = memory
+        self.words[frame.SCRATCH] = _aligned(memory)
+        self.words[frame.SCRATCH_BYTES] = memory.nbytes - 64
+
+    def grow(self, number: int, nbytes: int) -> None:
+        """Room for so many bytes in a buffer."""
+        index = self.layout.buffer(number)
+        if number in self.result_buffers:
+            # Of the result's own dtype, and nobody's view: the caller takes it as it is.
+            dtype = self.plan.buffers[number].dtype
+            memory = np.empty(nbytes // dtype.itemsize, dtype)
+        else:
+            self.buffers.pop(number, None)
+            # Where memory counts, no more than is asked for.
+            room = nbytes if current() is not None else max(nbytes, 2 * int(self.words[index + frame.BYTES]))
+            memory = empty((room,), _BYTE, "a temporary")
+        self.give(number, memory)
+
+    def give(self, number: int, memory: np.ndarray) -> None:
+        """A buffer's memory from now on."""
+        index = self.layout.buffer(number)
+        self.buffers[number] = memory
+        self.words[index + frame.ADDRESS], self.words[index + frame.BYTES] = memory.ctypes.data, memory.nbytes
+
+    def adopt(self, result: Array, memory: np.ndarray) -> None:
+        """Let an array lie where an outside call has left it, if it has a buffer that takes any memory."""
+        place = self.plan.places[result]
+        if place.kind != "buffer":
+            return
+        buffer = self.plan.buffers[place.number]
+        if not buffer.is_known_at_entry and buffer.result is None:
+            self.give(place.number, memory)
+
+    def result(self, number: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """A result's memory as an array of its own."""
+        memory = self.buffers.get(self.buffer_of[number])
+        if memory is None or 0 in shape:
+            return np.empty(shape, dtype)
+        # It is as large, or was taken for a larger array that it served before.
+        memory.resize(shape, refcheck=False)
+        return memory
+
+    # Giving back.
+
+    def release(self, number: int) -> None:
+        """A buffer's memory is somebody else's now, or nobody's."""
+        self.buffers.pop(number, None)
+        index = self.layout.buffer(number)
+        self.words[index + frame.ADDRESS] = self.words[index + frame.BYTES] = 0
+
+    def release_results(self) -> None:
+        """They are the caller's."""
+        for number in self.result_buffers:
+            self.release(number)
+
+    def give_back(self) -> None:
+        """Let go of what the plan does not need any more."""
+        for number in list(self.buffers):
+            if self.words[self.layout.buffer(number) + frame.BUFFER_IDLE]:
+                self.release(number)
+
+    def shrink(self) -> None:
+        """After a call: let go of all, where it is more than `IDLE_BYTES`."""
+        if self.nbytes > IDLE_BYTES:
+            self.clear()
+
+    def clear(self) -> None:
+        self.workspace = self.scratch = None
+        self.words[frame.WORKSPACE_BYTES] = self.words[frame.SCRATCH_BYTES] = 0
+        for number in list(self.buffers):
+            self.release(number)
+
+
+def _aligned(memory: np.ndarray) -> int:
+    return (memory.ctypes.data + 63) // 64 * 64
+
+
+__all__ = ["IDLE_BYTES", "FrameMemory"]
