@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_cases.sessions import assert_no_chunks, checked_session
+from instruments.sessions import assert_no_chunks, checked_session
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -101,7 +101,9 @@ def test_a_call_with_effects_keeps_to_copies(choose: Choose) -> None:
 
     def flow(x: Any) -> Any:
         y = cg.debug.watch_cotangent(x, lambda ct, at: told.append(float(ct[0])))
-        return cnp.sum(cg.while_loop(lambda c: c[0] < 1000, lambda c: (c[0] + 1, c[1] + 0.01 * np.sin(c[1])), (0, y))[1])
+        return cnp.sum(
+            cg.while_loop(lambda c: c[0] < 1000, lambda c: (c[0] + 1, c[1] + 0.01 * np.sin(c[1])), (0, y))[1]
+        )
 
     slope, x = cg.function(cg.grad(flow), engine="native"), np.linspace(0.0, 1.0, 1000)
     expected = slope(x)
