@@ -58,7 +58,7 @@ class BlockRecord:
 
     @property
     def is_anywhere(self) -> bool:
-        return any(slot is not None for slot in self.slots)
+        return self.slots.count(None) < len(self.slots)
 
 
 @dataclass(eq=False, slots=True)

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from corpus import arrays, branches, everyday, found, loops, numerics, sequences
+from corpus import arrays, branches, everyday, found, loops, loops_by_data, numerics, sequences
 from corpus.program import PROGRAMS, Program, weighted_sum
 
-FILES = (loops, branches, arrays, numerics, sequences, everyday, found)
+FILES = (loops, loops_by_data, branches, arrays, numerics, sequences, everyday, found)
 BY_NAME: dict[str, Program] = {program.name: program for program in PROGRAMS}
 
 assert len(BY_NAME) == len(PROGRAMS), "two programs have the same name"

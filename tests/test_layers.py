@@ -271,11 +271,19 @@ def test_a_registration_is_seen(source: str) -> None:
 def test_modules_stay_readable() -> None:
     """A file that nears 400 lines holds two concepts. A list of names, one a line, is one line of reading."""
     listed = re.compile(r' +"?\w+"?,')
+    files = modules() | {str(path.relative_to(ROOT)): path for path in (ROOT / "tests").rglob("*.py")}
     lines = {
-        name: sum(not listed.fullmatch(line) for line in path.read_text().splitlines())
-        for name, path in modules().items()
+        name: sum(not listed.fullmatch(line) for line in path.read_text().splitlines()) for name, path in files.items()
     }
     assert {name: n for name, n in lines.items() if n > 450} == {}
+
+
+def test_tests_find_each_other_by_the_settings_alone() -> None:
+    """`pythonpath` in setup.cfg; only programs that start by themselves say where they lie."""
+    starts = {ROOT / "tests/random_programs/__main__.py", ROOT / "tests/mpi/test_dataflow_ranks.py"}
+    edits = re.compile(r"sys\.path\.(insert|append)\(")
+    found = [path for path in (ROOT / "tests").rglob("*.py") if edits.search(path.read_text())]
+    assert set(found) <= starts, found
 
 
 def test_setup_lists_every_package() -> None:

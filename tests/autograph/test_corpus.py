@@ -38,5 +38,6 @@ def test_program(program: Program) -> None:
     arguments = [np.asarray(x) for x in tree.leaves(program.args)]
     _same(written.function()(*program.args), run_graph(program.graph(), arguments), 1e-10)
     if program.argnums:
+        # By one engine: what machine code makes of the corpus is judged in tests/native.
         for order, rtol in ((1, 1e-9), (2, 1e-8)):
-            _same(written.grad_function(order)(*program.args), run_graph(program.graph(order), arguments), rtol)
+            _same(run_graph(written.graph(order), arguments), run_graph(program.graph(order), arguments), rtol)

@@ -2,11 +2,13 @@
 
 import json
 import random
+import signal
 
 import pytest
 from typer.testing import CliRunner
 
 from ctrlgrad.cli import app
+from ctrlgrad.train import trainer
 
 SMALL = ("--hidden", "8", "--batch", "4")
 
@@ -44,3 +46,25 @@ def train(command, text, tmp_path):
         return result
 
     return run
+
+
+@pytest.fixture
+def train_until(train, monkeypatch):
+    """Run a small training and press Ctrl-C in it after a step."""
+
+    def run_until(stop, name, *arguments):
+        run = trainer.run
+
+        def stopped_run(job, on_step):
+            def pressing(m):
+                on_step(m)
+                if m.step == stop:
+                    signal.raise_signal(signal.SIGINT)
+
+            return run(job, pressing)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(trainer, "run", stopped_run)
+            return train(name, *arguments)
+
+    return run_until

@@ -1,6 +1,5 @@
 """A run of `ctrlgrad train`: what it leaves, that it is repeatable, and that it continues exactly."""
 
-import errno
 import json
 import os
 import re
@@ -9,45 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from trained import KEYS, assert_same_numbers, metrics_of, numbers
 
 import ctrlgrad
-from ctrlgrad.memory.profile.profile import Profile
 from ctrlgrad.train import trainer
 from ctrlgrad.train.model import Model
-
-KEYS = [
-    "validation_bits_per_char",
-    "unigram_bits_per_char",
-    "bigram_bits_per_char",
-    "steps",
-    "seconds",
-    "characters_per_second",
-    "peak_memory_bytes",
-    "verified",
-]
-
-
-def metrics_of(out):
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
-def numbers(result):
-    """What must not differ between runs: everything but times and memory."""
-    figures = {k: result.summary[k] for k in KEYS if k not in ("seconds", "characters_per_second", "peak_memory_bytes")}
-    return figures, [(m["step"], m["bits_per_char"]) for m in metrics_of(result.out)]
-
-
-def assert_same_numbers(a, b):
-    assert numbers(a) == numbers(b)
-    tensors, others = load_file(a.out / "checkpoint.safetensors"), load_file(b.out / "checkpoint.safetensors")
-    assert tensors.keys() == others.keys()
-    for name, tensor in tensors.items():
-        np.testing.assert_array_equal(tensor, others[name], err_msg=name)
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
@@ -95,28 +64,6 @@ def test_a_run_without_out_takes_the_first_free_folder(command, text, tmp_path, 
     (tmp_path / "runs" / "1").mkdir(parents=True)
     assert command("train", "--hidden", 4, "--batch", 2, "--steps", 1, "--text", text).exit_code == 0
     assert (tmp_path / "runs" / "2" / "summary.json").exists()
-
-
-@pytest.fixture
-def train_until(train, monkeypatch):
-    """Run a small training and press Ctrl-C in it after a step."""
-
-    def run_until(stop, name, *arguments):
-        run = trainer.run
-
-        def stopped_run(job, on_step):
-            def pressing(m):
-                on_step(m)
-                if m.step == stop:
-                    signal.raise_signal(signal.SIGINT)
-
-            return run(job, pressing)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(trainer, "run", stopped_run)
-            return train(name, *arguments)
-
-    return run_until
 
 
 @pytest.mark.parametrize("stop", [1, 10, 13, 30])
@@ -263,106 +210,6 @@ def test_a_folder_that_was_there_stays(train, tmp_path):
     (tmp_path / "run").mkdir()
     assert train("run", "--engine", "reference", "--memory-budget", "10", steps=2).exit_code == 2
     assert list((tmp_path / "run").iterdir()) == []
-
-
-# One process for one folder.
-
-
-def test_a_run_is_resumed_by_one_process_at_a_time(train, train_until, monkeypatch):
-    """The other one is refused before it has written anything; what has ended holds no lock."""
-    broken = train_until(13, "broken", "--engine", "reference")
-    run, seen = trainer.run, []
-
-    def and_another(job, on_step):
-        before = {p.name: p.read_bytes() for p in broken.out.iterdir()}
-        with monkeypatch.context() as patch:
-            patch.setattr(trainer, "run", run)
-            seen.append(train("broken", "--resume"))
-        assert {p.name: p.read_bytes() for p in broken.out.iterdir()} == before
-        return run(job, on_step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "run", and_another)
-        resumed = train("broken", "--resume")
-    assert resumed.exit_code == 0
-    (other,) = seen
-    assert other.exit_code == 2 and "another process is training in this folder" in other.stderr
-    assert_same_numbers(train("whole", "--engine", "reference"), resumed)
-
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from ctrlgrad.train import folder
-with folder.held(Path(sys.argv[1]), True):
-    print("held", flush=True)
-    time.sleep(600)
-"""
-
-
-def test_a_process_that_was_killed_holds_no_lock(train):
-    run = train("run", "--engine", "reference", steps=2)
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(run.out)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        assert "another process" in train("run", "--resume", steps=2).stderr
-        process.kill()
-        process.wait()
-    assert train("run", "--resume", steps=2).exit_code == 0
-
-
-def test_two_new_runs_take_two_folders(command, text, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    options = ("--hidden", 4, "--batch", 2, "--steps", 1, "--engine", "reference", "--text", text)
-    run = trainer.run
-
-    def and_another(job, on_step):
-        monkeypatch.setattr(trainer, "run", run)
-        assert command("train", *options).exit_code == 0
-        return run(job, on_step)
-
-    monkeypatch.setattr(trainer, "run", and_another)
-    assert command("train", *options).exit_code == 0
-    assert sorted(p.parent.name for p in Path("runs").glob("*/summary.json")) == ["1", "2"]
-
-
-# A disk that is full.
-
-
-def full(*arguments):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@pytest.mark.parametrize("name", ["checkpoint.fsync", "metrics.append", "metrics.plot"])
-def test_a_disk_that_is_full_is_an_error_and_the_last_checkpoint_stays(train, train_until, monkeypatch, name):
-    """The whole run is still there once there is room."""
-    whole = train("whole", "--engine", "reference")
-    broken = train_until(13, "broken", "--engine", "reference")
-    before = (broken.out / "checkpoint.safetensors").read_bytes()
-    with monkeypatch.context() as patch:
-        place = {"checkpoint.fsync": "ctrlgrad.train.checkpoint.os.fsync"}.get(name, f"ctrlgrad.train.{name}")
-        patch.setattr(place, full)
-        stopped = train("broken", "--resume")
-    assert stopped.exit_code == 2 and "Traceback" not in stopped.stderr
-    assert "cannot be written" in stopped.stderr and "No space left on device" in stopped.stderr
-    if name == "checkpoint.fsync":
-        assert (broken.out / "checkpoint.safetensors").read_bytes() == before
-    assert not list(broken.out.glob(".*"))
-    resumed = train("broken", "--resume")
-    assert resumed.exit_code == 0, resumed.output
-    assert_same_numbers(whole, resumed)
-
-
-def test_a_disk_that_is_full_from_the_first_leaves_nothing(train, monkeypatch):
-    monkeypatch.setattr("ctrlgrad.train.checkpoint.os.fsync", full)
-    stopped = train("run", "--engine", "reference")
-    assert stopped.exit_code == 2 and "No space left on device" in stopped.stderr
-    assert not stopped.out.exists()
-
-
-def test_a_profile_that_cannot_be_written_is_an_error(train, monkeypatch):
-    monkeypatch.setattr(Profile, "write_all", full)
-    stopped = train("run", "--engine", "reference", "--profile", steps=8)
-    assert stopped.exit_code == 2 and "No space left on device" in stopped.stderr
 
 
 def test_version(command):

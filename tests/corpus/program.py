@@ -20,6 +20,7 @@ import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad import tree
+from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.ir import Graph
 
 
@@ -33,6 +34,7 @@ class Program:
     signature: tuple[Any, ...] | None = None
     numpy_fn: Callable[..., Any] | None = None
     graphs: dict[int, Graph] = field(default_factory=dict, init=False)
+    results: dict[int, list[np.ndarray]] = field(default_factory=dict, init=False)
 
     def twin(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Attach the twin; a decorator."""
@@ -68,6 +70,15 @@ class Program:
         if order not in self.graphs:
             self.graphs[order] = self.traced_again(order)
         return self.graphs[order]
+
+    def expected(self, order: int = 0) -> list[np.ndarray]:
+        """What the reference engine gives for the graph, once per process: not to be written to."""
+        if order not in self.results:
+            found = [np.asarray(x) for x in run_graph(self.graph(order), [np.array(x) for x in tree.leaves(self.args)])]
+            for x in found:
+                x.flags.writeable = False
+            self.results[order] = found
+        return self.results[order]
 
     def traced_again(self, order: int) -> Graph:
         """The same, traced anew."""

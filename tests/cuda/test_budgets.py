@@ -54,7 +54,7 @@ def test_corpus_in_less_and_less_memory(
     if not any(isinstance(v.type, StackType) for node in graph.nodes for v in node.results):
         return  # nothing is pushed
     force(monkeypatch, way)
-    expected = on_reference(graph, leaves)
+    expected = program.expected(order)
     results, manager = run_within(None, graph, leaves, "biuf")
     assert_same(results, expected)
     limit = manager.stats.peak_bytes["device"]

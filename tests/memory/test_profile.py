@@ -11,14 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ctrlgrad.memory import Budget, Manager
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.devices.streams import PassedEvent
 from ctrlgrad.memory.profile.actions import Drop, Evict, Open
-from ctrlgrad.memory.profile.intervals import Interval, covered, on_top, union
 from ctrlgrad.memory.profile.plot import write_plot
 from ctrlgrad.memory.profile.profile import Profile
 from ctrlgrad.memory.profile.records import (
@@ -37,37 +34,6 @@ from ctrlgrad.memory.profile.trace import ROWS, timeline, trace, write_trace
 
 BLOCK = 8000
 LOOP = "while_loop at model.py:12"
-
-
-# Intervals.
-
-SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12).map(
-    lambda spans: [Interval(start, start + length, key) for key, (start, length) in enumerate(spans)]
-)
-
-
-@given(SPANS)
-def test_what_is_on_top_is_the_last_that_began(spans: list[Interval]) -> None:
-    parts = on_top(spans)
-    assert all(a.end <= b.start for a, b in pairwise(parts))
-    for moment in np.arange(0.5, 41):
-        around = [s for s in spans if s.start < moment < s.end]
-        found = [p.key for p in parts if p.start < moment < p.end]
-        assert found == ([max(around, key=lambda s: (s.start, s.key)).key] if around else [])
-
-
-@given(SPANS, SPANS)
-def test_unions_and_what_they_cover(spans: list[Interval], others: list[Interval]) -> None:
-    moments = np.arange(0.5, 41)
-
-    def inside(intervals: list[Interval]) -> set[float]:
-        return {m for m in moments if any(i.start < m < i.end for i in intervals)}
-
-    joined = union(others)
-    assert all(a.end < b.start for a, b in pairwise(joined))
-    assert inside(joined) == inside(others)
-    for span in spans:
-        assert covered(span, joined) == len(inside([span]) & inside(others))
 
 
 # Numbers.

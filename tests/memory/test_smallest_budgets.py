@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from memory_cases.sessions import assert_no_chunks, checked_session
+from instruments.sessions import assert_no_chunks, checked_session
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp

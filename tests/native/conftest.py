@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ctrlgrad.engines.native.products.library import Products, products
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Graph
 
@@ -53,3 +54,12 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Plan]]:
     compiled = engine.compiled
     monkeypatch.setattr(engine, "compiled", lambda plan: (found.append(plan), compiled(plan))[1])
     yield found
+
+
+@pytest.fixture
+def native() -> Iterator[Products]:
+    """The process's routines; what a test makes of the number of threads is undone."""
+    found = products()
+    before = found.threads
+    yield found
+    found.set_threads(before)

@@ -9,11 +9,18 @@ import logging
 import os
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from instruments.comparing import assert_same_bits
+from programs import BY_NAME
 
-from ctrlgrad.engines.native import objects, target
+from ctrlgrad import tree
+from ctrlgrad.engines import run_on
+from ctrlgrad.engines.native import engine, objects, target
 from ctrlgrad.engines.native.objects import CannotLoad, ObjectCode
+from ctrlgrad.engines.native.recent import Recent
 
 TEXT = "define i64 @f(i64 %x) {\n %y = add i64 %x, 1\n ret i64 %y\n}\n"
 OTHER = TEXT.replace("1", "2")
@@ -324,3 +331,23 @@ def test_an_object_calls_what_it_is_linked_with(folder: Path) -> None:
 def test_text_that_is_no_module_is_refused() -> None:
     with pytest.raises(RuntimeError, match="LLVM IR parsing error"):
         target.compiled("define i64 @f(")
+
+
+@pytest.mark.parametrize("name", ["lstm", "branch_in_a_loop", "nested_data_dependent_counts"])
+def test_quick_code_gives_the_same_bits(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled without LLVM's optimisations, a plan is other code, kept apart, and the same numbers."""
+    program, found, levels = BY_NAME[name], [], []
+    compiled = target.compiled
+
+    def noted(text: str, *args: Any, **options: Any) -> bytes:
+        levels.extend(options.values())
+        return compiled(text, *args, **options)
+
+    monkeypatch.setattr(target, "compiled", noted)
+    monkeypatch.setattr(engine, "_FUNCTIONS", Recent(engine.FUNCTIONS))
+    for quick in ("", "1"):
+        monkeypatch.setenv("CTRLGRAD_QUICK_CODE", quick)
+        leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+        found.append(run_on("native", program.traced_again(1), leaves))
+    assert levels == [target.GOOD, target.QUICK]
+    assert_same_bits(*found)

@@ -51,7 +51,10 @@ def graph_of(name: str, dtype: Any, order: int) -> Graph:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("dtype", "order"), [("float64", 0), ("float64", 1), ("float32", 1)])
-def test_case(name: str, dtype: str, order: int) -> None:
+def test_case(name: str, dtype: str, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if (dtype, order) != ("float64", 1):
+        # The gradient has the ops of the values, and is compiled as users get it.
+        monkeypatch.setenv("CTRLGRAD_QUICK_CODE", "1")
     graph = graph_of(name, np.dtype(dtype), order)
     args = [x.astype(dtype) for x in CASES[name].args]
     found = run_natively(graph, args)

@@ -8,10 +8,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from native.matrices import FLOATS, dense
 
 from ctrlgrad.engines.native import objects, target
 from ctrlgrad.engines.native.objects import ObjectCode
@@ -19,25 +19,7 @@ from ctrlgrad.engines.native.products import library, pool, real, routines, shar
 from ctrlgrad.engines.native.products.library import Products, products
 from ctrlgrad.errors import UserInputError
 
-FLOATS = ["float32", "float64"]
 TOLERANCE = {"f": 2e-5, "d": 1e-12, "F": 2e-5, "D": 1e-12}
-
-
-@pytest.fixture
-def native() -> Iterator[Products]:
-    """The process's routines; what a test makes of the number of threads is undone."""
-    found = products()
-    before = found.threads
-    yield found
-    found.set_threads(before)
-
-
-def dense(rng: np.random.Generator, m: int, n: int, dtype: str) -> np.ndarray:
-    values = rng.standard_normal((m, n)) * 4
-    if np.dtype(dtype).kind == "c":
-        values = values + 1j * rng.standard_normal((m, n))
-    return values.astype(dtype)
-
 
 LAYOUTS = {
     "rows": lambda rng, m, n, dtype: dense(rng, m, n, dtype),
@@ -346,90 +328,6 @@ def test_a_number_of_threads_that_cannot_be_is_refused(native: Products) -> None
     for wrong in (0, pool.MOST_THREADS + 1):
         with pytest.raises(UserInputError, match="number of threads is out of range"):
             native.set_threads(wrong)
-
-
-# Solves.
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_linear_systems(dtype: str, native: Products) -> None:
-    rng = np.random.default_rng(12)
-    for n, r in itertools.product((*range(1, 20), 33, 64), (1, 2, 9)):
-        a = dense(rng, n, n, dtype) + np.diag(np.full(n, 0.5)).astype(dtype)
-        b = dense(rng, n, r, dtype)
-        for matrix, right in ((a, b), (a.T, np.asfortranarray(b)), (a[::-1, ::-1], b[:, ::-1])):
-            x, status = native.lu_solve(matrix, right)
-            residual = np.abs(matrix.astype("d") @ x - right).max()
-            scale = np.abs(matrix).max() * np.abs(x).max() * n
-            assert status == 0 and residual <= scale * np.finfo(dtype).eps * 4
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_pivoting_is_needed_and_done(dtype: str, native: Products) -> None:
-    a = np.array([[0, 1, 2], [1e-6, 1, 0], [3, 0, 1]], dtype)
-    b = np.array([[3.0], [1.0], [4.0]], dtype)
-    x, status = native.lu_solve(a, b)
-    assert status == 0 and np.allclose(x, np.linalg.solve(a.astype("d"), b), rtol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_triangular_systems(dtype: str, native: Products) -> None:
-    rng = np.random.default_rng(13)
-    for n, r, lower in itertools.product((1, 2, 5, 8, 13, 40), (1, 3, 10), (True, False)):
-        a, b = dense(rng, n, n, dtype) / n, dense(rng, n, r, dtype)
-        a[np.diag_indices(n)] = 1 + rng.random(n)
-        expected = np.linalg.solve((np.tril if lower else np.triu)(a).astype("d"), b)
-        x, status = native.triangular_solve(a, b, lower)
-        assert status == 0 and np.allclose(x, expected, rtol=1e-3, atol=1e-3 if dtype == "float32" else 1e-9)
-        x, status = native.triangular_solve(a.T.copy().T, b, lower)
-        assert status == 0 and np.allclose(x, expected, rtol=1e-3, atol=1e-3 if dtype == "float32" else 1e-9)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_cholesky_factors(dtype: str, native: Products) -> None:
-    rng = np.random.default_rng(14)
-    for n in (*range(1, 20), 40):
-        half = rng.standard_normal((n, n))
-        a = (half @ half.T + n * np.eye(n)).astype(dtype)
-        expected = np.linalg.cholesky(a.astype("d"))
-        a[np.triu_indices(n, 1)] = np.nan  # the upper triangle is not read
-        for matrix in (a, np.asfortranarray(a)):
-            x, status = native.cholesky(matrix)
-            assert status == 0 and np.allclose(x, expected, atol=np.sqrt(n) * 30 * np.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_the_product_of_the_pivots_is_the_determinant(dtype: str, native: Products) -> None:
-    rng = np.random.default_rng(15)
-    for n in (0, 1, 2, 3, 5, 8, 13, 33):
-        a = dense(rng, n, n, dtype) / max(n, 1) ** 0.5
-        for matrix in (a, a.T, a[::-1], a[:, ::-1]):
-            x, status = native.pivots(matrix)
-            expected, rtol = np.linalg.det(matrix.astype("d")), n * 5e3 * np.finfo(dtype).eps
-            assert status == 0 and np.isclose(x.prod(), expected, rtol=rtol)
-    x, status = native.pivots(np.ones((3, 3), dtype))
-    assert status == 2 and not x.any()
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_the_status_names_the_pivot(dtype: str, native: Products) -> None:
-    eye, one = np.eye(5, dtype=dtype), np.ones((5, 1), dtype)
-    for k in range(5):
-        singular, negative = eye.copy(), eye.copy()
-        singular[k, k], negative[k, k] = 0, -1
-        assert native.lu_solve(singular, one)[1] == k + 1
-        assert native.cholesky(singular)[1] == native.cholesky(negative)[1] == k + 1
-        for lower in (True, False):
-            assert native.triangular_solve(singular, one, lower)[1] == k + 1
-    x, status = native.cholesky(eye * np.nan)
-    assert status == 0 and np.isnan(x[np.tril_indices(5)]).all()
-    assert native.lu_solve(np.ones((5, 5), dtype), one)[1] == 2
-    x, status = native.lu_solve(eye * np.nan, one)
-    assert status == 0 and np.isnan(x).all()  # as LAPACK: not singular, but no numbers
-    nothing, no_columns = np.zeros((0, 0), dtype), np.zeros((5, 0), dtype)
-    assert (
-        native.lu_solve(nothing, nothing)[1] == native.cholesky(nothing)[1] == native.lu_solve(eye, no_columns)[1] == 0
-    )
 
 
 # The object.

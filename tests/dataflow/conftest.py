@@ -1,0 +1,19 @@
+"""What the tests of the dataflow engine share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from instruments.cards import COPIES, Cards
+
+from ctrlgrad.dataflow.cuda_devices import registered
+
+
+@pytest.fixture(params=COPIES, ids=["instant", "by the clock", "slow"])
+def cards(request: pytest.FixtureRequest) -> Iterator[Cards]:
+    found = Cards(request.param)
+    with registered({name: lambda library=library: library for name, library in found.libraries.items()}):
+        yield found
+    for library in found.libraries.values():
+        library.copier().close()

@@ -1,0 +1,16 @@
+"""What the tests of array functions share."""
+
+from __future__ import annotations
+
+import pytest
+
+from ctrlgrad.engines.reference import Run, run_graph
+from ctrlgrad.frontend import apply
+
+
+@pytest.fixture
+def evaluated_by_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed outside a trace has the types that its ops infer."""
+    monkeypatch.setattr(
+        apply, "run_on", lambda engine, graph, arrays, nans: run_graph(graph, arrays, Run(check_types=True))
+    )

@@ -1,0 +1,37 @@
+"""What a run of `ctrlgrad train` leaves, and what must be the same in two of them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from safetensors.numpy import load_file
+
+KEYS = [
+    "validation_bits_per_char",
+    "unigram_bits_per_char",
+    "bigram_bits_per_char",
+    "steps",
+    "seconds",
+    "characters_per_second",
+    "peak_memory_bytes",
+    "verified",
+]
+
+
+def metrics_of(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def numbers(result):
+    """What must not differ between runs: everything but times and memory."""
+    figures = {k: result.summary[k] for k in KEYS if k not in ("seconds", "characters_per_second", "peak_memory_bytes")}
+    return figures, [(m["step"], m["bits_per_char"]) for m in metrics_of(result.out)]
+
+
+def assert_same_numbers(a, b):
+    assert numbers(a) == numbers(b)
+    tensors, others = load_file(a.out / "checkpoint.safetensors"), load_file(b.out / "checkpoint.safetensors")
+    assert tensors.keys() == others.keys()
+    for name, tensor in tensors.items():
+        np.testing.assert_array_equal(tensor, others[name], err_msg=name)
