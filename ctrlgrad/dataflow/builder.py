@@ -67,7 +67,8 @@ class FlatBuilder:
         device: str | None = None,
     ) -> FlatNode:
         """Append a node as it is; the methods below say what each kind of node is."""
-        given = OPS[op].attributes(attrs or {}) if op in OPS else MappingProxyType(dict(attrs or {}))
+        given: Any = attrs or {}
+        given = OPS[op].attributes(given) if op in OPS else MappingProxyType(dict(given))
         node = FlatNode(
             op,
             tuple(operands),

@@ -37,7 +37,7 @@ from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_loop_merge
 from ctrlgrad.dataflow.node_rules import fail
 from ctrlgrad.dataflow.scopes import NO_GUARD, ROOT, Frames, Guard, frames_of, goes_on, guard_of, guards_of
 from ctrlgrad.dataflow.verifier import verify_flat
-from ctrlgrad.ir import BOOL, OPS, Graph, Node, Type, Value
+from ctrlgrad.ir import BOOL, OPS, Graph, Node, Type, Value, attributes
 from ctrlgrad.source import Source
 
 
@@ -264,7 +264,8 @@ class _Partitioner:
         array = np.array(True)
         array.flags.writeable = False
         value = Value(BOOL, "alive")
-        body = Graph((), (Node(OPS["constant"], (), (value,), {"value": array}, (), like.source),), (value,), "cluster")
+        constant = Node(OPS["constant"], (), (value,), attributes.Constant(value=array), (), like.source)
+        body = Graph((), (constant,), (value,), "cluster")
         self.halves[device].added.append(
             FlatNode(flat.CLUSTER, (), (value,), {"effect": False}, tuple(controls), (), (body,), like.source, device)
         )

@@ -220,7 +220,7 @@ class Call(Attributes):
     kind: str
     captures: int = _hidden(0)
     # Of the kind "rows": the operands that have a row for each of the results'.
-    mapped: tuple[int, ...] | None = None
+    mapped: tuple[int, ...] = ()
     # In place of the regions of a derivative: what makes them when they are asked for.
     rule: Any = None
 

@@ -315,7 +315,7 @@ def emit_call(
     regions: Closed,
     arguments: Sequence[Value] = (),
     *,
-    mapped: tuple[int, ...] | None = None,
+    mapped: tuple[int, ...] = (),
     rule: Rule | None = None,
     source: Source | None = None,
     hints: Sequence[str | None] | None = None,

@@ -1,8 +1,9 @@
 """The way of a paired stack through a graph: where it is pushed on and where it is popped.
 
 A stack that the gradient transform makes is pushed on at one place, in some nesting of loops and branches, and
-popped at the mirrored place of the backward side. `way` follows such a stack and returns one event per node
-that takes it; `mirrored` says what must follow.
+popped at the mirrored place of the backward side. One of the two loops may be split into chunks and the other not: they
+still run as often. `way` follows such a stack and returns one event per node that takes it; `mirrored` says what must
+follow.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class Way:
     output: int | None
 
 
+# The kind of the loop over a chunk's iterations.
+_CHUNK = "chunk"
+
+
 class PairingError(Exception):
     """The stack is used in a way that push and pop cannot mirror."""
 
@@ -66,6 +71,13 @@ def way(graph: Graph, stack: Value) -> Way:
         value = after
 
 
+def _repeated(loop: Loop, events: tuple[Event, ...]) -> list[Event]:
+    """What the events of its body are for a loop; a loop over chunks around that over a chunk's iterations is one."""
+    if loop.attrs.chunks_of is not None and len(events) == 1 and events[0].kind == _CHUNK:
+        (events,) = events[0].inside
+    return [Event("while" if loop.attrs.chunk is None else _CHUNK, (events,))] if events else []
+
+
 def _pass(node: Node, value: Value) -> tuple[list[Event], Value | None]:
     """The event of one node, and the stack that comes out of it, if anything wants it."""
     name = node.op.name
@@ -78,7 +90,7 @@ def _pass(node: Node, value: Value) -> tuple[list[Event], Value | None]:
             inside = None if carry is None else way(loop.body, carry.in_body)
             if carry is None or inside is None or inside.output is None or loop.carries[inside.output] != carry:
                 raise PairingError("a loop does not carry it on in its place")
-            return ([Event(name, (inside.events,))] if inside.events else []), carry.result
+            return _repeated(loop, inside.events), carry.result
         case Branch() as branch:
             ways = [way(region, region.inputs[branch.operands.index(value)]) for region in branch.branches]
             outputs = {w.output for w in ways}

@@ -22,7 +22,6 @@ tell of another iteration's error: what comes after the chunk was to fail earlie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from ctrlgrad.ir import Graph, Loop, Node, Rewriter, Value, attributes, definitions, is_loop
 from ctrlgrad.passes.chunks import ChunkedLoop, Found
@@ -75,9 +74,6 @@ class _Distributing(Rewriter):
         return _Distributing(region, self._chunk, self, node).run()
 
     def visit(self, node: Node) -> Sequence[Value] | None:
-        stack = attributes.NewStack.find(node)
-        if stack is not None and stack.paired:
-            return self.builder.keep(replace(node, attrs=replace(stack, paired=False)))
         found = _find(node, self._made, self._is_inside)
         return None if found is None else ChunkedLoop(found, self._chunk).emit(self.builder)
 

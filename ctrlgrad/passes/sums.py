@@ -102,12 +102,7 @@ def _total(position: int, term: Value, made: dict[Value, Node], count: Counter[V
         return None
     shape = x.tensor.shape
     if node.op.name == "sum":
-        axes = (
-            range(len(shape))
-            if attributes.Axes.of(node).axes is None
-            else (a % len(shape) for a in attributes.Axes.of(node).axes)
-        )
-        return Total(position, term, x, tuple(sorted(axes)))
+        return Total(position, term, x, tuple(sorted(a % len(shape) for a in attributes.Axes.of(node).axes)))
     lead = len(shape) - rank
     narrowed = (lead + a for a, d in enumerate(term.tensor.shape) if d == 1 and shape[lead + a] != 1)
     return Total(position, term, x, (*range(lead), *narrowed))

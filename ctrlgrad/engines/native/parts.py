@@ -211,7 +211,7 @@ class _Split:
         for batch in batches:
             if batch.is_native:
                 part = self.part(batch.nodes, batches)
-                nodes.append(Node(PART, part.inputs, part.outputs, {}, (part,), batch.nodes[0].source))
+                nodes.append(Node(PART, part.inputs, part.outputs, regions=(part,), source=batch.nodes[0].source))
             else:
                 nodes += batch.nodes
         nodes += self._views_between(nodes)
