@@ -16,7 +16,7 @@ from rule_cases import CASES, Case
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import run_on
-from ctrlgrad.ir import attributes, OPS, Graph, Node
+from ctrlgrad.ir import OPS, Graph, Node, attributes
 
 
 def in_a_loop(case: Case, dtype: Any) -> Callable[..., Any]:
@@ -229,7 +229,9 @@ def test_an_update_of_a_number_in_a_graph_made_by_hand(op: str, key: tuple[Any, 
     (loop,) = (node for node in graph.nodes if node.regions)
     cond, body = loop.regions
     nodes = tuple(
-        Node(OPS[op], n.operands, n.results, attributes.Index(key=key), (), n.source) if n.result is body.outputs[1] else n
+        Node(OPS[op], n.operands, n.results, attributes.Index(key=key), (), n.source)
+        if n.result is body.outputs[1]
+        else n
         for n in body.nodes
     )
     regions = (cond, Graph(body.inputs, nodes, body.outputs, body.name))
