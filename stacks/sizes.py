@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ctrlgrad.ir import Node, TensorType, Trait, Value, attributes
-from ctrlgrad.ops.reduction import reduced_shape
 
 
 @dataclass(frozen=True)
@@ -20,24 +19,6 @@ class Size:
 
     value: Value
     axis: int
-
-
-# Ops whose result has the shape of their first operand.
-_SHAPE_OF_FIRST = frozenset(
-    {
-        "cumsum",
-        "cumprod",
-        "flip",
-        "setitem",
-        "additem",
-        "stop_gradient",
-        "forget_sizes",
-        "barrier",
-        "watch",
-        "sort",
-        "argsort",
-    }
-)
 
 
 def origin(made_by: Mapping[Value, Node], size: Size) -> Size:
@@ -58,21 +39,20 @@ def _source(made_by: Mapping[Value, Node], node: Node, axis: int) -> Size | None
     first = node.operands[0] if node.operands else None
     if first is None or not isinstance(first.type, TensorType):
         return None
-    if name in _SHAPE_OF_FIRST:
+    if Trait.SHAPE_OF_FIRST in node.op.traits:
         return Size(first, axis)
-    axes = () if (given := attributes.Axes.find(node)) is None else given.axes
+    reduction = attributes.Reduction.find(node)
+    if reduction is not None and reduction.keepdims:
+        return Size(first, axis) if axis not in reduction.axes else None
+    if reduction is not None or name == "squeeze":
+        gone = attributes.Axes.of(node).axes
+        return Size(first, [a for a in range(first.type.rank) if a not in gone][axis])
     if name == "transpose":
-        return Size(first, axes[axis])
+        return Size(first, attributes.Axes.of(node).axes[axis])
     if name == "expand_dims":
-        kept = [a for a in range(node.result.tensor.rank) if a not in axes]
+        new = attributes.Axes.of(node).axes
+        kept = [a for a in range(node.result.tensor.rank) if a not in new]
         return Size(first, kept.index(axis)) if axis in kept else None
-    if name == "squeeze":
-        return Size(first, [a for a in range(first.type.rank) if a not in axes][axis])
-    if name in ("sum", "max", "min", "prod", "any", "all", "argmax", "argmin"):
-        if attributes.Reduction.of(node).keepdims:
-            return Size(first, axis) if axis not in axes else None
-        assert reduced_shape(first.type.shape, axes, False) == node.result.tensor.shape
-        return Size(first, [a for a in range(first.type.rank) if a not in axes][axis])
     if name == "matmul":
         rank = node.result.tensor.rank
         if axis == rank - 1:

@@ -28,6 +28,7 @@ class Trait(enum.Enum):
     TOTAL_IF_STATIC = "never fails at run time where every operand's shape is known when the graph is built"
     CHEAP = "costs no more than moving its operands, so recomputing it may beat saving it"
     EFFECT = "does something besides computing its results: it is neither dropped, merged nor moved"
+    SHAPE_OF_FIRST = "the result has the shape of the first operand"
     VIEW = "the result is a view of the first operand: no data is touched"
 
 

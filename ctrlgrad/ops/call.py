@@ -47,4 +47,4 @@ def _infer_barrier(operands: Sequence[Type], attrs: Attributes, regions: Sequenc
 
 
 # The identity, which no pass sees through: what is computed again from it is not merged with what was computed before.
-declare("barrier", 1, _infer_barrier, Trait.VIEW)
+declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST)

@@ -25,4 +25,4 @@ def _infer_watch(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
 
 
 declare("callback", None, _infer_callback, Trait.EFFECT, attributes=attributes.Hook)
-declare("watch", 1, _infer_watch, Trait.VIEW, attributes=attributes.Hook)
+declare("watch", 1, _infer_watch, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Hook)

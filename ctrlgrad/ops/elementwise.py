@@ -118,4 +118,4 @@ declare("abs", 1, _infer_abs, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP)
 declare("where", 3, _infer_where, Trait.ELEMENTWISE, Trait.CHEAP, Trait.TOTAL_IF_STATIC)
 declare("cast", 1, _infer_cast, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)
 # The identity whose derivative is zero.
-declare("stop_gradient", 1, _infer_identity, Trait.TOTAL, Trait.VIEW, Trait.CHEAP)
+declare("stop_gradient", 1, _infer_identity, Trait.TOTAL, Trait.VIEW, Trait.CHEAP, Trait.SHAPE_OF_FIRST)

@@ -14,7 +14,7 @@ from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.ir.graph import Graph
-from ctrlgrad.ir.op import declare
+from ctrlgrad.ir.op import Trait, declare
 from ctrlgrad.ir.types import Dim, Shape, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import require_kind, scalar_index, tensors
 
@@ -163,8 +163,8 @@ def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Seq
     return _infer_update(operands, attrs, regions)
 
 
-declare("setitem", None, _infer_update, attributes=attributes.Index)
-declare("additem", None, _infer_added, attributes=attributes.Index)
+declare("setitem", None, _infer_update, Trait.SHAPE_OF_FIRST, attributes=attributes.Index)
+declare("additem", None, _infer_added, Trait.SHAPE_OF_FIRST, attributes=attributes.Index)
 
 
 def is_static(key: Key) -> bool:

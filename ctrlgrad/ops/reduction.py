@@ -62,5 +62,5 @@ def _infer_scan(name: str, kinds: str) -> TypeRule:
 
 
 # `reverse=True` accumulates from the end: the transpose of the forward accumulation.
-declare("cumsum", 1, _infer_scan("cumsum", "iufc"), Trait.TOTAL, attributes=attributes.Scan)
-declare("cumprod", 1, _infer_scan("cumprod", "iu"), Trait.TOTAL, attributes=attributes.Scan)
+declare("cumsum", 1, _infer_scan("cumsum", "iufc"), Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Scan)
+declare("cumprod", 1, _infer_scan("cumprod", "iu"), Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Scan)

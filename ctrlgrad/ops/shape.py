@@ -158,7 +158,16 @@ def _infer_forget(operands: Sequence[Type], attrs: attributes.Axes, regions: Seq
 
 
 # The identity, after which the sizes of some axes count as unknown.
-declare("forget_sizes", 1, _infer_forget, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
+declare(
+    "forget_sizes",
+    1,
+    _infer_forget,
+    Trait.VIEW,
+    Trait.CHEAP,
+    Trait.TOTAL,
+    Trait.SHAPE_OF_FIRST,
+    attributes=attributes.Axes,
+)
 declare("constant", 0, _infer_constant, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Constant)
 declare("dim", 1, _infer_dim, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Axis)
 # The size that all elements of a list of sizes are, 0 for none; an error at run time where they differ, which names
@@ -181,5 +190,5 @@ declare("sum_to", None, _infer_sum_to, Trait.TOTAL_IF_STATIC, attributes=attribu
 declare("transpose", 1, _infer_transpose, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
 declare("expand_dims", 1, _infer_expand_dims, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
 declare("squeeze", 1, _infer_squeeze, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC, attributes=attributes.Axes)
-declare("flip", 1, _infer_flip, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
+declare("flip", 1, _infer_flip, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Axes)
 declare("concat", None, _infer_concat, Trait.TOTAL_IF_STATIC, attributes=attributes.Axis)

@@ -40,7 +40,7 @@ def _infer_nonzero(operands: Sequence[Type], attrs: Attributes, regions: Sequenc
 
 
 # The stable order along an axis.
-declare("argsort", 1, _infer_argsort, Trait.TOTAL, attributes=attributes.Order)
+declare("argsort", 1, _infer_argsort, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Order)
 # For each of the second operand, how many of the first come before it: those below it, or with the side
 # "right" those not above it.
 declare("searchsorted", 2, _infer_searchsorted, Trait.TOTAL, attributes=attributes.Search)
