@@ -9,7 +9,6 @@ from ctrlgrad.engines.account import empty
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.memory.session import current
-from ctrlgrad.plan.model import Array
 
 # What is kept from one call to the next: asking for it again would cost a short call more than it does to have kept so
 # little. Of a frame that holds more all goes back to the pool, which has a limit, and which a budget empties.
@@ -62,22 +61,8 @@ class FrameMemory:
             # Where memory counts, no more than is asked for.
             room = nbytes if current() is not None else max(nbytes, 2 * int(self.words[index + frame.BYTES]))
             memory = empty((room,), _BYTE, "a temporary")
-        self.give(number, memory)
-
-    def give(self, number: int, memory: np.ndarray) -> None:
-        """A buffer's memory from now on."""
-        index = self.layout.buffer(number)
         self.buffers[number] = memory
         self.words[index + frame.ADDRESS], self.words[index + frame.BYTES] = memory.ctypes.data, memory.nbytes
-
-    def adopt(self, result: Array, memory: np.ndarray) -> None:
-        """Let an array lie where an outside call has left it, if it has a buffer that takes any memory."""
-        place = self.plan.places[result]
-        if place.kind != "buffer":
-            return
-        buffer = self.plan.buffers[place.number]
-        if not buffer.is_known_at_entry and buffer.result is None:
-            self.give(place.number, memory)
 
     def result(self, number: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
         """A result's memory as an array of its own."""

@@ -10,11 +10,11 @@ from ctrlgrad.engines.block_kernels import IN_BLOCKS
 from ctrlgrad.engines.native.frame import operand_words
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.positions import iterations, noted
-from ctrlgrad.engines.native.whole_stacks import SPENDING, WHOLE_STACKS
+from ctrlgrad.engines.native.whole_stacks import WHOLE_STACKS
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import Node
-from ctrlgrad.plan.model import Array, Release, Stack, View
+from ctrlgrad.plan.model import Array, Stack, View
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.runtime import Frame
@@ -35,17 +35,14 @@ class Outside:
         node = step.node
         index = frame.layout.outside[step]
         operands: list[Any] = []
-        is_spent, released = False, frame.plan.releases.get(step, Release()).stacks
         for position, item in enumerate(step.operands):
-            is_last = isinstance(item, Stack) and frame.plan.handles[item] in released
-            operands.append(self.operand(item, index, is_last or position in step.taken))
-            is_spent |= is_last
+            operands.append(self.operand(item, index, position in step.taken))
             index += operand_words(item)
         if node.op.name == "callback":
             self.run.iterations = iterations(frame, frame.program.positions.steps[step])
         try:
             with np.errstate(all="ignore"):
-                found = self.computed(node, operands, is_spent)
+                found = self.computed(node, operands)
         except BaseException as error:
             found = explained(error, node)
             noted(found, frame, frame.program.positions.steps[step])
@@ -63,20 +60,17 @@ class Outside:
             elif isinstance(result, Array):
                 rank = len(result.shape)
                 frame.words[index + 1 : index + 1 + rank] = np.shape(value)
-                if is_spent and node.op.name in SPENDING:
-                    frame.memory.adopt(result, value)
             else:
                 parts = (value.real, value.imag) if len(result) == 2 else (value,)
                 for k, (register, part) in enumerate(zip(result, parts, strict=True)):
                     frame.put(index + k, register.dtype, part)
             index += operand_words(result)
 
-    def computed(self, node: Node, operands: list[Any], is_spent: bool) -> Any:
-        """What the kernel of a node gives; `is_spent`: nobody needs the stack among its operands any more."""
+    def computed(self, node: Node, operands: list[Any]) -> Any:
+        """What the kernel of a node gives."""
         name = node.op.name
-        kernels = SPENDING if is_spent and name in SPENDING else WHOLE_STACKS
-        if name in kernels:
-            found = kernels[name](*operands)
+        if name in WHOLE_STACKS:
+            found = WHOLE_STACKS[name](*operands)
             if found is not None:
                 return found
         if name in IN_BLOCKS.pure:
@@ -114,8 +108,7 @@ class Outside:
                 words = frame.words[index : index + 1 + 2 * rank].tolist()
                 strides = tuple(s * item.dtype.itemsize for s in words[1 + rank :])
                 target = array_at(words[0], tuple(words[1 : 1 + rank]), strides, item.dtype)
-                if target.ctypes.data != value.ctypes.data:
-                    target[...] = value
+                target[...] = value
             index += operand_words(item)
         self.pending = []
 

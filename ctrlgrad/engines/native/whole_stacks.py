@@ -48,13 +48,6 @@ def summed(a: Any, b: Any) -> Any:
     return made
 
 
-def spent(stack: Any, *dims: Any) -> Any:
-    """All rows as one array, which is the caller's. The stack is not used again: its memory serves where it can."""
-    if not isinstance(stack, BlockStack) or not stack.blocks:
-        return None
-    return stack.whole(len(stack)).open()[: len(stack)]
-
-
 def _blocks(stack: BlockStack) -> Any:
     """The rows of each block while it is open. A slot that was never written holds zeros."""
     for block in stack.blocks:
@@ -78,12 +71,10 @@ def _filled(dtype: np.dtype, shape: Sequence[int], length: int, parts: Any) -> B
     return made
 
 
-# Where nobody needs the stack afterwards.
-SPENDING: Mapping[str, Callable[..., Any]] = {"stack_to_tensor": spent}
 # What gives None is left to the reference kernels.
 WHOLE_STACKS: Mapping[str, Callable[..., Any]] = {
     "stack_resize": resized,
     "stack_sum": summed,
 }
 
-__all__ = ["SPENDING", "WHOLE_STACKS"]
+__all__ = ["WHOLE_STACKS"]
