@@ -28,6 +28,9 @@ class Trait(enum.Enum):
     EFFECT = "does something besides computing its results: it is neither dropped, merged nor moved"
     VIEW = "the result is a view of the first operand: no data is touched"
 
+    # Each is one object, asked for at every node; Enum's own hash is that of its name, and Python code.
+    __hash__ = object.__hash__
+
 
 TypeRule = Callable[[Sequence[Type], Mapping[str, Any], "Sequence[Graph]"], Sequence[Type]]
 
