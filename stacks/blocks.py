@@ -65,7 +65,7 @@ class BlockStack:
     popped_from: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return sum(block.count for block in self.blocks)
+        return sum([block.count for block in self.blocks])
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Copies of the rows, the first first."""

@@ -31,6 +31,9 @@ class Trait(enum.Enum):
     SHAPE_OF_FIRST = "the result has the shape of the first operand"
     VIEW = "the result is a view of the first operand: no data is touched"
 
+    # Each is one object, asked for at every node; Enum's own hash is that of its name, and Python code.
+    __hash__ = object.__hash__
+
 
 TypeRule = Callable[[Sequence[Type], Any, "Sequence[Graph]"], Sequence[Type]]
 

@@ -7,6 +7,7 @@ is a run-time list of tensors of one element type: the stacks of the gradient tr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ Shape = tuple[Dim, ...]
 _SHORT = {"bool": "bool", "int": "i", "uint": "u", "float": "f", "complex": "c"}
 
 
+@functools.cache
 def dtype_name(dtype: np.dtype) -> str:
     """`f32`, `i64`, `bool`, `c128`: the short name used in printed graphs."""
     for kind, short in _SHORT.items():

@@ -68,7 +68,8 @@ class JaxJudge:
             return np.asarray(value), np.asarray(slope)
 
     def _point(self) -> tuple[Any, ...]:
-        return tuple(jnp.asarray(self.arguments[position]) for position in self.wrt)
+        # `jnp.asarray` would compile a copy for each shape.
+        return tuple(jax.device_put(self.arguments[position]) for position in self.wrt)
 
     def _scalar(self, point: tuple[Any, ...]) -> Any:
         arguments: list[Any] = list(self.arguments)

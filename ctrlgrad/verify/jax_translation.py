@@ -62,7 +62,8 @@ class Translation:
     def __call__(self, *arguments: Any) -> tuple[np.ndarray, ...]:
         """The outputs as NumPy arrays."""
         with x64():
-            return tuple(np.asarray(x) for x in self.run(self.function, *map(jnp.asarray, arguments)))
+            given = [jax.device_put(np.asarray(x)) for x in arguments]
+            return tuple(np.asarray(x) for x in self.run(self.function, *given))
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call `function`, which is this translation's or a derivative of it: compiled, or op by op if unrolled."""

@@ -129,7 +129,7 @@ def test_entry_states_give_way_to_blocks(share: float, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("states", [1, 3, 8])
 def test_a_number_of_states(states: int, chunks_of_16_kib: None) -> None:
-    w, xs = sequence(600)
+    w, xs = sequence(300)
     value, gradient = lstm()(w, xs)
     with memory.budget() as session:
         found = lstm(lambda *args: cg.while_loop(*args, checkpoint=states))(w, xs)
