@@ -18,6 +18,9 @@ import numpy as np
 
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.expression import Expression
+from ctrlgrad.plan.places import Buffer as Buffer
+from ctrlgrad.plan.places import Place as Place
+from ctrlgrad.plan.places import Release as Release
 from ctrlgrad.plan.sizes import ZERO, Size, Sizes, product, row_major
 
 # Values.
@@ -409,48 +412,6 @@ Step = (
     | Loop
     | Branch
 )
-
-
-# Places.
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Memory for `count` elements. A result's is the caller's; of the others, `is_known_at_entry` says whether the size
-    follows from the arguments' sizes."""
-
-    number: int
-    dtype: np.dtype
-    count: Size
-    is_known_at_entry: bool
-    # Which result of the plan it is.
-    result: int | None = None
-
-    def __str__(self) -> str:
-        return f"b{self.number}"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an array lies.
-
-    "buffer": in a buffer; "argument", "constant": in that one of the call; "slot": in the row that it is pushed to, by
-    push number so much; "row": in the row of a stack that was popped, or in all rows of one.
-    """
-
-    kind: Literal["buffer", "argument", "constant", "slot", "row"]
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.number}"
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What nobody needs any more after a step: buffers that are sized when they are needed, and stacks by handle."""
-
-    buffers: tuple[int, ...] = ()
-    stacks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,7 @@ from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.ir import attributes
 from ctrlgrad.plan.model import (
     Array,
-    Buffer,
     Loop,
-    Place,
     Plan,
     Push,
     Register,
@@ -24,6 +22,7 @@ from ctrlgrad.plan.model import (
     Value,
     View,
 )
+from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import Size
 
 

@@ -15,7 +15,6 @@ from ctrlgrad.plan.model import (
     Block,
     FromStack,
     NewStack,
-    Place,
     Pop,
     Push,
     ReadRow,
@@ -25,6 +24,7 @@ from ctrlgrad.plan.model import (
     View,
     WriteRow,
 )
+from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sizes import Size, product
 
 # How many stacks keep their words in registers.

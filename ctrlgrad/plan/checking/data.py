@@ -15,12 +15,12 @@ from ctrlgrad.plan.checking.replay import Replay
 from ctrlgrad.plan.expression import Expression
 from ctrlgrad.plan.model import (
     Array,
-    Place,
     Plan,
     Register,
     Stack,
     View,
 )
+from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sizes import Size, Sizes
 
 

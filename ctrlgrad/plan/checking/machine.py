@@ -33,7 +33,6 @@ from ctrlgrad.plan.model import (
     NewStack,
     Outside,
     Pack,
-    Place,
     Plan,
     Pop,
     Product,
@@ -46,9 +45,11 @@ from ctrlgrad.plan.model import (
     View,
     WriteRow,
 )
+from ctrlgrad.plan.places import Place
 
 # Computes a node outside: arrays, numbers and lists of rows come and go.
 OutsideCall = Callable[[Node, list[Any]], list[Any]]
+
 
 def execute(
     plan: Plan,

@@ -19,12 +19,12 @@ from ctrlgrad.plan.model import (
     Branch,
     Loop,
     Move,
-    Place,
     Register,
     Stack,
     Step,
     Value,
 )
+from ctrlgrad.plan.places import Place
 
 # Rows of a stack by their contents, the last first.
 Rows = tuple[Any, ...]

@@ -18,7 +18,6 @@ from ctrlgrad.plan.model import (
     Loop,
     NewStack,
     Outside,
-    Place,
     Plan,
     Pop,
     Push,
@@ -31,6 +30,7 @@ from ctrlgrad.plan.model import (
     View,
     WriteRow,
 )
+from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sizes import Size
 
 # Rows of a stack by their contents, the last first.

@@ -23,7 +23,6 @@ from ctrlgrad.plan.model import (
     NewStack,
     Outside,
     Pack,
-    Place,
     Pop,
     Product,
     Push,
@@ -34,6 +33,7 @@ from ctrlgrad.plan.model import (
     View,
     WriteRow,
 )
+from ctrlgrad.plan.places import Place
 
 # Rows of a stack by their contents, the last first.
 Rows = tuple[Any, ...]
