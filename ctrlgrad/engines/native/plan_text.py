@@ -42,7 +42,6 @@ class PlanText:
         # Words that variables stand for.
         self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
-        self.reserved: set[int] = set()
 
     def word(self, index: int) -> str:
         """The address of a word, or of the variable that stands for it."""

@@ -6,7 +6,6 @@ element by element, so what they give does not depend on when each runs.
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from ctrlgrad.plan.checking.data import Data, Part
 from ctrlgrad.plan.checking.memory import Cell
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Kernel, Write
+from ctrlgrad.plan.reductions import neutral_of
 from ctrlgrad.plan.sharing import shared_axes
 
 _REDUCTIONS = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -120,7 +120,7 @@ class _KernelRun:
             if part is None or not any(cell is other for other in self.reads):
                 self.data.allocated(cell, array)
             if write.how != "store":
-                self.data.elements(cell, array)[...] = neutral(write.how, array.dtype)
+                self.data.elements(cell, array)[...] = neutral_of(write.how, array.dtype)
 
     def store(
         self, write: Write, cell: Cell, shape: tuple[int, ...], outputs: Sequence[Any], part: Part | None
@@ -153,18 +153,6 @@ class _KernelRun:
                     for whose, its in (*read, *also_written):
                         if whose is cell and np.isin(its, elements).any():
                             self.data.fail("two parts that may run at the same time touch one element")
-
-
-@functools.cache
-def neutral(how: str, dtype: np.dtype) -> Any:
-    """The number that a reduction starts with."""
-    if how in ("sum", "product"):
-        return dtype.type(how == "product")
-    if dtype.kind == "b":
-        return how == "min"
-    if dtype.kind == "f":
-        return dtype.type(-np.inf if how == "max" else np.inf)
-    return np.iinfo(dtype).min if how == "max" else np.iinfo(dtype).max
 
 
 __all__ = ["RunEndedError", "drawn_parts", "run_kernel"]

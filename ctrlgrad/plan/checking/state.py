@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from ctrlgrad.plan.model import (
     Array,
     Branch,
     FromStack,
-    Kernel,
     Loop,
     NewStack,
     Outside,
@@ -22,7 +20,6 @@ from ctrlgrad.plan.model import (
     Pop,
     Push,
     ReadRow,
-    Register,
     Stack,
     Step,
     ToStack,
@@ -31,7 +28,6 @@ from ctrlgrad.plan.model import (
     WriteRow,
 )
 from ctrlgrad.plan.places import Place
-from ctrlgrad.plan.sizes import Size
 
 # Rows of a stack by their contents, the last first.
 Rows = tuple[Any, ...]
@@ -306,30 +302,4 @@ def _headline(step: Step) -> str:
     return f"{type(step).__name__.lower()}" + (f" of {made}" if made else "")
 
 
-def numbers_of(step: Step) -> tuple[str, ...]:
-    """The names of numbers that a step without blocks reads, those in sizes too."""
-    found: dict[str, None] = {}
-    made = {value.name for value in defines(step) if isinstance(value, Register)}
-    _collect(step, found)
-    return tuple(name for name in found if name not in made)
-
-
-def _collect(item: object, found: dict[str, None]) -> None:
-    if isinstance(item, Register):
-        found[item.name] = None
-    elif isinstance(item, Size):
-        found.update(dict.fromkeys(item.names))
-    elif isinstance(item, View):
-        _collect((item.offset, item.shape, item.strides), found)
-    elif isinstance(item, Array):
-        _collect(item.shape, found)
-    elif isinstance(item, tuple):
-        for each in item:
-            _collect(each, found)
-    elif dataclasses.is_dataclass(item) and type(item).__module__ == Kernel.__module__:
-        for each in dataclasses.fields(item):
-            if each.name not in ("node", "nodes", "expression"):
-                _collect(getattr(item, each.name), found)
-
-
-__all__ = ["Rows", "State", "listed", "numbers_of"]
+__all__ = ["Rows", "State", "listed"]

@@ -41,7 +41,7 @@ def elementwise(state: State, node: Node) -> None:
         return numbers if fails is None else (*numbers, ~fails)
 
     if all(isinstance(t, Splat) for t in tensors):
-        expression, _, numbers = expression_of(state, tensors, make)
+        expression, _, numbers = expression_of(tensors, make)
         registers = state.registers(result.dtype)
         holds = tuple(state.register(BOOL) for _ in expression.outputs[len(registers) :])
         state.emit(Compute(expression, numbers, (*registers, *holds)))
@@ -51,7 +51,7 @@ def elementwise(state: State, node: Node) -> None:
         if result.rank == 0:
             _note_size(state, node)
         return
-    expression, operands, numbers = expression_of(state, [broadcast(t, shape) for t in tensors], make)
+    expression, operands, numbers = expression_of([broadcast(t, shape) for t in tensors], make)
     array = state.array(result.dtype, shape)
     write = Write(array.view, expression_outputs(result.dtype))
     # What must hold everywhere is the output behind the element's parts.
@@ -132,7 +132,7 @@ def reduced(state: State, node: Node, tensor: Tensor, kept: Sizes, shape: Sizes,
         ZERO if size == ONE else stride for size, stride in zip(kept, row_major(kept), strict=True)
     )
     target = View(array, (), tensor.shape, strides)
-    expression, operands, numbers = expression_of(state, [tensor], lambda builder, leaf: leaf)
+    expression, operands, numbers = expression_of([tensor], lambda builder, leaf: leaf)
     write = Write(target, expression_outputs(dtype), how)
     state.emit(Kernel(tensor.shape, operands, numbers, expression, (write,), nodes=(node,)))
     return array
