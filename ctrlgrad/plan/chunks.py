@@ -1,8 +1,8 @@
 """Which loops run in chunks that a memory manager keeps, and a loop as a plan of its own, to run a chunk again.
 
 A loop that is in no other loop and pushes on stacks from outside it runs in chunks: at the head of an iteration it may
-come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing to
-stacks but push and read, and calls nothing with effects, a chunk can be run again from the values that its carries
+come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing but push
+to the stacks that it carries, and calls nothing with effects, a chunk can be run again from the values that its carries
 began with.
 """
 
@@ -20,11 +20,13 @@ from ctrlgrad.plan.model import (
     Branch,
     Compute,
     CopyStack,
+    Length,
     Loop,
     Outside,
     Plan,
     Pop,
     Push,
+    ReadRow,
     Register,
     Stack,
     Value,
@@ -72,6 +74,9 @@ def chunked_loop(plan: Plan, loop: Loop) -> ChunkedLoop:
                 (inside if is_inner or handle in direct else direct)[handle] = None
             elif isinstance(step, Pop | WriteRow) and plan.handles[step.stack] in carried:
                 pops |= isinstance(step, Pop)
+                can_repeat = False
+            elif isinstance(step, ReadRow | Length | FromStack) and plan.handles[step.stack] in carried:
+                # The rows below those of the chunk are not there again.
                 can_repeat = False
             elif isinstance(step, Outside):
                 stacks = {plan.handles[v] for v in reads(step) if isinstance(v, Stack)}

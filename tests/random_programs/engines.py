@@ -196,7 +196,9 @@ def _machine(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: r
     threads = random.Random(draw.randrange(1000)) if settings.threads else None
     try:
         plan = placed(optimised_graph(graph), arguments)
-        return execute(plan, arguments, reference_kernel, rows_per_block=draw.randint(1, 4), threads=threads)
+        return execute(
+            plan, arguments, reference_kernel, rows_per_block=draw.randint(1, 4), threads=threads, repeats=True
+        )
     except RunEndedError as ended:
         if ended.status == "iterations":
             raise MaximumIterationsError(str(ended)) from ended

@@ -110,6 +110,13 @@ class Data(Replay):
             return row
         return np.frombuffer(np.ascontiguousarray(row, stack.dtype).tobytes(), np.uint8)
 
+    def row_of(self, stack: Stack, cell: Cell) -> Any:
+        rows = self.plan.rows[stack]
+        if cell.data is None or rows is None:
+            return cell.data
+        shape = self.shape(rows)
+        return cell.data[: math.prod(shape) * stack.dtype.itemsize].view(stack.dtype).reshape(shape).copy()
+
     def elements(self, cell: Cell, array: Array) -> np.ndarray:
         """The elements of the array that lies in a cell."""
         nbytes = self.size(array.count) * array.dtype.itemsize

@@ -6,7 +6,7 @@ that nobody has written holds NaN. Ops outside of plans are computed by a functi
 
 from __future__ import annotations
 
-import math
+import functools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +18,7 @@ from ctrlgrad.plan.checking.data import Data
 from ctrlgrad.plan.checking.factors import factorised
 from ctrlgrad.plan.checking.kernels import RunEndedError, drawn_parts, run_kernel
 from ctrlgrad.plan.checking.memory import Cell
+from ctrlgrad.plan.checking.repeating import Repeating
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
     Array,
@@ -58,15 +59,23 @@ def execute(
     *,
     rows_per_block: int = 3,
     threads: random.Random | None = None,
+    repeats: bool = False,
 ) -> list[Any]:
     """The results of a placed plan. Raises `PlanError` where it does not do what it says, and `RunEndedError`.
 
     With `threads`, kernels and products are cut into parts as that draws them, which run in the order that it draws;
-    none may touch an element that another one writes.
+    none may touch an element that another one writes. `repeats`: every chunk that can be run again is, and must give
+    the same.
     """
     machine = _Machine(plan, arguments, outside, rows_per_block, threads)
+    if repeats:
+        machine.repeating = Repeating(machine, functools.partial(_executed, outside, rows_per_block))
     machine.run()
     return machine.results()
+
+
+def _executed(outside: OutsideCall, rows_per_block: int, plan: Plan, arguments: Sequence[Any]) -> list[Any]:
+    return execute(plan, arguments, outside, rows_per_block=rows_per_block)
 
 
 class _Machine(Data):
@@ -81,6 +90,7 @@ class _Machine(Data):
         super().__init__(plan, arguments)
         self.outside_call, self.rows_per_block, self.draw = outside, rows_per_block, draw
         self.heads = 0
+        self.repeating: Repeating | None = None
 
     # Control.
 
@@ -88,8 +98,13 @@ class _Machine(Data):
         return self.rows_per_block
 
     def chunk_ends(self) -> bool:
+        # The first iteration begins a chunk.
         self.heads += 1
-        return self.heads % 3 == 0
+        return self.heads % 3 == 0 or self.iterations[-1][1] == 0
+
+    def chunk_ended(self, step: Loop, iteration: int) -> None:
+        if self.repeating is not None and len(self.iterations) == 1:
+            self.repeating.at_head(step, iteration)
 
     def goes_on(self, step: Loop, iteration: int) -> bool:
         runs = bool(self.values[step.test.name])
@@ -191,13 +206,6 @@ class _Machine(Data):
         for result_item, value in zip(step.results, self.pending_results, strict=True):
             if isinstance(result_item, tuple):
                 self.assign(result_item, value)
-
-    def row_of(self, stack: Stack, cell: Cell) -> Any:
-        rows = self.plan.rows[stack]
-        if cell.data is None or rows is None:
-            return cell.data
-        shape = self.shape(rows)
-        return cell.data[: math.prod(shape) * stack.dtype.itemsize].view(stack.dtype).reshape(shape).copy()
 
     def new_rows(self, step: NewStack | ToStack | Outside, result: Stack) -> int:
         if isinstance(step, ToStack):

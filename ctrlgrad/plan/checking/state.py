@@ -74,6 +74,9 @@ class State:
         """Whether a chunk of an outermost loop ends before this iteration."""
         raise NotImplementedError
 
+    def chunk_ended(self, step: Loop, iteration: int) -> None:
+        """A chunk of a loop has ended before an iteration, or the loop after the last one."""
+
     def row_index(self, step: ReadRow | WriteRow, length: int) -> int | None:
         """Which row is meant, from the start; None where nobody knows of any."""
         raise NotImplementedError
