@@ -20,6 +20,7 @@ from ctrlgrad.plan.model import (
     Branch,
     Compute,
     CopyStack,
+    FromStack,
     Length,
     Loop,
     Outside,

@@ -22,7 +22,7 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
-from ctrlgrad.plan import PASSES, fusion
+from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.checking import kernels, steps
 from ctrlgrad.plan.checking.machine import RunEndedError, execute
 from ctrlgrad.plan.checking.memory import PlanError
@@ -105,15 +105,6 @@ def test_a_loop_beyond_its_maximum_ends_the_run() -> None:
         execute(plan, [1.0], reference_kernel)
 
 
-def test_parts_that_write_one_element_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sum is cut along what it adds up."""
-    graph = graph_of(lambda x: np.sum(np.sin(x)), x4)
-    agree(graph, [x4])
-    monkeypatch.setattr(kernels, "shared_axes", lambda kernel: (0,))
-    with pytest.raises(PlanError, match="two parts that may run at the same time touch one element"):
-        agree(graph, [x4])
-
-
 def test_parts_that_read_what_others_write_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written in place is read at another position."""
     graph = graph_of(lambda x: cnp.flip(np.sin(x)) * 2, x4)
@@ -135,13 +126,3 @@ def test_parts_are_all_points_in_any_order(length: int) -> None:
         assert sorted(i for part in parts for i in range(length)[part]) == list(range(length))
         seen.add(tuple(part.start for part in parts))
     assert len(seen) > 1 or length == 1
-
-
-def test_fusion_that_reads_other_positions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies where is right; the numbers are not."""
-    fn = lambda x: np.sin(x) + cnp.flip(np.sin(x)) * 2
-    graph = graph_of(fn, x4)
-    agree(graph, [x4])
-    monkeypatch.setattr(fusion._Group, "takes", lambda self, kernel: True)
-    with pytest.raises(AssertionError):
-        agree(graph, [x4])
