@@ -144,6 +144,9 @@ def graph(
     partitioned: Annotated[
         bool, typer.Option("--partitioned", help="Print what each device runs, with Send and Recv between them.")
     ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Print what the native engine makes of it: memory, kernels, products.")
+    ] = False,
 ) -> None:
     """Print the graph that a function is traced to, or draw it.
 
@@ -155,8 +158,8 @@ def graph(
     from ctrlgrad.cli.svg import write_svg
 
     with reported():
-        stage = stage_of(lowered=lowered, partitioned=partitioned, sources=sources)
         drawn = dot or svg is not None
+        stage = stage_of(lowered=lowered, partitioned=partitioned, plan=plan, sources=sources, drawn=drawn)
         text = graph_text(target, grad=grad, dot=drawn, sources=sources, stage=stage)
         if svg is not None:
             write_svg(text, svg)

@@ -25,6 +25,7 @@ from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import OPTIMISATIONS, optimise
+from ctrlgrad.plan import PASSES as PLAN_PASSES
 
 ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
 
@@ -121,7 +122,7 @@ def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | N
         with exact_errors(graph, optimised, arguments):
             if failure is not None:
                 raise failure
-            return as_lists(run(optimised, arguments))
+            return as_lists(run(optimised, arguments, current_without()))
     except Unsupported as found:
         again, reason = Run(), str(found)
     except NeedsAnotherPlan as found:
@@ -176,7 +177,21 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
     from ctrlgrad.engines.native.report import explain  # loads llvmlite
 
     _check_on_host("native", arguments)
-    return explain(optimised_graph(graph), arguments)
+    return explain(optimised_graph(graph), arguments, current_without())
+
+
+def plan_text(graph: Graph, arguments: Sequence[Any]) -> str:
+    """The plan that the native engine makes of a graph, for arguments of the sizes of these."""
+    from ctrlgrad.engines.native.engine import Unsupported, plan_of, shapes_of  # loads llvmlite
+    from ctrlgrad.plan.printer import format_plan
+
+    optimised = optimised_graph(graph)
+    try:
+        return format_plan(plan_of(optimised, shapes_of(optimised, arguments), current_without()))
+    except Unsupported as reason:
+        raise UserInputError(
+            f"{graph.name}: there is no plan for these arguments; the reference engine runs it", got=str(reason)
+        ) from reason
 
 
 # By the passes that are left out, and the bytes of a chunk.
@@ -212,6 +227,7 @@ def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
     """The graph as compiling engines run it, made once and kept with it. Only loops gain by the passes."""
     if not any(node.regions for node in graph.nodes):
         return graph
+    without = without.difference(PLAN_PASSES)
     nbytes = chunk_bytes()
     return _OPTIMISED.get(graph, (without, nbytes), lambda: optimise(graph, without, nbytes))
 
@@ -231,8 +247,8 @@ def current_without() -> frozenset[str]:
 
 @contextmanager
 def without_passes(*names: str) -> Iterator[None]:
-    """Leave passes out of what compiling engines do to graphs, for a block of code."""
-    known = {name for name, _ in OPTIMISATIONS}
+    """Leave passes out of what compiling engines do to graphs and plans, for a block of code."""
+    known = {name for name, _ in OPTIMISATIONS} | set(PLAN_PASSES)
     for name in names:
         if name not in known:
             raise UserInputError(f"there is no pass {name!r}", expected=", ".join(sorted(known)), got=name)
@@ -251,6 +267,7 @@ __all__ = [
     "current_without",
     "explain_on",
     "optimised_graph",
+    "plan_text",
     "program_of",
     "refuse_checkpoint",
     "register_engine",

@@ -200,7 +200,7 @@ def _cannot_repeat(node: Node) -> UserInputError:
         f"{loop_name(node)}: checkpoint is given, but its iterations cannot be run again",
         source=node.source,
         expected="a loop that only reads the arrays that it is given, and only appends to those that it fills",
-        got="a loop that changes a TensorArray, or calls back",
+        got="a loop that changes a TensorArray, reads one that it fills, or calls back",
         hint="leave checkpoint out, or use swap_memory=True",
     )
 

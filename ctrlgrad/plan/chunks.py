@@ -1,8 +1,8 @@
 """Which loops run in chunks that a memory manager keeps, and a loop as a plan of its own, to run a chunk again.
 
 A loop that is in no other loop and pushes on stacks from outside it runs in chunks: at the head of an iteration it may
-come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing to
-stacks but push and read, and calls nothing with effects, a chunk can be run again from the values that its carries
+come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing but push
+to the stacks that it carries, and calls nothing with effects, a chunk can be run again from the values that its carries
 began with.
 """
 
@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ctrlgrad.ir import Trait
-from ctrlgrad.plan.effects import defines, names_of, reads, walk, yields
+from ctrlgrad.plan.effects import INDEX, defines, names_of, numbers_of, reads, walk, yields
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder
 from ctrlgrad.plan.model import (
     Array,
@@ -22,32 +20,20 @@ from ctrlgrad.plan.model import (
     Branch,
     Compute,
     CopyStack,
-    Factorise,
     FromStack,
-    Guard,
-    Kernel,
     Length,
-    Load,
     Loop,
-    NewStack,
     Outside,
-    Pack,
     Plan,
     Pop,
-    Product,
     Push,
     ReadRow,
     Register,
     Stack,
-    Step,
-    ToStack,
     Value,
-    View,
     WriteRow,
 )
 from ctrlgrad.plan.sizes import Size
-
-INDEX = np.dtype(np.int64)
 
 
 def outermost_loops(block: Block) -> Iterator[Loop]:
@@ -89,6 +75,9 @@ def chunked_loop(plan: Plan, loop: Loop) -> ChunkedLoop:
                 (inside if is_inner or handle in direct else direct)[handle] = None
             elif isinstance(step, Pop | WriteRow) and plan.handles[step.stack] in carried:
                 pops |= isinstance(step, Pop)
+                can_repeat = False
+            elif isinstance(step, ReadRow | Length | FromStack) and plan.handles[step.stack] in carried:
+                # The rows below those of the chunk are not there again.
                 can_repeat = False
             elif isinstance(step, Outside):
                 stacks = {plan.handles[v] for v in reads(step) if isinstance(v, Stack)}
@@ -135,7 +124,7 @@ def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
         defined[carry.inside] = None
     blocks = Block((replace(loop, carries=()),))
     for step in walk(blocks):
-        use(_values(step))
+        use((*reads(step), *numbers_of(step)))
         defined.update(dict.fromkeys(defines(step)))
         if isinstance(step, Loop):
             defined[step.counter] = None
@@ -191,73 +180,6 @@ def _limited(loop: Loop, limit: Register) -> tuple[Block, Register]:
     test = Register("goes_on", BOOL)
     step = Compute(builder.finish(holds & below), (loop.test, loop.counter, limit), (test,))
     return replace(loop.condition, steps=(*loop.condition.steps, step)), test
-
-
-def _values(step: Step) -> Iterator[Value]:
-    """Every value that a step names as what it takes, registers too."""
-    yield from reads(step)
-    if isinstance(step, Compute):
-        yield from step.operands
-    elif isinstance(step, Kernel):
-        yield from step.numbers
-        for view in [o.view for o in step.operands] + [w.view for w in step.writes]:
-            yield from _of_view(view)
-        for operand in step.operands:
-            yield from _of_sizes(operand.gathered)
-        for write in step.writes:
-            yield from _of_sizes(write.scattered)
-        yield from _of_sizes(step.space)
-        yield from _of_sizes(tuple(c.bound for c in step.checks))
-    elif isinstance(step, Load):
-        yield from _of_view(step.view)
-    elif isinstance(step, Guard):
-        yield step.condition
-        if step.found is not None:
-            yield step.found
-        yield from _of_sizes((step.bound,))
-    elif isinstance(step, Product):
-        yield from _of_view(step.a)
-        yield from _of_view(step.b)
-        yield from _of_sizes(step.result.shape)
-    elif isinstance(step, Pack):
-        yield from _of_view(step.view)
-    elif isinstance(step, Factorise):
-        yield from _of_view(step.a)
-        if step.b is not None:
-            yield from _of_view(step.b)
-        yield from _of_sizes(step.result.shape)
-    elif isinstance(step, Outside):
-        for item in step.operands:
-            if isinstance(item, View):
-                yield from _of_view(item)
-            elif isinstance(item, tuple):
-                yield from item
-    elif isinstance(step, Push | WriteRow):
-        if isinstance(step.row, View):
-            yield from _of_view(step.row)
-        else:
-            yield from step.row
-        if isinstance(step, WriteRow):
-            yield step.index
-    elif isinstance(step, ReadRow):
-        yield step.index
-    elif isinstance(step, NewStack):
-        if step.size is not None:
-            yield step.size
-    elif isinstance(step, ToStack):
-        yield from _of_view(step.rows)
-    elif isinstance(step, FromStack):
-        yield from _of_sizes(step.result.shape)
-    elif isinstance(step, Branch):
-        yield step.selector
-    elif isinstance(step, Loop):
-        yield from (c.init for c in step.carries)
-    else:
-        assert isinstance(step, Pop | Length | CopyStack)
-
-
-def _of_view(view: View) -> Iterator[Value]:
-    yield from _of_sizes((*view.offset, *view.shape, *view.strides))
 
 
 def _of_sizes(sizes: tuple[Size, ...]) -> Iterator[Value]:

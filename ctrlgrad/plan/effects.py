@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections import Counter
 from collections.abc import Iterator
+
+import numpy as np
 
 from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
+    Check,
     Compute,
     CopyStack,
     Factorise,
@@ -19,6 +24,7 @@ from ctrlgrad.plan.model import (
     Load,
     Loop,
     NewStack,
+    Operand,
     Outside,
     Pack,
     Plan,
@@ -26,14 +32,20 @@ from ctrlgrad.plan.model import (
     Product,
     Push,
     ReadRow,
+    Register,
     Stack,
     Step,
     ToStack,
     Value,
     View,
+    Write,
     WriteRow,
 )
 from ctrlgrad.plan.sizes import Size
+
+INDEX = np.dtype(np.int64)
+# What is part of a step, and may hold numbers and sizes.
+_PARTS = (*typing.get_args(Step), Array, Check, Operand, View, Write)
 
 
 def blocks_of(step: Step) -> tuple[Block, ...]:
@@ -110,6 +122,32 @@ def defines(step: Step) -> Iterator[Value]:
         yield from step.results
     else:
         assert isinstance(step, Guard)
+
+
+def numbers_of(step: Step) -> tuple[Register, ...]:
+    """The registers that a step reads itself, those in the sizes of what it reads and defines too."""
+    found: dict[Register, None] = {}
+    if isinstance(step, Loop):
+        _collect(tuple(c.init for c in step.carries if isinstance(c.init, Register)), found)
+    elif isinstance(step, Branch):
+        _collect(step.selector, found)
+    else:
+        _collect(step, found)
+    made = {value.name for value in defines(step) if isinstance(value, Register)}
+    return tuple(register for register in found if register.name not in made)
+
+
+def _collect(item: object, found: dict[Register, None]) -> None:
+    if isinstance(item, Register):
+        found[item] = None
+    elif isinstance(item, Size):
+        found.update(dict.fromkeys(Register(name, INDEX) for name in item.names))
+    elif isinstance(item, tuple):
+        for each in item:
+            _collect(each, found)
+    elif isinstance(item, _PARTS):
+        for each in dataclasses.fields(item):
+            _collect(getattr(item, each.name), found)
 
 
 def yields(step: Step) -> Iterator[tuple[Block, tuple[Value, ...]]]:

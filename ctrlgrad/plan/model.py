@@ -6,7 +6,8 @@ memory, and so who overwrites whom, is said apart from the steps, by `Plan.place
 is dead before the other is written. So a step states which *value* it reads, the placement where that is to be found,
 and `ctrlgrad.plan.checker` proves that what lies there is what the step wants.
 
-Views (slices, transposes, broadcasts, reversals) are not computed: a step reads an array through a `View`.
+Views (slices, transposes, broadcasts, reversals) are not computed: a step reads an array through a `View`. Values and
+views are in `values`, which is part of this module for those who import it.
 """
 
 from __future__ import annotations
@@ -18,87 +19,16 @@ import numpy as np
 
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.expression import Expression
-from ctrlgrad.plan.sizes import ZERO, Size, Sizes, product, row_major
-
-# Values.
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """A real number, or a bool. A complex number is two of them."""
-
-    name: str
-    dtype: np.dtype
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A dense array in C order."""
-
-    name: str
-    dtype: np.dtype
-    shape: Sizes
-
-    @property
-    def count(self) -> Size:
-        return product(self.shape)
-
-    @property
-    def view(self) -> View:
-        """All of it."""
-        return View(self, (), self.shape, row_major(self.shape))
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Elements of an array: those at the sum of `offset` and of position times stride along each axis, in elements.
-
-    A stride of 0 repeats, a negative one goes backwards.
-    """
-
-    array: Array
-    offset: tuple[Size, ...]
-    shape: Sizes
-    strides: Sizes
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.array.dtype
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the elements lie side by side in C order."""
-        expected = row_major(self.shape)
-        return all(s == e or size == Size(1) for s, e, size in zip(self.strides, expected, self.shape, strict=True))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is all of the array, in its order."""
-        return not self.offset and self.is_dense and product(self.shape) == self.array.count
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A version of a run-time list of rows of one dtype."""
-
-    name: str
-    dtype: np.dtype
-
-    def __str__(self) -> str:
-        return self.name
-
-
-Value = Register | Array | Stack
-Numbers = tuple[Register, ...]
-
-
-# Steps.
+from ctrlgrad.plan.places import Buffer as Buffer
+from ctrlgrad.plan.places import Place as Place
+from ctrlgrad.plan.places import Release as Release
+from ctrlgrad.plan.sizes import ZERO, Size, Sizes
+from ctrlgrad.plan.values import Array as Array
+from ctrlgrad.plan.values import Numbers as Numbers
+from ctrlgrad.plan.values import Register as Register
+from ctrlgrad.plan.values import Stack as Stack
+from ctrlgrad.plan.values import Value as Value
+from ctrlgrad.plan.values import View as View
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -409,48 +339,6 @@ Step = (
     | Loop
     | Branch
 )
-
-
-# Places.
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Memory for `count` elements. A result's is the caller's; of the others, `is_known_at_entry` says whether the size
-    follows from the arguments' sizes."""
-
-    number: int
-    dtype: np.dtype
-    count: Size
-    is_known_at_entry: bool
-    # Which result of the plan it is.
-    result: int | None = None
-
-    def __str__(self) -> str:
-        return f"b{self.number}"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an array lies.
-
-    "buffer": in a buffer; "argument", "constant": in that one of the call; "slot": in the row that it is pushed to, by
-    push number so much; "row": in the row of a stack that was popped, or in all rows of one.
-    """
-
-    kind: Literal["buffer", "argument", "constant", "slot", "row"]
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.number}"
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What nobody needs any more after a step: buffers that are sized when they are needed, and stacks by handle."""
-
-    buffers: tuple[int, ...] = ()
-    stacks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,14 +21,12 @@ from ctrlgrad.plan.model import (
     Array,
     Block,
     Branch,
-    Buffer,
     Carry,
     Factorise,
     FromStack,
     Kernel,
     Loop,
     Move,
-    Place,
     Plan,
     Pop,
     Product,
@@ -39,6 +37,7 @@ from ctrlgrad.plan.model import (
     View,
 )
 from ctrlgrad.plan.overwriting import may_overwrite, operands_of, results_of, root_of
+from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.releases import releases
 from ctrlgrad.plan.stack_handles import assign_handles
 

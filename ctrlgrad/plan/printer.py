@@ -1,10 +1,22 @@
-"""Plans as text: steps over values, and behind each array where it lies."""
+"""Plans as text, for readers of graphs' text: buffers with all that lies in them, then steps over values.
+
+a7: f64[3,n0] @b1 over a5    an array; where it lies: a buffer, an argument, a constant, the slot of a push, a popped
+                             row; and what lay in its buffer before
+a4[8*r3; 2,1]                a view: the elements from 8*r3 on, so many apart along each axis; a.T is a transpose
+kernel [2,3] { ... }         formulas at each point; #1 is the position along axis 1, %0 what is used again
+a9 at [0; 0,1] = sum of ...  where a point writes: along axis 0 to one place
+# ...                        where the driver may be asked for something
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ctrlgrad.plan.expression import Expression
+from ctrlgrad.ir.types import dtype_name
+from ctrlgrad.plan.chunks import chunked_loop, outermost_loops
+from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.expression import Instruction
+from ctrlgrad.plan.formulas import formulas
 from ctrlgrad.plan.model import (
     Array,
     Block,
@@ -26,153 +38,282 @@ from ctrlgrad.plan.model import (
     Product,
     Push,
     ReadRow,
+    Register,
     Stack,
     Step,
     ToStack,
     View,
+    Write,
     WriteRow,
 )
+from ctrlgrad.plan.places import Buffer, Place
+from ctrlgrad.plan.sizes import ONE, Size, row_major
+
+MAY_FILL = "  # a full block asks for another one"
+MAY_EMPTY = "  # an emptied block asks for the one below"
 
 
 def format_plan(plan: Plan) -> str:
-    """The text of a plan."""
+    """The text of a plan, placed or not yet."""
     return "\n".join(_Printer(plan).lines())
 
 
 class _Printer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self.pushes = {step: number for number, step in enumerate(s for s in walk(plan.body) if isinstance(s, Push))}
+        # What each buffer holds, in the order of the text, and what it holds now.
+        self.holds: dict[int, list[str]] = {buffer.number: [] for buffer in plan.buffers}
+        self.now: dict[int, str] = {}
+        chunks = [chunked_loop(plan, loop) for loop in outermost_loops(plan.body)] if plan.handles else []
+        self.chunked = {c.loop: c for c in chunks if c.pushed or c.pushed_inside}
 
     def lines(self) -> Iterator[str]:
         plan = self.plan
-        yield f"plan {plan.name}({', '.join(self.declared(a) for a in plan.arguments)}) {{"
+        steps = list(self.block(plan.body, "  "))
+        yield f"plan {plan.name}({', '.join(self.argument(a) for a in plan.arguments)}) {{"
         for register, argument, axis in plan.sizes:
-            yield f"  {register} = size of argument {argument}, axis {axis}"
-        for buffer in plan.buffers:
-            kind = "" if buffer.result is None else f", result {buffer.result}"
-            when = "" if buffer.is_known_at_entry else ", sized when it is needed"
-            yield f"  buffer {buffer}: {buffer.count} x {buffer.dtype.name}{kind}{when}"
+            yield f"  {register}: i64 = size of argument {argument}, axis {axis}"
         for array, value in plan.constants:
             yield f"  {self.declared(array)} = constant of {value.size} elements"
-        yield from self.block(plan.body, "  ")
-        yield f"  return {', '.join(self.named(r) for r in plan.results)}"
+        for buffer in plan.buffers:
+            yield f"  {self.buffer(buffer)}"
+        yield from steps
+        yield f"  return {', '.join(map(self.named, plan.results))}"
         yield "}"
 
+    def buffer(self, buffer: Buffer) -> str:
+        kind = "" if buffer.result is None else f", result {buffer.result}"
+        when = "" if buffer.is_known_at_entry else ", as large as what it holds"
+        held = ", ".join(self.holds[buffer.number])
+        return f"buffer {buffer}: {buffer.count} x {dtype_name(buffer.dtype)}{kind}{when}: {held}"
+
+    # Values.
+
+    def argument(self, item: object) -> str:
+        return ", ".join(map(self.declared, item)) if isinstance(item, tuple) else self.declared(item)
+
     def named(self, item: object) -> str:
+        """What is read: a complex number is two registers."""
         if isinstance(item, tuple):
-            return " + i ".join(map(str, item)) if len(item) == 2 else ", ".join(map(str, item))
-        if isinstance(item, View):
-            return self.view(item)
-        return str(item)
+            return f"({', '.join(map(str, item))})" if len(item) == 2 else ", ".join(map(str, item))
+        return self.view(item) if isinstance(item, View) else str(item)
 
     def declared(self, item: object) -> str:
         """A value with its type and place."""
+        if isinstance(item, Register):
+            return f"{item}: {dtype_name(item.dtype)}"
         if isinstance(item, Array):
-            shape = ",".join(map(str, item.shape))
-            return f"{item}: {item.dtype.name}[{shape}]{self.at(item)}"
+            return f"{item}: {dtype_name(item.dtype)}[{','.join(map(str, item.shape))}]{self.at(item)}"
         if isinstance(item, Stack):
             rows = self.plan.rows[item]
             shape = "?" if rows is None else ",".join(map(str, rows))
             handle = f" @stack {self.plan.handles[item]}" if item in self.plan.handles else ""
-            return f"{item}: stack {item.dtype.name}[{shape}]{handle}"
-        if isinstance(item, tuple):
-            return self.named(item)
-        return str(item)
+            return f"{item}: stack<{dtype_name(item.dtype)}[{shape}]>{handle}"
+        assert isinstance(item, tuple)
+        return ", ".join(map(self.declared, item))
 
     def at(self, array: Array) -> str:
         place = self.plan.places.get(array)
-        return "" if place is None else f" @{f'b{place.number}' if place.kind == 'buffer' else place}"
+        return "" if place is None else f" @{self.place(place)}"
 
-    def view(self, view: View) -> str:
-        if view == view.array.view:
-            return str(view.array)
-        offset = " + ".join(map(str, view.offset)) or "0"
-        strides = ",".join(map(str, view.strides))
-        return f"{view.array}[{offset}; {strides}]"
+    def place(self, place: Place) -> str:
+        return f"b{place.number}" if place.kind == "buffer" else str(place)
 
-    def expression(self, expression: Expression, indent: str) -> Iterator[str]:
-        for line in str(expression).splitlines():
-            yield indent + line
+    def defined(self, item: object, over: Array | None = None) -> str:
+        """A value at its definition: it comes to lie over what lay there. `over` is said elsewhere."""
+        text = self.declared(item)
+        if isinstance(item, Array):
+            return text + self.put(item, over)
+        return ", ".join(map(self.defined, item)) if isinstance(item, tuple) else text
+
+    def put(self, array: Array, over: Array | None = None) -> str:
+        place = self.plan.places.get(array)
+        if place is None or place.kind != "buffer":
+            return ""
+        before = self.now.get(place.number)
+        self.hold(place.number, array)
+        return "" if before in (None, array.name) or (over is not None and before == over.name) else f" over {before}"
+
+    def hold(self, buffer: int, array: Array) -> None:
+        self.now[buffer] = array.name
+        if array.name not in self.holds[buffer]:
+            self.holds[buffer].append(array.name)
+
+    def filling(self, array: Array) -> str:
+        place = self.plan.places.get(array)
+        return MAY_FILL if place is not None and place.kind == "slot" else ""
+
+    def view(self, view: View, indices: Sequence[str] = (), strides: Sequence[Size] = ()) -> str:
+        array = view.array
+        if not indices and view == array.view:
+            return array.name
+        is_transposed = view.shape == array.shape[::-1] and view.strides == row_major(array.shape)[::-1]
+        if not indices and not view.offset and is_transposed and len(view.shape) == 2:
+            return f"{array}.T"
+        return array.name + self.elements(view, indices, strides)
+
+    def elements(self, view: View, indices: Sequence[str] = (), strides: Sequence[Size] = ()) -> str:
+        moved = [index if s == ONE else f"{s}*({index})" for index, s in zip(indices, strides, strict=True)]
+        offset = " + ".join([*map(str, view.offset), *moved]) or "0"
+        return f"[{offset}; {','.join(map(str, view.strides))}]" if view.strides else f"[{offset}]"
+
+    # Steps.
 
     def block(self, block: Block, indent: str) -> Iterator[str]:
         for step in block.steps:
             yield from (indent + line for line in self.step(step))
-            if released := self.plan.releases.get(step):
-                names = [f"b{n}" for n in released.buffers] + [f"stack {n}" for n in released.stacks]
-                yield f"{indent}release {', '.join(names)}"
+            if step in self.plan.releases:
+                released = self.plan.releases[step]
+                items = [f"b{n}" for n in released.buffers] + [f"stack {n}" for n in released.stacks]
+                yield f"{indent}release {', '.join(items)}"
         for move in block.moves:
-            yield f"{indent}copy {move.array} from {move.source} to {move.target}"
+            if move.target.kind == "buffer":
+                self.hold(move.target.number, move.array)
+            yield f"{indent}copy {move.array} from {self.place(move.source)} to {self.place(move.target)}"
         for stack, source, target in block.stack_moves:
             yield f"{indent}move {stack} from stack {source} to stack {target}"
 
     def step(self, step: Step) -> Iterator[str]:
         if isinstance(step, Compute):
-            yield f"{', '.join(map(str, step.results))} = compute({', '.join(map(str, step.operands))})"
-            yield from self.expression(step.expression, "    ")
+            leaf = lambda instruction, args: step.operands[instruction.value].name
+            shared, found = formulas(step.expression, leaf, range(len(step.results)))
+            yield from shared
+            yield from (f"{self.declared(r)} = {f}" for r, f in zip(step.results, found, strict=True))
         elif isinstance(step, Load):
-            yield f"{self.named(step.results)} = load {self.view(step.view)}"
+            yield f"{self.declared(step.results)} = load {self.view(step.view)}"
         elif isinstance(step, Kernel):
-            operands = [self.view(o.view) + (" gathered" if o.gathered else "") for o in step.operands]
-            inputs = ", ".join([*operands, *map(str, step.numbers)])
-            yield f"kernel [{','.join(map(str, step.space))}] ({inputs})"
-            yield from self.expression(step.expression, "    ")
-            for w in step.writes:
-                base = "" if w.base is None else f" over {w.base}{self.at(w.base)}"
-                target = (
-                    self.declared(w.view.array)
-                    if w.view == w.view.array.view
-                    else (f"{self.declared(w.view.array)} {self.view(w.view)}")
-                )
-                yield f"    {w.how} {', '.join(f'output {o}' for o in w.outputs)} -> {target}{base}"
-            for check in step.checks:
-                yield f"    check output {check.output}"
+            yield from self.kernel(step)
         elif isinstance(step, Guard):
-            yield f"guard {step.condition}: {step.status}"
+            found = "" if step.found is None else f", found {step.found}, bound {step.bound}"
+            yield f"guard {step.condition}: {step.status}{found}"
         elif isinstance(step, Product):
-            base = "" if step.base is None else f" + {step.base}"
-            packed = "" if step.packed is None else f" (packed as {step.packed})"
-            yield f"{self.declared(step.result)} = {self.view(step.a)} @ {self.view(step.b)}{packed}{base}"
+            packed = "" if step.packed is None else f" packed as {step.packed}"
+            base = self.updated(step.base, step.result)
+            product = f"{self.view(step.a)} @ {self.view(step.b)}{packed}{base}{self.filling(step.result)}"
+            yield f"{self.defined(step.result, step.base)} = {product}"
         elif isinstance(step, Pack):
-            yield f"{self.declared(step.result)} = packed {self.view(step.view)}"
+            yield f"{self.defined(step.result)} = pack {self.view(step.view)}"
         elif isinstance(step, Factorise):
             operands = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)
-            yield f"{self.declared(step.result)}, {step.done} = {step.how} of {operands}, {step.largest} rows at most"
+            done = self.declared(step.done)
+            yield f"{self.defined(step.result)}; {done} = {step.how} of {operands}, {step.largest} rows at most"
         elif isinstance(step, Outside):
-            results = ", ".join(self.declared(r) for r in step.results)
-            yield f"{results} = outside {step.node.op.name}({', '.join(map(self.named, step.operands))})"
-        elif isinstance(step, Push):
-            yield f"{self.declared(step.result)} = push {step.stack}, {self.named(step.row)}"
-        elif isinstance(step, Pop):
-            yield f"{self.declared(step.result)}, {self.declared(step.row)} = pop {step.stack}"
-        elif isinstance(step, ReadRow):
-            yield f"{self.declared(step.row)} = row {step.index} of {step.stack}"
-        elif isinstance(step, WriteRow):
-            yield f"{self.declared(step.result)} = {step.how} row {step.index} of {step.stack}, {self.named(step.row)}"
-        elif isinstance(step, Length):
-            yield f"{step.result} = length of {step.stack}"
-        elif isinstance(step, NewStack):
-            yield f"{self.declared(step.result)} = new stack" + (f" of {step.size}" if step.size else "")
-        elif isinstance(step, ToStack):
-            yield f"{self.declared(step.result)} = stack of the rows of {self.view(step.rows)}"
-        elif isinstance(step, FromStack):
-            yield f"{self.declared(step.result)} = all rows of {step.stack}"
-        elif isinstance(step, CopyStack):
-            yield f"{self.declared(step.result)} = copy of {step.stack}"
+            results = ", ".join(self.defined(r) for r in step.results)
+            sizes = "".join(f"; {r} = its size of result {k}, axis {axis}" for r, k, axis in step.sizes)
+            operands = ", ".join(map(self.named, step.operands))
+            yield f"{results} = outside {step.node.op.name}({operands}){sizes}  # Python is called"
         elif isinstance(step, Loop):
-            yield f"loop {step.number}, iteration {step.counter} {{"
-            for c in step.carries:
-                yield f"    {self.declared(c.inside)} starts as {c.init}, goes on as {c.next}, ends as {c.result}"
-            yield from self.block(step.entry, "    ")
-            yield "  while"
-            yield from self.block(step.condition, "    ")
-            yield f"  {step.test}:"
-            yield from self.block(step.body, "    ")
-            yield "}"
+            yield from self.loop(step)
+        elif isinstance(step, Branch):
+            yield from self.branch(step)
         else:
-            assert isinstance(step, Branch)
-            yield f"branch on {step.selector}: {', '.join(self.declared(r) for r in step.results)} {{"
-            for block, outputs in zip(step.blocks, step.outputs, strict=True):
-                yield "  case"
-                yield from self.block(block, "    ")
-                yield f"    yield {', '.join(map(str, outputs))}"
-            yield "}"
+            yield self.on_stack(step)
+
+    def on_stack(
+        self, step: Push | Pop | ReadRow | WriteRow | Length | NewStack | ToStack | FromStack | CopyStack
+    ) -> str:
+        if isinstance(step, Push):
+            slot = Place("slot", self.pushes[step])
+            is_there = isinstance(step.row, View) and self.plan.places.get(step.row.array) == slot
+            how = "made in its slot" if is_there else f"copied to slot {slot.number}"
+            after = "" if is_there else MAY_FILL
+            return f"{self.declared(step.result)} = push {step.stack}, {self.named(step.row)}, {how}{after}"
+        if isinstance(step, Pop):
+            return f"{self.declared(step.result)}; {self.defined(step.row)} = pop {step.stack}{MAY_EMPTY}"
+        if isinstance(step, ReadRow):
+            after = self.filling(step.row) if isinstance(step.row, Array) else ""
+            return f"{self.defined(step.row)} = row {step.index} of {step.stack}{after}"
+        if isinstance(step, WriteRow):
+            how = {"store": "write", "add": "add to"}[step.how]
+            grow = ", or one more" if step.grow else ""
+            row = f"{step.index} of {step.stack}{grow}, {self.named(step.row)}"
+            return f"{self.declared(step.result)} = {how} row {row}"
+        if isinstance(step, Length):
+            return f"{self.declared(step.result)} = length of {step.stack}"
+        if isinstance(step, NewStack):
+            return f"{self.declared(step.result)} = new stack" + (f" of {step.size} rows" if step.size else "")
+        if isinstance(step, ToStack):
+            return f"{self.declared(step.result)} = stack of the rows of {self.view(step.rows)}"
+        if isinstance(step, FromStack):
+            return f"{self.defined(step.result)} = all rows of {step.stack}"
+        return f"{self.declared(step.result)} = copy of {step.stack}"
+
+    def kernel(self, step: Kernel) -> Iterator[str]:
+        def leaf(instruction: Instruction, args: Sequence[str]) -> str:
+            if instruction.op == "scalar":
+                return step.numbers[instruction.value].name
+            if instruction.op == "index":
+                return f"#{instruction.value}"
+            number, part = instruction.value
+            operand = step.operands[number]
+            text = self.view(operand.view, args, operand.gathered)
+            return text + (".real", ".imag")[part] if operand.view.dtype.kind == "c" else text
+
+        used = [o for write in step.writes for o in (*write.outputs, *write.indices)]
+        used += [check.output for check in step.checks]
+        shared, found = formulas(step.expression, leaf, used)
+        yield f"kernel [{','.join(map(str, step.space))}] {{"
+        yield from (f"  {line}" for line in shared)
+        yield from (f"  {self.write(write, found)}" for write in step.writes)
+        yield from (f"  check {found[check.output]}: {check.status}" for check in step.checks)
+        yield "}"
+
+    def write(self, write: Write, found: Sequence[str]) -> str:
+        view, array = write.view, write.view.array
+        values = self.named(tuple(found[o] for o in write.outputs))
+        how = "" if write.how == "store" else f"{write.how} of "
+        indices = [found[o] for o in write.indices]
+        is_all = view == array.view or array.count == ONE
+        where = "" if is_all else f" at {self.elements(view, indices, write.scattered)}"
+        after = self.updated(write.base, array) + self.filling(array)
+        return f"{self.defined(array, write.base)}{where} = {how}{values}{after}"
+
+    def updated(self, base: Array | None, result: Array) -> str:
+        if base is None:
+            return ""
+        places = self.plan.places
+        if not places:
+            return f", the rest as {base}"
+        return f", updates {base} in place" if places[base] == places[result] else f", updates a copy of {base}"
+
+    # Control.
+
+    def loop(self, step: Loop) -> Iterator[str]:
+        chunks = self.chunked.get(step)
+        after = "" if chunks is None else "  # a chunk may end before an iteration"
+        after += "" if chunks is None or not chunks.can_repeat else ", and be run again"
+        at_most = "" if step.maximum is None else f", {step.maximum} at most"
+        yield f"loop {step.number}, iteration {step.counter}{at_most} {{{after}"
+        for c in step.carries:
+            yield f"  carry {self.defined(c.inside)} = {c.init}, then {c.next}; at last {c.result}"
+        if step.entry.moves:
+            yield "  entry {"
+            yield from self.block(step.entry, "    ")
+            yield "  }"
+        yield "  cond {"
+        yield from self.block(step.condition, "    ")
+        yield f"    yield {step.test}"
+        yield "  }"
+        yield "  body {"
+        yield from self.block(step.body, "    ")
+        yield f"    yield {', '.join(str(c.next) for c in step.carries)}"
+        yield "  }"
+        yield "}"
+        for c in step.carries:
+            if isinstance(c.result, Array):
+                self.put(c.result)
+
+    def branch(self, step: Branch) -> Iterator[str]:
+        yield f"branch on {step.selector} {{"
+        before = dict(self.now)
+        for number, (block, outputs) in enumerate(zip(step.blocks, step.outputs, strict=True)):
+            self.now = dict(before)
+            yield f"  case {number} {{"
+            yield from self.block(block, "    ")
+            yield f"    yield {', '.join(map(str, outputs))}"
+            yield "  }"
+        yield f"}} : {', '.join(map(self.declared, step.results))}"
+        for result in step.results:
+            if isinstance(result, Array):
+                self.put(result)

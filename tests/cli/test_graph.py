@@ -80,6 +80,27 @@ def test_sources_show_file_and_line(command, program):
     assert "program.py" not in command("graph", f"{program}:halve").stdout
 
 
+def test_it_prints_the_plan(command, program):
+    text = command("graph", f"{program}:loop_of_branches", "--grad", "--plan").stdout
+    assert text.startswith("plan grad_loop_of_branches(r1: f64) {\n")
+    assert "loop 0, iteration" in text and " = pop s" in text
+    assert "  buffer b" not in text, "scalars lie in registers"
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (("--plan", "--lowered"), "--lowered --plan"),
+        (("--plan", "--sources"), "--plan --sources"),
+        (("--partitioned", "--lowered"), "--lowered --partitioned"),
+        (("--plan", "--dot"), "a plan is text"),
+    ],
+)
+def test_options_that_exclude_each_other(command, program, options, words):
+    result = command("graph", f"{program}:halve", *options)
+    assert result.exit_code == 2 and result.stdout == "" and words in result.stderr
+
+
 @pytest.mark.parametrize("grad", [(), ("--grad",)])
 @pytest.mark.parametrize("name", ["halve", "choose", "loop_of_branches"])
 def test_dot_declares_what_its_edges_join_and_closes_what_it_opens(command, program, name, grad):

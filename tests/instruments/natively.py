@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ctrlgrad.engines import optimised_graph, run_on
+from ctrlgrad.engines import current_without, optimised_graph, run_on
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph
@@ -13,7 +13,7 @@ from ctrlgrad.ir import Graph
 
 def compiled(graph: Graph) -> list[Program]:
     """The programs of a graph, none of which was left for the reference engine."""
-    patterns = engine.patterns_of(optimised_graph(graph))
+    patterns = engine.patterns_of(optimised_graph(graph), current_without())
     assert patterns.assumed is None, patterns.assumed
     programs = patterns.programs.values()
     assert programs

@@ -245,6 +245,37 @@ def test_a_loop_that_cannot_be_run_again_refuses_checkpoint() -> None:
         cg.function(cg.grad(collected), engine="native")(0.3)
 
 
+def rows_by_length(x: Any, **option: Any) -> Any:
+    """A loop that asks how many rows the array has that it fills."""
+    body = lambda c: (c[0] + 1, c[1].push(np.sin(c[2])), np.sin(c[2]) * 0.5 * c[2] + c[1].size() * 1e-3)
+    array = cg.TensorArray(np.float64).push(x)
+    _, array, y = cg.while_loop(lambda c: c[0] < 300, body, (0, array, x), **option)
+    return np.sum(y) + np.sum(array.stack())
+
+
+def rows_by_rows(x: Any, **option: Any) -> Any:
+    """A loop that reads the array that it fills."""
+
+    def body(c: Any) -> Any:
+        z = np.sin(c[1].read(c[0])) + c[2] * 0.1
+        return c[0] + 1, c[1].push(z), z * c[2]
+
+    array = cg.TensorArray(np.float64).push(x).push(x * 2)
+    _, array, y = cg.while_loop(lambda c: c[0] < 300, body, (0, array, x), **option)
+    return np.sum(y) + np.sum(array.stack())
+
+
+@pytest.mark.parametrize("fn", [rows_by_length, rows_by_rows])
+def test_a_loop_that_reads_what_it_fills_is_not_run_again(fn: Any) -> None:
+    """The rows from before a chunk are not there when it is run again: gradients were wrong."""
+    x = np.full(20, 0.3)
+    with pytest.raises(UserInputError, match="cannot be run again"):
+        cg.function(cg.grad(lambda x: fn(x, checkpoint=True)), engine="native")(x)
+    with memory.budget():
+        found = cg.function(cg.grad(lambda x: fn(x, swap_memory=True)), engine="native")(x)
+    np.testing.assert_array_equal(found, cg.function(cg.grad(fn), engine="native")(x))
+
+
 def test_a_loop_around_a_scan_is_run_again() -> None:
     """The inner scan's rows live for one iteration: they are made anew."""
 

@@ -18,6 +18,7 @@ from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Builder, TensorType, attributes, verify, walk
 from ctrlgrad.passes import OPTIMISATIONS, fold, optimise, remove_dead_code, sink_slices
+from ctrlgrad.plan import PASSES as PLAN_PASSES
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "passes"
 
@@ -46,7 +47,7 @@ def test_values_stay(name: str) -> None:
 
 
 @pytest.mark.parametrize("case", DISTRIBUTED)
-@pytest.mark.parametrize("name", sorted({name for name, _ in OPTIMISATIONS}))
+@pytest.mark.parametrize("name", sorted({name for name, _ in OPTIMISATIONS} | set(PLAN_PASSES)))
 def test_a_pass_can_be_left_out(name: str, case: str) -> None:
     graph = CASES[case].graph()
     assert str(optimise(graph, {name})) != str(optimise(graph)) or name != "distribute"

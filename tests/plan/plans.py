@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,22 +13,20 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native.engine import shapes_of
 from ctrlgrad.engines.reference import REFERENCE, Run
 from ctrlgrad.ir import Graph, Node
-from ctrlgrad.plan.fusion import fuse
-from ctrlgrad.plan.lowering import lower
+from ctrlgrad.plan import planning
 from ctrlgrad.plan.model import Plan
-from ctrlgrad.plan.packing import Panels, pack_constants
-from ctrlgrad.plan.placement import place
+from ctrlgrad.plan.packing import Panels
 
 PANELS = {np.dtype(d): Panels(16, 32) for d in ("float32", "float64")}
 
 
-def unplaced(graph: Graph, arguments: Sequence[Any]) -> Plan:
-    return pack_constants(fuse(lower(graph, shapes_of(graph, arguments))), PANELS)
+def unplaced(graph: Graph, arguments: Sequence[Any], without: Collection[str] = ()) -> Plan:
+    return planning.unplaced(graph, shapes_of(graph, arguments), PANELS, without)
 
 
-def placed(graph: Graph, arguments: Sequence[Any]) -> Plan:
+def placed(graph: Graph, arguments: Sequence[Any], without: Collection[str] = ()) -> Plan:
     """The plan of a graph, for any machine."""
-    return place(unplaced(graph, arguments))
+    return planning.plan_of(graph, shapes_of(graph, arguments), PANELS, without)
 
 
 def graph_of(fn: Any, *arguments: Any, order: int = 0, signature: Any = None) -> Graph:

@@ -221,6 +221,51 @@ def product_packed_before_a_loop(x, w, n):
     return cg.fori_loop(0, n, lambda t, c: np.tanh(c @ w) @ np.cos(c.T @ c), x)
 
 
+@small(np.ones((2, 32)), np.stack([wide[:, :32], wide[:, 1:]]), 3)
+def product_with_another_matrix_each_time(x, ws, n):
+    return cg.fori_loop(0, n, lambda t, c: np.tanh(c @ ws[t % 2]), x)
+
+
+@small(np.ones((2, 32)), wide[:, :32].copy(), wide[:, 1:].copy(), 3)
+def products_with_two_matrices(x, v, w, n):
+    return cg.fori_loop(0, n, lambda t, c: np.tanh(c @ w) @ v, x)
+
+
+@small(x4)
+def update_of_all_in_another_order(x):
+    y = np.sin(x)
+    return cnp.at(y)[::-1].set(x * 2) + y
+
+
+@small(x4, 0)
+def row_read_in_a_loop_that_carries_its_stack(x, n):
+    y = np.sin(x)
+    rows = cg.TensorArray("float64", rewritable=True).push(y)
+
+    def body(t, s):
+        return cg.fori_loop(0, n, lambda u, r: r.push(s[1]), s[0]), np.sort(y) + s[1][::-1]
+
+    rows, z = cg.fori_loop(0, 6, body, (rows, x))
+    return rows.stack(), z
+
+
+@small(x4, x4 + 1, order=1)
+def gradient_of_a_loop_with_a_captured_value(x, w):
+    return cg.fori_loop(0, 5, lambda t, c: np.sin(c * w), x)
+
+
+@small(x4, order=1)
+def gradient_of_a_loop_that_reads_what_it_fills(x):
+    rows = cg.TensorArray("float64").push(x)
+    rows, y = cg.fori_loop(0, 6, lambda t, s: (s[0].push(np.sin(s[0].read(t)) * s[1]), np.cos(s[1])), (rows, x))
+    return rows.stack(), y
+
+
+@small(x4, np.array([1, 3, 1, 0, 1]))
+def scatter_that_meets_itself(x, i):
+    return cnp.at(np.sin(x))[i].set(np.arange(5.0))
+
+
 @small(np.arange(120.0).reshape(2, 3, 4, 5), signature=(cg.TensorSpec((None,) * 4),))
 def sizes_named_as_the_arguments(x):
     return cnp.nonzero(x)[1] * 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,18 +22,25 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Graph
-from ctrlgrad.plan import fusion
+from ctrlgrad.plan import PASSES
+from ctrlgrad.plan.checking import kernels, steps
 from ctrlgrad.plan.checking.machine import RunEndedError, execute
+from ctrlgrad.plan.checking.memory import PlanError
+from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.model import Kernel
 
 RANDOM_PROGRAMS, PER_RUN = 40, 10
 
 
-def agree(graph: Graph, arguments: list[Any], rtol: float = 1e-9) -> None:
+def agree(graph: Graph, arguments: list[Any], rtol: float = 1e-9, without: Collection[str] = ()) -> None:
+    """By one thread, and by several."""
     expected = run_graph(graph, arguments)
-    found = execute(placed(graph, arguments), arguments, reference_kernel, rows_per_block=2)
-    for a, b in zip(found, expected, strict=True):
-        assert np.asarray(a).dtype == np.asarray(b).dtype
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-10)
+    plan = placed(graph, arguments, without)
+    for threads in (None, random.Random(0)):
+        found = execute(plan, arguments, reference_kernel, rows_per_block=2, threads=threads, repeats=threads is None)
+        for a, b in zip(found, expected, strict=True):
+            assert np.asarray(a).dtype == np.asarray(b).dtype
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -44,6 +54,14 @@ def test_small_programs(name: str) -> None:
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_the_corpus(program: Program, order: int) -> None:
     agree(optimised_graph(program.graph(order)), [np.asarray(x) for x in tree.leaves(program.args)])
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_the_corpus_without_passes_over_plans(program: Program, order: int) -> None:
+    """Fusion and packing change how a plan computes, not what."""
+    graph = optimised_graph(program.graph(order))
+    agree(graph, [np.asarray(x) for x in tree.leaves(program.args)], without=PASSES)
 
 
 @pytest.mark.parametrize("part", range(RANDOM_PROGRAMS // PER_RUN))
@@ -87,11 +105,24 @@ def test_a_loop_beyond_its_maximum_ends_the_run() -> None:
         execute(plan, [1.0], reference_kernel)
 
 
-def test_fusion_that_reads_other_positions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies where is right; the numbers are not."""
-    fn = lambda x: np.sin(x) + cnp.flip(np.sin(x)) * 2
-    graph = graph_of(fn, x4)
-    agree(graph, [x4])
-    monkeypatch.setattr(fusion._Group, "takes", lambda self, kernel: True)
-    with pytest.raises(AssertionError):
-        agree(graph, [x4])
+def test_parts_that_read_what_others_write_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written in place is read at another position."""
+    graph = graph_of(lambda x: cnp.flip(np.sin(x)) * 2, x4)
+    plan = placed(graph, [x4], without=("fuse",))
+    first, last = (step for step in walk(plan.body) if isinstance(step, Kernel))
+    (found,) = execute(plan, [x4], reference_kernel, threads=random.Random(0))
+    np.testing.assert_allclose(found, np.sin(x4)[::-1] * 2)
+    in_place = replace(plan, places={**plan.places, first.writes[0].view.array: plan.places[last.writes[0].view.array]})
+    monkeypatch.setattr(steps, "reads_only_what_it_writes", lambda operand, write: True)
+    with pytest.raises(PlanError, match="two parts that may run at the same time touch one element"):
+        execute(in_place, [x4], reference_kernel, threads=random.Random(0))
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_parts_are_all_points_in_any_order(length: int) -> None:
+    seen = set()
+    for seed in range(40):
+        parts = kernels.drawn_parts(length, random.Random(seed))
+        assert sorted(i for part in parts for i in range(length)[part]) == list(range(length))
+        seen.add(tuple(part.start for part in parts))
+    assert len(seen) > 1 or length == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from plan.plans import graph_of, placed
 from plan.small_programs import SMALL
 
 from ctrlgrad.plan import fusion, liveness, packing, placement, stack_handles
-from ctrlgrad.plan.checker import PlanError, check
+from ctrlgrad.plan.checker import PlanError, Schedule, _Checker, check
 from ctrlgrad.plan.effects import reads, walk
 from ctrlgrad.plan.lowering.state import State
-from ctrlgrad.plan.model import Branch, Factorise, Kernel, Move
+from ctrlgrad.plan.model import Branch, Factorise, Kernel, Loop, Move, Stack
 from ctrlgrad.plan.placement import _Placement, _Wanted
 from ctrlgrad.plan.stack_handles import _Handles
 
@@ -214,6 +215,49 @@ def fusion_forgets_what_blocks_give(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fusion, "count_reads", lambda plan: Counter())
 
 
+@mutant("update_of_all_in_another_order")
+def fusion_joins_an_update_to_the_kernel_that_makes_what_it_updates(patch: pytest.MonkeyPatch) -> None:
+    right = fusion._Group.takes
+
+    def takes(self: Any, kernel: Any) -> bool:
+        return right(self, replace(kernel, writes=tuple(replace(w, base=None) for w in kernel.writes)))
+
+    patch.setattr(fusion._Group, "takes", takes)
+
+
+@mutant("product_with_another_matrix_each_time")
+def a_side_that_moves_is_packed_before_the_loop(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(packing, "names_of", lambda sizes: set())
+
+
+@mutant("row_read_in_a_loop_that_carries_its_stack")
+def a_row_stays_where_it_is_when_a_chunk_ends(patch: pytest.MonkeyPatch) -> None:
+    """Loops are taken to touch only the stacks that they push to, and not those whose blocks they close."""
+    right = _Placement._touches
+
+    def touches(self: Any, step: Any, handle: int) -> bool:
+        return not isinstance(step, Loop) and right(self, step, handle)
+
+    patch.setattr(_Placement, "_touches", touches)
+
+
+@mutant("arrays_that_change_places", "array_given_by_a_branch_and_needed_after_it")
+def stacks_are_taken_to_be_where_they_are_wanted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Handles, "is_there", lambda self, stack, wanted: True)
+
+
+@mutant("array_from_outside_goes_on_in_a_loop")
+def two_results_of_a_block_are_one_stack(patch: pytest.MonkeyPatch) -> None:
+    """A stack goes to two places at once."""
+
+    def moved(self: Any, block: Any, wanted: Any, needed: Any) -> Any:
+        pairs = [(v, t) for v, t in wanted if isinstance(v, Stack) and not self.is_there(v, t)]
+        moves = tuple((v, self.handles[v], self.handles[t]) for v, t in pairs)
+        return replace(block, stack_moves=moves), tuple(v for v, _ in wanted)
+
+    patch.setattr(_Handles, "moved", moved)
+
+
 @mutant("product_packed_before_a_loop")
 def a_changing_side_is_packed_before_the_loop(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(packing, "_defined", lambda loop: set())
@@ -236,3 +280,17 @@ def test_a_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, mutation: Mutation,
     mutated = placed(graph, program.arguments)
     with pytest.raises(PlanError):
         check(mutated)
+
+
+def test_a_row_that_stays_is_lost_by_the_end_of_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by nothing else, where no block is ever full."""
+    program = SMALL["row_read_in_a_loop_that_carries_its_stack"]
+    graph = graph_of(program.fn, *program.arguments)
+    a_row_stays_where_it_is_when_a_chunk_ends(monkeypatch)
+    mutated = placed(graph, program.arguments)
+    monkeypatch.setattr(_Checker, "capacity", lambda self: 100)
+    pushless = [Schedule((3, 0), seed=seed) for seed in range(8)]
+    with pytest.raises(PlanError, match="whose block its stack has closed since"):
+        check(mutated, pushless)
+    monkeypatch.setattr(_Checker, "chunk_ends", lambda self: False)
+    check(mutated, pushless)

@@ -28,7 +28,7 @@ from random_programs.writer import FEATURES  # noqa: E402
 
 def main() -> int:
     arguments = _parser().parse_args()
-    settings = Settings(arguments.engine, arguments.orders, not arguments.compiled, arguments.budget)
+    settings = Settings(arguments.engine, arguments.orders, not arguments.compiled, arguments.budget, arguments.threads)
     rotation = Rotation(arguments.all_every, arguments.jax_every, arguments.jax_form)
     features = frozenset(FEATURES if arguments.features is None else filter(None, arguments.features.split(",")))
     if unknown := features - set(FEATURES):
@@ -62,9 +62,10 @@ def _parser() -> argparse.ArgumentParser:
     one = parser.add_argument_group("an engine that is compared with the reference engine")
     one.add_argument("--orders", type=int, default=2, choices=(1, 2, 3), help="value, gradient, second (default 2)")
     one.add_argument("--budget", action="store_true", help="again within less and less memory")
+    one.add_argument("--threads", action="store_true", help="machine: kernels and products in parts, in any order")
     how = one.add_mutually_exclusive_group()
-    how.add_argument("--checked", action="store_true", help="native: as Python, every access checked (the default)")
-    how.add_argument("--compiled", action="store_true", help="native: compiled (a second and more per program)")
+    how.add_argument("--checked", action="store_true", help="native: plans are judged before they run (default)")
+    how.add_argument("--compiled", action="store_true", help="native: plans run unjudged")
     other = parser.add_argument_group("the reference engine, compared with the plain twin, differences and JAX")
     other.add_argument("--all-every", type=int, default=8, help="one in so many has all modes (default 8)")
     other.add_argument("--jax-every", type=int, default=1, help="JAX judges one in so many, 0: none (default 1)")

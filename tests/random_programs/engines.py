@@ -18,9 +18,11 @@ import numpy as np
 import ctrlgrad as cg
 from ctrlgrad import dataflow, memory
 from ctrlgrad.dataflow import FlatNode
-from ctrlgrad.engines import run_on
+from ctrlgrad.engines import optimised_graph, run_on
 from ctrlgrad.errors import MaximumIterationsError, MemoryBudgetError, TracingError, TypeMismatchError
 from ctrlgrad.ir import Graph, StackType, verify, walk
+from ctrlgrad.plan.checking.machine import RunEndedError, execute
+from ctrlgrad.plan.lowering import Unsupported
 from random_programs.expected import ProgramMismatch, describe, expectation, rounding
 from random_programs.program import Program
 from random_programs.running import differentiated, loss_of, signature, traced_function
@@ -29,17 +31,26 @@ TOLERANCE = 1e-10
 # One program in so many also runs outside of a function.
 AT_ONCE_EVERY = 4
 ENGINES_BY_NAME = ("reference", "native", "dataflow")
-ENGINES = ("reference", "native", "dataflow", "cuda")
+# "machine" computes the plans of the native engine with NumPy, every access checked.
+ENGINES = ("reference", "native", "machine", "dataflow", "cuda")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How programs run: `orders` graphs of each; `checked`: native code as Python, every access looked at."""
+    """How programs run: `orders` graphs of each; `checked`: native plans are judged before they run.
+
+    `threads`: the machine computes kernels and products in parts, as several threads would.
+    """
 
     engine: str = "native"
     orders: int = 2
     checked: bool = True
     budget: bool = False
+    threads: bool = False
+
+
+class NoPlanError(Exception):
+    """The native engine has no plan for these arguments, and leaves the graph to the reference engine."""
 
 
 Runner = Callable[[Settings, Graph, Sequence[Any], random.Random], list[Any]]
@@ -84,7 +95,11 @@ def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | 
                 compared["the limit of a loop"] += 1
                 continue
             right = run_on("reference", graph, arguments)
-            _same(program, run(settings, graph, arguments, draw), right)
+            try:
+                _same(program, run(settings, graph, arguments, draw), right)
+            except NoPlanError:
+                compared["no plan"] += 1
+                continue
             compared[f"order {order}"] += 1
             if seed % AT_ONCE_EVERY == 0 and order < 2 and chosen is None and settings.engine in ENGINES_BY_NAME:
                 compared[_at_once(program, settings, order, right)] += 1
@@ -175,6 +190,26 @@ def _checked(settings: Settings) -> AbstractContextManager[Any]:
     return checked()
 
 
+def _machine(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
+    from plan.plans import placed, reference_kernel
+
+    threads = random.Random(draw.randrange(1000)) if settings.threads else None
+    try:
+        plan = placed(optimised_graph(graph), arguments)
+        return execute(
+            plan, arguments, reference_kernel, rows_per_block=draw.randint(1, 4), threads=threads, repeats=True
+        )
+    except RunEndedError as ended:
+        if ended.status == "iterations":
+            raise MaximumIterationsError(str(ended)) from ended
+        if ended.status != "size":
+            raise
+        # The native engine runs the graph without a plan then.
+        raise NoPlanError(str(ended)) from ended
+    except Unsupported as reason:
+        raise NoPlanError(str(reason)) from reason
+
+
 def _dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
     # On one device clusters are largest; on several there is traffic.
     devices = draw.choice((1, 1, 2, 3))
@@ -196,4 +231,10 @@ def _cuda(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: rand
     return on_stand_in(graph, arguments, draw.choice(("", "f", "biuf"))).results
 
 
-RUNNERS: dict[str, Runner] = {"reference": _reference, "native": _native, "dataflow": _dataflow, "cuda": _cuda}
+RUNNERS: dict[str, Runner] = {
+    "reference": _reference,
+    "native": _native,
+    "machine": _machine,
+    "dataflow": _dataflow,
+    "cuda": _cuda,
+}

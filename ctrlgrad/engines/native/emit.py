@@ -8,9 +8,10 @@ from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.factor_calls import FactorsWriter
 from ctrlgrad.engines.native.frame import Request, Status
-from ctrlgrad.engines.native.nests import KernelWriter, element_parts
+from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.outside_text import OutsideText
 from ctrlgrad.engines.native.product_calls import ProductWriter, write_pack
+from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.text import type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,11 @@ from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.ir.caching import Cache, Recent
+from ctrlgrad.plan import PASSES, planning
 from ctrlgrad.plan.checker import check
-from ctrlgrad.plan.fusion import fuse
-from ctrlgrad.plan.lowering import ArgumentShape, Unsupported, lower
+from ctrlgrad.plan.lowering import ArgumentShape, Unsupported
 from ctrlgrad.plan.model import Plan
-from ctrlgrad.plan.packing import Panels, pack_constants
+from ctrlgrad.plan.packing import Panels
 from ctrlgrad.plan.placement import place
 from ctrlgrad.stacks.blocks import BlockStack
 
@@ -38,17 +38,16 @@ _ROUTINES = ("cg_gemm", "cg_pack", "cg_lu_solve", "cg_cholesky", "cg_pivots")
 _FUNCTIONS: Recent[tuple[int, str], int] = Recent(FUNCTIONS)
 
 
-def plan_of(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
-    """The plan of a graph."""
-    return _placed(pack_constants(fuse(lower(graph, shapes)), _panels()))
+def plan_of(graph: Graph, shapes: Sequence[ArgumentShape], without: Collection[str] = ()) -> Plan:
+    """The plan of a graph for this machine, `without` some passes."""
+    return _judged(planning.plan_of(graph, shapes, _panels(), without))
 
 
-def _placed(plan: Plan) -> Plan:
-    """The plan with places, which the checker has judged where the environment asks for it."""
-    placed = place(plan)
+def _judged(plan: Plan) -> Plan:
+    """The plan, which the checker has judged where the environment asks for it."""
     if os.environ.get("CTRLGRAD_CHECK_PLANS"):
-        check(placed)
-    return placed
+        check(plan)
+    return plan
 
 
 @functools.cache
@@ -112,14 +111,14 @@ def compiled(plan: Plan) -> Program:
         make = lambda: objects.ObjectCode(("plan",), target.compiled(written, level=level))
         return objects.library(key, make, uses)["plan"]
 
-    return Program(plan, _FUNCTIONS.get((level, written), load), lambda loop: compiled(_placed(loop)))
+    return Program(plan, _FUNCTIONS.get((level, written), load), lambda loop: compiled(_judged(place(loop))))
 
 
 class Patterns:
     """The programs of one graph, or why there is none, by the pattern of the arguments' sizes."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, without: frozenset[str] = frozenset()) -> None:
+        self.graph, self.without = graph, without
         self.programs: Recent[tuple[ArgumentShape, ...], Program | Unsupported] = Recent(PATTERNS)
         # Where sizes were otherwise than a plan assumes: what they were found to be, the last time.
         self.assumed: NeedsAnotherPlan | None = None
@@ -131,22 +130,23 @@ class Patterns:
 
     def _make(self, shapes: tuple[ArgumentShape, ...]) -> Program | Unsupported:
         try:
-            return compiled(plan_of(self.graph, shapes))
+            return compiled(plan_of(self.graph, shapes, self.without))
         except Unsupported as reason:
             return Unsupported(str(reason))
 
 
-_PLANS: Cache[None, Patterns] = Cache(1)
+_PLANS: Cache[frozenset[str], Patterns] = Cache(4)
 
 
-def patterns_of(graph: Graph) -> Patterns:
-    """What is compiled of a graph."""
-    return _PLANS.get(graph, None, lambda: Patterns(graph))
+def patterns_of(graph: Graph, without: frozenset[str] = frozenset()) -> Patterns:
+    """What is compiled of a graph, `without` some passes; names of passes over graphs say nothing here."""
+    left_out = without & frozenset(PASSES)
+    return _PLANS.get(graph, left_out, lambda: Patterns(graph, left_out))
 
 
-def run(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+def run(graph: Graph, arguments: Sequence[Any], without: frozenset[str] = frozenset()) -> list[Any]:
     """The outputs of a graph. Raises `Unsupported` and `NeedsAnotherPlan` where there is no plan for it."""
-    patterns = patterns_of(graph)
+    patterns = patterns_of(graph, without)
     program = patterns.program(arguments)
     if isinstance(program, Unsupported):
         raise program

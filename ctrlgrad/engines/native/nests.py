@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, constant, memory_type_of, splat, type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
+from ctrlgrad.plan.reductions import neutral_of
 from ctrlgrad.plan.sizes import ONE, ZERO, Size
 
 INDEX = np.dtype(np.int64)
@@ -359,43 +361,3 @@ class KernelWriter:
                 b = w.op(f"extractelement <1 x {one}> {b}, i64 0")
             vector = combine(w, write.how, dtype, a, b, width)
         return combine(w, write.how, dtype, single, vector, 1)
-
-
-def element_parts(dtype: np.dtype) -> tuple[np.dtype, int]:
-    """The real dtype in memory, and how many of it an element has."""
-    if dtype.kind == "c":
-        return np.dtype(f"f{dtype.itemsize // 2}"), 2
-    return dtype, 1
-
-
-def neutral_of(how: str, dtype: np.dtype) -> object:
-    """The number that a reduction starts with."""
-    if how == "sum":
-        return dtype.type(0)
-    if how == "product":
-        return dtype.type(1)
-    if dtype.kind == "b":
-        return how == "min"
-    if dtype.kind == "f":
-        return dtype.type(-np.inf if how == "max" else np.inf)
-    return np.iinfo(dtype).min if how == "max" else np.iinfo(dtype).max
-
-
-def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) -> str:
-    """One step of a reduction."""
-    kind = type_of(dtype, width)
-    if dtype.kind == "b":
-        return w.op(f"{'or' if how in ('max', 'sum') else 'and'} {kind} {a}, {b}")
-    if how in ("sum", "product"):
-        op = {"sum": "add", "product": "mul"}[how]
-        return w.op(f"{'f' if dtype.kind == 'f' else ''}{op} {kind} {a}, {b}")
-    condition = f"<{width} x i1>" if width > 1 else "i1"
-    if dtype.kind == "f":
-        # The new number where it is further out or no number at all; what is NaN already stays so.
-        beyond = w.op(f"fcmp {'ogt' if how == 'max' else 'olt'} {kind} {b}, {a}")
-        nan = w.op(f"fcmp uno {kind} {b}, {b}")
-        taken = w.op(f"or {condition} {beyond}, {nan}")
-    else:
-        sign = "s" if dtype.kind == "i" else "u"
-        taken = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
-    return w.op(f"select {condition} {taken}, {kind} {b}, {kind} {a}")

@@ -13,9 +13,7 @@ from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.ir import attributes
 from ctrlgrad.plan.model import (
     Array,
-    Buffer,
     Loop,
-    Place,
     Plan,
     Push,
     Register,
@@ -24,6 +22,7 @@ from ctrlgrad.plan.model import (
     Value,
     View,
 )
+from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import Size
 
 
@@ -43,7 +42,6 @@ class PlanText:
         # Words that variables stand for.
         self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
-        self.reserved: set[int] = set()
 
     def word(self, index: int) -> str:
         """The address of a word, or of the variable that stands for it."""

@@ -19,9 +19,9 @@ from ctrlgrad.plan.model import Block, Branch, Factorise, Kernel, Loop, Outside,
 from ctrlgrad.plan.sizes import Size, Sizes
 
 
-def explain(graph: Graph, arguments: Sequence[Any]) -> Report:
-    """Run an optimised graph on the native engine and say what was done with it."""
-    program = patterns_of(graph).program(arguments)
+def explain(graph: Graph, arguments: Sequence[Any], without: frozenset[str] = frozenset()) -> Report:
+    """Run an optimised graph on the native engine, `without` some passes over plans, and say what was done with it."""
+    program = patterns_of(graph, without).program(arguments)
     if isinstance(program, Unsupported):
         return _interpreted(graph, str(program))
     frame = Frame(program)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Request, Status
-from ctrlgrad.engines.native.nests import element_parts
 from ctrlgrad.engines.native.plan_text import PlanText
+from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.text import memory_type_of
 from ctrlgrad.plan.effects import names_of, walk
 from ctrlgrad.plan.model import (
@@ -15,7 +15,6 @@ from ctrlgrad.plan.model import (
     Block,
     FromStack,
     NewStack,
-    Place,
     Pop,
     Push,
     ReadRow,
@@ -25,6 +24,7 @@ from ctrlgrad.plan.model import (
     View,
     WriteRow,
 )
+from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sizes import Size, product
 
 # How many stacks keep their words in registers.
@@ -38,7 +38,6 @@ class StackText(PlanText):
         for number, step in enumerate(s for s in walk(block) if isinstance(s, Push)):
             self.pushes[number] = step
         self.push_numbers = {step: number for number, step in self.pushes.items()}
-        self.pop_numbers = {s: k for k, s in enumerate(s for s in walk(block) if isinstance(s, Pop | FromStack))}
 
     def define(self, array: Array) -> str:
         """The address of an array that is about to be written."""

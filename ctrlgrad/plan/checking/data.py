@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.plan.checking.evaluate import Leaf, evaluate
 from ctrlgrad.plan.checking.memory import Cell, Content, RunningStack, Token
 from ctrlgrad.plan.checking.replay import Replay
+from ctrlgrad.plan.expression import Expression
 from ctrlgrad.plan.model import (
     Array,
-    Place,
     Plan,
     Register,
     Stack,
     View,
 )
+from ctrlgrad.plan.places import Place
 from ctrlgrad.plan.sizes import Size, Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Of a kernel's space, what one thread does: positions along one axis."""
+
+    axis: int
+    start: int
+    stop: int
 
 
 class Data(Replay):
@@ -31,6 +43,12 @@ class Data(Replay):
         # Rows that a new stack begins with, and what an outside call gave.
         self.pending: list[Any] = []
         self.pending_results: list[Any] = []
+
+    def evaluated(self, expression: Expression, leaf: Leaf) -> list[Any]:
+        try:
+            return evaluate(expression, leaf)
+        except TypeError as error:
+            self.fail(str(error))
 
     # Sizes and numbers.
 
@@ -92,6 +110,13 @@ class Data(Replay):
             return row
         return np.frombuffer(np.ascontiguousarray(row, stack.dtype).tobytes(), np.uint8)
 
+    def row_of(self, stack: Stack, cell: Cell) -> Any:
+        rows = self.plan.rows[stack]
+        if cell.data is None or rows is None:
+            return cell.data
+        shape = self.shape(rows)
+        return cell.data[: math.prod(shape) * stack.dtype.itemsize].view(stack.dtype).reshape(shape).copy()
+
     def elements(self, cell: Cell, array: Array) -> np.ndarray:
         """The elements of the array that lies in a cell."""
         nbytes = self.size(array.count) * array.dtype.itemsize
@@ -117,12 +142,14 @@ class Data(Replay):
         self.allocated(target, array)
         self.elements(target, array)[...] = elements
 
-    def addresses(self, view: View) -> np.ndarray:
+    def addresses(self, view: View, part: Part | None = None) -> np.ndarray:
+        """Where the elements of a view lie in its array: of all, or of a part of them."""
         shape = self.shape(view.shape)
-        total = np.full(shape, sum(self.size(term) for term in view.offset), np.int64)
+        total = np.asarray(sum(self.size(term) for term in view.offset), np.int64)
         for axis, stride in enumerate(view.strides):
-            steps = np.arange(shape[axis], dtype=np.int64) * self.size(stride)
-            total += steps.reshape((-1,) + (1,) * (len(shape) - axis - 1))
+            start, stop = (part.start, part.stop) if part is not None and part.axis == axis else (0, shape[axis])
+            steps = np.arange(start, stop, dtype=np.int64) * self.size(stride)
+            total = total[..., None] + steps
         return total
 
     def inside(self, addresses: np.ndarray, array: Array) -> np.ndarray:

@@ -7,7 +7,7 @@ that nobody has written holds NaN. Ops outside of plans are computed by a functi
 from __future__ import annotations
 
 import functools
-import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,9 +15,10 @@ import numpy as np
 
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.checking.data import Data
-from ctrlgrad.plan.checking.evaluate import evaluate
 from ctrlgrad.plan.checking.factors import factorised
+from ctrlgrad.plan.checking.kernels import RunEndedError, drawn_parts, run_kernel
 from ctrlgrad.plan.checking.memory import Cell
+from ctrlgrad.plan.checking.repeating import Repeating
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
     Array,
@@ -33,7 +34,6 @@ from ctrlgrad.plan.model import (
     NewStack,
     Outside,
     Pack,
-    Place,
     Plan,
     Pop,
     Product,
@@ -44,36 +44,53 @@ from ctrlgrad.plan.model import (
     ToStack,
     Value,
     View,
-    Write,
     WriteRow,
 )
+from ctrlgrad.plan.places import Place
 
 # Computes a node outside: arrays, numbers and lists of rows come and go.
 OutsideCall = Callable[[Node, list[Any]], list[Any]]
 
-_REDUCTIONS = {"sum": np.add, "product": np.multiply, "max": np.maximum, "min": np.minimum}
 
+def execute(
+    plan: Plan,
+    arguments: Sequence[Any],
+    outside: OutsideCall,
+    *,
+    rows_per_block: int = 3,
+    threads: random.Random | None = None,
+    repeats: bool = False,
+) -> list[Any]:
+    """The results of a placed plan. Raises `PlanError` where it does not do what it says, and `RunEndedError`.
 
-class RunEndedError(Exception):
-    """The plan ended the run: a guard or check does not hold; `status` as that of a `Guard`."""
-
-    def __init__(self, status: str, site: int, found: object = None) -> None:
-        super().__init__(f"{status} at site {site}, found {found}")
-        self.status, self.site, self.found = status, site, found
-
-
-def execute(plan: Plan, arguments: Sequence[Any], outside: OutsideCall, *, rows_per_block: int = 3) -> list[Any]:
-    """The results of a placed plan. Raises `PlanError` where it does not do what it says, and `RunEndedError`."""
-    machine = _Machine(plan, arguments, outside, rows_per_block)
+    With `threads`, kernels and products are cut into parts as that draws them, which run in the order that it draws;
+    none may touch an element that another one writes. `repeats`: every chunk that can be run again is, and must give
+    the same.
+    """
+    machine = _Machine(plan, arguments, outside, rows_per_block, threads)
+    if repeats:
+        machine.repeating = Repeating(machine, functools.partial(_executed, outside, rows_per_block))
     machine.run()
     return machine.results()
 
 
+def _executed(outside: OutsideCall, rows_per_block: int, plan: Plan, arguments: Sequence[Any]) -> list[Any]:
+    return execute(plan, arguments, outside, rows_per_block=rows_per_block)
+
+
 class _Machine(Data):
-    def __init__(self, plan: Plan, arguments: Sequence[Any], outside: OutsideCall, rows_per_block: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        arguments: Sequence[Any],
+        outside: OutsideCall,
+        rows_per_block: int,
+        draw: random.Random | None,
+    ) -> None:
         super().__init__(plan, arguments)
-        self.outside_call, self.rows_per_block = outside, rows_per_block
+        self.outside_call, self.rows_per_block, self.draw = outside, rows_per_block, draw
         self.heads = 0
+        self.repeating: Repeating | None = None
 
     # Control.
 
@@ -81,8 +98,13 @@ class _Machine(Data):
         return self.rows_per_block
 
     def chunk_ends(self) -> bool:
+        # The first iteration begins a chunk.
         self.heads += 1
-        return self.heads % 3 == 0
+        return self.heads % 3 == 0 or self.iterations[-1][1] == 0
+
+    def chunk_ended(self, step: Loop, iteration: int) -> None:
+        if self.repeating is not None and len(self.iterations) == 1:
+            self.repeating.at_head(step, iteration)
 
     def goes_on(self, step: Loop, iteration: int) -> bool:
         runs = bool(self.values[step.test.name])
@@ -114,7 +136,7 @@ class _Machine(Data):
         elif isinstance(step, Length):
             self.values[step.result.name] = np.int64(len(self.stack(step.stack)))
         elif isinstance(step, Kernel):
-            self.run_kernel(step, reads, writes)
+            run_kernel(self, step, reads, writes, self.draw)
         elif isinstance(step, Product):
             self.multiply(step, reads, writes[0])
         elif isinstance(step, Pack):
@@ -131,77 +153,15 @@ class _Machine(Data):
         def leaf(instruction: Instruction, args: list[Any]) -> Any:
             return self.values[step.operands[instruction.value].name]
 
-        for register, value in zip(step.results, self.evaluated(step, leaf), strict=True):
+        for register, value in zip(step.results, self.evaluated(step.expression, leaf), strict=True):
             self.values[register.name] = np.asarray(value)[()]
-
-    def evaluated(self, step: Compute | Kernel, leaf: Callable[[Instruction, list[Any]], Any]) -> list[Any]:
-        try:
-            return evaluate(step.expression, leaf)
-        except TypeError as error:
-            self.fail(str(error))
-
-    def run_kernel(self, step: Kernel, reads: Sequence[Cell], writes: Sequence[Cell]) -> None:
-        space = self.shape(step.space)
-        beyond: list[Array] = []
-
-        def leaf(instruction: Instruction, args: list[Any]) -> Any:
-            if instruction.op == "scalar":
-                return self.values[step.numbers[instruction.value].name]
-            if instruction.op == "index":
-                steps = np.arange(space[instruction.value], dtype=np.int64)
-                return steps.reshape((-1,) + (1,) * (len(space) - instruction.value - 1))
-            number, part = instruction.value
-            operand = step.operands[number]
-            addresses = self.addresses(operand.view)
-            for at, stride in zip(args, operand.gathered, strict=True):
-                addresses = addresses + np.asarray(at, np.int64) * self.size(stride)
-            elements = self.elements(reads[number], operand.view.array)
-            bad = (addresses < 0) | (addresses >= elements.size)
-            if bad.any():
-                beyond.append(operand.view.array)
-                elements, addresses = np.zeros(1, elements.dtype), np.zeros_like(addresses)
-            found = elements[addresses]
-            return (found.real, found.imag)[part] if found.dtype.kind == "c" else found
-
-        outputs = self.evaluated(step, leaf)
-        for check in step.checks:
-            holds = np.broadcast_to(outputs[check.output], space)
-            if not holds.all():
-                found = np.broadcast_to(outputs[check.found], space)[~holds][0]
-                raise RunEndedError("index", check.site, found)
-        if beyond:
-            self.fail(f"an element beyond {beyond[0]} is read")
-        for write, cell in zip(step.writes, writes, strict=True):
-            self.store(write, cell, space, outputs)
-
-    def store(self, write: Write, cell: Cell, space: tuple[int, ...], outputs: Sequence[Any]) -> None:
-        array = write.view.array
-        if write.base is None:
-            self.allocated(cell, array)
-        elements = self.elements(cell, array)
-        if write.base is None and write.how != "store":
-            elements[...] = _neutral(write.how, array.dtype)
-        addresses = self.addresses(write.view)
-        for output, stride in zip(write.indices, write.scattered, strict=True):
-            addresses = addresses + np.asarray(outputs[output], np.int64) * self.size(stride)
-        at = self.inside(np.broadcast_to(addresses, space), array).ravel()
-        parts = [np.broadcast_to(outputs[o], space).ravel() for o in write.outputs]
-        targets = [elements.real, elements.imag] if array.dtype.kind == "c" else [elements]
-        for target, values in zip(targets, parts, strict=True):
-            if values.dtype != target.dtype:
-                self.fail(f"{values.dtype} is written to {array}, of {array.dtype}")
-            if write.how == "store":
-                target[at] = values
-            else:
-                with np.errstate(all="ignore"):
-                    _REDUCTIONS[write.how].at(target, at, values)
 
     def multiply(self, step: Product, reads: Sequence[Cell], target: Cell) -> None:
         a, b = self.gathered(step.a, reads[0]), self.gathered(step.b, reads[1])
         if step.packed is not None:
             b = self.elements(reads[2], step.packed)[: b.size].reshape(b.shape)
         with np.errstate(all="ignore"):
-            found = np.matmul(a, b)
+            found = np.matmul(a, b) if self.draw is None else self.multiplied_in_parts(a, b, self.draw)
         elements = self.elements(target, step.result)
         if found.dtype != elements.dtype or found.size != elements.size:
             self.fail(f"the product is {found.dtype}{found.shape}, {step.result} is not")
@@ -222,6 +182,14 @@ class _Machine(Data):
                 self.fail(f"what is factorised is {found.dtype}{found.shape}, {step.result} is not")
             elements[...] = found.ravel()
 
+    def multiplied_in_parts(self, a: np.ndarray, b: np.ndarray, draw: random.Random) -> np.ndarray:
+        """A product whose rows, or columns, are cut: each part is a product of its own."""
+        by_rows = draw.random() < 0.5
+        parts = drawn_parts(a.shape[-2] if by_rows else b.shape[-1], draw)
+        found = [np.matmul(a[..., p, :], b) if by_rows else np.matmul(a, b[..., p]) for p in parts]
+        order = sorted(range(len(parts)), key=lambda k: parts[k].start)
+        return np.concatenate([found[k] for k in order], axis=-2 if by_rows else -1)
+
     def call(self, step: Outside, reads: Sequence[Cell]) -> None:
         arrays = iter(reads)
         operands: list[Any] = []
@@ -238,13 +206,6 @@ class _Machine(Data):
         for result_item, value in zip(step.results, self.pending_results, strict=True):
             if isinstance(result_item, tuple):
                 self.assign(result_item, value)
-
-    def row_of(self, stack: Stack, cell: Cell) -> Any:
-        rows = self.plan.rows[stack]
-        if cell.data is None or rows is None:
-            return cell.data
-        shape = self.shape(rows)
-        return cell.data[: math.prod(shape) * stack.dtype.itemsize].view(stack.dtype).reshape(shape).copy()
 
     def new_rows(self, step: NewStack | ToStack | Outside, result: Stack) -> int:
         if isinstance(step, ToStack):
@@ -329,17 +290,6 @@ class _Machine(Data):
             else:
                 found.append(self.number(result))
         return found
-
-
-@functools.cache
-def _neutral(how: str, dtype: np.dtype) -> Any:
-    if how in ("sum", "product"):
-        return dtype.type(how == "product")
-    if dtype.kind == "b":
-        return how == "min"
-    if dtype.kind == "f":
-        return dtype.type(-np.inf if how == "max" else np.inf)
-    return np.iinfo(dtype).min if how == "max" else np.iinfo(dtype).max
 
 
 __all__ = ["RunEndedError", "execute"]

@@ -19,12 +19,12 @@ from ctrlgrad.plan.model import (
     Branch,
     Loop,
     Move,
-    Place,
     Register,
     Stack,
     Step,
     Value,
 )
+from ctrlgrad.plan.places import Place
 
 # Rows of a stack by their contents, the last first.
 Rows = tuple[Any, ...]
@@ -183,11 +183,13 @@ class Replay(Steps):
                 if self.chunk_ends():
                     for stack in chunked:
                         self.stack(stack).settle()
+                    self.chunk_ended(step, iteration)
                 with self.scope():
                     self.block(step.condition)
                     self.wanted(step.test)
                     runs = self.goes_on(step, iteration)
                     if not runs:
+                        self.chunk_ended(step, iteration)
                         self.carried([c.inside for c in numbers], [c.result for c in numbers])
                 if runs:
                     self.block(step.body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,16 +13,13 @@ from ctrlgrad.plan.model import (
     Array,
     Branch,
     FromStack,
-    Kernel,
     Loop,
     NewStack,
     Outside,
-    Place,
     Plan,
     Pop,
     Push,
     ReadRow,
-    Register,
     Stack,
     Step,
     ToStack,
@@ -31,7 +27,7 @@ from ctrlgrad.plan.model import (
     View,
     WriteRow,
 )
-from ctrlgrad.plan.sizes import Size
+from ctrlgrad.plan.places import Place
 
 # Rows of a stack by their contents, the last first.
 Rows = tuple[Any, ...]
@@ -77,6 +73,9 @@ class State:
     def chunk_ends(self) -> bool:
         """Whether a chunk of an outermost loop ends before this iteration."""
         raise NotImplementedError
+
+    def chunk_ended(self, step: Loop, iteration: int) -> None:
+        """A chunk of a loop has ended before an iteration, or the loop after the last one."""
 
     def row_index(self, step: ReadRow | WriteRow, length: int) -> int | None:
         """Which row is meant, from the start; None where nobody knows of any."""
@@ -306,30 +305,4 @@ def _headline(step: Step) -> str:
     return f"{type(step).__name__.lower()}" + (f" of {made}" if made else "")
 
 
-def numbers_of(step: Step) -> tuple[str, ...]:
-    """The names of numbers that a step without blocks reads, those in sizes too."""
-    found: dict[str, None] = {}
-    made = {value.name for value in defines(step) if isinstance(value, Register)}
-    _collect(step, found)
-    return tuple(name for name in found if name not in made)
-
-
-def _collect(item: object, found: dict[str, None]) -> None:
-    if isinstance(item, Register):
-        found[item.name] = None
-    elif isinstance(item, Size):
-        found.update(dict.fromkeys(item.names))
-    elif isinstance(item, View):
-        _collect((item.offset, item.shape, item.strides), found)
-    elif isinstance(item, Array):
-        _collect(item.shape, found)
-    elif isinstance(item, tuple):
-        for each in item:
-            _collect(each, found)
-    elif dataclasses.is_dataclass(item) and type(item).__module__ == Kernel.__module__:
-        for each in dataclasses.fields(item):
-            if each.name not in ("node", "nodes", "expression"):
-                _collect(getattr(item, each.name), found)
-
-
-__all__ = ["Rows", "State", "listed", "numbers_of"]
+__all__ = ["Rows", "State", "listed"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from ctrlgrad.plan.checking.memory import Cell, Content, Pointer, RunningStack, Token, described
 from ctrlgrad.plan.checking.overlap import reads_only_what_it_writes
-from ctrlgrad.plan.checking.state import State, listed, numbers_of
-from ctrlgrad.plan.effects import defines
+from ctrlgrad.plan.checking.state import State, listed
+from ctrlgrad.plan.effects import defines, numbers_of
 from ctrlgrad.plan.model import (
     Array,
     Branch,
@@ -23,7 +23,6 @@ from ctrlgrad.plan.model import (
     NewStack,
     Outside,
     Pack,
-    Place,
     Pop,
     Product,
     Push,
@@ -34,6 +33,7 @@ from ctrlgrad.plan.model import (
     View,
     WriteRow,
 )
+from ctrlgrad.plan.places import Place
 
 # Rows of a stack by their contents, the last first.
 Rows = tuple[Any, ...]
@@ -58,7 +58,7 @@ class Steps(State):
             self.branch(step)
             return
         if step not in self.numbers_read:
-            self.numbers_read[step] = numbers_of(step)
+            self.numbers_read[step] = tuple(register.name for register in numbers_of(step))
         self.sees(self.numbers_read[step])
         if isinstance(step, Kernel):
             self.kernel(step)

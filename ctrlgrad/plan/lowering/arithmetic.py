@@ -41,7 +41,7 @@ def elementwise(state: State, node: Node) -> None:
         return numbers if fails is None else (*numbers, ~fails)
 
     if all(isinstance(t, Splat) for t in tensors):
-        expression, _, numbers = expression_of(state, tensors, make)
+        expression, _, numbers = expression_of(tensors, make)
         registers = state.registers(result.dtype)
         holds = tuple(state.register(BOOL) for _ in expression.outputs[len(registers) :])
         state.emit(Compute(expression, numbers, (*registers, *holds)))
@@ -51,7 +51,7 @@ def elementwise(state: State, node: Node) -> None:
         if result.rank == 0:
             _note_size(state, node)
         return
-    expression, operands, numbers = expression_of(state, [broadcast(t, shape) for t in tensors], make)
+    expression, operands, numbers = expression_of([broadcast(t, shape) for t in tensors], make)
     array = state.array(result.dtype, shape)
     write = Write(array.view, expression_outputs(result.dtype))
     # What must hold everywhere is the output behind the element's parts.
@@ -132,7 +132,7 @@ def reduced(state: State, node: Node, tensor: Tensor, kept: Sizes, shape: Sizes,
         ZERO if size == ONE else stride for size, stride in zip(kept, row_major(kept), strict=True)
     )
     target = View(array, (), tensor.shape, strides)
-    expression, operands, numbers = expression_of(state, [tensor], lambda builder, leaf: leaf)
+    expression, operands, numbers = expression_of([tensor], lambda builder, leaf: leaf)
     write = Write(target, expression_outputs(dtype), how)
     state.emit(Kernel(tensor.shape, operands, numbers, expression, (write,), nodes=(node,)))
     return array
@@ -165,8 +165,21 @@ def matmul(state: State, node: Node) -> None:
     batch = joined_shape(state, [a.shape[:-2], b.shape[:-2]], declared[:-2])
     state.guard_equal(a.shape[-1], b.shape[-2])
     inner = a.shape[-1] if a.shape[-1].is_known else b.shape[-2]
-    a = state.in_memory(broadcast(a, (*batch, a.shape[-2], inner)))
-    b = state.in_memory(broadcast(b, (*batch, inner, b.shape[-1])))
-    result = state.array(node.result.tensor.dtype, (*batch, a.shape[-2], b.shape[-1]))
+    dtype = node.result.tensor.dtype
+    # Half precision is added up in single, as NumPy does.
+    computed = np.dtype(np.float32) if dtype == np.float16 else dtype
+    a = state.in_memory(broadcast(converted(state, a, computed), (*batch, a.shape[-2], inner)))
+    b = state.in_memory(broadcast(converted(state, b, computed), (*batch, inner, b.shape[-1])))
+    result = state.array(computed, (*batch, a.shape[-2], b.shape[-1]))
     state.emit(Product(result, a, b, node=node))
-    state.items[node.result] = result.view
+    state.items[node.result] = converted(state, result.view, dtype)
+
+
+def converted(state: State, tensor: Tensor, dtype: np.dtype) -> Tensor:
+    """An array of real numbers in another dtype, by a kernel."""
+    if tensor.dtype == dtype:
+        return tensor
+    array = state.array(dtype, tensor.shape)
+    expression, operands, numbers = expression_of([tensor], lambda builder, leaf: (leaf[0].convert(dtype),))
+    state.emit(Kernel(tensor.shape, operands, numbers, expression, (Write(array.view, (0,)),)))
+    return array.view

@@ -32,7 +32,7 @@ def extreme_index(state: State, node: Node) -> None:
             hit = hit | x[0].differs(x[0])
         return [select(hit, builder.emit("index", (), INDEX, axis), np.iinfo(INDEX).max)]
 
-    expression, operands, numbers = expression_of(state, [tensor, broadcast(extreme.view, tensor.shape)], make)
+    expression, operands, numbers = expression_of([tensor, broadcast(extreme.view, tensor.shape)], make)
     shape = (
         kept if attributes.Reduction.of(node).keepdims else tuple(s for a, s in enumerate(tensor.shape) if a != axis)
     )

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.ir import Graph, Node, StackType, Value
-from ctrlgrad.plan.expression import BOOL, Expression, ExpressionBuilder, Number, select
+from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
+from ctrlgrad.plan.lowering.tensors import Item, Splat, Tensor, broadcast, expression_of, parts_of
 from ctrlgrad.plan.model import (
     Array,
     Block,
@@ -34,10 +35,6 @@ from ctrlgrad.plan.model import (
 from ctrlgrad.plan.sizes import ONE, Size, Sizes
 
 INDEX = np.dtype(np.int64)
-PARTS: dict[np.dtype, np.dtype] = {
-    np.dtype(np.complex64): np.dtype(np.float32),
-    np.dtype(np.complex128): np.dtype(np.float64),
-}
 
 
 class Unsupported(Exception):
@@ -50,19 +47,6 @@ class RowsDiffer(Exception):
     def __init__(self, made_by: Node) -> None:
         super().__init__(made_by)
         self.made_by = made_by
-
-
-@dataclass(frozen=True)
-class Splat:
-    """An array all of whose elements are one number."""
-
-    numbers: Numbers
-    shape: Sizes
-    dtype: np.dtype
-
-
-Tensor = View | Splat
-Item = Numbers | View | Splat | Stack
 
 
 @dataclass
@@ -85,11 +69,6 @@ class Scope:
 
     steps: list[Step] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
-
-
-def parts_of(dtype: np.dtype) -> tuple[np.dtype, ...]:
-    """The dtypes of the registers that hold one element."""
-    return (PARTS[dtype], PARTS[dtype]) if dtype in PARTS else (dtype,)
 
 
 class State:
@@ -329,19 +308,6 @@ class State:
         return self.tensor(value).shape
 
 
-def broadcast(tensor: Tensor, shape: Sizes) -> Tensor:
-    """A tensor over a larger shape."""
-    if tensor.shape == shape:
-        return tensor
-    if isinstance(tensor, Splat):
-        return Splat(tensor.numbers, shape, tensor.dtype)
-    lead = len(shape) - len(tensor.shape)
-    strides = [Size(0)] * lead
-    for size, stride, target in zip(tensor.shape, tensor.strides, shape[lead:], strict=True):
-        strides.append(Size(0) if size == ONE and target != ONE else stride)
-    return View(tensor.array, tensor.offset, shape, tuple(strides))
-
-
 def joined_shape(state: State, shapes: Sequence[Sizes], declared: Sequence[int | None]) -> Sizes:
     """The shape that operands broadcast to; sizes that are not known to be equal are checked when it runs."""
     rank = len(declared)
@@ -357,33 +323,6 @@ def joined_shape(state: State, shapes: Sequence[Sizes], declared: Sequence[int |
             state.guard_equal(other, size)
         result.append(size)
     return tuple(result)
-
-
-def expression_of(
-    state: State, tensors: Sequence[Tensor], make: Callable[..., Sequence[Number]]
-) -> tuple[Expression, tuple[Operand, ...], Numbers]:
-    """An expression on the elements of tensors of one shape; `make` takes the builder and a tuple of parts for each."""
-    builder = ExpressionBuilder()
-    operands: list[Operand] = []
-    numbers: list[Register] = []
-    leaves: list[tuple[Number, ...]] = []
-    for tensor in tensors:
-        parts = parts_of(tensor.dtype)
-        if isinstance(tensor, Splat):
-            leaf = []
-            for register in tensor.numbers:
-                if register not in numbers:
-                    numbers.append(register)
-                leaf.append(builder.emit("scalar", (), register.dtype, numbers.index(register)))
-        else:
-            operand = Operand(tensor)
-            if operand not in operands:
-                operands.append(operand)
-            place = operands.index(operand)
-            leaf = [builder.emit("load", (), dtype, (place, part)) for part, dtype in enumerate(parts)]
-        leaves.append(tuple(leaf))
-    outputs = make(builder, *leaves)
-    return builder.finish(*outputs), tuple(operands), tuple(numbers)
 
 
 def stack_type(value: Value) -> StackType:

@@ -1,0 +1,41 @@
+"""From a graph to its plan: lowering, then passes from plan to plan, each of which can be left out, then places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from ctrlgrad.ir import Graph
+from ctrlgrad.plan import PASSES
+from ctrlgrad.plan.fusion import fuse
+from ctrlgrad.plan.lowering import ArgumentShape, lower
+from ctrlgrad.plan.model import Plan
+from ctrlgrad.plan.packing import Panels, pack_constants
+from ctrlgrad.plan.placement import place
+
+
+def plan_of(
+    graph: Graph, shapes: Sequence[ArgumentShape], panels: Mapping[np.dtype, Panels], without: Collection[str] = ()
+) -> Plan:
+    """The plan of a graph, with places; `without` names passes to leave out. Raises `Unsupported`."""
+    return place(unplaced(graph, shapes, panels, without))
+
+
+def unplaced(
+    graph: Graph, shapes: Sequence[ArgumentShape], panels: Mapping[np.dtype, Panels], without: Collection[str] = ()
+) -> Plan:
+    """The plan of a graph over values, which lie nowhere yet."""
+    passes: dict[str, Callable[[Plan], Plan]] = {
+        "fuse": fuse,
+        "pack_constants": partial(pack_constants, panels=panels),
+    }
+    plan = lower(graph, shapes)
+    for name in PASSES:
+        if name not in without:
+            plan = passes[name](plan)
+    return plan
+
+
+__all__ = ["plan_of", "unplaced"]

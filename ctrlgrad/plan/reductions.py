@@ -1,0 +1,18 @@
+"""The reductions of kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def neutral_of(how: str, dtype: np.dtype) -> object:
+    """The number that a reduction ("sum", "product", "max", "min") starts with, of a dtype of real numbers."""
+    if how == "sum":
+        return dtype.type(0)
+    if how == "product":
+        return dtype.type(1)
+    if dtype.kind == "b":
+        return how == "min"
+    if dtype.kind == "f":
+        return dtype.type(-np.inf if how == "max" else np.inf)
+    return np.iinfo(dtype).min if how == "max" else np.iinfo(dtype).max

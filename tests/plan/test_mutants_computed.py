@@ -1,0 +1,106 @@
+"""Checked execution is judged: mutants whose places are right, and whose numbers, parts or repeated chunks are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from plan.plans import graph_of, placed, reference_kernel
+from plan.small_programs import SMALL
+
+from ctrlgrad.engines.reference import run_graph
+from ctrlgrad.ir import Graph
+from ctrlgrad.plan import chunks, fusion, packing
+from ctrlgrad.plan.checker import PlanError
+from ctrlgrad.plan.checking import kernels
+from ctrlgrad.plan.checking.machine import RunEndedError, execute
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+MUTANTS: list[Any] = []
+
+
+class Nothing:
+    """What no step is."""
+
+
+def mutant(*programs: str) -> Callable[[Mutation], Mutation]:
+    """A mutation that must be caught on each of these programs."""
+
+    def add(mutation: Mutation) -> Mutation:
+        MUTANTS.extend(pytest.param(mutation, name, id=f"{mutation.__name__}-{name}") for name in programs)
+        return mutation
+
+    return add
+
+
+@mutant("transpose_of_a_dead_value")
+def fusion_reads_other_positions(patch: pytest.MonkeyPatch) -> None:
+    """What lies where is right; the numbers are not."""
+    patch.setattr(fusion._Group, "takes", lambda self, kernel: True)
+
+
+@mutant("products_with_two_matrices")
+def products_share_what_was_packed_first(patch: pytest.MonkeyPatch) -> None:
+    right = packing._Packing.product
+
+    def product(self: Any, step: Any, defined: Any, packs: Any) -> Any:
+        found = right(self, step, defined, packs)
+        return found if found.packed is None else replace(found, packed=next(iter(packs.values())).result)
+
+    patch.setattr(packing._Packing, "product", product)
+
+
+@mutant("update_of_what_is_needed", "gradient_of_a_loop")
+def sums_are_shared_along_what_they_add_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(kernels, "shared_axes", lambda kernel: tuple(range(len(kernel.space))))
+
+
+@mutant("scatter_that_meets_itself")
+def what_is_scattered_is_shared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(kernels, "shared_axes", lambda kernel: (0,))
+
+
+@mutant("gradient_of_a_loop_with_a_captured_value")
+def a_chunk_that_is_run_again_does_not_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(chunks, "_limited", lambda loop, limit: (loop.condition, loop.test))
+
+
+@mutant("gradient_of_a_loop_with_a_captured_value")
+def a_loop_that_is_run_again_forgets_what_it_captures(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(chunks, "reads", lambda step: ())
+
+
+@mutant("gradient_of_a_loop_that_reads_what_it_fills")
+def a_loop_that_reads_what_it_fills_is_run_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(chunks, "ReadRow", Nothing)
+    patch.setattr(chunks, "Length", Nothing)
+
+
+def runs(graph: Graph, arguments: list[Any]) -> Iterator[list[Any]]:
+    """By one thread, and by several in a few orders; chunks run again."""
+    plan = placed(graph, arguments)
+    yield execute(plan, arguments, reference_kernel, rows_per_block=2, repeats=True)
+    for seed in range(8):
+        yield execute(plan, arguments, reference_kernel, rows_per_block=2, threads=random.Random(seed))
+
+
+def judge(graph: Graph, arguments: list[Any]) -> None:
+    expected = run_graph(graph, arguments)
+    for found in runs(graph, arguments):
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("mutation, name", MUTANTS)
+def test_a_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, mutation: Mutation, name: str) -> None:
+    program = SMALL[name]
+    graph = graph_of(program.fn, *program.arguments, order=program.order, signature=program.signature)
+    arguments = [np.asarray(x) for x in program.arguments]
+    judge(graph, arguments)
+    mutation(monkeypatch)
+    with pytest.raises((PlanError, AssertionError, RunEndedError)):
+        judge(graph, arguments)
