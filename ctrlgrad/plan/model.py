@@ -18,81 +18,11 @@ import numpy as np
 
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.expression import Expression
-from ctrlgrad.plan.sizes import ZERO, Size, Sizes, product, row_major
-
-# Values.
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """A real number, or a bool. A complex number is two of them."""
-
-    name: str
-    dtype: np.dtype
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A dense array in C order."""
-
-    name: str
-    dtype: np.dtype
-    shape: Sizes
-
-    @property
-    def count(self) -> Size:
-        return product(self.shape)
-
-    @property
-    def view(self) -> View:
-        """All of it."""
-        return View(self, (), self.shape, row_major(self.shape))
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """Elements of an array: those at the sum of `offset` and of position times stride along each axis, in elements.
-
-    A stride of 0 repeats, a negative one goes backwards.
-    """
-
-    array: Array
-    offset: tuple[Size, ...]
-    shape: Sizes
-    strides: Sizes
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.array.dtype
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the elements lie side by side in C order."""
-        expected = row_major(self.shape)
-        return all(s == e or size == Size(1) for s, e, size in zip(self.strides, expected, self.shape, strict=True))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is all of the array, in its order."""
-        return not self.offset and self.is_dense and product(self.shape) == self.array.count
-
-
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A version of a run-time list of rows of one dtype."""
-
-    name: str
-    dtype: np.dtype
-
-    def __str__(self) -> str:
-        return self.name
-
+from ctrlgrad.plan.sizes import ZERO, Size, Sizes
+from ctrlgrad.plan.values import Array as Array
+from ctrlgrad.plan.values import Register as Register
+from ctrlgrad.plan.values import Stack as Stack
+from ctrlgrad.plan.values import View as View
 
 Value = Register | Array | Stack
 Numbers = tuple[Register, ...]
