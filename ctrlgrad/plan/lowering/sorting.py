@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.ir import Builder, Graph, Node, Value
-from ctrlgrad.ops.indexing import DYNAMIC
+from ctrlgrad.ir import Builder, Graph, Node, Value, attributes
+from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, reshape, where
 from ctrlgrad.plan.expression import BOOL
 from ctrlgrad.plan.lowering.outside import or_outside, outside
@@ -22,7 +22,7 @@ FEW = 128
 
 def argsort(state: State, node: Node, visit: Visit) -> None:
     """An element's place is how many come before it; where those many are k, the element is number k."""
-    size = state.shape(node.operands[0])[node.attrs["axis"]]
+    size = state.shape(node.operands[0])[attributes.Axis.of(node).axis]
     if size.is_known and size.factor > FEW:
         outside(state, node)
         return
@@ -67,11 +67,11 @@ def _less(a: Term, b: Term) -> Term:
 
 def _argsort(node: Node) -> Graph:
     builder, (x,) = _begin(node)
-    axis, rank = node.attrs["axis"], x.rank
+    axis, rank = attributes.Axis.of(node).axis, x.rank
     last = (*(a for a in range(rank) if a != axis), axis)
     x = emit("transpose", _comparable(x), axes=last)
     mine, other = emit("expand_dims", x, axes=(rank,)), emit("expand_dims", x, axes=(rank - 1,))
-    if node.attrs["descending"]:
+    if attributes.Order.of(node).descending:
         precedes, follows = _less(mine, other), _less(other, mine)
     else:
         precedes, follows = _less(other, mine), _less(mine, other)
@@ -103,9 +103,8 @@ def _searchsorted(node: Node) -> Graph:
         rest = emit("floor_divide", length, 2)
         half = length - rest
         middle = emit("getitem", row, found + (half - 1), key=(DYNAMIC,))
-        is_before = (
-            _less(middle, values) if node.attrs["side"] == "left" else emit("logical_not", _less(values, middle))
-        )
+        is_left = attributes.Search.of(node).side == "left"
+        is_before = _less(middle, values) if is_left else emit("logical_not", _less(values, middle))
         return [rest, where(is_before, found + half, found)]
 
     _, found = _while(node, builder, [row, values], [length, start], condition, body)
