@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.plan.sizes import Size, Sizes, product, row_major
+from ctrlgrad.plan.sizes import ONE, Size, Sizes, product, row_major
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class View:
     def is_dense(self) -> bool:
         """Whether the elements lie side by side in C order."""
         expected = row_major(self.shape)
-        return all(s == e or size == Size(1) for s, e, size in zip(self.strides, expected, self.shape, strict=True))
+        return all(s == e or size == ONE for s, e, size in zip(self.strides, expected, self.shape, strict=True))
 
     @property
     def is_whole(self) -> bool:

@@ -46,6 +46,25 @@ def carry_read_by_a_kernel_of_another_space_after_its_successor(h, total):
     return cg.fori_loop(0, 3, lambda t, s: (s[0] * 0.5, s[1] + s[0][:, None] * s[0]), (h, total))
 
 
+@small(x4)
+def rows_read_before_another_is_written(x):
+    """All rows are an array that is read after the stack has changed."""
+    rows = cg.TensorArray(np.float64, 3, element_shape=(4,), rewritable=True).unstack(np.stack([x, x + 1, x + 2]))
+    before = rows.stack()
+    return np.flip(before, 0) + rows.write(1, x * 5).stack() @ np.ones((4, 4)), before
+
+
+@small(np.stack([x4, x4 + 1]))
+def rows_of_a_stack_that_goes_on(x):
+    def body(t, s):
+        rows = cg.TensorArray(np.float64, element_shape=(4,), rewritable=True)
+        rows = cg.fori_loop(0, 2, lambda i, r: r.write(i, s[i] * 2), rows)
+        before, after = rows.stack(), cg.fori_loop(0, 1, lambda i, r: r.write(i, s[0]), rows).stack()
+        return s * before[0] + after[1]
+
+    return cg.fori_loop(0, 3, body, x)
+
+
 @small(square + np.eye(3))
 def system_of_dead_values(a):
     """The solution does not lie over the matrix or the right side, which are read while it is written."""

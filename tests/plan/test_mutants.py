@@ -103,6 +103,12 @@ def reads_elsewhere_may_be_overwritten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(placement, "may_overwrite", lambda step, array, other: isinstance(step, Kernel))
 
 
+@mutant("rows_read_before_another_is_written", "rows_of_a_stack_that_goes_on")
+def all_rows_are_read_in_place_though_the_stack_changes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Placement, "is_last", lambda self, *rest: True)
+    patch.setattr(_Handles, "owned", lambda self, stack, step, steps: stack)
+
+
 @mutant("system_of_dead_values", "factors_and_their_gradient")
 def factors_are_written_over_what_they_are_made_of(patch: pytest.MonkeyPatch) -> None:
     """Though a reference kernel may be asked what to say of it."""

@@ -6,7 +6,7 @@ floats are computed as NumPy does: in float, rounded after each operation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -68,10 +68,12 @@ def symbol(name: str, dtype: np.dtype, width: int = 1) -> str:
     return f"cg_{name}_{dtype.name}" + (f"_v{width}" if width > 1 else "")
 
 
-def emit_expression(writer: Writer, expression: Expression, leaf: Leaf, width: int) -> list[str]:
-    """Write the expression; the names of its outputs, of `width` elements each."""
+def emit_expression(
+    writer: Writer, expression: Expression, leaf: Leaf, width: int, uniform: Collection[int] = ()
+) -> list[str]:
+    """Write the expression; the names of its outputs, of `width` elements each, or one where all lanes are the same."""
     printer = _Printer(writer, expression, leaf, width)
-    return printer.outputs()
+    return printer.outputs(uniform)
 
 
 class _Printer:
@@ -85,8 +87,9 @@ class _Printer:
         for instruction in expression.instructions:
             self.values.append(self.value(instruction))
 
-    def outputs(self) -> list[str]:
-        return [self.operand(number, self.width) for number in self.expression.outputs]
+    def outputs(self, uniform: Collection[int]) -> list[str]:
+        numbers = self.expression.outputs
+        return [self.operand(number, 1 if k in uniform else self.width) for k, number in enumerate(numbers)]
 
     def dtype(self, number: int) -> np.dtype:
         return self.expression.instructions[number].dtype

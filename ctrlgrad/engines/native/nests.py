@@ -68,6 +68,9 @@ class KernelWriter:
         self.w, self.kernel = writer, kernel
         self.place, self.number, self.size, self.fail = place, number, size, fail
         self.vector_bytes = vector_bytes
+        # Outputs that are one number for all lanes of a vector: what is checked, and where something goes.
+        self.uniform = {k for check in kernel.checks for k in (check.output, check.found)}
+        self.uniform |= {k for write in kernel.writes for k in write.indices}
         self.views = [o.view for o in kernel.operands] + [w.view for w in kernel.writes]
         self.bases = [place(view.array) for view in self.views]
         self.indices: dict[int, str] = {}
@@ -175,7 +178,7 @@ class KernelWriter:
     def width(self, axis: _Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
         kernel = self.kernel
-        if kernel.checks or any(o.gathered for o in kernel.operands) or any(w.scattered for w in kernel.writes):
+        if not self.addresses_stand_still(axis):
             return 1
         dtypes = [view.dtype for view in self.views]
         if any(d.kind == "c" for d in dtypes):
@@ -195,6 +198,22 @@ class KernelWriter:
             while width > 1 and width > axis.size.factor:
                 width //= 2
         return width if width > 1 else 1
+
+    def addresses_stand_still(self, axis: _Axis) -> bool:
+        """Whether indices that gather and scatter, and what is checked, are the same all along an axis."""
+        varies: list[bool] = []
+        instructions = self.kernel.expression.instructions
+        for instruction in instructions:
+            found = any(varies[a] for a in instruction.args)
+            if instruction.op == "load":
+                if found:
+                    return False
+                found = axis.strides[instruction.value[0]] != ZERO
+            elif instruction.op == "index":
+                found = instruction.value == axis.index
+            varies.append(found)
+        outputs = self.kernel.expression.outputs
+        return not any(varies[outputs[k]] for k in self.uniform)
 
     def innermost(self, axis: _Axis, offsets: list[str]) -> None:
         width = self.width(axis)
@@ -261,7 +280,7 @@ class KernelWriter:
                 at = self.plus(at, self.times(argument, stride))
             return self.loaded(self.bases[place], at, operand.view.dtype, part, width if moved else 1), moved
 
-        outputs = emit_expression(w, kernel.expression, leaf, width)
+        outputs = emit_expression(w, kernel.expression, leaf, width, self.uniform)
         for check in kernel.checks:
             self.fail(outputs[check.output], check, outputs[check.found])
         count = len(kernel.operands)

@@ -13,9 +13,9 @@ import numpy as np
 
 from ctrlgrad.ir import Builder, Graph, Node, TensorType
 from ctrlgrad.plan.expression import BOOL
-from ctrlgrad.plan.lowering.outside import outside
+from ctrlgrad.plan.lowering.outside import or_outside, outside
 from ctrlgrad.plan.lowering.state import State, broadcast, joined_shape
-from ctrlgrad.plan.model import Array, Block, Branch, Factorise, Register, Value, View
+from ctrlgrad.plan.model import Array, Factorise, Register, View
 from ctrlgrad.plan.sizes import Size, Sizes
 
 # Rows of a matrix up to which code in the loop is faster than a call of LAPACK by way of Python.
@@ -44,7 +44,8 @@ def solve(state: State, node: Node) -> None:
     right = state.in_memory(broadcast(b, (*batch, n, columns)))
     result = state.array(node.result.tensor.dtype, (*batch, n, columns))
     done = _emit(state, node, result, left, right)
-    _or_outside(state, node, done, [result])
+    state.items[node.result] = result.view
+    or_outside(state, node, done, lambda: None, result.shape)
 
 
 def cholesky(state: State, node: Node) -> None:
@@ -54,7 +55,8 @@ def cholesky(state: State, node: Node) -> None:
     n = _side(state, a.shape)
     result = state.array(node.result.tensor.dtype, (*a.shape[:-2], n, n))
     done = _emit(state, node, result, a, None)
-    _or_outside(state, node, done, [result])
+    state.items[node.result] = result.view
+    or_outside(state, node, done, lambda: None, result.shape)
 
 
 def determinant(state: State, node: Node, visit: Callable[[Node], None]) -> None:
@@ -66,11 +68,14 @@ def determinant(state: State, node: Node, visit: Callable[[Node], None]) -> None
     pivots = state.array(a.dtype, (*a.shape[:-2], n))
     done = _emit(state, node, pivots, a, None)
     graph = _of_pivots(node, a.dtype)
-    (found,) = state.run(graph, {graph.inputs[0]: pivots.view}, visit)
-    state.items[node.result] = found
-    if not n.is_known:
-        values = list(found) if isinstance(found, tuple) else [state.dense(found)]  # type: ignore[arg-type]
-        _or_outside(state, node, done, values)
+
+    def from_pivots() -> None:
+        (state.items[node.result],) = state.run(graph, {graph.inputs[0]: pivots.view}, visit)
+
+    if n.is_known:
+        from_pivots()
+    else:
+        or_outside(state, node, done, from_pivots, pivots.shape[:-1])
 
 
 def _side(state: State, shape: Sizes) -> Size:
@@ -84,24 +89,6 @@ def _emit(state: State, node: Node, result: Array, a: View, b: View | None) -> R
     how: Any = node.op.name if node.op.name in ("solve", "cholesky") else "pivots"
     state.emit(Factorise(how, result, a, b, done, LARGEST, node))
     return done
-
-
-def _or_outside(state: State, node: Node, done: Register, values: list[Value]) -> None:
-    """The result of a node: these values where it is done, else what the reference kernel gives."""
-    shape = values[0].shape if isinstance(values[0], Array) else ()
-    with state.block() as called:
-        outside(state, node, shape=shape)
-        item = state.items[node.result]
-        others: list[Value] = list(item) if isinstance(item, tuple) else [state.dense(item)]  # type: ignore[arg-type]
-    if isinstance(values[0], Array):
-        result = state.array(node.result.tensor.dtype, shape)
-        results: tuple[Value, ...] = (result,)
-        state.items[node.result] = result.view
-    else:
-        registers = state.registers(node.result.tensor.dtype)
-        results, state.items[node.result] = registers, registers
-    blocks = (Block(tuple(called.steps)), Block(()))
-    state.emit(Branch(done, blocks, (tuple(others), tuple(values)), results, node))
 
 
 def _of_pivots(node: Node, dtype: np.dtype) -> Graph:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.plan.elementwise import NoExpression
-from ctrlgrad.plan.lowering import arithmetic, control, factors, indexing, moving, scans, stacks
+from ctrlgrad.plan.lowering import arithmetic, control, factors, indexing, moving, scans, sorting, stacks
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.state import INDEX, RowsDiffer, Splat, StackFacts, State, Unsupported
 from ctrlgrad.plan.model import Array, Block, Numbers, Plan, Register, Stack
@@ -56,6 +56,19 @@ RULES: dict[str, Rule] = {
     "stack_to_tensor": stacks.stack_to_tensor,
     "stack_resize": lambda state, node: outside(state, node, taken=(0,)),
     "stack_clear": stacks.stack_clear,
+}
+
+
+# Rules that write an op with other ops.
+WITH_OTHERS: dict[str, Callable[[State, Node, Callable[[Node], None]], None]] = {
+    "cumsum": scans.scan,
+    "cumprod": scans.scan,
+    "det": factors.determinant,
+    "logabsdet": factors.determinant,
+    "det_sign": factors.determinant,
+    "argsort": sorting.argsort,
+    "searchsorted": sorting.searchsorted,
+    "nonzero": sorting.nonzero,
 }
 
 
@@ -141,10 +154,8 @@ def _visit(state: State, node: Node, visit: Callable[[Node], None]) -> None:
         control.branch(state, node, visit)
     elif name == "call":
         control.call(state, node, visit)
-    elif name in ("cumsum", "cumprod"):
-        scans.scan(state, node, visit)
-    elif name in ("det", "logabsdet", "det_sign"):
-        factors.determinant(state, node, visit)
+    elif name in WITH_OTHERS:
+        WITH_OTHERS[name](state, node, visit)
     elif Trait.ELEMENTWISE in node.op.traits:
         try:
             arithmetic.elementwise(state, node)

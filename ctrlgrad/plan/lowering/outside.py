@@ -5,11 +5,12 @@ Numbers, arrays and stacks go as they are. A dimension of a result that only the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ctrlgrad.ir import Node, StackType
 from ctrlgrad.plan.lowering.state import INDEX, Splat, StackFacts, State
-from ctrlgrad.plan.model import Array, Numbers, Outside, Register, Stack, View
+from ctrlgrad.plan.model import Array, Block, Branch, Numbers, Outside, Register, Stack, Value, View
 from ctrlgrad.plan.sizes import Size, Sizes
 
 
@@ -51,6 +52,33 @@ def outside(
             item = array.view
         state.items[v] = item
     state.emit(Outside(node, tuple(operands), tuple(results), tuple(sizes), taken))
+
+
+def or_outside(state: State, node: Node, holds: Register, make: Callable[[], None], shape: Sizes) -> None:
+    """The one result of a node, of a shape: as `make` puts it in its place, where `holds`, else the reference kernel's.
+
+    `make` may leave what is in its place already.
+    """
+    before = state.items.get(node.result)
+    blocks: list[Block] = []
+    outputs: list[tuple[Value, ...]] = []
+    for lower in (lambda: outside(state, node, shape=shape), make):
+        if before is not None:
+            state.items[node.result] = before
+        with state.block() as block:
+            lower()
+            item = state.items[node.result]
+            assert isinstance(item, tuple | View | Splat)
+            outputs.append(item if isinstance(item, tuple) else (state.dense(item),))
+        blocks.append(Block(tuple(block.steps)))
+    results: tuple[Value, ...]
+    if node.result.tensor.rank:
+        array = state.array(node.result.tensor.dtype, shape)
+        results, state.items[node.result] = (array,), array.view
+    else:
+        registers = state.registers(node.result.tensor.dtype)
+        results, state.items[node.result] = registers, registers
+    state.emit(Branch(holds, tuple(blocks), tuple(outputs), results, node))
 
 
 def _facts(state: State, node: Node, type: StackType) -> StackFacts:

@@ -1,0 +1,76 @@
+"""Orders and positions in machine code, as the reference engine's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ctrlgrad.engines import run_on
+from ctrlgrad.engines.native import engine
+from ctrlgrad.ir import Builder, TensorType
+from ctrlgrad.plan.effects import blocks_of, walk
+from ctrlgrad.plan.lowering.sorting import FEW
+from ctrlgrad.plan.model import Branch, Outside
+
+RNG = np.random.default_rng(8)
+DTYPES = ["f8", "f4", "f2", "i8", "u1", "b1"]
+
+
+def agree(op: str, *operands: np.ndarray, is_known: bool = True, is_outside: bool = False, **attrs: object) -> None:
+    builder = Builder()
+    shapes = [x.shape if is_known else (None,) * x.ndim for x in operands]
+    values = [builder.input(TensorType(x.dtype, shape)) for x, shape in zip(operands, shapes, strict=True)]
+    graph = builder.finish([builder.emit(op, values, attrs)])
+    plan = engine.plan_of(graph, engine.shapes_of(graph, operands))
+    asked = {s for b in walk(plan.body) if isinstance(b, Branch) for c in blocks_of(b) for s in c.steps}
+    assert any(isinstance(step, Outside) and step not in asked for step in walk(plan.body)) == is_outside
+    (found,), (expected,) = engine.run(graph, operands), run_on("reference", graph, operands)
+    assert found.dtype == expected.dtype and found.shape == expected.shape
+    np.testing.assert_array_equal(found, expected)
+
+
+def numbers(dtype: str, *shape: int) -> np.ndarray:
+    """Few different numbers, so that many are equal; some are no numbers."""
+    x = RNG.integers(0, 5, shape)
+    if dtype == "b1":
+        return x > 2
+    found = x.astype(dtype)
+    if found.dtype.kind == "f":
+        found = found - 2
+        found[x == 4] = np.nan
+        found[x == 3] = -0.0
+    return found
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_argsort_is_stable(dtype: str, descending: bool, is_known: bool) -> None:
+    for shape, axis in (((9,), 0), ((3, 5), 1), ((4, 2, 3), 0), ((0, 2), 0), ((2, 1), 1)):
+        agree("argsort", numbers(dtype, *shape), is_known=is_known, axis=axis, descending=descending)
+
+
+def test_many_elements_are_sorted_by_numpy() -> None:
+    x = RNG.normal(size=(2, FEW + 1))
+    agree("argsort", x, axis=1, descending=False, is_outside=True)
+    agree("argsort", x, axis=1, descending=True, is_known=False)
+    agree("argsort", x[:, 1:], axis=1, descending=False)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_searchsorted(dtype: str, side: str, is_known: bool) -> None:
+    for length in (0, 1, 2, 3, 7, 8, 20):
+        for shape in ((), (5,), (2, 3), (0,)):
+            row, values = np.sort(numbers(dtype, length)), np.asarray(numbers(dtype, *shape, 1)[..., 0])
+            agree("searchsorted", row, values, is_known=is_known, side=side)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("dtype", [*DTYPES, "c8"])
+def test_nonzero(dtype: str, is_known: bool) -> None:
+    for shape in ((6,), (0,), (1,), (3, 4), (2, 3, 2), (2, 0)):
+        agree("nonzero", numbers(dtype, *shape) if dtype != "c8" else numbers("f4", *shape) * 1j, is_known=is_known)
+    agree("nonzero", np.zeros((3, 2), dtype), is_known=is_known)
+    agree("nonzero", np.ones((3, 2), dtype), is_known=is_known)
