@@ -13,12 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from ctrlgrad.engines.native.expressions import emit_expression
-from ctrlgrad.engines.native.text import Writer, constant, memory_type_of, splat, type_of
+from ctrlgrad.engines.native.reductions import combine, neutral_of
+from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of, splat, type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
-from ctrlgrad.plan.sizes import ONE, ZERO, Size
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
 
 INDEX = np.dtype(np.int64)
+
+
+# A nest of at most so many points, and of so many instructions for all of them, is written without loops: then LLVM
+# sees which element is meant, and keeps small arrays in registers. Of so few points each has registers of its own:
+# elements of small arrays come and go one by one more often than not.
+MOST_POINTS, MOST_INSTRUCTIONS, MOST_SINGLE = 16, 256, 8
 
 
 @contextmanager
@@ -72,6 +79,18 @@ class KernelWriter:
         # Reductions that stay in registers: from which depth of the nest on, and their variables.
         self.still: dict[int, int] = {}
         self.sums: dict[int, dict[tuple[int, int], list[str]]] = {}
+        points = product(kernel.space)
+        work = points.factor * len(kernel.expression.instructions)
+        self.is_small = points.is_known and points.factor <= MOST_POINTS and work <= MOST_INSTRUCTIONS
+        self.is_single = self.is_small and points.factor <= MOST_SINGLE
+
+    def each(self, start: str, end: str, step: int = 1) -> Iterator[str]:
+        """The numbers start, start + step, ... below end: one after the other where they are few, else in a loop."""
+        if is_number(start) and is_number(end) and (self.is_small or int(start) < int(end) <= int(start) + step):
+            yield from map(str, range(int(start), int(end), step))
+            return
+        with counted_loop(self.w, start, end, step) as i:
+            yield i
 
     # The shape of the nest.
 
@@ -122,18 +141,11 @@ class KernelWriter:
     def offset(self, terms: Sequence[Size]) -> str:
         total = "0"
         for term in terms:
-            total = self.plus(total, self.size(term))
+            total = self.w.add(total, self.size(term))
         return total
 
-    def plus(self, a: str, b: str) -> str:
-        if b == "0":
-            return a
-        return b if a == "0" else self.w.op(f"add i64 {a}, {b}")
-
     def times(self, i: str, stride: Size) -> str:
-        if stride == ZERO:
-            return "0"
-        return i if stride == ONE else self.w.op(f"mul i64 {i}, {self.size(stride)}")
+        return i if stride == ONE else self.w.multiply(i, self.size(stride))
 
     def start_in_memory(self, k: int, write: Write, axes: Sequence[_Axis]) -> None:
         """A reduction that adds to memory begins with its neutral number everywhere."""
@@ -146,7 +158,7 @@ class KernelWriter:
             neutral = "1" if neutral == "true" else "0"
         total = self.size(array.count * Size(parts))
         kind = memory_type_of(dtype)
-        with counted_loop(self.w, "0", total) as i:
+        for i in self.each("0", total):
             address = self.w.op(f"getelementptr {kind}, ptr {self.bases[len(self.kernel.operands) + k]}, i64 {i}")
             self.w.line(f"store {kind} {neutral}, ptr {address}")
 
@@ -162,10 +174,10 @@ class KernelWriter:
             self.innermost(axes[depth], offsets)
         else:
             axis = axes[depth]
-            with counted_loop(self.w, "0", self.size(axis.size)) as i:
+            for i in self.each("0", self.size(axis.size)):
                 if axis.index is not None:
                     self.indices[axis.index] = i
-                inner = [self.plus(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
+                inner = [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
                 self.nest(axes, depth + 1, inner)
         for k in starting:
             self.finish(k, offsets)
@@ -173,7 +185,9 @@ class KernelWriter:
     def width(self, axis: _Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
         kernel = self.kernel
-        if kernel.checks or any(o.gathered for o in kernel.operands) or any(w.scattered for w in kernel.writes):
+        if self.is_single or kernel.checks:
+            return 1
+        if any(o.gathered for o in kernel.operands) or any(w.scattered for w in kernel.writes):
             return 1
         dtypes = [view.dtype for view in self.views]
         if any(d.kind == "c" for d in dtypes):
@@ -186,8 +200,8 @@ class KernelWriter:
             if stride != ONE and not (k in self.still and stride == ZERO):
                 return 1
         floats = [i.dtype.itemsize for i in kernel.expression.instructions if i.dtype.kind in "fiu"]
-        # Positions are 64 bits wide and say nothing of what is computed.
-        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [8]
+        # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
+        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [1]
         width = self.vector_bytes // max(min(max(narrow), 8), 1)
         if axis.size.is_known:
             while width > 1 and width > axis.size.factor:
@@ -205,7 +219,7 @@ class KernelWriter:
             start = self.strip(axis, offsets, start, total, width, 1)
             if axis.size.is_known and axis.size.factor % width == 0:
                 return
-        with counted_loop(self.w, start, total) as i:
+        for i in self.each(start, total):
             self.step(axis, offsets, i, 1, 0)
 
     def unroll(self, axis: _Axis, width: int) -> int:
@@ -216,22 +230,24 @@ class KernelWriter:
     def strip(self, axis: _Axis, offsets: list[str], start: str, total: str, width: int, unroll: int) -> str:
         """Vectors from start on, as long as whole ones are left; where they end."""
         w, step = self.w, width * unroll
-        length = total if start == "0" else w.op(f"sub i64 {total}, {start}")
-        if length.lstrip("-").isdigit():
-            end = str(int(length) // step * step)
+        if is_number(start) and is_number(total):
+            length = str(int(total) - int(start))
+        else:
+            length = total if start == "0" else w.op(f"sub i64 {total}, {start}")
+        if is_number(length):
+            end = str(int(start) + int(length) // step * step)
         else:
             rest = w.op(f"srem i64 {length}, {step}")
             end = w.op(f"sub i64 {total}, {rest}")
-        with counted_loop(w, start, end, step) as i:
+        for i in self.each(start, end, step):
             for k in range(unroll):
-                at = i if not k else w.op(f"add i64 {i}, {k * width}")
-                self.step(axis, offsets, at, width, k)
+                self.step(axis, offsets, w.add(i, str(k * width)), width, k)
         return end
 
     def step(self, axis: _Axis, offsets: list[str], i: str, width: int, lane: int) -> None:
         if axis.index is not None:
             self.indices[axis.index] = i
-        inner = [self.plus(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
+        inner = [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
         self.point(inner, width, lane, axis)
 
     # One point, or a vector of them.
@@ -256,7 +272,7 @@ class KernelWriter:
             at = offsets[place]
             operand = kernel.operands[place]
             for argument, stride in zip(arguments, operand.gathered, strict=True):
-                at = self.plus(at, self.times(argument, stride))
+                at = self.w.add(at, self.times(argument, stride))
             return self.loaded(self.bases[place], at, operand.view.dtype, part, width if moved else 1), moved
 
         outputs = emit_expression(w, kernel.expression, leaf, width)
@@ -269,7 +285,7 @@ class KernelWriter:
                 continue
             at = offsets[count + k]
             for output, stride in zip(write.indices, write.scattered, strict=True):
-                at = self.plus(at, self.times(outputs[output], stride))
+                at = self.w.add(at, self.times(outputs[output], stride))
             dtype, parts = element_parts(write.view.dtype)
             for part, output in enumerate(write.outputs):
                 value = outputs[output]
@@ -281,8 +297,7 @@ class KernelWriter:
     def address(self, base: str, at: str, dtype: np.dtype, parts: int, part: int) -> str:
         kind = memory_type_of(dtype)
         if parts == 2:
-            at = self.w.op(f"shl i64 {at}, 1")
-            at = self.w.op(f"add i64 {at}, 1") if part else at
+            at = self.w.add(self.w.multiply(at, "2"), str(part))
         return self.w.op(f"getelementptr {kind}, ptr {base}, i64 {at}")
 
     def loaded(self, base: str, at: str, dtype: np.dtype, part: int, width: int) -> str:
@@ -366,36 +381,3 @@ def element_parts(dtype: np.dtype) -> tuple[np.dtype, int]:
     if dtype.kind == "c":
         return np.dtype(f"f{dtype.itemsize // 2}"), 2
     return dtype, 1
-
-
-def neutral_of(how: str, dtype: np.dtype) -> object:
-    """The number that a reduction starts with."""
-    if how == "sum":
-        return dtype.type(0)
-    if how == "product":
-        return dtype.type(1)
-    if dtype.kind == "b":
-        return how == "min"
-    if dtype.kind == "f":
-        return dtype.type(-np.inf if how == "max" else np.inf)
-    return np.iinfo(dtype).min if how == "max" else np.iinfo(dtype).max
-
-
-def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) -> str:
-    """One step of a reduction."""
-    kind = type_of(dtype, width)
-    if dtype.kind == "b":
-        return w.op(f"{'or' if how in ('max', 'sum') else 'and'} {kind} {a}, {b}")
-    if how in ("sum", "product"):
-        op = {"sum": "add", "product": "mul"}[how]
-        return w.op(f"{'f' if dtype.kind == 'f' else ''}{op} {kind} {a}, {b}")
-    condition = f"<{width} x i1>" if width > 1 else "i1"
-    if dtype.kind == "f":
-        # The new number where it is further out or no number at all; what is NaN already stays so.
-        beyond = w.op(f"fcmp {'ogt' if how == 'max' else 'olt'} {kind} {b}, {a}")
-        nan = w.op(f"fcmp uno {kind} {b}, {b}")
-        taken = w.op(f"or {condition} {beyond}, {nan}")
-    else:
-        sign = "s" if dtype.kind == "i" else "u"
-        taken = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
-    return w.op(f"select {condition} {taken}, {kind} {b}, {kind} {a}")
