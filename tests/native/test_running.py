@@ -430,23 +430,3 @@ def test_a_loop_has_its_turn_no_sooner_than_the_last_run_showed(requests: list[R
     requests.clear()
     f(np.float64(1.0), 4000)
     assert Request.POLL not in requests
-
-
-@pytest.mark.parametrize("element_shape", [(), (3,)])
-def test_all_rows_of_a_stack_come_as_one_array_without_a_call(requests: list[Request], element_shape) -> None:
-    def f(x, n):
-        array = cg.TensorArray("float64", element_shape=element_shape)
-        rows = cg.fori_loop(0, n, lambda i, array: array.push(cnp.sin(x * i)), array).stack()
-        return rows, cnp.sum(rows**2)
-
-    function = cg.function(cg.value_and_grad(lambda x, n: f(x, n)[1]), engine="native")
-    expected = cg.function(cg.value_and_grad(lambda x, n: f(x, n)[1]), engine="reference")
-    rows = cg.function(f, engine="native")
-    x = np.full(element_shape, 0.3)[()]
-    for n in (0, 1, 2000):
-        requests.clear()
-        i = np.arange(n, dtype=np.float64).reshape(n, *[1] * len(element_shape))
-        np.testing.assert_allclose(rows(x, n)[0], np.sin(x * i), rtol=1e-15, atol=1e-15)
-        assert (Request.GATHER in requests) == (n > 2) and Request.COMPUTE not in requests
-        for found, wanted in zip(function(x, n), expected(x, n), strict=True):
-            np.testing.assert_allclose(found, wanted, rtol=1e-12)

@@ -48,7 +48,7 @@ def counted_loop(writer: Writer, start: str, end: str, step: int = 1) -> Iterato
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """An axis of the nest: how long it is, and the strides of operands and writes along it, in elements."""
 
     size: Size
@@ -94,15 +94,15 @@ class KernelWriter:
 
     # The shape of the nest.
 
-    def axes(self) -> list[_Axis]:
+    def axes(self) -> list[Axis]:
         uses_index = {i.value for i in self.kernel.expression.instructions if i.op == "index"}
-        axes: list[_Axis] = []
+        axes: list[Axis] = []
         for number, size in enumerate(self.kernel.space):
             if size == ONE and number not in uses_index:
                 continue
             strides = tuple(view.strides[number] for view in self.views)
-            axes.append(_Axis(size, strides, number if number in uses_index else None))
-        merged: list[_Axis] = []
+            axes.append(Axis(size, strides, number if number in uses_index else None))
+        merged: list[Axis] = []
         for axis in axes:
             last = merged[-1] if merged else None
             if (
@@ -111,7 +111,7 @@ class KernelWriter:
                 and axis.index is None
                 and all(outer == axis.size * inner for outer, inner in zip(last.strides, axis.strides, strict=True))
             ):
-                merged[-1] = _Axis(last.size * axis.size, axis.strides, None)
+                merged[-1] = Axis(last.size * axis.size, axis.strides, None)
             else:
                 merged.append(axis)
         return merged
@@ -147,7 +147,7 @@ class KernelWriter:
     def times(self, i: str, stride: Size) -> str:
         return i if stride == ONE else self.w.multiply(i, self.size(stride))
 
-    def start_in_memory(self, k: int, write: Write, axes: Sequence[_Axis]) -> None:
+    def start_in_memory(self, k: int, write: Write, axes: Sequence[Axis]) -> None:
         """A reduction that adds to memory begins with its neutral number everywhere."""
         if write.base is not None:
             return
@@ -164,17 +164,17 @@ class KernelWriter:
 
     # Loops.
 
-    def nest(self, axes: Sequence[_Axis], depth: int, offsets: list[str]) -> None:
+    def nest(self, axes: Sequence[Axis], depth: int, offsets: list[str]) -> None:
         starting = [k for k, d in self.still.items() if d == depth]
         for k in starting:
             self.begin(k, axes)
         if depth == len(axes):
             self.point(offsets, 1)
         elif depth == len(axes) - 1:
-            self.innermost(axes[depth], offsets)
+            self.innermost(axes[depth], offsets, *self.ends(depth, axes[depth]))
         else:
             axis = axes[depth]
-            for i in self.each("0", self.size(axis.size)):
+            for i in self.each(*self.ends(depth, axis)):
                 if axis.index is not None:
                     self.indices[axis.index] = i
                 inner = [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
@@ -182,7 +182,7 @@ class KernelWriter:
         for k in starting:
             self.finish(k, offsets)
 
-    def width(self, axis: _Axis) -> int:
+    def width(self, axis: Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
         kernel = self.kernel
         if self.is_single or kernel.checks:
@@ -208,10 +208,12 @@ class KernelWriter:
                 width //= 2
         return width if width > 1 else 1
 
-    def innermost(self, axis: _Axis, offsets: list[str]) -> None:
+    def ends(self, depth: int, axis: Axis) -> tuple[str, str]:
+        """Where the loop over an axis begins and ends."""
+        return "0", self.size(axis.size)
+
+    def innermost(self, axis: Axis, offsets: list[str], start: str, total: str) -> None:
         width = self.width(axis)
-        total = self.size(axis.size)
-        start = "0"
         if width > 1:
             unroll = self.unroll(axis, width)
             if unroll > 1:
@@ -222,12 +224,12 @@ class KernelWriter:
         for i in self.each(start, total):
             self.step(axis, offsets, i, 1, 0)
 
-    def unroll(self, axis: _Axis, width: int) -> int:
+    def unroll(self, axis: Axis, width: int) -> int:
         """How many vectors a turn takes: several where sums would wait for each other."""
         is_long = not axis.size.is_known or axis.size.factor >= 8 * width
         return 4 if self.still and is_long else 1
 
-    def strip(self, axis: _Axis, offsets: list[str], start: str, total: str, width: int, unroll: int) -> str:
+    def strip(self, axis: Axis, offsets: list[str], start: str, total: str, width: int, unroll: int) -> str:
         """Vectors from start on, as long as whole ones are left; where they end."""
         w, step = self.w, width * unroll
         if is_number(start) and is_number(total):
@@ -244,7 +246,7 @@ class KernelWriter:
                 self.step(axis, offsets, w.add(i, str(k * width)), width, k)
         return end
 
-    def step(self, axis: _Axis, offsets: list[str], i: str, width: int, lane: int) -> None:
+    def step(self, axis: Axis, offsets: list[str], i: str, width: int, lane: int) -> None:
         if axis.index is not None:
             self.indices[axis.index] = i
         inner = [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
@@ -252,7 +254,7 @@ class KernelWriter:
 
     # One point, or a vector of them.
 
-    def point(self, offsets: list[str], width: int, lane: int = 0, axis: _Axis | None = None) -> None:
+    def point(self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None) -> None:
         kernel, w = self.kernel, self.w
 
         def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
@@ -316,7 +318,7 @@ class KernelWriter:
 
     # Reductions in registers.
 
-    def begin(self, k: int, axes: Sequence[_Axis]) -> None:
+    def begin(self, k: int, axes: Sequence[Axis]) -> None:
         """Variables for the vectors of a turn and for single elements, each with the neutral number."""
         write = self.kernel.writes[k]
         dtype, parts = element_parts(write.view.dtype)
@@ -346,10 +348,15 @@ class KernelWriter:
         """Bring the variables of a reduction together and write the result."""
         write = self.kernel.writes[k]
         dtype, parts = element_parts(write.view.dtype)
-        place = len(self.kernel.operands) + k
+        base, at = self.target(k, offsets)
         for part in range(parts):
             total = self.total(k, write, dtype, part)
-            self.store(self.bases[place], offsets[place], dtype, parts, part, total, 1)
+            self.store(base, at, dtype, parts, part, total, 1)
+
+    def target(self, k: int, offsets: list[str]) -> tuple[str, str]:
+        """Where a reduction goes: an address, and the position there."""
+        place = len(self.kernel.operands) + k
+        return self.bases[place], offsets[place]
 
     def total(self, k: int, write: Write, dtype: np.dtype, part: int) -> str:
         w, one = self.w, type_of(dtype)

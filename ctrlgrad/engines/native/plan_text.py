@@ -45,6 +45,8 @@ class PlanText:
         # For temporaries on the stack, where the driver is shown a copy: their own address must stay in the function.
         self.shown: dict[Place, str] = {}
         self.loops: list[Loop] = []
+        # Functions that the plan's calls: parts of nests that threads share.
+        self.parts: list[str] = []
         # Words that variables stand for.
         self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
