@@ -32,6 +32,8 @@ class Guard:
 
     mask: Value
     source: Value
+    # The row that all others follow, if it is one for all.
+    first: Value | None = None
     _composed: dict[Guard, Guard] = field(default_factory=dict, repr=False)
 
     def inside(self, builder: Builder, outer: Guard | None) -> Guard:
@@ -181,7 +183,8 @@ def redirect(x: Term, guard: Guard) -> Term:
     key = (DYNAMIC, *[slice(None)] * (x.rank - 1))
     builder = x.builder
     still = emit("stop_gradient", x) if x.tensor.is_differentiable else x
-    followed = emit("getitem", still, Term(builder, guard.source), key=key)
+    # One row for all is read once, and leaves the others' elements where they are computed.
+    followed = emit("getitem", still, Term(builder, guard.first or guard.source), key=key)
     return choose_rows(Term(builder, guard.mask), x, followed)
 
 

@@ -82,7 +82,7 @@ def taking_part(mask: Term, rows: Rows) -> Guard:
     """The guard of the rows in `mask`, of which there is one at least: the others follow the first of them."""
     builder = mask.builder
     first = emit("argmax", mask, axes=(0,), keepdims=False)
-    return Guard(mask.value, emit("where", mask, rows.iota(builder), first).value)
+    return Guard(mask.value, emit("where", mask, rows.iota(builder), first).value, first.value)
 
 
 def guarded(lane: Lane, guard: Guard, builder: Builder) -> Lane:

@@ -10,9 +10,13 @@ from batching.rows import CLOSE, by_hand, check, unknown_sizes
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.ir import count_ops
+from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.model import Kernel, Loop
 
 RNG = np.random.default_rng(7)
 A = RNG.standard_normal((3, 4))
@@ -366,3 +370,23 @@ def test_slots_that_are_written_once_are_not_refused(name: str, engine: str) -> 
     for f in (one, cg.grad(one)):
         expected = [float(f(x)) for x in xs]
         np.testing.assert_allclose(cg.function(cg.vmap(f), engine=engine)(xs), expected)
+
+
+def test_rows_that_are_done_leave_the_others_to_vectors() -> None:
+    """What ghosts see is read once for all: then the loop's arrays are updated where they lie, in vectors."""
+
+    def root(a):
+        def improve(c):
+            i, x = c
+            return i + 1, x - (x * x - a) / (2.0 * x)
+
+        return cg.while_loop(lambda c: (cnp.abs(c[1] * c[1] - a) > 1e-10) & (c[0] < 50), improve, (0, a))[1]
+
+    a = np.linspace(0.5, 9.0, 40)
+    graph = optimised_graph(cg.function(cg.vmap(root)).graph(a))
+    plan = engine.plan_of(graph, engine.shapes_of(graph, [a]))
+    (loop,) = (step for step in walk(plan.body) if isinstance(step, Loop))
+    kernels = [step for step in loop.body.steps if isinstance(step, Kernel)]
+    assert not any(operand.gathered for kernel in kernels for operand in kernel.operands)
+    assert not loop.body.moves
+    np.testing.assert_allclose(cg.vmap(root)(a), np.sqrt(a), rtol=1e-9)

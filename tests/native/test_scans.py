@@ -69,3 +69,11 @@ def test_a_nan_is_the_first_extreme(op: str) -> None:
 @pytest.mark.parametrize("op", ["argmax", "argmin"])
 def test_equal_extremes(op: str) -> None:
     agree(op, np.ones((2, 5), np.float32), (2, 5), axes=(1,), keepdims=False)
+
+
+@pytest.mark.parametrize("op", ["argmax", "argmin", "any", "all"])
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize(("shape", "axis"), [((7,), 0), ((1000,), 0), ((33, 5), 0), ((5, 129), 1), ((2, 3, 70), 1)])
+def test_where_the_first_of_bools_is(op: str, keepdims: bool, shape: tuple[int, ...], axis: int) -> None:
+    for share in (0.0, 0.01, 0.5, 1.0):
+        agree(op, RNG.random(shape) < share, shape, axes=(axis,), keepdims=keepdims)

@@ -12,6 +12,7 @@ from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.outside_text import OutsideText
 from ctrlgrad.engines.native.product_calls import ProductWriter, write_pack
 from ctrlgrad.engines.native.reductions import element_parts
+from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
@@ -65,7 +66,7 @@ class PlanWriter(OutsideText):
         self.epilogue()
         self.write_near()
         self.w.line("ret void")
-        return self.w.module(self.w.function(f"void @{name}(ptr %frame)"))
+        return self.w.module(*self.parts, self.w.function(f"void @{name}(ptr %frame)"))
 
     def block(self, block: Block) -> None:
         for step in block.steps:
@@ -154,6 +155,15 @@ class PlanWriter(OutsideText):
             found = found if check.status == "index" else "0"
             self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
 
+        parts = parts_of(step)
+        if parts > 1:
+            shared = SharedKernel(
+                self.w, step, self.place_of, self.number, self.size, self.vector_bytes, f"part{len(self.parts)}"
+            )
+            text = shared.write(parts)
+            if text is not None:
+                self.parts.append(text)
+                return
         KernelWriter(self.w, step, self.place_of, self.number, self.size, fail, self.vector_bytes).write()
 
     def product(self, step: Product) -> None:

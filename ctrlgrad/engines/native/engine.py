@@ -33,7 +33,7 @@ from ctrlgrad.stacks.blocks import BlockStack
 PATTERNS, FUNCTIONS = 16, 1024
 
 # What the names of routines of `products/` begin with.
-_ROUTINES = ("cg_gemm", "cg_pack", "cg_lu_solve", "cg_cholesky", "cg_pivots")
+_ROUTINES = ("cg_gemm", "cg_pack", "cg_parallel", "cg_lu_solve", "cg_cholesky", "cg_pivots")
 
 _FUNCTIONS: Recent[tuple[int, str], int] = Recent(FUNCTIONS)
 

@@ -14,13 +14,19 @@ import numpy as np
 
 from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.reductions import combine, element_parts
-from ctrlgrad.engines.native.text import Writer, constant, memory_type_of, splat, type_of
+from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of, splat, type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import neutral_of
-from ctrlgrad.plan.sizes import ONE, ZERO, Size
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
 
 INDEX = np.dtype(np.int64)
+
+
+# A nest of at most so many points, and of so many instructions for all of them, is written without loops: then LLVM
+# sees which element is meant, and keeps small arrays in registers. Of so few points each has registers of its own:
+# elements of small arrays come and go one by one more often than not.
+MOST_POINTS, MOST_INSTRUCTIONS, MOST_SINGLE = 16, 256, 8
 
 
 @contextmanager
@@ -43,7 +49,7 @@ def counted_loop(writer: Writer, start: str, end: str, step: int = 1) -> Iterato
 
 
 @dataclass(frozen=True)
-class _Axis:
+class Axis:
     """An axis of the nest: how long it is, and the strides of operands and writes along it, in elements."""
 
     size: Size
@@ -77,18 +83,30 @@ class KernelWriter:
         # Reductions that stay in registers: from which depth of the nest on, and their variables.
         self.still: dict[int, int] = {}
         self.sums: dict[int, dict[tuple[int, int], list[str]]] = {}
+        points = product(kernel.space)
+        work = points.factor * len(kernel.expression.instructions)
+        self.is_small = points.is_known and points.factor <= MOST_POINTS and work <= MOST_INSTRUCTIONS
+        self.is_single = self.is_small and points.factor <= MOST_SINGLE
+
+    def each(self, start: str, end: str, step: int = 1) -> Iterator[str]:
+        """The numbers start, start + step, ... below end: one after the other where they are few, else in a loop."""
+        if is_number(start) and is_number(end) and (self.is_small or int(start) < int(end) <= int(start) + step):
+            yield from map(str, range(int(start), int(end), step))
+            return
+        with counted_loop(self.w, start, end, step) as i:
+            yield i
 
     # The shape of the nest.
 
-    def axes(self) -> list[_Axis]:
+    def axes(self) -> list[Axis]:
         uses_index = {i.value for i in self.kernel.expression.instructions if i.op == "index"}
-        axes: list[_Axis] = []
+        axes: list[Axis] = []
         for number, size in enumerate(self.kernel.space):
             if size == ONE and number not in uses_index:
                 continue
             strides = tuple(view.strides[number] for view in self.views)
-            axes.append(_Axis(size, strides, number if number in uses_index else None))
-        merged: list[_Axis] = []
+            axes.append(Axis(size, strides, number if number in uses_index else None))
+        merged: list[Axis] = []
         for axis in axes:
             last = merged[-1] if merged else None
             if (
@@ -97,7 +115,7 @@ class KernelWriter:
                 and axis.index is None
                 and all(outer == axis.size * inner for outer, inner in zip(last.strides, axis.strides, strict=True))
             ):
-                merged[-1] = _Axis(last.size * axis.size, axis.strides, None)
+                merged[-1] = Axis(last.size * axis.size, axis.strides, None)
             else:
                 merged.append(axis)
         return merged
@@ -127,20 +145,13 @@ class KernelWriter:
     def offset(self, terms: Sequence[Size]) -> str:
         total = "0"
         for term in terms:
-            total = self.plus(total, self.size(term))
+            total = self.w.add(total, self.size(term))
         return total
 
-    def plus(self, a: str, b: str) -> str:
-        if b == "0":
-            return a
-        return b if a == "0" else self.w.op(f"add i64 {a}, {b}")
-
     def times(self, i: str, stride: Size) -> str:
-        if stride == ZERO:
-            return "0"
-        return i if stride == ONE else self.w.op(f"mul i64 {i}, {self.size(stride)}")
+        return i if stride == ONE else self.w.multiply(i, self.size(stride))
 
-    def start_in_memory(self, k: int, write: Write, axes: Sequence[_Axis]) -> None:
+    def start_in_memory(self, k: int, write: Write, axes: Sequence[Axis]) -> None:
         """A reduction that adds to memory begins with its neutral number everywhere."""
         if write.base is not None:
             return
@@ -151,34 +162,34 @@ class KernelWriter:
             neutral = "1" if neutral == "true" else "0"
         total = self.size(array.count * Size(parts))
         kind = memory_type_of(dtype)
-        with counted_loop(self.w, "0", total) as i:
+        for i in self.each("0", total):
             address = self.w.op(f"getelementptr {kind}, ptr {self.bases[len(self.kernel.operands) + k]}, i64 {i}")
             self.w.line(f"store {kind} {neutral}, ptr {address}")
 
     # Loops.
 
-    def nest(self, axes: Sequence[_Axis], depth: int, offsets: list[str]) -> None:
+    def nest(self, axes: Sequence[Axis], depth: int, offsets: list[str]) -> None:
         starting = [k for k, d in self.still.items() if d == depth]
         for k in starting:
             self.begin(k, axes)
         if depth == len(axes):
             self.point(offsets, 1)
         elif depth == len(axes) - 1:
-            self.innermost(axes[depth], offsets)
+            self.innermost(axes[depth], offsets, *self.ends(depth, axes[depth]))
         else:
             axis = axes[depth]
-            with counted_loop(self.w, "0", self.size(axis.size)) as i:
+            for i in self.each(*self.ends(depth, axis)):
                 if axis.index is not None:
                     self.indices[axis.index] = i
-                inner = [self.plus(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
+                inner = [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
                 self.nest(axes, depth + 1, inner)
         for k in starting:
             self.finish(k, offsets)
 
-    def width(self, axis: _Axis) -> int:
+    def width(self, axis: Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
         kernel = self.kernel
-        if not self.addresses_stand_still(axis):
+        if self.is_single or not self.addresses_stand_still(axis):
             return 1
         dtypes = [view.dtype for view in self.views]
         if any(d.kind == "c" for d in dtypes):
@@ -191,15 +202,15 @@ class KernelWriter:
             if stride != ONE and not (k in self.still and stride == ZERO):
                 return 1
         floats = [i.dtype.itemsize for i in kernel.expression.instructions if i.dtype.kind in "fiu"]
-        # Positions are 64 bits wide and say nothing of what is computed.
-        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [8]
+        # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
+        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [1]
         width = self.vector_bytes // max(min(max(narrow), 8), 1)
         if axis.size.is_known:
             while width > 1 and width > axis.size.factor:
                 width //= 2
         return width if width > 1 else 1
 
-    def addresses_stand_still(self, axis: _Axis) -> bool:
+    def addresses_stand_still(self, axis: Axis) -> bool:
         """Whether indices that gather and scatter, and what is checked, are the same all along an axis."""
         varies: list[bool] = []
         instructions = self.kernel.expression.instructions
@@ -215,10 +226,12 @@ class KernelWriter:
         outputs = self.kernel.expression.outputs
         return not any(varies[outputs[k]] for k in self.uniform)
 
-    def innermost(self, axis: _Axis, offsets: list[str]) -> None:
+    def ends(self, depth: int, axis: Axis) -> tuple[str, str]:
+        """Where the loop over an axis begins and ends."""
+        return "0", self.size(axis.size)
+
+    def innermost(self, axis: Axis, offsets: list[str], start: str, total: str) -> None:
         width = self.width(axis)
-        total = self.size(axis.size)
-        start = "0"
         if width > 1:
             unroll = self.unroll(axis, width)
             if unroll > 1:
@@ -226,38 +239,40 @@ class KernelWriter:
             start = self.strip(axis, offsets, start, total, width, 1)
             if axis.size.is_known and axis.size.factor % width == 0:
                 return
-        with counted_loop(self.w, start, total) as i:
+        for i in self.each(start, total):
             self.step(axis, offsets, i, 1, 0)
 
-    def unroll(self, axis: _Axis, width: int) -> int:
+    def unroll(self, axis: Axis, width: int) -> int:
         """How many vectors a turn takes: several where sums would wait for each other."""
         is_long = not axis.size.is_known or axis.size.factor >= 8 * width
         return 4 if self.still and is_long else 1
 
-    def strip(self, axis: _Axis, offsets: list[str], start: str, total: str, width: int, unroll: int) -> str:
+    def strip(self, axis: Axis, offsets: list[str], start: str, total: str, width: int, unroll: int) -> str:
         """Vectors from start on, as long as whole ones are left; where they end."""
         w, step = self.w, width * unroll
-        length = total if start == "0" else w.op(f"sub i64 {total}, {start}")
-        if length.lstrip("-").isdigit():
-            end = str(int(length) // step * step)
+        if is_number(start) and is_number(total):
+            length = str(int(total) - int(start))
+        else:
+            length = total if start == "0" else w.op(f"sub i64 {total}, {start}")
+        if is_number(length):
+            end = str(int(start) + int(length) // step * step)
         else:
             rest = w.op(f"srem i64 {length}, {step}")
             end = w.op(f"sub i64 {total}, {rest}")
-        with counted_loop(w, start, end, step) as i:
+        for i in self.each(start, end, step):
             for k in range(unroll):
-                at = i if not k else w.op(f"add i64 {i}, {k * width}")
-                self.step(axis, offsets, at, width, k)
+                self.step(axis, offsets, w.add(i, str(k * width)), width, k)
         return end
 
-    def step(self, axis: _Axis, offsets: list[str], i: str, width: int, lane: int) -> None:
+    def step(self, axis: Axis, offsets: list[str], i: str, width: int, lane: int) -> None:
         if axis.index is not None:
             self.indices[axis.index] = i
-        inner = [self.plus(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
+        inner = [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
         self.point(inner, width, lane, axis)
 
     # One point, or a vector of them.
 
-    def point(self, offsets: list[str], width: int, lane: int = 0, axis: _Axis | None = None) -> None:
+    def point(self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None) -> None:
         kernel, w = self.kernel, self.w
 
         def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
@@ -277,7 +292,7 @@ class KernelWriter:
             at = offsets[place]
             operand = kernel.operands[place]
             for argument, stride in zip(arguments, operand.gathered, strict=True):
-                at = self.plus(at, self.times(argument, stride))
+                at = self.w.add(at, self.times(argument, stride))
             return self.loaded(self.bases[place], at, operand.view.dtype, part, width if moved else 1), moved
 
         outputs = emit_expression(w, kernel.expression, leaf, width, self.uniform)
@@ -290,7 +305,7 @@ class KernelWriter:
                 continue
             at = offsets[count + k]
             for output, stride in zip(write.indices, write.scattered, strict=True):
-                at = self.plus(at, self.times(outputs[output], stride))
+                at = self.w.add(at, self.times(outputs[output], stride))
             dtype, parts = element_parts(write.view.dtype)
             for part, output in enumerate(write.outputs):
                 value = outputs[output]
@@ -302,8 +317,7 @@ class KernelWriter:
     def address(self, base: str, at: str, dtype: np.dtype, parts: int, part: int) -> str:
         kind = memory_type_of(dtype)
         if parts == 2:
-            at = self.w.op(f"shl i64 {at}, 1")
-            at = self.w.op(f"add i64 {at}, 1") if part else at
+            at = self.w.add(self.w.multiply(at, "2"), str(part))
         return self.w.op(f"getelementptr {kind}, ptr {base}, i64 {at}")
 
     def loaded(self, base: str, at: str, dtype: np.dtype, part: int, width: int) -> str:
@@ -322,7 +336,7 @@ class KernelWriter:
 
     # Reductions in registers.
 
-    def begin(self, k: int, axes: Sequence[_Axis]) -> None:
+    def begin(self, k: int, axes: Sequence[Axis]) -> None:
         """Variables for the vectors of a turn and for single elements, each with the neutral number."""
         write = self.kernel.writes[k]
         dtype, parts = element_parts(write.view.dtype)
@@ -352,10 +366,15 @@ class KernelWriter:
         """Bring the variables of a reduction together and write the result."""
         write = self.kernel.writes[k]
         dtype, parts = element_parts(write.view.dtype)
-        place = len(self.kernel.operands) + k
+        base, at = self.target(k, offsets)
         for part in range(parts):
             total = self.total(k, write, dtype, part)
-            self.store(self.bases[place], offsets[place], dtype, parts, part, total, 1)
+            self.store(base, at, dtype, parts, part, total, 1)
+
+    def target(self, k: int, offsets: list[str]) -> tuple[str, str]:
+        """Where a reduction goes: an address, and the position there."""
+        place = len(self.kernel.operands) + k
+        return self.bases[place], offsets[place]
 
     def total(self, k: int, write: Write, dtype: np.dtype, part: int) -> str:
         w, one = self.w, type_of(dtype)

@@ -25,6 +25,9 @@ from ctrlgrad.plan.model import (
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.sizes import Size
 
+# The most bytes of a temporary that lies on the stack, where LLVM makes registers of it if it can, and of all of them.
+SMALL, MOST_SMALL = 128, 1 << 14
+
 
 class PlanText:
     """The function of a plan while it is written."""
@@ -38,7 +41,11 @@ class PlanText:
         # Addresses that are known all along, by place, and those of slots and rows, which change.
         self.addresses: dict[Place, str] = {}
         self.pointers: dict[Place, str] = {}
+        # For temporaries on the stack, where the driver is shown a copy: their own address must stay in the function.
+        self.shown: dict[Place, str] = {}
         self.loops: list[Loop] = []
+        # Functions that the plan's calls: parts of nests that threads share.
+        self.parts: list[str] = []
         # Words that variables stand for.
         self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
@@ -88,13 +95,10 @@ class PlanText:
         return self.registers[register.name]
 
     def size(self, size: Size) -> str:
-        text = ""
+        text = "1"
         for name in size.names:
-            one = self.number(Register(name, np.dtype(np.int64)))
-            text = one if not text else self.w.op(f"mul i64 {text}, {one}")
-        if not text:
-            return str(size.factor)
-        return text if size.factor == 1 else self.w.op(f"mul i64 {text}, {size.factor}")
+            text = self.w.multiply(text, self.number(Register(name, np.dtype(np.int64))))
+        return self.w.multiply(text, str(size.factor))
 
     def prologue(self) -> None:
         plan, layout, w = self.plan, self.layout, self.w
@@ -113,9 +117,7 @@ class PlanText:
         for buffer in mine:
             offsets.append(total)
             size = self.padded(buffer)
-            total = (
-                str(int(total) + int(size)) if total.isdigit() and size.isdigit() else w.op(f"add i64 {total}, {size}")
-            )
+            total = w.add(total, size)
         if mine:
             self.ask_if(
                 w.op(f"icmp ult i64 {self.load_word(frame.WORKSPACE_BYTES)}, {total}"),
@@ -123,9 +125,14 @@ class PlanText:
                 total,
             )
             base = self.load_word(frame.WORKSPACE, "ptr")
+            small = 0
             for buffer, offset in zip(mine, offsets, strict=True):
-                address = w.op(f"getelementptr i8, ptr {base}, i64 {offset}")
-                self.addresses[Place("buffer", buffer.number)] = address
+                address, place = w.op(f"getelementptr i8, ptr {base}, i64 {offset}"), Place("buffer", buffer.number)
+                self.addresses[place] = address
+                nbytes = buffer.count.factor * buffer.dtype.itemsize
+                if buffer.count.is_known and 0 < nbytes <= SMALL and small + nbytes <= MOST_SMALL:
+                    small += nbytes
+                    self.addresses[place], self.shown[place] = w.alloca(f"[{nbytes} x i8]", 64), address
         for buffer in plan.buffers:
             if buffer.result is not None and buffer.is_known_at_entry:
                 self.ensure(buffer, buffer.count)
@@ -174,16 +181,24 @@ class PlanText:
     def place_of(self, array: Array) -> str:
         return self.address(self.plan.places[array])
 
+    def shown_address(self, array: Array) -> str:
+        """The address of an array that the driver reads."""
+        place = self.plan.places[array]
+        if place in self.shown:
+            nbytes = self.size(array.count * Size(array.dtype.itemsize))
+            self.copy_bytes(self.shown[place], self.address(place), nbytes)
+            return self.shown[place]
+        return self.address(place)
+
     def view_address(self, view: View) -> str:
         """The address of a view's first element."""
         offset = "0"
         for term in view.offset:
-            text = self.size(term)
-            offset = text if offset == "0" else self.w.op(f"add i64 {offset}, {text}")
+            offset = self.w.add(offset, self.size(term))
         base = self.place_of(view.array)
         if offset == "0":
             return base
-        nbytes = self.w.op(f"mul i64 {offset}, {view.dtype.itemsize}")
+        nbytes = self.w.multiply(offset, str(view.dtype.itemsize))
         return self.w.op(f"getelementptr i8, ptr {base}, i64 {nbytes}")
 
     def scratch(self, name: str, sizes: Sequence[str]) -> str:
@@ -269,7 +284,7 @@ class PlanText:
         if isinstance(value, Register):
             self.store_number(index, value)
         elif isinstance(value, Array):
-            self.store_word(index, self.place_of(value), "ptr")
+            self.store_word(index, self.shown_address(value), "ptr")
             for k, size in enumerate(value.shape, 1):
                 self.store_word(index + k, self.size(size))
         return index + frame.value_words(value)

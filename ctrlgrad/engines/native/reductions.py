@@ -1,4 +1,4 @@
-"""What reductions do with one more element, or with another vector of them."""
+"""The arithmetic of reductions: what each starts with, and one step of it on numbers or vectors."""
 
 from __future__ import annotations
 

@@ -59,6 +59,11 @@ def splat(text: str, dtype: np.dtype, width: int) -> str:
     return f"splat ({type_of(dtype)} {text})"
 
 
+def is_number(text: str) -> bool:
+    """Whether an operand of integers is a number, not the name of one."""
+    return text.lstrip("-").isdecimal()
+
+
 class Phi:
     """A phi whose incoming values become known while later blocks are written."""
 
@@ -109,6 +114,20 @@ class Writer:
         self._values += 1
         self._lines.append(f"  {name} = {text}")
         return name
+
+    def add(self, a: str, b: str) -> str:
+        """The sum of two i64; of numbers that are known, the number."""
+        if is_number(a) and is_number(b):
+            return str(int(a) + int(b))
+        return b if a == "0" else a if b == "0" else self.op(f"add i64 {a}, {b}")
+
+    def multiply(self, a: str, b: str) -> str:
+        """The product of two i64; of numbers that are known, the number."""
+        if is_number(a) and is_number(b):
+            return str(int(a) * int(b))
+        if "0" in (a, b):
+            return "0"
+        return b if a == "1" else a if b == "1" else self.op(f"mul i64 {a}, {b}")
 
     def at_entry(self, text: str) -> str:
         """Write an instruction at the end of what stands at the function's start; the name of its value."""

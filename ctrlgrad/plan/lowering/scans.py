@@ -12,8 +12,8 @@ from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.plan.expression import ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.arithmetic import needs_elements, reduced
 from ctrlgrad.plan.lowering.state import INDEX, State, broadcast, expression_of
-from ctrlgrad.plan.model import Kernel, View, Write
-from ctrlgrad.plan.sizes import ONE, ZERO, row_major
+from ctrlgrad.plan.model import Array, Kernel, View, Write
+from ctrlgrad.plan.sizes import ONE, ZERO, Sizes, row_major
 
 _GROWS = {"cumsum": "add", "cumprod": "multiply"}
 
@@ -24,6 +24,9 @@ def extreme_index(state: State, node: Node) -> None:
     (axis,) = attributes.Axes.of(node).axes
     needs_elements(state, [tensor.shape[axis]])
     kept = tuple(ONE if a == axis else size for a, size in enumerate(tensor.shape))
+    if tensor.dtype.kind == "b":
+        _first(state, node, tensor, axis, kept)
+        return
     extreme = reduced(state, node, tensor, kept, kept, "max" if node.op.name == "argmax" else "min")
 
     def make(builder: ExpressionBuilder, x: tuple[Number, ...], extreme: tuple[Number, ...]) -> Sequence[Number]:
@@ -32,15 +35,43 @@ def extreme_index(state: State, node: Node) -> None:
             hit = hit | x[0].differs(x[0])
         return [select(hit, builder.emit("index", (), INDEX, axis), np.iinfo(INDEX).max)]
 
-    expression, operands, numbers = expression_of([tensor, broadcast(extreme.view, tensor.shape)], make)
-    shape = (
-        kept if attributes.Reduction.of(node).keepdims else tuple(s for a, s in enumerate(tensor.shape) if a != axis)
+    array = _least(state, node, [tensor, broadcast(extreme.view, tensor.shape)], axis, kept, make)
+    state.items[node.result] = array.view if array.shape else state.load(array.view)
+
+
+def _least(
+    state: State, node: Node, tensors: Sequence[View], axis: int, kept: Sizes, make: Callable[..., Sequence[Number]]
+) -> Array:
+    """The least of numbers along an axis."""
+    expression, operands, numbers = expression_of(tensors, make)
+    space = tensors[0].shape
+    array = state.array(
+        INDEX, kept if attributes.Reduction.of(node).keepdims else tuple(s for a, s in enumerate(kept) if a != axis)
     )
-    array = state.array(INDEX, shape)
     strides = tuple(ZERO if a == axis else stride for a, stride in enumerate(row_major(kept)))
-    write = Write(View(array, (), tensor.shape, strides), (0,), "min")
-    state.emit(Kernel(tensor.shape, operands, numbers, expression, (write,), nodes=(node,)))
-    state.items[node.result] = array.view if shape else state.load(array.view)
+    write = Write(View(array, (), space, strides), (0,), "min")
+    state.emit(Kernel(space, operands, numbers, expression, (write,), nodes=(node,)))
+    return array
+
+
+def _first(state: State, node: Node, tensor: View, axis: int, kept: Sizes) -> None:
+    """Of bools: where the first true one is (`argmin`: false one), found in one pass; 0 where there is none."""
+    none = np.iinfo(INDEX).max
+
+    def make(builder: ExpressionBuilder, x: tuple[Number, ...]) -> Sequence[Number]:
+        hit = x[0] if node.op.name == "argmax" else ~x[0]
+        return [select(hit, builder.emit("index", (), INDEX, axis), none)]
+
+    array = _least(state, node, [tensor], axis, kept, make)
+    if not array.shape:
+        state.items[node.result] = (
+            state.compute([*state.load(array.view)], INDEX, lambda x: select(x.equals(none), 0, x)),
+        )
+        return
+    expression, operands, numbers = expression_of([array.view], lambda builder, x: [select(x[0].equals(none), 0, x[0])])
+    found = state.array(INDEX, array.shape)
+    state.emit(Kernel(array.shape, operands, numbers, expression, (Write(found.view, (0,)),), nodes=(node,)))
+    state.items[node.result] = found.view
 
 
 def scan(state: State, node: Node, visit: Callable[[Node], None]) -> None:

@@ -1,0 +1,94 @@
+"""Nests that threads share: the same bits whatever their number, and what one thread alone gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.native import engine, shared_nests
+from ctrlgrad.engines.native.emit import PlanWriter
+from ctrlgrad.engines.native.products.library import products
+
+RNG = np.random.default_rng(3)
+X, Y = RNG.random((37, 150)) + 0.5, RNG.random((37, 150)) + 0.5
+THREADS = (1, 2, 3, 7)
+
+
+@pytest.fixture
+def little_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nests are shared that are small enough for tests."""
+    monkeypatch.setattr(shared_nests, "WORK_TO_SHARE", 1000)
+    monkeypatch.setattr(shared_nests, "WORK_OF_A_PART", 500)
+    before = products().threads
+    yield
+    products().set_threads(before)
+
+
+def text_of(fn: Callable[..., Any], *args: np.ndarray) -> str:
+    graph = optimised_graph(cg.function(fn).graph(*args))
+    return PlanWriter(engine.plan_of(graph, engine.shapes_of(graph, args)), 32).function("plan")
+
+
+def updated(x: Any, y: Any) -> Any:
+    """A nest in a loop that writes over what it reads."""
+    return cg.fori_loop(0, 5, lambda i, x: cnp.sin(x) * y + i, x)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, y: cnp.exp(-x) * cnp.sin(y) + x,
+        lambda x, y: cnp.sum(cnp.tanh(x * y)),
+        lambda x, y: (cnp.sum(x * y, axis=1), cnp.max(x - y, axis=1)),
+        lambda x, y: (cnp.max(x - y), cnp.min(x * y), cnp.prod(1 + 1e-3 * x)),
+        lambda x, y: cnp.any(x > 1.4 * y),
+        lambda x, y: cnp.sum(x * cnp.exp(1j * y)),
+        lambda x, y: cnp.sum(x.ravel() * cnp.arange(x.size)),
+        lambda x, y: (x.T + y.T, cnp.sum(cnp.ones((4000,)) * x[0, 0])),
+        lambda x, y: cnp.exp(x)[None, :, 3:] * y[0, :147],
+        updated,
+        cg.grad(lambda x, y: cnp.sum(updated(x, y) ** 2)),
+    ],
+    ids=["map", "sum", "rows", "extremes", "any", "complex", "index", "transposed", "views", "loop", "gradient"],
+)
+def test_results_have_the_same_bits_whatever_the_number_of_threads(little_work: None, fn: Callable[..., Any]) -> None:
+    assert "@cg_parallel" in text_of(fn, X, Y)
+    function = cg.function(fn, engine="native")
+    found = []
+    for threads in THREADS:
+        products().set_threads(threads)
+        found.append(cg.tree.leaves(function(X, Y)))
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+    expected = cg.tree.leaves(cg.function(fn, engine="reference")(X, Y))
+    for a, b in zip(found[0], expected, strict=True):
+        assert np.shape(a) == np.shape(b) and np.asarray(a).dtype == np.asarray(b).dtype
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        # Columns are added up by all rows; where an index is wrong is told of the first one.
+        lambda x, y: cnp.sum(x * y, axis=0),
+        lambda x, y: x[cnp.argsort(y[:, 0])],
+    ],
+    ids=["columns", "checks"],
+)
+def test_nests_whose_parts_would_meet_are_not_cut(little_work: None, fn: Callable[..., Any]) -> None:
+    assert "@cg_parallel" not in text_of(fn, X, Y)
+    expected = cg.function(fn, engine="reference")(X, Y)
+    np.testing.assert_allclose(cg.function(fn, engine="native")(X, Y), expected, rtol=1e-12)
+
+
+def test_little_work_is_not_shared() -> None:
+    assert "@cg_parallel" not in text_of(lambda x, y: cnp.exp(x) + y, X, Y)
+    large = np.ones((1000, 150))
+    assert "@cg_parallel" in text_of(lambda x, y: cnp.exp(x) + y, large, large)
