@@ -111,27 +111,36 @@ class BlockStack:
 
     def push(self, row: Any) -> None:
         """Put a row of the stack's shape on top; it is copied. Only where `tails` is set."""
-        if self.tail is None or not self.tail.put(row):
-            self._begin_tail(row).put(row)
+        while self.tail is None or not self.tail.put(row):
+            self._begin_tail(row)
         last = self.blocks[-1]
         last.count += 1
         last.most = max(last.most, last.count)
 
-    def _begin_tail(self, row: Any) -> Tail:
-        """Another block on top, which takes rows like this one."""
+    def _begin_tail(self, row: Any) -> None:
+        """Another block on top, which takes rows like this one.
+
+        A thread that is short of room may settle it at any time from now on, then it takes no more, or none at all.
+        """
         assert self.tails is not None
         self._stop_popping()
+        self.tail = None
+        if self.blocks and not self.blocks[-1].count:
+            self.blocks.pop().storage.free()
         below = self.blocks[-1] if self.blocks else None
-        tail = self.tail = self.tails.tail(row, 0 if below is None else below.most)
-        taken = 0
+        tail = self.tails.tail(row, 0 if below is None else below.most)
+        moved = 0
         # A block most of whose rows were popped would hold all their bytes: what is left of it goes with the new ones.
         if below is not None and 2 * below.count <= min(below.most, tail.capacity):
-            taken = sum([tail.put(row) for row in below.open()])
+            moved = sum([tail.put(row) for row in below.open()])
             below.close()
-            # All rows of a block are alike: the tail takes all of them, or none.
-            self.drop(taken)
-        self.blocks.append(Block(tail, taken))
-        return tail
+            # All rows of a block are alike: the tail takes all of them or none, if it is not settled meanwhile.
+            if 0 < moved < below.count:
+                tail.free()
+                return
+            self.drop(moved)
+        self.tail = tail
+        self.blocks.append(Block(tail, moved))
 
     def pop(self) -> Any:
         """Take the last row off; a copy. The block that it lies in stays open for the next ones."""

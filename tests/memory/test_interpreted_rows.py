@@ -20,7 +20,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import memory, tree
 from ctrlgrad.engines import run_on
 from ctrlgrad.engines.pushes import RowPush
-from ctrlgrad.engines.row_blocks import RowPushes, RowTails, row_pushes, rows_in_blocks
+from ctrlgrad.engines.row_blocks import RowBlock, RowPushes, RowTails, row_pushes, rows_in_blocks
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import walk
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
@@ -356,6 +356,33 @@ def test_blocks_of_a_manager_are_not_written_to_again() -> None:
         whole = stack.whole(3)
         assert isinstance(whole, Resident) and list(whole.array[:5]) == [0, 1, 2, 3, 4]
         assert stack.whole(3) is whole
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_row_is_lost_where_another_thread_settles_a_block_at_any_time(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A thread that is short of room settles blocks of others: before their first row, and while rows move in."""
+    draw = random.Random(seed)
+    put = RowBlock.put
+
+    def put_after_another_thread(block: RowBlock, row: Any) -> bool:
+        if draw.random() < 0.3:
+            block.settle()
+        return put(block, row)
+
+    monkeypatch.setattr(RowBlock, "put", put_after_another_thread)
+    with rows() as source:
+        stack, model = new_stack(source, (2,)), []
+        for number in range(400):
+            if model and draw.random() < 0.45:
+                np.testing.assert_array_equal(stack.pop(), model.pop())
+            else:
+                model.append(np.array([number, -number], float))
+                stack.push(model[-1])
+            if number % 20 == 0:
+                np.testing.assert_array_equal(stack.tensor(), np.array(model).reshape(-1, 2))
+        del stack
 
 
 def test_two_threads_may_read_and_copy_a_stack_at_once() -> None:
