@@ -12,9 +12,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.graph import makers, takers
-from ctrlgrad.dataflow.printer import Names, format_flat_node
-from ctrlgrad.dataflow.recorder import Recorder
+from ctrlgrad.dataflow.drawing import Recorder
+from ctrlgrad.dataflow.graph import FlatPrinter, consumers, producers
 from ctrlgrad.dataflow.scopes import ROOT, frames_of
 
 COLOURS = {
@@ -40,9 +39,9 @@ class Watcher(Recorder):
         super().__init__()
         self.nodes = []
 
-    def fired(self, device, step, iteration, began, dead):
-        super().fired(device, step, iteration, began, dead)
-        self.nodes.append(step.node)
+    def fired(self, device, name, node, *rest):
+        super().fired(device, name, node, *rest)
+        self.nodes.append(node)
 
     def by_value(self):
         """For each value the firings of the node that makes it, in order: (number, tag, is_dead)."""
@@ -55,13 +54,13 @@ class Watcher(Recorder):
 
 def text_of(graph):
     """The text of a graph, each op on a line, whether it stands in a cluster or not."""
-    names, lines = Names(), []
+    printer, lines = FlatPrinter(), []
     for value in graph.inputs:
-        names(value)
+        printer.name(value)
     for node in graph.nodes:
-        first, *inside = format_flat_node(node, names)
+        first, *inside = printer.node(node)
         where = f" @{node.device}" if node.device else ""
-        waits = "".join(f" ^{names(v)}" for v in node.controls)
+        waits = "".join(f" ^{printer.name(v)}" for v in node.controls)
         ops = [line.strip() for line in inside if not line.strip().startswith(("yield", "}"))]
         lines += [op.replace(" : ", f"{waits} : ", 1) + where for op in ops] or [first]
     return "\n".join(lines)
@@ -72,9 +71,9 @@ def dead_ones(graph, watcher):
     nodes = {node for node, firing in zip(watcher.nodes, watcher.firings) if firing.is_dead}
     values = {v for node in nodes for v in node.results}
     dead = {node for node in graph.nodes if any(v in values for v in node.results)}
-    taken_by = takers(graph)
-    sides = {v for node in graph.nodes if node.op == flat.SWITCH for v in node.results}
-    return dead | {v for v in sides if any(n in dead for n in taken_by.get(v, ()))}
+    consumers_of = consumers(graph)
+    sides = {v for node in graph.nodes if node.op is flat.SWITCH for v in node.results}
+    return dead | {v for v in sides if any(n in dead for n in consumers_of.get(v, ()))}
 
 
 class Drawing:
@@ -86,11 +85,8 @@ class Drawing:
 
     def __init__(self, graph, axes, *, dead=frozenset(), places=None):
         self.graph, self.axes, self.dead = graph, axes, dead
-        self.names, self.made_by = Names(), makers(graph)
-        for value in graph.inputs:
-            self.names(value)
-        for node in graph.nodes:
-            format_flat_node(node, self.names)  # names values in the order in which the text names them
+        self.printer, self.producer_of = FlatPrinter(), producers(graph)
+        self.printer.graph(graph)  # names values in the order in which the text names them
         self.frames = frames_of(graph)
         self.nodes = [node for node in graph.nodes if not self.is_constant(node)]
         used = {v for node in self.nodes for v in node.inputs} | set(graph.outputs)
@@ -100,19 +96,19 @@ class Drawing:
         if places is None:
             self.place()
         else:
-            named = {self.names(node.results[0]): node for node in self.nodes if node.results}
+            named = {self.printer.name(node.results[0]): node for node in self.nodes if node.results}
             self.at = {named[name]: place for name, place in places.items()}
             self.nodes, self.inputs = list(self.at), []
 
     def is_constant(self, node):
-        inside = node.regions[0].nodes if node.op == flat.CLUSTER else ()
-        return node.op == "constant" or (bool(inside) and all(n.op.name == "constant" for n in inside))
+        inside = node.regions[0].nodes if node.op is flat.CLUSTER else ()
+        return node.is_constant or (bool(inside) and all(n.op.name == "constant" for n in inside))
 
     # Where things stand.
 
     def key(self, value):
         """What an edge from a value starts at: its node, or the input itself."""
-        node = self.made_by.get(value)
+        node = self.producer_of.get(value)
         return value if node is None else node
 
     def edges(self):
@@ -120,8 +116,8 @@ class Drawing:
         shown = set(self.nodes) | set(self.inputs)
         for node in self.nodes:
             for position, value in enumerate(node.operands):
-                back = node.op == flat.MERGE and position == 1 and self.key(value) in shown
-                back = back and getattr(self.made_by.get(value), "op", "") == flat.NEXT_ITERATION
+                back = node.op is flat.MERGE and position == 1 and self.key(value) in shown
+                back = back and getattr(self.producer_of.get(value), "op", "") == flat.NEXT_ITERATION
                 if self.key(value) in shown:
                     yield self.key(value), node, value, "back" if back else "data"
             for value in (*node.controls, *node.orders):
@@ -176,7 +172,7 @@ class Drawing:
         for a, b, value, kind in self.edges():
             self.draw_edge(a, b, value, kind)
         for value in self.inputs:
-            self.draw_box(value, self.names(value), "white", rounded=True)
+            self.draw_box(value, self.printer.name(value), "white", rounded=True)
         for node in self.nodes:
             self.draw_box(node, self.label(node), COLOURS.get(node.op, "white"))
         for value in self.graph.outputs:
@@ -197,22 +193,22 @@ class Drawing:
         self.axes.set_ylim(min(ys) - 1.1, max(ys) + 0.6)
 
     def label(self, node):
-        op = node.op
-        if op == flat.CLUSTER:
+        op = node.op.name
+        if node.op is flat.CLUSTER:
             inner = [n for n in node.regions[0].nodes if n.op.name != "constant"]
             op = " ".join(n.op.name for n in inner)
             numbers = [f"{n.attrs['value']:g}" for n in node.regions[0].nodes if n.op.name == "constant"]
         else:
             numbers = [
-                f"{self.made_by[v].attrs['value']:g}"
+                f"{self.producer_of[v].attrs['value']:g}"
                 for v in node.operands
-                if v in self.made_by and self.made_by[v].op == "constant"
+                if v in self.producer_of and self.producer_of[v].is_constant
             ]
-        name = self.names.join(node.results[-1:]) if node.results else ""
+        name = self.printer.join(node.results[-1:]) if node.results else ""
         name = {flat.SWITCH: "", flat.SEND: f"edge {node.attrs.get('edge')}"}.get(node.op, name)
-        if node.op == flat.RECV:
+        if node.op is flat.RECV:
             name = f"edge {node.attrs['edge']}"
-        if node.op == flat.SWITCH:
+        if node.op is flat.SWITCH:
             hint = node.results[0].hint or ""
             name = hint.removesuffix("_false")
         if node.is_constant_enter:
@@ -287,7 +283,7 @@ class Drawing:
 
     def frame_of(self, node):
         """An Enter is drawn in the frame that it leads to."""
-        return str(node.attrs["frame"]) if node.op == flat.ENTER else self.frames.of_node.get(node, ROOT)
+        return str(node.attrs["frame"]) if node.op is flat.ENTER else self.frames.of_node.get(node, ROOT)
 
 
 def room(key):
@@ -319,7 +315,7 @@ def draw_parts(parts, axes, gap=1.4):
     for device, part in parts.items():
         drawing = Drawing(part.graph, axes)
         for node in drawing.nodes:
-            sent = ends.get(node.attrs["edge"], {}).get(flat.SEND) if node.op == flat.RECV else None
+            sent = ends.get(node.attrs["edge"], {}).get(flat.SEND) if node.op is flat.RECV else None
             if sent is not None:
                 # Level with what it hears.
                 drawing.move(0.0, min(0.0, sent[1] - drawing.at[node][1]))

@@ -16,7 +16,7 @@ from benchmarks.program import Program, Results
 from benchmarks.recurrent.inputs import sequence, weights
 from benchmarks.recurrent.with_ctrlgrad import lstm_separate
 from ctrlgrad import dataflow
-from ctrlgrad.dataflow.blas_threads import single_threaded_products
+from ctrlgrad.dataflow.devices import single_threaded_products
 from examples.deep_q_learning import Task, first_params, from_python, in_graph
 
 

@@ -15,9 +15,8 @@ import ctrlgrad as cg
 from ctrlgrad import tree
 from ctrlgrad.cli.target import load_target
 from ctrlgrad.dataflow import Settings, lower
-from ctrlgrad.dataflow.dot import format_flat_dot, format_partition_dot
-from ctrlgrad.dataflow.engine import partitioned
-from ctrlgrad.dataflow.printer import format_flat
+from ctrlgrad.dataflow.drawing import format_flat_dot, format_partition_dot
+from ctrlgrad.dataflow.settings import partitioned
 from ctrlgrad.engines import plan_text
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, format_graph
@@ -50,7 +49,7 @@ def graph_text(text: str, *, grad: bool, dot: bool, sources: bool, stage: str = 
         return plan_text(graph, [np.asarray(x) for x in tree.leaves(arguments)])
     if stage == "lowered":
         flat = lower(graph)
-        return format_flat_dot(flat) if dot else format_flat(flat)
+        return format_flat_dot(flat) if dot else str(flat)
     if stage == "partitioned":
         split = partitioned(graph, Settings())
         if dot:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_effectful, is_loop_merge, makers, takers
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, consumers, in_order, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import Guard, frames_of, guard_of, guards_of
 from ctrlgrad.ir import OPS, Graph, Node, StackType, Value
 
@@ -41,7 +41,7 @@ def cluster(graph: FlatGraph, cut: str) -> FlatGraph:
     used = _used_outside(cutter, groups)
     nodes = [node for node in graph.nodes if node.is_primitive]
     nodes += [_piece(members, cutter, used) for members in groups.values()]
-    nodes += [_piece([n], cutter, used) for n in graph.nodes if n.op == "constant" and n.result in used]
+    nodes += [_piece([n], cutter, used) for n in graph.nodes if n.is_constant and n.result in used]
     position = {v: i for i, node in enumerate(graph.nodes) for v in node.results}
     nodes.sort(key=lambda n: min((position[v] for v in n.results), default=len(position)))
     return FlatGraph(graph.inputs, tuple(in_order(nodes)), graph.outputs, graph.name)
@@ -49,7 +49,7 @@ def cluster(graph: FlatGraph, cut: str) -> FlatGraph:
 
 def _is_clustered(node: FlatNode) -> bool:
     """Whether a node goes into a cluster; a constant goes into those that take it, and stands alone for all others."""
-    return not node.is_primitive and node.op != "constant"
+    return not node.is_primitive and not node.is_constant
 
 
 @dataclass
@@ -58,12 +58,12 @@ class _Cutter:
 
     graph: FlatGraph
     cut: str
-    made_by: dict[Value, FlatNode] = field(init=False)
+    producer_of: dict[Value, FlatNode] = field(init=False)
     sources: dict[FlatNode, frozenset[Value]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.made_by = makers(self.graph)
-        self.taken_by = takers(self.graph)
+        self.producer_of = producers(self.graph)
+        self.consumers_of = consumers(self.graph)
         self.frames = frames_of(self.graph)
         self.guards = guards_of(self.graph, self.frames)
         self.copied = {node: self._copied(node) for node in self.graph.nodes}
@@ -71,7 +71,7 @@ class _Cutter:
         self.levels = self._levels() if self.cut == "whole" else {}
 
     def key(self, node: FlatNode) -> Any:
-        if self.cut == "none" or is_effectful(node):
+        if self.cut == "none" or node.is_effectful:
             return node
         where: tuple[str, str | None, Guard] = self.group(node)
         if self.cut == "whole":
@@ -90,7 +90,7 @@ class _Cutter:
         return frozenset[Value]().union(*(self._waits_for(value, device) for value in values))
 
     def _waits_for(self, value: Value, device: str | None) -> frozenset[Value]:
-        node = self.made_by.get(value)
+        node = self.producer_of.get(value)
         if node is None or node.is_constant_enter or self._is_carried_stack(value, node):
             return frozenset()
         if node in self.sources and node.device == device:
@@ -100,21 +100,21 @@ class _Cutter:
     def _is_carried_stack(self, value: Value, node: FlatNode) -> bool:
         if not isinstance(value.type, StackType):
             return False
-        return self._is_loop_switch(node) if node.op == flat.SWITCH else is_loop_merge(node, self.made_by)
+        return self._is_loop_switch(node) if node.op is flat.SWITCH else is_loop_merge(node, self.producer_of)
 
     def _is_loop_switch(self, node: FlatNode) -> bool:
-        predicate = self.made_by.get(node.operands[0])
-        return predicate is not None and predicate.op == flat.LOOP_COND
+        predicate = self.producer_of.get(node.operands[0])
+        return predicate is not None and predicate.op is flat.LOOP_COND
 
     def _is_total(self, value: Value) -> bool:
         """Whether an iteration takes a carried value for one sum on its device, which only the next one takes."""
-        switch, taken = self.made_by.get(value), self.taken_by.get(value, [])
-        if switch is None or switch.op != flat.SWITCH or not self._is_loop_switch(switch) or len(taken) != 1:
+        switch, taken = self.producer_of.get(value), self.consumers_of.get(value, [])
+        if switch is None or switch.op is not flat.SWITCH or not self._is_loop_switch(switch) or len(taken) != 1:
             return False
         (total,) = taken
-        if total.op != "add" or total.device != switch.device:
+        if total.op.name != "add" or total.device != switch.device:
             return False
-        return [node.op for node in self.taken_by.get(total.result, [])] == [flat.NEXT_ITERATION]
+        return [node.op for node in self.consumers_of.get(total.result, [])] == [flat.NEXT_ITERATION]
 
     def _levels(self) -> dict[FlatNode, int]:
         """How many control nodes and other clusters lie before each node at the most.
@@ -128,45 +128,45 @@ class _Cutter:
         while changes:
             changes = False
             for node in self.graph.nodes:
-                level = entered.get(self.frames.of_node[node], 0) if node.op == flat.EXIT else 0
+                level = entered.get(self.frames.of_node[node], 0) if node.op is flat.EXIT else 0
                 for value in self.waited[node]:
-                    maker = self.made_by.get(value)
-                    if maker is not None:
-                        level = max(level, levels[maker] + self._is_apart(maker, node))
+                    producer = self.producer_of.get(value)
+                    if producer is not None:
+                        level = max(level, levels[producer] + self._is_apart(producer, node))
                 if level > levels[node]:
                     levels[node] = level
                     changes = True
-                if node.op == flat.ENTER:
+                if node.op is flat.ENTER:
                     frame = node.attrs["frame"]
                     entered[frame] = max(entered.get(frame, 0), level)
         return levels
 
     def _copied(self, node: FlatNode) -> frozenset[Value]:
         """The constants that a node's cluster has copies of: where what else the node takes says when it runs too."""
-        constants = {v for v in node.operands if v in self.made_by and self.made_by[v].op == "constant"}
+        constants = {v for v in node.operands if v in self.producer_of and self.producer_of[v].is_constant}
         if not constants or not _is_clustered(node):
             return frozenset()
         others = {*node.operands} - constants | {*node.controls, *node.orders}
         guard: Guard = frozenset[Any]().union(*(self.guards[v] for v in others))
-        is_driven = any(v not in self.made_by or not self.made_by[v].is_constant_enter for v in others)
+        is_driven = any(v not in self.producer_of or not self.producer_of[v].is_constant_enter for v in others)
         return frozenset(
-            v for v in constants if self.guards[v] <= guard and (is_driven or not self.made_by[v].controls)
+            v for v in constants if self.guards[v] <= guard and (is_driven or not self.producer_of[v].controls)
         )
 
     def _waited(self, node: FlatNode) -> Sequence[Value]:
         """What a node waits for, what comes around a loop aside."""
-        if is_loop_merge(node, self.made_by):
+        if is_loop_merge(node, self.producer_of):
             return node.inputs[:1]
         taken = (v for v in node.operands if v not in self.copied[node])
         return (*taken, *node.controls, *node.orders)
 
-    def _is_apart(self, maker: FlatNode, node: FlatNode) -> bool:
+    def _is_apart(self, producer: FlatNode, node: FlatNode) -> bool:
         """Whether an ordinary op is in another cluster than what it takes from, for certain."""
         if not _is_clustered(node):
             return False
-        if not _is_clustered(maker) or is_effectful(maker) or is_effectful(node):
+        if not _is_clustered(producer) or producer.is_effectful or node.is_effectful:
             return True
-        return self.group(maker) != self.group(node)
+        return self.group(producer) != self.group(node)
 
 
 def _used_outside(cutter: _Cutter, groups: Mapping[Any, list[FlatNode]]) -> set[Value]:
@@ -188,15 +188,15 @@ def _piece(members: list[FlatNode], cutter: _Cutter, used: set[Value]) -> FlatNo
     body: list[Node] = []
     operands: dict[Value, None] = {}
     copied: dict[Value, Value] = {}
-    effect = is_effectful(members[0])
+    effect = members[0].is_effectful
     for node in members:
         taken = []
         for value in node.operands:
             if value in cutter.copied[node]:
-                maker = cutter.made_by[value]
+                producer = cutter.producer_of[value]
                 if value not in copied:
                     copied[value] = Value(value.type, value.hint)
-                    constant = Node(OPS["constant"], (), (copied[value],), maker.attrs, (), maker.source)
+                    constant = Node(OPS["constant"], (), (copied[value],), producer.attrs, (), producer.source)
                     body.append(constant)
                 taken.append(copied[value])
                 continue
@@ -205,7 +205,7 @@ def _piece(members: list[FlatNode], cutter: _Cutter, used: set[Value]) -> FlatNo
             taken.append(value)
         count = len(taken) - effect
         results = node.results[:-1] if effect else node.results
-        body.append(Node(OPS[node.op], tuple(taken[:count]), results, node.attrs, node.regions, node.source))
+        body.append(Node(node.op, tuple(taken[:count]), results, node.attrs, node.regions, node.source))
     results = tuple(v for node in members for v in node.results if v in used or effect)
     outputs = results[:-1] if effect else results
     apart = inside | set(operands)
@@ -218,11 +218,11 @@ def _piece(members: list[FlatNode], cutter: _Cutter, used: set[Value]) -> FlatNo
         tuple(operands),
         results,
         {"effect": effect},
-        tuple(controls),
-        tuple(orders),
         (region,),
         first.source,
-        first.device,
+        controls=tuple(controls),
+        orders=tuple(orders),
+        device=first.device,
     )
 
 

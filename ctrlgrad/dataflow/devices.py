@@ -1,22 +1,41 @@
-"""The names of devices, and `device`, which puts ops on one.
+"""Devices: their names, what an executor needs of one, and how those of a process share its cores.
 
     cpu:N          a worker thread of this process
     sim:N          the same, and everything that is sent to or from it takes a while: `Settings.latency`
     cuda:N         a GPU, by the CUDA engine, with a worker thread that queues work on it
     /rank:R/NAME   device NAME of the process with rank R
 
-`cpu:0` is where everything sits that was put nowhere else.
+`cpu:0` is where everything sits that was put nowhere else. A device runs the ops of a cluster as one piece, and says
+how values get to it and leave it: a `DeviceRun`. `HostRun` is that of a thread on the processor, where values are
+NumPy's from start to end; the other one is in `cuda`.
+
+While several devices compute, a thread per device is what uses the cores. So matrix products are single-threaded, and
+threads take turns quickly: while one runs Python, another that has a message to act on would wait for Python's global
+lock for the switch interval, 5 ms unless set, and a device's ops take microseconds. Both are settings of the process.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+import logging
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from ctrlgrad.engines.reference import Kernels, Run
+from ctrlgrad.engines.reference.interpreter import compile_graph
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.ir import Graph, Type
 from ctrlgrad.source import Source, here, placed_on
+
+_LOG = logging.getLogger("ctrlgrad")
+
+# Names.
 
 DEFAULT = "cpu:0"
 # Devices of one kind in one process: far more than cores, so that a program for many devices runs anywhere.
@@ -119,20 +138,237 @@ def local_devices() -> list[str]:
 
     GPUs are among them where CuPy and a card are there; asking loads CuPy. `is_here` asks for one device alone.
     """
-    from ctrlgrad.dataflow import cuda_devices  # what it loads takes a while
+    from ctrlgrad.engines.cuda import devices  # what it loads takes a while
 
-    return [f"{kind}:{n}" for kind in _OF_THE_HOST for n in range(MOST)] + cuda_devices.found()
+    return [f"{kind}:{n}" for kind in _OF_THE_HOST for n in range(MOST)] + devices.found()
 
 
 def _missing_cuda(number: int) -> UserInputError | None:
     """Why there is no GPU of this number; None where there is."""
-    from ctrlgrad.dataflow import cuda_devices  # as above
+    from ctrlgrad.engines.cuda import devices  # as above
 
     try:
-        cuda_devices.check(number)
+        devices.check(number)
     except UserInputError as error:
         return error
     return None
 
 
-__all__ = ["DEFAULT", "DeviceName", "check_devices", "device", "is_here", "local_devices", "parse_device"]
+# What runs on a device.
+
+# Takes a list of operands over, and what its device's run has as `context`: on the processor a `Run`.
+Piece = Callable[[list[Any], Any], list[Any]]
+# Makes the piece of a cluster's region.
+PieceOf = Callable[[Graph], Piece]
+
+
+def interpreted(kernels: Kernels) -> PieceOf:
+    """Pieces that run node by node, by an interpreting engine's kernels.
+
+    The arrays of constants are bound once and passed as operands, which is cheaper than making them in every iteration.
+    """
+
+    def piece_of(region: Graph) -> Piece:
+        constants = [node for node in region.nodes if node.op.name == "constant"]
+        arrays = [kernels.pure["constant"](node)() for node in constants]
+        rest = tuple(node for node in region.nodes if node.op.name != "constant")
+        inputs = (*region.inputs, *(node.result for node in constants))
+        program = compile_graph(Graph(inputs, rest, region.outputs, region.name), kernels)
+        if not arrays:
+            return program
+
+        def with_constants(values: list[Any], run: Run) -> list[Any]:
+            values += arrays
+            return program(values, run)
+
+        return with_constants
+
+    return piece_of
+
+
+class Leaving(Protocol):
+    """A value on its way from a device to the host."""
+
+    def is_done(self) -> bool:
+        """Whether it has arrived. Never blocks."""
+
+    def value(self) -> Any:
+        """The value on the host; waits for it. To be called once."""
+
+
+class DeviceRun(Protocol):
+    """One device in one run. All but the constructor is called on the device's own thread, inside `running`."""
+
+    @property
+    def run(self) -> Run:
+        """Counters, and the iteration that a piece runs in."""
+
+    @property
+    def context(self) -> Any:
+        """What pieces take beside their operands."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether an error was seen later than it happened, so that nobody knows in which iteration that was."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """For the whole run on this device. At the end nothing is under way any more, whatever has happened."""
+
+    def entered(self, value: Any, its: Type) -> Any:
+        """An input of the graph, as pieces take it."""
+
+    def on_host(self, value: Any) -> Any:
+        """A value that decides how control goes on; waits for it."""
+
+    def leave(self, value: Any) -> Leaving | None:
+        """Begin to bring a value to the host; None where it is there already. What computes does not wait."""
+
+    def arrive(self, value: Any, its: Type) -> Any:
+        """Begin to take in a value that lies on the host; `landed` has it."""
+
+    def landed(self, arriving: Any) -> Any:
+        """The value that was taken in, as pieces take it. What computes waits for it, not the caller."""
+
+    def results(self, outputs: Mapping[int, Any]) -> dict[int, Any]:
+        """Outputs of the graph as NumPy arrays and scalars, and lists of them for stacks."""
+
+
+class HostRun:
+    """A device `cpu:N` or `sim:N`."""
+
+    is_late = False
+
+    def __init__(self, run: Run) -> None:
+        self.run = self.context = run
+
+    def running(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def entered(self, value: Any, its: Type) -> Any:
+        return value
+
+    def on_host(self, value: Any) -> Any:
+        return value
+
+    def leave(self, value: Any) -> None:
+        return None
+
+    def arrive(self, value: Any, its: Type) -> Any:
+        return value
+
+    def landed(self, arriving: Any) -> Any:
+        return arriving
+
+    def results(self, outputs: Mapping[int, Any]) -> dict[int, Any]:
+        return dict(outputs)
+
+
+# The settings of the process.
+
+Undo = Callable[[], None]
+
+
+class ProcessSetting:
+    """A setting of the whole process: the first run sets it by `enter`, the last one undoes it by what that gave."""
+
+    def __init__(self, enter: Callable[[], Undo]) -> None:
+        self._enter = enter
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._undo: Undo | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The setting holds for a block of code, and for those of other threads that hold it too."""
+        with self._lock:
+            if not self._holders:
+                self._undo = self._enter()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if not self._holders and self._undo is not None:
+                    self._undo()
+
+
+def _limit_products() -> Undo:
+    if not _is_possible():
+        _tell()
+        return lambda: None
+    from threadpoolctl import threadpool_limits
+
+    undo: Undo = threadpool_limits(1, user_api="blas").restore_original_limits
+    return undo
+
+
+def _is_possible() -> bool:
+    return importlib.util.find_spec("threadpoolctl") is not None
+
+
+@functools.cache
+def _tell() -> None:
+    """Once."""
+    _LOG.warning("devices share the cores with BLAS's own threads: install ctrlgrad[dataflow] for speed")
+
+
+_ONE_THREAD_PER_PRODUCT = ProcessSetting(_limit_products)
+
+
+def single_threaded_products(*, is_required: bool = True) -> AbstractContextManager[None]:
+    """One thread per matrix product, for a block of code.
+
+    Args:
+        is_required: whether to refuse where it cannot be had. A run whose speed alone depends on it goes on, and a
+            warning says so once.
+
+    Raises:
+        UserInputError: the package threadpoolctl is missing, and it is required.
+    """
+    if is_required and not _is_possible():
+        raise UserInputError(
+            "matrix products cannot be made single-threaded",
+            source=here(),
+            expected="the package threadpoolctl",
+            got="an installation without it",
+            hint="pip install 'ctrlgrad[dataflow]'",
+        )
+    return _ONE_THREAD_PER_PRODUCT.held()
+
+
+# Seconds.
+TURN = 5e-5
+
+
+def _shorten_turns() -> Undo:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(TURN, before))
+    return lambda: sys.setswitchinterval(before)
+
+
+_QUICK_TURNS = ProcessSetting(_shorten_turns)
+
+
+def quick_turns() -> AbstractContextManager[None]:
+    """Let threads take turns every `TURN` seconds, for a block of code."""
+    return _QUICK_TURNS.held()
+
+
+__all__ = [
+    "DEFAULT",
+    "DeviceName",
+    "DeviceRun",
+    "HostRun",
+    "Leaving",
+    "Piece",
+    "PieceOf",
+    "check_devices",
+    "device",
+    "interpreted",
+    "is_here",
+    "local_devices",
+    "parse_device",
+    "quick_turns",
+    "single_threaded_products",
+]

@@ -1,96 +1,39 @@
-"""The engine "dataflow": from a structured graph to a run on one or more devices of this process.
+"""The engine "dataflow": a call from start to end, on one or more devices.
 
-    lower -> place -> cluster -> partition -> plan      once per graph and settings, kept with the graph
-    executors, one per device                           per call
-
-With one device everything runs on the calling thread. With several each has a thread, and products are single-threaded.
-A device that fails stops all others; so does Ctrl-C, and the next call starts afresh. On the processor a cluster runs
-by the reference engine's kernels, or in machine code where a setting says so; on a GPU as a program of the CUDA engine.
+With one device everything runs on the calling thread. With several each has a thread and a mailbox, and products are
+single-threaded. A device that fails stops all others; so does Ctrl-C, and the next call starts afresh.
 """
 
 from __future__ import annotations
 
-import functools
+import contextvars
+import heapq
+import itertools
+import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad import memory
-from ctrlgrad.dataflow.budgets import refuse_gpus, row_pushes_in
-from ctrlgrad.dataflow.clusters import cluster
-from ctrlgrad.dataflow.device_runs import DeviceRun, HostRun
-from ctrlgrad.dataflow.devices import check_devices, parse_device
-from ctrlgrad.dataflow.executor import Counts, Executor
+from ctrlgrad.dataflow.devices import DeviceRun, HostRun, parse_device, quick_turns, single_threaded_products
+from ctrlgrad.dataflow.executor import Executor
+from ctrlgrad.dataflow.frames import Counts, Dead, Tag
 from ctrlgrad.dataflow.graph import FlatGraph
-from ctrlgrad.dataflow.lowering import lower
-from ctrlgrad.dataflow.mpi_run import identity_of, names_ranks, on_ranks, run_over_ranks
+from ctrlgrad.dataflow.messages import Message, StoppedError, StuckError, Transport, stuck_error
+from ctrlgrad.dataflow.mpi_run import run_over_ranks
 from ctrlgrad.dataflow.mpi_transport import Run as RankRun
-from ctrlgrad.dataflow.partition import Partition, partition
-from ctrlgrad.dataflow.pieces import PieceOf, interpreted
-from ctrlgrad.dataflow.placement import as_written, place
-from ctrlgrad.dataflow.plan import DevicePlan, make_plan
-from ctrlgrad.dataflow.settings import Settings, current_settings
-from ctrlgrad.dataflow.together import delay_of, run_alone, run_together
-from ctrlgrad.dataflow.transport import Exchange
-from ctrlgrad.dataflow.verifier import verify_flat
-from ctrlgrad.dataflow.whole_loops import whole_loops
+from ctrlgrad.dataflow.partition import Edge
+from ctrlgrad.dataflow.settings import Prepared, Settings, current_settings, is_cuda, prepare
 from ctrlgrad.engines import asks_for_memory, refuse_checkpoint, register_engine
-from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
-from ctrlgrad.engines.pushes import RowPush
-from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Kernels, Run
+from ctrlgrad.engines.block_kernels import as_lists
+from ctrlgrad.engines.reference import FiniteCheck, Run
 from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import ExecutionError, UserInputError
-from ctrlgrad.ir import Graph, Node
-from ctrlgrad.ir.caching import Cache
-from ctrlgrad.source import here
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A graph as it runs for some settings; `identity`, where it runs over ranks, is its digest."""
-
-    partition: Partition
-    plans: dict[str, DevicePlan]
-    identity: bytes | None
-    check_nans: bool
-    # Its kernels count bytes, for a session.
-    is_counted: bool
-
-    @functools.cached_property
-    def row_pushes(self) -> Mapping[Node, RowPush]:
-        """What is pushed."""
-        return row_pushes_in(self.partition)
-
-
-@dataclass(frozen=True, eq=False)
-class _Place:
-    """The function that places ops, by identity: it need not be hashable."""
-
-    function: object
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Place) and self.function is other.function
-
-    def __hash__(self) -> int:
-        return id(self.function)
-
-
-@dataclass(frozen=True)
-class _Choices:
-    """What the plans of a graph depend on."""
-
-    clusters: str | None
-    loops: str
-    pieces: str
-    window: int | None
-    place: _Place
-    check_nans: bool
-    is_counted: bool
-
-
-_PREPARED: Cache[_Choices, Prepared] = Cache(16)
+from ctrlgrad.ir import Graph
 
 
 @dataclass
@@ -100,101 +43,6 @@ class Outcome:
     counts: dict[str, Counts] = field(default_factory=dict)
     runs: dict[str, Run] = field(default_factory=dict)
     devices: dict[str, DeviceRun] = field(default_factory=dict)
-
-
-def placed(graph: Graph | FlatGraph, settings: Settings) -> FlatGraph:
-    """The flat graph with a device on every node; devices that do not exist here are refused."""
-    choose = settings.place or as_written
-    if isinstance(graph, Graph):
-        graph = lower(graph, whole_loops(graph, choose) if settings.loops == "whole" else None)
-    else:
-        verify_flat(graph)
-    found = place(graph, choose)
-    found = on_ranks(found)
-    if not names_ranks(str(node.device) for node in found.nodes):
-        check_devices((str(node.device), node.source) for node in found.nodes)
-    return found
-
-
-def partitioned(graph: Graph | FlatGraph, settings: Settings) -> Partition:
-    """The parts of a graph by device, their ops in clusters."""
-    found = placed(graph, settings)
-    several = len({node.device for node in found.nodes}) > 1
-    return partition(cluster(found, settings.clusters or ("flowing" if several else "whole")))
-
-
-def prepare(graph: Graph | FlatGraph, settings: Settings, check_nans: bool = False) -> Prepared:
-    """The plans of a graph, made once for the settings that they depend on.
-
-    With `check_nans` every node is looked at: then all devices compute on the host, as the CUDA engine does too. In a
-    session of `ctrlgrad.memory` saved values go into its blocks.
-
-    Raises:
-        UserInputError: a device does not exist, or is a GPU in a session.
-    """
-    is_counted, window = memory.current() is not None, settings.parallel_iterations
-    by = _Place(settings.place)
-    choices = _Choices(settings.clusters, settings.loops, settings.pieces, window, by, check_nans, is_counted)
-    return _PREPARED.get(graph, choices, lambda: _prepare(graph, settings, choices))
-
-
-def _prepare(graph: Graph | FlatGraph, settings: Settings, choices: _Choices) -> Prepared:
-    window, check_nans, is_counted = choices.window, choices.check_nans, choices.is_counted
-    split = partitioned(graph, settings)
-    if is_counted:
-        refuse_gpus(split)
-        _refuse_native_pieces(settings)
-    plans = {d: make_plan(part, _pieces_of(d, settings, check_nans), window) for d, part in split.parts.items()}
-    identity = identity_of(split, window) if names_ranks(plans) else None
-    return Prepared(split, plans, identity, check_nans, is_counted)
-
-
-def _pieces_of(device: str, settings: Settings, check_nans: bool) -> PieceOf:
-    """By what a device runs its clusters."""
-    if _is_cuda(device) and not check_nans:
-        from ctrlgrad.dataflow.cuda_runs import cuda_piece  # the CUDA engine, loaded where it is asked for
-
-        return cuda_piece
-    kernels = _kernels(settings)
-    if settings.pieces == "reference":
-        return interpreted(kernels)
-    from ctrlgrad.engines.native.pieces import compile_piece  # as above
-
-    return lambda region: compile_piece(region, kernels) or interpreted(kernels)(region)
-
-
-def _refuse_native_pieces(settings: Settings) -> None:
-    if settings.pieces == "native":
-        raise UserInputError(
-            "memory: the buffers of native pieces are not counted",
-            source=here(),
-            expected="dataflow.settings(pieces='reference') in a budget or profile",
-            got="pieces='native'",
-            hint="leave the setting out, or use engine='native'",
-        )
-
-
-def _kernels(settings: Settings) -> Kernels:
-    """The kernels of devices of the processor."""
-    if settings.loops == "whole":
-        from ctrlgrad.engines.native.pieces import PLANNED_LOOPS  # as above
-
-        return PLANNED_LOOPS
-    return REFERENCE if memory.current() is None else IN_BLOCKS
-
-
-def _device_run(device: str, run: Run) -> DeviceRun:
-    """What a device of this process computes with."""
-    if not _is_cuda(device) or run.finite is not None:
-        return HostRun(run)
-    from ctrlgrad.dataflow.cuda_devices import library_of  # as above
-    from ctrlgrad.dataflow.cuda_runs import CudaRun
-
-    return CudaRun(library_of(parse_device(device).number), run)
-
-
-def _is_cuda(device: str) -> bool:
-    return parse_device(device).kind == "cuda"
 
 
 def run_dataflow(graph: Graph, arguments: Sequence[Any], check_nans: bool = False) -> list[Any]:
@@ -211,7 +59,7 @@ def run_flat(graph: FlatGraph, arguments: Sequence[Any]) -> list[Any]:
     """The outputs of a flat graph for the given arrays (and lists, for stacks), run as the current settings say.
 
     Raises:
-        VerificationError: the graph breaks a rule of `ctrlgrad.dataflow.verifier`.
+        VerificationError: the graph breaks a rule of `ctrlgrad.dataflow.builder`.
         UserInputError: a node is on a device that does not exist.
         ExecutionError: an op fails, an output is dead, or the run cannot go on; the error says where.
 
@@ -236,13 +84,24 @@ def run_prepared(
     devices = _Devices(prepared, list(arguments), settings, outcome)
     with _noted(prepared, settings):
         if prepared.identity is not None:
-            over = (prepared.partition, prepared.plans, settings, prepared.identity)
+            _refuse_latency(settings)
+            over = (prepared.partition, prepared.plans, prepared.identity)
             outputs = run_over_ranks(*over, arguments, lambda run: devices.run(sorted(run.boxes), run))
         else:
             names = sorted(prepared.plans)
             exchange = Exchange(names, prepared.partition.edges, delay_of(settings)) if len(names) > 1 else None
             outputs = devices.run(names, exchange)
         return as_lists([outputs[i] for i in range(len(outputs))])
+
+
+def _refuse_latency(settings: Settings) -> None:
+    if settings.latency or settings.delay is not None:
+        raise UserInputError(
+            "simulated latencies are for devices of one process",
+            expected="no latency and no delay in ctrlgrad.dataflow.settings, for a graph over ranks",
+            got=" and ".join(name for name in ("latency", "delay") if getattr(settings, name)),
+            hint="leave them out, or use devices without /rank:R/: sim:N of one process stands for a far machine",
+        )
 
 
 @contextmanager
@@ -289,15 +148,231 @@ class _Devices:
         return {place: value for executor in executors.values() for place, value in executor.outputs.items()}
 
 
+def _device_run(device: str, run: Run) -> DeviceRun:
+    """What a device of this process computes with."""
+    if not is_cuda(device) or run.finite is not None:
+        return HostRun(run)
+    from ctrlgrad.dataflow.cuda import CudaRun  # the CUDA engine, loaded where it is asked for
+    from ctrlgrad.engines.cuda.devices import library_of
+
+    return CudaRun(library_of(parse_device(device).number), run)
+
+
+# The devices of this process: a mailbox and a thread each.
+
+
+class Exchange:
+    """The mailboxes of the devices of one process. `delay(edge)` is how many seconds a message takes."""
+
+    def __init__(self, devices: Sequence[str], edges: Sequence[Edge], delay: Callable[[Edge], float] | None) -> None:
+        self.edges = edges
+        self.delay = delay
+        self.lock = threading.Lock()
+        self.boxes = {device: Mailbox(self) for device in devices}
+        self.running = len(devices)
+        self.idle = 0
+        # Messages that were sent and not received.
+        self.on_their_way = 0
+        self.is_stuck = False
+        self.is_stopped = False
+        self.numbers = itertools.count()
+
+    def send(self, message: Message) -> None:
+        edge = self.edges[message.edge]
+        due = 0.0 if self.delay is None else time.monotonic() + self.delay(edge)
+        box = self.boxes[edge.receiver]
+        with self.lock:
+            self.on_their_way += 1
+            heapq.heappush(box.heap, (due, next(self.numbers), message))
+            box.arrived.notify()
+
+    def stop(self) -> None:
+        """Wake every device up to end."""
+        with self.lock:
+            self.is_stopped = True
+            self._wake()
+
+    def check_stuck(self) -> None:
+        """Called with the lock held, when a device has nothing to do."""
+        if self.running and self.idle == self.running and not self.on_their_way:
+            self.is_stuck = True
+            self._wake()
+
+    def _wake(self) -> None:
+        for box in self.boxes.values():
+            box.arrived.notify_all()
+
+
+class Mailbox:
+    """A device's end of an exchange."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.heap: list[tuple[float, int, Message]] = []
+        self.arrived = threading.Condition(exchange.lock)
+
+    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
+        self.exchange.send(Message(edge, tag, dead, value))
+
+    def receive(self) -> list[Message]:
+        exchange = self.exchange
+        with exchange.lock:
+            while True:
+                if exchange.is_stopped:
+                    raise StoppedError
+                if exchange.is_stuck:
+                    raise StuckError
+                messages = self._due()
+                if messages:
+                    return messages
+                exchange.idle += 1
+                exchange.check_stuck()
+                try:
+                    if not exchange.is_stuck:
+                        self.arrived.wait(None if not self.heap else max(0.0, self.heap[0][0] - time.monotonic()))
+                finally:
+                    exchange.idle -= 1
+
+    def take_arrived(self) -> list[Message]:
+        if not self.heap:
+            return []
+        with self.exchange.lock:
+            return self._due()
+
+    def _due(self) -> list[Message]:
+        found = []
+        now = time.monotonic()
+        while self.heap and self.heap[0][0] <= now:
+            found.append(heapq.heappop(self.heap)[2])
+        self.exchange.on_their_way -= len(found)
+        return found
+
+    def done(self) -> None:
+        with self.exchange.lock:
+            self.exchange.running -= 1
+            self.exchange.check_stuck()
+
+
+def delay_of(settings: Settings) -> Callable[[Edge], float] | None:
+    """How many seconds a message on an edge takes; None where none takes any."""
+    draw = random.Random(settings.order)
+
+    def delay(edge: Edge) -> float:
+        simulated = edge.sender.startswith("sim:") or edge.receiver.startswith("sim:")
+        drawn = 0.0 if settings.delay is None else _drawn(settings.delay, draw)
+        return drawn + (settings.latency if simulated else 0.0)
+
+    return delay if settings.latency or settings.delay is not None else None
+
+
+def _drawn(delay: Callable[[random.Random], float], draw: random.Random) -> float:
+    seconds = delay(draw)
+    if not isinstance(seconds, int | float) or not 0.0 <= seconds < math.inf:
+        raise UserInputError(
+            "the setting delay is not usable",
+            expected="a function that gives seconds, 0 or more",
+            got=f"one that gave {seconds!r}",
+        )
+    return seconds
+
+
+def run_alone(executor: Executor, arguments: Sequence[Any]) -> None:
+    """Run the only device there is to its end, on the calling thread."""
+    with executor.device.running():
+        executor.start(arguments)
+        executor.drain()
+        if not executor.finished:
+            raise stuck_error(executor.blocked())
+        executor.finish()
+
+
+def run_together(executors: Mapping[str, Executor], exchange: Exchange | RankRun, arguments: list[Any]) -> None:
+    """A thread per device, until all are done or one fails; one device of this process runs on the calling thread.
+
+    Raises:
+        StoppedError: a device of another rank has failed.
+    """
+    failures: list[BaseException] = []
+    ended: list[str] = []
+    one_ended = threading.Semaphore(0)
+
+    def give_up() -> None:
+        for executor in executors.values():
+            executor.stopped = True
+
+    def stop() -> None:
+        give_up()
+        exchange.stop()
+
+    def work(name: str) -> None:
+        try:
+            drive(executors[name], exchange.boxes[name], arguments)
+        except StoppedError:
+            pass
+        except BaseException as error:  # handed to the caller's thread, whatever it is
+            failures.append(error)
+            stop()
+        finally:
+            ended.append(name)
+            one_ended.release()
+
+    def wait(number: int) -> None:
+        # Not Thread.join: interrupted by Ctrl-C, it takes the thread for ended (Python 3.11). And not for ever: a
+        # signal that comes just before the wait begins is seen when it ends.
+        while len(ended) < number:
+            one_ended.acquire(timeout=0.1)
+
+    if isinstance(exchange, RankRun):
+        exchange.on_stop.append(give_up)
+        exchange.waiting = lambda: _waiting(executors)
+    started = 0
+    with single_threaded_products(is_required=False), quick_turns():
+        if len(executors) == 1:
+            for name, executor in executors.items():
+                drive(executor, exchange.boxes[name], arguments)
+            return
+        try:
+            for name in executors:
+                run = contextvars.copy_context().run
+                threading.Thread(target=run, args=(work, name), name=f"ctrlgrad {name}", daemon=True).start()
+                started += 1
+            wait(started)
+        except BaseException as error:
+            stop()
+            wait(started)
+            for name, executor in executors.items():
+                for text in executor.stopped_at.notes() if executor.stopped_at else ():
+                    error.add_note(f"{name} was {text}")
+            raise
+    if failures:
+        found = next((f for f in failures if not isinstance(f, StuckError)), None)
+        raise stuck_error(_waiting(executors)) if found is None else found
+    if exchange.is_stopped:
+        raise StoppedError
+
+
+def drive(executor: Executor, transport: Transport, arguments: Sequence[Any]) -> None:
+    """Run one device's part to its end, with messages as they come."""
+    with executor.device.running():
+        executor.start(arguments)
+        executor.drain()
+        while not executor.finished or executor.departures:
+            if executor.stopped:
+                raise StoppedError
+            messages = transport.take_arrived() if executor.departures else transport.receive()
+            if not messages:
+                # There is nothing to do but to wait for what is to be sent.
+                executor.send_oldest()
+            executor.accept_all(messages)
+            executor.drain()
+        executor.finish()
+    transport.done()
+
+
+def _waiting(executors: Mapping[str, Executor]) -> list[str]:
+    return [line for executor in executors.values() for line in executor.blocked()]
+
+
 register_engine("dataflow", run_dataflow)
 
-__all__ = [
-    "Outcome",
-    "Prepared",
-    "partitioned",
-    "placed",
-    "prepare",
-    "run_dataflow",
-    "run_flat",
-    "run_prepared",
-]
+__all__ = ["Exchange", "Mailbox", "Outcome", "run_dataflow", "run_flat", "run_prepared"]

@@ -15,36 +15,32 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dataflow.complaints import noted, waiting_in
-from ctrlgrad.dataflow.device_runs import DeviceRun, Leaving
+from ctrlgrad.dataflow.devices import DeviceRun, Leaving
+from ctrlgrad.dataflow.drawing import Recorder
+from ctrlgrad.dataflow.frames import (
+    Counts,
+    Dead,
+    FrameRun,
+    Iteration,
+    OldestFirst,
+    Ready,
+    Step,
+    Tag,
+    Targets,
+    deliver,
+    deliver_dead,
+)
+from ctrlgrad.dataflow.messages import Message, StoppedError, Transport
 from ctrlgrad.dataflow.plan import DevicePlan
-from ctrlgrad.dataflow.recorder import Recorder
-from ctrlgrad.dataflow.running import FrameRun, Iteration
-from ctrlgrad.dataflow.steps import Step
-from ctrlgrad.dataflow.tokens import Dead, OldestFirst, Ready, Targets, give, give_dead
-from ctrlgrad.dataflow.transport import Message, StoppedError, Tag, Transport
-from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.engines.reference.interpreter import explained
+from ctrlgrad.errors import CtrlgradError, MaximumIterationsError, locate
 from ctrlgrad.source import Source
-
-
-@dataclass
-class Counts:
-    """What a run did on one device."""
-
-    firings: int = 0
-    dead: int = 0
-    iterations: int = 0
-    most_in_flight: int = 0
-    frames_opened: int = 0
-    frames_released: int = 0
-    sent: int = 0
-    received: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,6 @@ class Executor:
     ) -> None:
         self.plan = plan
         self.device = device
-        self.run, self.context = device.run, device.context
         self.transport = transport
         self.order = order
         self.recorder = recorder
@@ -97,12 +92,13 @@ class Executor:
         root = self.open(0, None)
         self.root = root
         iteration = root.oldest
-        self.last(iteration)
-        self.ready.extend((iteration, step) for step in self.plan.starters)
+        self.end_at(iteration)
+        for step in self.plan.starters:
+            self.ready.append((iteration, step))
         for (its, targets), value in zip(self.plan.inputs, arguments, strict=True):
             if targets:
-                give(iteration, targets, self.device.entered(value, its), self.ready)
-        if not iteration.left:
+                deliver(iteration, targets, self.device.entered(value, its), self.ready)
+        if not iteration.remaining:
             self.completed(iteration)
 
     def drain(self) -> None:
@@ -123,9 +119,9 @@ class Executor:
                         step.fire(iteration, self)
                     else:
                         self._recorded(iteration, step)
-                    left = iteration.left - 1
-                    iteration.left = left
-                    if not left:
+                    remaining = iteration.remaining - 1
+                    iteration.remaining = remaining
+                    if not remaining:
                         self.completed(iteration)
                     if listens:
                         self._listen()
@@ -135,7 +131,7 @@ class Executor:
         except BaseException as error:
             if step is None or iteration is None:
                 raise
-            found = noted(error, step, iteration, self.device.is_late)
+            found = _explained(error, step, iteration, self.device.is_late)
             if found is error:
                 raise
             raise found from error
@@ -148,14 +144,15 @@ class Executor:
         if messages:
             self.accept_all(messages)
         if self.departures and self.departures[0].value.is_done():
-            self.hand_over()
+            self.send_oldest()
 
     def _recorded(self, iteration: Iteration, step: Step) -> None:
         assert self.recorder is not None
         began = self.recorder.now()
-        dead = step.index in iteration.dead
+        is_dead = step.index in iteration.dead
         step.fire(iteration, self)
-        self.recorder.fired(self.plan.device, step, iteration, began, dead)
+        frame = iteration.frame.plan.name
+        self.recorder.fired(self.plan.device, step.name, step.node, frame, iteration.tag, began, is_dead)
 
     # Frames and iterations.
 
@@ -163,9 +160,9 @@ class Executor:
         plan = self.plan.frames[number]
         frame = FrameRun(plan, parent)
         self.counts.frames_opened += 1
-        if plan.is_looked_up:
+        if plan.has_messages:
             self.frames[number, frame.tag] = frame
-        self.begun(frame.oldest)
+        self.register(frame.oldest)
         return frame
 
     def child(self, iteration: Iteration, number: int) -> FrameRun:
@@ -175,7 +172,7 @@ class Executor:
             frame = iteration.children[number] = self.open(number, iteration)
         return frame
 
-    def begun(self, iteration: Iteration) -> None:
+    def register(self, iteration: Iteration) -> None:
         """An iteration is there: what has come early goes in."""
         self.counts.iterations += 1
         frame = iteration.frame
@@ -190,13 +187,13 @@ class Executor:
 
     def following(self, frame: FrameRun) -> Iteration | None:
         """Begin the iteration after the newest; None where the window is full, or values wait for it already."""
-        if frame.waiting or not frame.has_room:
+        if frame.waiting or not frame.may_advance:
             return None
         following = frame.begin_next()
-        self.begun(following)
+        self.register(following)
         return following
 
-    def constant(self, frame: FrameRun, targets: Targets, value: Any) -> None:
+    def broadcast(self, frame: FrameRun, targets: Targets, value: Any) -> None:
         """Hand a constant to all iterations, those that are there and those to come."""
         if frame.total is None:
             if frame.slots is frame.plan.slots:
@@ -208,11 +205,11 @@ class Executor:
                 frame.pending[step.index] -= 1
         iteration: Iteration | None = frame.oldest
         while iteration is not None:
-            give(iteration, targets, value, self.ready)
+            deliver(iteration, targets, value, self.ready)
             iteration = iteration.next
 
-    def last(self, iteration: Iteration) -> None:
-        """No iteration follows this one: the frame lets go of its constants."""
+    def end_at(self, iteration: Iteration) -> None:
+        """No iteration follows this one: the frame drops its constants."""
         iteration.is_last = True
         frame = iteration.frame
         frame.total = iteration.number + 1
@@ -223,7 +220,7 @@ class Executor:
         frame = iteration.frame
         if iteration is not frame.oldest:
             return
-        while not iteration.left:
+        while not iteration.remaining:
             frame.floor = iteration.number + 1
             if frame.plan.receives:
                 del self.iterations[frame.plan.number, iteration.tag]
@@ -239,18 +236,18 @@ class Executor:
 
     def advance(self, frame: FrameRun) -> None:
         """Let the values that wait for the next iteration in, if the window has room for it now."""
-        if not frame.waiting or not frame.has_room:
+        if not frame.waiting or not frame.may_advance:
             return
         waiting, frame.waiting = frame.waiting, []
         before = frame.newest
         following = frame.begin_next()
-        if before is frame.oldest and not before.left:
+        if before is frame.oldest and not before.remaining:
             # It was kept as the oldest, done, until there was one after it.
             frame.oldest = following
-        self.begun(following)
+        self.register(following)
         while waiting:
             targets, value = waiting.pop(0)
-            give(following, targets, value, self.ready)
+            deliver(following, targets, value, self.ready)
 
     def _report(self, frame: FrameRun) -> None:
         """Tell the loop's owner how many iterations are done here: at the end, and a few times per window."""
@@ -260,18 +257,18 @@ class Executor:
 
     def _release(self, frame: FrameRun) -> None:
         """Release a frame whose last iteration is done, here and on all who report."""
-        if frame.total != frame.floor or frame.reports != frame.reports_in_all:
+        if frame.total != frame.floor or frame.reports != frame.expected_reports:
             return
         self.counts.frames_released += 1
-        if frame.plan.is_looked_up:
+        if frame.plan.has_messages:
             del self.frames[frame.plan.number, frame.tag]
         parent = frame.parent
         if parent is None:
             self.finished = True
             return
         del parent.children[frame.plan.number]
-        parent.left -= 1
-        if not parent.left:
+        parent.remaining -= 1
+        if not parent.remaining:
             self.completed(parent)
 
     # Messages.
@@ -288,7 +285,7 @@ class Executor:
         else:
             self.departures.append(Departure(edge, tag, leaving, source))
 
-    def hand_over(self) -> None:
+    def send_oldest(self) -> None:
         """Give the oldest message whose value was under way to the transport; waits for the value."""
         assert self.transport is not None
         departure = self.departures.popleft()
@@ -342,9 +339,9 @@ class Executor:
         step = iteration.frame.plan.receives[message.edge]
         targets = Targets(((step.first, step),))
         if message.dead is None:
-            give(iteration, targets, message.value, self.ready)
+            deliver(iteration, targets, message.value, self.ready)
         else:
-            give_dead(iteration, targets, message.dead, self.ready)
+            deliver_dead(iteration, targets, message.dead, self.ready)
 
     # At the end.
 
@@ -363,12 +360,32 @@ class Executor:
             "ready steps": len(self.ready),
         }
 
-    def waiting(self) -> list[str]:
+    def blocked(self) -> Iterator[str]:
         """Which step waits for which operand, in which iteration: what a run that cannot go on reports."""
-        found: list[str] = []
         if self.root is not None and not self.finished:
-            waiting_in(self.root, found, self.plan.device)
+            yield from self.root.blocked(self.plan.device)
+
+
+def _explained(error: BaseException, step: Step, iteration: Iteration, is_late: bool) -> BaseException:
+    """The error with the place in the user's code and the iterations that it happened in.
+
+    Where it was seen late, the iterations are those of another step, and are left out.
+    """
+    node = next(iter(step.node.regions[0].nodes), None) if step.node.regions else None
+    found = error
+    if node is None:
+        locate(error, step.name, step.source)
+    else:
+        found = explained(error, node)
+    if is_late:
         return found
+    notes = iteration.notes()
+    if isinstance(error, MaximumIterationsError) and not step.node.regions:
+        # The loop itself says in its error how far it came.
+        notes = notes[1:]
+    for text in notes:
+        found.add_note(text)
+    return found
 
 
-__all__ = ["Counts", "Executor"]
+__all__ = ["Executor"]

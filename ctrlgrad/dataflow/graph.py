@@ -11,8 +11,19 @@ several ordinary ops that run as one piece, the nodes of its region. Every other
 `ctrlgrad.ops`.
 
 Nodes stand in an order in which every operand is defined before it is used, but for the second operand of a loop's
-Merge, which a NextIteration defines later. A node may also wait for values that it does not take: `controls`, whose
-deadness it shares, and `orders`, which only say that a reader comes before what overwrites its operand.
+Merge, which a NextIteration defines later. A node may also wait for values that are no operands of it: `controls`,
+whose deadness it shares, and `orders`, which only say that a reader comes before what overwrites its operand.
+
+As text a flat graph has one node a line, the same on every run:
+
+    flat count(n: i64[]) {
+      zero = constant 0 : i64[]
+      i = Enter zero [loop] : i64[]
+      i_1 = Merge i, i_2 : i64[]
+      ...
+    }
+
+`^v` is a control, `>v` an order. A device stands at the end, as `@cpu:1`.
 
 Source: "Implementation of Control Flow in TensorFlow" (whitepaper, 2017).
 """
@@ -21,44 +32,47 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from ctrlgrad.ir import OPS, Graph, Value
+from ctrlgrad.errors import VerificationError
+from ctrlgrad.ir import Graph, Node, Op, Type, Value, attributes
 from ctrlgrad.ir.attributes import NO_ATTRS
-from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.ir.effects import has_effect
-from ctrlgrad.source import Source
-
-SWITCH, MERGE, ENTER, EXIT = "Switch", "Merge", "Enter", "Exit"
-NEXT_ITERATION, LOOP_COND = "NextIteration", "LoopCond"
-SEND, RECV, CLUSTER = "Send", "Recv", "Cluster"
+from ctrlgrad.ir.printer import Printer, format_attrs
 
 # What `tf.while_loop` and `ctrlgrad.while_loop` have as their default.
 PARALLEL_ITERATIONS = 32
-PRIMITIVES = frozenset({SWITCH, MERGE, ENTER, EXIT, NEXT_ITERATION, LOOP_COND, SEND, RECV, CLUSTER})
+
+
+def _not_inferred(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+    raise VerificationError(
+        "the results of a primitive do not follow from its operands alone",
+        expected="result types from `FlatBuilder`, which the verifier checks",
+    )
+
+
+SWITCH = Op("Switch", 2, _not_inferred)
+MERGE = Op("Merge", None, _not_inferred)
+ENTER = Op("Enter", 1, _not_inferred)
+EXIT = Op("Exit", 1, _not_inferred)
+NEXT_ITERATION = Op("NextIteration", 1, _not_inferred)
+LOOP_COND = Op("LoopCond", 1, _not_inferred)
+SEND = Op("Send", 1, _not_inferred)
+RECV = Op("Recv", 0, _not_inferred)
+CLUSTER = Op("Cluster", None, _not_inferred)
+PRIMITIVES = {op.name: op for op in (SWITCH, MERGE, ENTER, EXIT, NEXT_ITERATION, LOOP_COND, SEND, RECV, CLUSTER)}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class FlatNode:
+class FlatNode(Node):
     """One node. `device` is None where the placement has not been decided."""
 
-    op: str
-    operands: tuple[Value, ...]
-    results: tuple[Value, ...]
     # Of an op of `ctrlgrad.ops` what it declares; names and values of a primitive.
     attrs: Any = NO_ATTRS
     controls: tuple[Value, ...] = ()
     orders: tuple[Value, ...] = ()
-    regions: tuple[Graph, ...] = ()
-    source: Source | None = None
     device: str | None = None
-
-    @property
-    def result(self) -> Value:
-        """The only result."""
-        (value,) = self.results
-        return value
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -67,42 +81,45 @@ class FlatNode:
 
     @property
     def is_primitive(self) -> bool:
-        return self.op in PRIMITIVES
+        return self.op.name in PRIMITIVES
+
+    @property
+    def is_constant(self) -> bool:
+        return self.op.name == "constant"
 
     @property
     def is_constant_enter(self) -> bool:
-        return self.op == ENTER and bool(self.attrs["constant"])
+        return self.op is ENTER and bool(self.attrs["constant"])
+
+    @property
+    def is_effectful(self) -> bool:
+        """Whether an ordinary op does something besides computing: its last operand and result are effect tokens."""
+        return not self.is_primitive and has_effect(self.op, self.regions)
 
     def __repr__(self) -> str:
-        return f"FlatNode({self.op}: {', '.join(str(v.type) for v in self.operands)})"
+        return f"FlatNode({self.op.name}: {', '.join(str(v.type) for v in self.operands)})"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class FlatGraph:
+class FlatGraph(Graph):
     """A function on values as a flat graph."""
 
-    inputs: tuple[Value, ...]
     nodes: tuple[FlatNode, ...]
-    outputs: tuple[Value, ...]
-    name: str = "graph"
-    caches: dict[Cache[Any, Any], Recent[Any, Any]] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
-        from ctrlgrad.dataflow.printer import format_flat  # the printer needs this module first
-
-        return format_flat(self)
+        return "\n".join(FlatPrinter().graph(self))
 
     def __repr__(self) -> str:
         return f"FlatGraph({self.name!r}: {len(self.nodes)} nodes)"
 
 
-def makers(graph: FlatGraph) -> dict[Value, FlatNode]:
+def producers(graph: FlatGraph) -> dict[Value, FlatNode]:
     """The node that defines each value."""
     return {value: node for node in graph.nodes for value in node.results}
 
 
-def takers(graph: FlatGraph) -> dict[Value, list[FlatNode]]:
-    """The nodes that take each value as an operand, one entry per node."""
+def consumers(graph: FlatGraph) -> dict[Value, list[FlatNode]]:
+    """The nodes that have each value as an operand, one entry per node."""
     found: dict[Value, list[FlatNode]] = {}
     for node in graph.nodes:
         for value in dict.fromkeys(node.operands):
@@ -110,45 +127,42 @@ def takers(graph: FlatGraph) -> dict[Value, list[FlatNode]]:
     return found
 
 
-def is_loop_merge(node: FlatNode, made_by: Mapping[Value, FlatNode]) -> bool:
+def is_loop_merge(node: FlatNode, producer_of: Mapping[Value, FlatNode]) -> bool:
     """Whether a node is the Merge at the head of a loop's carry: of an Enter and a NextIteration."""
-    if node.op != MERGE or len(node.operands) != 2:
+    if node.op is not MERGE or len(node.operands) != 2:
         return False
-    back = made_by.get(node.operands[1])
-    return back is not None and back.op == NEXT_ITERATION
+    back = producer_of.get(node.operands[1])
+    return back is not None and back.op is NEXT_ITERATION
 
 
-def carry_switches(head: FlatNode, condition: FlatNode, taken_by: Mapping[Value, Sequence[FlatNode]]) -> list[FlatNode]:
-    """The Switches of a loop's carry, by its Merge: of the Merge itself, or of what the condition made of it.
+def carry_switches(
+    head: FlatNode, condition: FlatNode, consumers_of: Mapping[Value, Sequence[FlatNode]]
+) -> list[FlatNode]:
+    """The Switches of a loop's carry, by its Merge: of the Merge itself, or of what the condition computes from it.
 
-    What the condition makes anew is the token of effects alone.
+    The condition computes a new one of the token of effects alone.
     """
     seen: set[FlatNode] = set()
     values = [head.result]
     while values:
-        takers = [n for v in values for n in taken_by.get(v, ()) if n not in seen]
-        found = [n for n in takers if n.op == SWITCH and n.operands[0] is condition.result and n.operands[1] in values]
+        users = [n for v in values for n in consumers_of.get(v, ()) if n not in seen]
+        found = [n for n in users if n.op is SWITCH and n.operands[0] is condition.result and n.operands[1] in values]
         if found:
             return found
-        seen.update(takers)
-        values = [v for n in takers if n.op not in (LOOP_COND, NEXT_ITERATION) for v in n.results]
+        seen.update(users)
+        values = [v for n in users if n.op not in (LOOP_COND, NEXT_ITERATION) for v in n.results]
     return []
 
 
-def is_effectful(node: FlatNode) -> bool:
-    """Whether an ordinary op does something besides computing: it takes a token last and gives the next one."""
-    return not node.is_primitive and has_effect(OPS[node.op], node.regions)
-
-
 def in_order(nodes: Sequence[FlatNode]) -> list[FlatNode]:
-    """The nodes with each after those that it takes from, otherwise as they stand."""
+    """The nodes with each after the producers of its inputs, otherwise as they stand."""
     position = {node: i for i, node in enumerate(nodes)}
-    made_by = {v: node for node in nodes for v in node.results}
+    producer_of = {v: node for node in nodes for v in node.results}
     waits: dict[FlatNode, int] = {}
     after: dict[FlatNode, list[FlatNode]] = {}
     for node in nodes:
-        values = node.inputs[:1] if is_loop_merge(node, made_by) else node.inputs
-        before = {made_by[v] for v in values if v in made_by}
+        values = node.inputs[:1] if is_loop_merge(node, producer_of) else node.inputs
+        before = {producer_of[v] for v in values if v in producer_of}
         waits[node] = len(before)
         for other in before:
             after.setdefault(other, []).append(node)
@@ -166,6 +180,55 @@ def in_order(nodes: Sequence[FlatNode]) -> list[FlatNode]:
     return ordered
 
 
+class FlatPrinter(Printer):
+    """Writes flat graphs; gives each value one name as long as it lives."""
+
+    kind = "flat"
+
+    def __init__(self) -> None:
+        super().__init__(sources=False)
+
+    def node(self, node: Node) -> list[str]:
+        """The line of a node; a cluster has one more for each op in it."""
+        if not isinstance(node, FlatNode):
+            return super().node(node)
+        results = self.join(node.results)
+        waits = [f"^{self.name(v)}" for v in node.controls] + [f">{self.name(v)}" for v in node.orders]
+        what = (
+            [self.indexed(node)]
+            if isinstance(node.attrs, attributes.Index)
+            else [self.join(node.operands), label_of(node)]
+        )
+        text = " ".join([f"{results} =" if results else "", node.op.name, *filter(None, what), *waits]).strip()
+        types = ", ".join(str(v.type) for v in node.results)
+        line = text + (f" : {types}" if types else "") + (f" @{node.device}" if node.device else "")
+        if node.op is not CLUSTER:
+            return [line]
+        (region,) = node.regions
+        self.names.update(zip(region.inputs, map(self.name, node.operands), strict=True))
+        return [f"{line} {{", *self.body(region, "  ", "yield"), "}"]
+
+
+def label_of(node: FlatNode) -> str:
+    """What is said of a node beside its operands."""
+    if node.op is ENTER:
+        window = node.attrs["parallel_iterations"]
+        words = [node.attrs["frame"], "constant" if node.attrs["constant"] else ""]
+        words.append(f"window {window}" if window != PARALLEL_ITERATIONS else "")
+        return f"[{', '.join(filter(None, words))}]"
+    if node.op is LOOP_COND:
+        maximum = node.attrs.get("maximum_iterations")
+        return f"[at most {maximum}]" if maximum is not None else ""
+    if node.op is SEND:
+        return f"[edge {node.attrs['edge']} to {node.attrs['to']}]"
+    if node.op is RECV:
+        return f"[edge {node.attrs['edge']} from {node.attrs['from']}]"
+    if node.is_primitive:
+        return ""
+    shown = format_attrs(node)
+    return shown if node.is_constant or not shown else f"[{shown}]"
+
+
 __all__ = [
     "CLUSTER",
     "ENTER",
@@ -180,10 +243,11 @@ __all__ = [
     "SWITCH",
     "FlatGraph",
     "FlatNode",
+    "FlatPrinter",
     "carry_switches",
+    "consumers",
     "in_order",
-    "is_effectful",
     "is_loop_merge",
-    "makers",
-    "takers",
+    "label_of",
+    "producers",
 ]

@@ -31,7 +31,7 @@ from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.builder import FlatBuilder
 from ctrlgrad.dataflow.graph import FlatGraph
 from ctrlgrad.engines.reference.table import IN_PLACE
-from ctrlgrad.ir import BOOL, Branch, Call, Graph, Loop, Node, Value, is_loop, view
+from ctrlgrad.ir import BOOL, OPS, Branch, Call, Graph, Loop, Node, Op, Value, is_loop, view
 from ctrlgrad.ir.attributes import Given
 from ctrlgrad.ir.effects import nodes_with_effects
 from ctrlgrad.source import Source
@@ -105,7 +105,7 @@ class _Lowering:
     def emit(
         self,
         region: _Region,
-        op: str,
+        op: Op,
         operands: Sequence[Value],
         results: Sequence[Value],
         attrs: Given | None = None,
@@ -130,7 +130,7 @@ class _Lowering:
             source=source,
             device=device,
         )
-        if op != "constant":
+        if op.name != "constant":
             region.driven.update(results)
         return tuple(results)
 
@@ -143,7 +143,7 @@ class _Lowering:
             operands.append(self.token(region, node.source))
         self.emit(
             region,
-            node.op.name,
+            node.op,
             operands,
             [*results, *token],
             node.attrs,
@@ -165,7 +165,7 @@ class _Lowering:
     def constant(self, region: _Region, array: Any, source: Source | None) -> Value:
         array = np.array(array)
         array.flags.writeable = False
-        return self.emit(region, "constant", (), [Value(BOOL)], {"value": array}, source=source)[0]
+        return self.emit(region, OPS["constant"], (), [Value(BOOL)], {"value": array}, source=source)[0]
 
     def branches(
         self, node: Node, branch: Branch, env: Env, region: _Region, orders: Mapping[Value, list[Value]]

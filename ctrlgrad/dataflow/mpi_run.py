@@ -23,13 +23,10 @@ import numpy as np
 
 from ctrlgrad.dataflow.devices import check_devices, parse_device
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
-from ctrlgrad.dataflow.mpi_messages import IDENTITY
+from ctrlgrad.dataflow.messages import IDENTITY, StoppedError
 from ctrlgrad.dataflow.mpi_transport import FIRST_TAG, Run
 from ctrlgrad.dataflow.partition import Edge, Part, Partition
 from ctrlgrad.dataflow.plan import DevicePlan
-from ctrlgrad.dataflow.printer import format_flat
-from ctrlgrad.dataflow.settings import Settings
-from ctrlgrad.dataflow.transport import StoppedError
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, attributes
 from ctrlgrad.ir.walk import walk
@@ -138,7 +135,7 @@ def identity_of(partition: Partition, window: int | None) -> bytes:
     """A digest of all that the ranks must agree on before they run."""
     digest = hashlib.sha256(repr(window).encode())
     for name, part in sorted(partition.parts.items()):
-        digest.update(f"{name} {part.outputs}\n{format_flat(part.graph)}\n".encode())
+        digest.update(f"{name} {part.outputs}\n{part.graph}\n".encode())
         for array in _constants(part):
             digest.update(np.asarray(array, order="C").tobytes())
     for edge in partition.edges:
@@ -157,7 +154,6 @@ def _constants(part: Part) -> Iterable[Any]:
 def run_over_ranks(
     partition: Partition,
     plans: dict[str, DevicePlan],
-    settings: Settings,
     identity: bytes,
     arguments: Sequence[Any],
     run_local: RunLocal,
@@ -167,13 +163,6 @@ def run_over_ranks(
     Raises:
         ExecutionError: an op has failed on some rank, or the ranks do not run the same; on all ranks.
     """
-    if settings.latency or settings.delay is not None:
-        raise UserInputError(
-            "simulated latencies are for devices of one process",
-            expected="no latency and no delay in ctrlgrad.dataflow.settings, for a graph over ranks",
-            got=" and ".join(name for name in ("latency", "delay") if getattr(settings, name)),
-            hint="leave them out, or use devices without /rank:R/: sim:N of one process stands for a far machine",
-        )
     _check_edges(partition, join().world)
 
     def run_own(run: Run) -> Mapping[int, Any]:

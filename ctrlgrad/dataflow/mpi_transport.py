@@ -22,18 +22,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ctrlgrad.dataflow import mpi_messages as wire
+from ctrlgrad.dataflow import messages as wire
 from ctrlgrad.dataflow.devices import parse_device
-from ctrlgrad.dataflow.mpi_errors import decode_error, encode_error
-from ctrlgrad.dataflow.mpi_messages import Header
-from ctrlgrad.dataflow.mpi_stillness import STILL, Report, Stillness
+from ctrlgrad.dataflow.frames import Dead, Tag
+from ctrlgrad.dataflow.messages import Header, Message, StoppedError, decode_error, encode_error, stuck_error
 from ctrlgrad.dataflow.partition import Edge
 from ctrlgrad.dataflow.plan import DevicePlan
-from ctrlgrad.dataflow.tokens import Dead
-from ctrlgrad.dataflow.transport import Message, StoppedError, Tag, stuck_error
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.mpi.launch import Joined
+from ctrlgrad.mpi.termination import STILL, Report, Stillness
 
 if TYPE_CHECKING:
     from ctrlgrad.mpi.world import Arrived

@@ -32,12 +32,21 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.builder import verify_flat
 from ctrlgrad.dataflow.devices import DEFAULT
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_loop_merge, makers
-from ctrlgrad.dataflow.node_rules import fail
-from ctrlgrad.dataflow.scopes import NO_GUARD, ROOT, Frames, Guard, frames_of, goes_on, guard_of, guards_of
-from ctrlgrad.dataflow.verifier import verify_flat
-from ctrlgrad.ir import BOOL, OPS, Graph, Node, Type, Value, attributes
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_loop_merge, producers
+from ctrlgrad.dataflow.scopes import (
+    NO_GUARD,
+    ROOT,
+    Frames,
+    Guard,
+    fail,
+    frames_of,
+    guard_of,
+    guards_of,
+    next_iteration,
+)
+from ctrlgrad.ir import BOOL, OPS, Graph, Node, Op, Type, Value
 from ctrlgrad.source import Source
 
 
@@ -84,7 +93,7 @@ def partition(graph: FlatGraph) -> Partition:
                 node,
                 "there are no messages before a graph is split by device",
                 "a device on the nodes: what goes from one to another is sent",
-                f"a {node.op} by hand",
+                f"a {node.op.name} by hand",
                 "leave it out, and take the value itself",
             )
     return _Partitioner(graph).run()
@@ -106,7 +115,7 @@ class _Half:
 
     def add(
         self,
-        op: str,
+        op: Op,
         operands: tuple[Value, ...],
         results: tuple[Value, ...],
         attrs: Mapping[str, Any],
@@ -114,7 +123,7 @@ class _Half:
         source: Source | None,
         device: str,
     ) -> None:
-        self.added.append(FlatNode(op, operands, results, attrs, controls, source=source, device=device))
+        self.added.append(FlatNode(op, operands, results, attrs, source=source, controls=controls, device=device))
 
 
 class _Partitioner:
@@ -122,13 +131,13 @@ class _Partitioner:
         self.graph = graph
         self.frames: Frames = frames_of(graph)
         self.guards = guards_of(graph, self.frames)
-        self.made_by = makers(graph)
+        self.producer_of = producers(graph)
         names = sorted({str(node.device) for node in graph.nodes}) or [DEFAULT]
         self.halves = {name: _Half() for name in names}
-        self.conditions = {self.frames.of_node[node]: node for node in graph.nodes if node.op == flat.LOOP_COND}
+        self.conditions = {self.frames.of_node[node]: node for node in graph.nodes if node.op is flat.LOOP_COND}
         self.enters: dict[str, list[FlatNode]] = {}
         for node in graph.nodes:
-            if node.op == flat.ENTER:
+            if node.op is flat.ENTER:
                 self.enters.setdefault(node.attrs["frame"], []).append(node)
         self.edges: list[Edge] = []
         self.carries = self._carries()
@@ -136,9 +145,9 @@ class _Partitioner:
     def _carries(self) -> dict[tuple[str, str], tuple[Value, Value]]:
         """For each frame and device the Merge and the Switch's true side of a carry that is there, if there is one."""
         found: dict[tuple[str, str], tuple[Value, Value]] = {}
-        switched = {(node.operands[1], node.operands[0]): node for node in self.graph.nodes if node.op == flat.SWITCH}
+        switched = {(node.operands[1], node.operands[0]): node for node in self.graph.nodes if node.op is flat.SWITCH}
         for node in self.graph.nodes:
-            if not is_loop_merge(node, self.made_by):
+            if not is_loop_merge(node, self.producer_of):
                 continue
             frame = self.frames.of_node[node]
             switch = switched.get((node.result, self.conditions[frame].result))
@@ -176,7 +185,7 @@ class _Partitioner:
         """The device that each output is on; one that is an input is anywhere."""
         homes = []
         for value in self.graph.outputs:
-            node = self.made_by.get(value)
+            node = self.producer_of.get(value)
             homes.append(next(iter(self.halves)) if node is None else str(node.device))
         return homes
 
@@ -184,7 +193,7 @@ class _Partitioner:
         """The devices that take part in each loop: those of the nodes in its frame and in the frames inside."""
         found: dict[str, set[str]] = {frame: set() for frame in self.frames.parent}
         for node in self.graph.nodes:
-            frame = node.attrs["frame"] if node.op == flat.ENTER else self.frames.of_node[node]
+            frame = node.attrs["frame"] if node.op is flat.ENTER else self.frames.of_node[node]
             if frame != ROOT:
                 found[frame].add(str(node.device))
         for frame in sorted(found, key=self.frames.depth, reverse=True):
@@ -257,7 +266,7 @@ class _Partitioner:
             return None
         if guard == NO_GUARD:
             return half.begun[frame]
-        return half.live[frame] if guard == {goes_on(self.conditions[frame])} else None
+        return half.live[frame] if guard == {next_iteration(self.conditions[frame])} else None
 
     def signal(self, device: str, controls: Sequence[Value], like: FlatNode) -> Value:
         """A scalar that is true, and alive where the controls are."""
@@ -267,7 +276,16 @@ class _Partitioner:
         constant = Node(OPS["constant"], (), (value,), attributes.Constant(value=array), (), like.source)
         body = Graph((), (constant,), (value,), "cluster")
         self.halves[device].added.append(
-            FlatNode(flat.CLUSTER, (), (value,), {"effect": False}, tuple(controls), (), (body,), like.source, device)
+            FlatNode(
+                flat.CLUSTER,
+                (),
+                (value,),
+                {"effect": False},
+                (body,),
+                like.source,
+                controls=tuple(controls),
+                device=device,
+            )
         )
         self.frames.of_value[value] = self.frames.of_node[like]
         return value
@@ -276,7 +294,7 @@ class _Partitioner:
 
     def home(self, value: Value) -> str | None:
         """The device that makes a value; None for an input, which is everywhere."""
-        node = self.made_by.get(value)
+        node = self.producer_of.get(value)
         return None if node is None else str(node.device)
 
     def taken_here(self, node: FlatNode, device: str) -> FlatNode:
@@ -315,7 +333,7 @@ class _Partitioner:
         frame = self.frames.of_value[value]
         edge = self.edge(home, device, frame, value.type)
         brought = Value(value.type, value.hint)
-        source = self.made_by[value].source if value in self.made_by else None
+        source = self.producer_of[value].source if value in self.producer_of else None
         sent, got = {"edge": edge.number, "to": device}, {"edge": edge.number, "from": home}
         self.halves[home].add(flat.SEND, (value,), (), sent, (), source, home)
         start = (self.halves[device].begun[frame],) if frame != ROOT else ()

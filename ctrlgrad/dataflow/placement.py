@@ -9,6 +9,9 @@ the same source. For everything else:
 - a constant, and a constant Enter, is there once on each device that needs it: a loop that uses a captured array on
   another device gets it once, not in every iteration;
 - an op that was put nowhere sits on `cpu:0`.
+
+Where the setting `loops="whole"` asks for it, a loop that sits on one device, all of it, stays one node there: nothing
+of it overlaps with anything else, and in exchange it runs as one piece, in machine code where the native engine can.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ from dataclasses import replace
 
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.devices import DEFAULT
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, carry_switches, is_loop_merge, makers, takers
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, carry_switches, consumers, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import frames_of
-from ctrlgrad.ir import StackType, Value
+from ctrlgrad.ir import Graph, Node, StackType, Value, is_loop, walk
 
 Choice = Callable[[FlatNode], str | None]
 
@@ -45,17 +48,17 @@ def place(graph: FlatGraph, choose: Choice = as_written) -> FlatGraph:
 class _Placing:
     def __init__(self, graph: FlatGraph, choose: Choice) -> None:
         self.graph = graph
-        self.made_by, self.taken_by = makers(graph), takers(graph)
+        self.producer_of, self.consumers_of = producers(graph), consumers(graph)
         self.device: dict[FlatNode, str] = {}
         for node in graph.nodes:
             if node.device is not None:
                 self.device[node] = node.device
-            elif not node.is_primitive and node.op != "constant":
+            elif not node.is_primitive and not node.is_constant:
                 self.device[node] = choose(node) or DEFAULT
 
     def at(self, value: Value) -> str | None:
         """Where a value is made, if that is decided."""
-        node = self.made_by.get(value)
+        node = self.producer_of.get(value)
         return None if node is None or is_copied(node) else self.device.get(node)
 
     def stacks(self) -> None:
@@ -71,7 +74,7 @@ class _Placing:
             users += [(node, v) for v in of_stacks[:1]]
         wanted: dict[Value, str] = {}
         for node, value in users:
-            if node.op == "stack_push":
+            if node.op.name == "stack_push":
                 home = self.source_of(node.operands[1])
                 if home is not None:
                     wanted.setdefault(parts.of(value), home)
@@ -86,13 +89,13 @@ class _Placing:
     def carries(self) -> None:
         """One device for the Enter, Merge, Switch, NextIteration and Exit of each carry."""
         frames = frames_of(self.graph)
-        conditions = {frames.of_node[node]: node for node in self.graph.nodes if node.op == flat.LOOP_COND}
+        conditions = {frames.of_node[node]: node for node in self.graph.nodes if node.op is flat.LOOP_COND}
         for head in self.graph.nodes:
-            if not is_loop_merge(head, self.made_by):
+            if not is_loop_merge(head, self.producer_of):
                 continue
-            enter, back = (self.made_by[v] for v in head.operands)
-            switches = carry_switches(head, conditions[frames.of_node[head]], self.taken_by)
-            exits = [n for s in switches for n in self.taken_by.get(s.results[0], ()) if n.op == flat.EXIT]
+            enter, back = (self.producer_of[v] for v in head.operands)
+            switches = carry_switches(head, conditions[frames.of_node[head]], self.consumers_of)
+            exits = [n for s in switches for n in self.consumers_of.get(s.results[0], ()) if n.op is flat.EXIT]
             group = [enter, head, back, *switches, *exits]
             home = next((self.device[n] for n in group if n in self.device), None) or self.source_of(back.operands[0])
             home = home or self.user_of(head) or DEFAULT
@@ -105,13 +108,13 @@ class _Placing:
         waiting = [value]
         while waiting:
             value = waiting.pop()
-            node = self.made_by.get(value)
+            node = self.producer_of.get(value)
             if node is None or value in seen or is_copied(node):
                 continue
             seen.add(value)
             if node in self.device:
                 return self.device[node]
-            waiting += node.operands if node.op != flat.SWITCH else node.operands[1:]
+            waiting += node.operands if node.op is not flat.SWITCH else node.operands[1:]
         return None
 
     def user_of(self, head: FlatNode) -> str | None:
@@ -121,13 +124,13 @@ class _Placing:
         while waiting:
             node = waiting.pop()
             for value in node.results:
-                for taker in self.taken_by.get(value, ()):
+                for taker in self.consumers_of.get(value, ()):
                     if taker in seen:
                         continue
                     if taker in self.device:
                         return self.device[taker]
                     seen.add(taker)
-                    if taker.op != flat.LOOP_COND:
+                    if taker.op is not flat.LOOP_COND:
                         waiting.append(taker)
         return None
 
@@ -135,11 +138,11 @@ class _Placing:
         """What is left sits with what it takes; what takes nothing that is placed, with what takes it."""
         for node in self.graph.nodes:
             if node not in self.device and not is_copied(node):
-                data = node.operands[1:] if node.op == flat.SWITCH else node.operands
+                data = node.operands[1:] if node.op is flat.SWITCH else node.operands
                 self.settle(node, (self.at(v) for v in data))
         for node in reversed(self.graph.nodes):
             if node not in self.device and not is_copied(node):
-                self.settle(node, (self.device.get(n) for v in node.results for n in self.taken_by.get(v, ())))
+                self.settle(node, (self.device.get(n) for v in node.results for n in self.consumers_of.get(v, ())))
         for node in self.graph.nodes:
             if not is_copied(node):
                 self.device.setdefault(node, DEFAULT)
@@ -169,16 +172,16 @@ class _Parts:
 
 def is_copied(node: FlatNode) -> bool:
     """Whether a node is there once on each device that needs it."""
-    return node.device is None and (node.op == "constant" or node.is_constant_enter)
+    return node.device is None and (node.is_constant or node.is_constant_enter)
 
 
 def _with_copies(graph: FlatGraph, device: Mapping[FlatNode, str]) -> FlatGraph:
-    """Every node with its device, the copied ones once for each device of their takers."""
+    """Every node with its device, the copied ones once for each device of their consumers."""
     needed: dict[Value, list[str]] = {}
-    made_by = makers(graph)
+    producer_of = producers(graph)
 
     def need(value: Value, place: str) -> None:
-        node = made_by.get(value)
+        node = producer_of.get(value)
         if node is not None and is_copied(node):
             places = needed.setdefault(value, [])
             if place not in places:
@@ -221,4 +224,26 @@ def _copied(graph: FlatGraph, device: Mapping[FlatNode, str], needed: Mapping[Va
     return FlatGraph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
 
 
-__all__ = ["Choice", "as_written", "place"]
+# Loops that stay whole.
+
+
+def whole_loops(graph: Graph, choose: Choice) -> Callable[[Node], str | None]:
+    """Says of a loop of the graph on which device it stays whole; None where it sits on several.
+
+    `choose` says where an ordinary op goes, as for `place`. What only holds others, a loop or a branch inside, sits
+    with what it holds.
+    """
+    homes: dict[Node, str | None] = {}
+    for node in walk(graph):
+        if is_loop(node):
+            inside = [n for region in node.regions for n in walk(region) if n.op.name != "constant" and not n.regions]
+            found = {_home(n, choose) for n in inside or [node]}
+            homes[node] = found.pop() if len(found) == 1 else None
+    return lambda node: homes[node]
+
+
+def _home(node: Node, choose: Choice) -> str:
+    return choose(FlatNode(node.op, node.operands, node.results, node.attrs, node.regions, node.source)) or DEFAULT
+
+
+__all__ = ["Choice", "as_written", "place", "whole_loops"]

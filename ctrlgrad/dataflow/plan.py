@@ -1,57 +1,280 @@
-"""A device's flat graph made ready to run: per frame its steps, their slots, and what each waits for.
+"""A device's flat graph made ready to run: the rule of each node as a step, and per frame what each step waits for.
 
-A plan is made once and holds nothing of a run; `running` makes iterations from it.
+    Switch(p, d)      the side that p chooses gets d, the others are dead; all are, where p or d is
+    Merge(d0, d1..)   the operand that is alive, as soon as it is there; dead only when all are
+    Enter(d)          d in iteration 0 of the child frame; a constant, in all its iterations
+    Exit(d)           d in the parent frame; in an iteration that goes on it is dead and stops here
+    NextIteration(d)  d in the next iteration; deadness stops here
+    anything else     when all operands are there; a dead one makes the results dead and nothing is computed
+
+A plan is computed once and holds nothing of a run.
+
+Sources: "Implementation of Control Flow in TensorFlow" (2017), section 4.2; Yu et al., EuroSys 2018, section 4.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow import steps
-from ctrlgrad.dataflow.graph import FlatNode, is_loop_merge, makers
+from ctrlgrad.dataflow.builder import verify_flat
+from ctrlgrad.dataflow.devices import Piece, PieceOf
+from ctrlgrad.dataflow.frames import (
+    NOWHERE,
+    Dead,
+    Execution,
+    FramePlan,
+    Iteration,
+    Step,
+    Targets,
+    deliver,
+    deliver_dead,
+)
+from ctrlgrad.dataflow.graph import FlatNode, is_loop_merge, producers
 from ctrlgrad.dataflow.partition import Part
-from ctrlgrad.dataflow.pieces import PieceOf
 from ctrlgrad.dataflow.scopes import ROOT
-from ctrlgrad.dataflow.steps import Step
-from ctrlgrad.dataflow.tokens import Targets
-from ctrlgrad.dataflow.verifier import verify_flat
-from ctrlgrad.ir import Node, Type, Value
+from ctrlgrad.engines.reference.control_kernels import too_many_iterations
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.ir import Op, Type, Value
 
 
-@dataclass
-class FramePlan:
-    """One frame on one device. The frames are numbered; 0 is the root."""
+class ClusterStep(Step):
+    """Ordinary ops, run as one piece."""
 
-    name: str
-    number: int
-    parent: int
-    # How many iterations may be open.
-    window: int = 1
-    loop: Node | None = None
-    steps: list[Step] = field(default_factory=list)
-    # What the slots and counts of a new iteration start as, and how much must happen until it is done.
-    slots: list[Any] = field(default_factory=list)
-    pending: list[int] = field(default_factory=list)
-    expected: int = 0
-    # How many Enters come into it.
-    enters: int = 0
-    # The Recvs by edge; the edge to report on and those that others report on.
-    receives: dict[int, Step] = field(default_factory=dict)
-    report: int | None = None
-    reported: tuple[int, ...] = ()
+    __slots__ = ("blank", "has_effect", "needs_iterations", "piece")
 
-    @property
-    def report_every(self) -> int:
-        """After how many iterations a participant reports: a few times per window."""
-        return max(1, self.window // 4)
+    def __init__(self, node: FlatNode, index: int, first: int, piece: Piece) -> None:
+        super().__init__(node, index, first)
+        self.piece = piece
+        self.blank = [None] * (self.last - first)
+        self.has_effect = bool(node.attrs["effect"])
+        # Whether something inside asks which iteration it is in.
+        self.needs_iterations = self.has_effect or any(n.regions for n in node.regions[0].nodes)
 
-    @property
-    def is_looked_up(self) -> bool:
-        """Whether messages must find its iterations."""
-        return bool(self.receives or self.reported)
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        if iteration.dead and self.forwards_deadness(iteration, execution):
+            return
+        slots = iteration.slots
+        values = slots[self.first : self.last]
+        slots[self.first : self.last] = self.blank
+        if self.needs_iterations:
+            execution.device.run.iterations = iteration.numbers()
+        outputs = self.piece(values, execution.device.context)
+        if self.has_effect:
+            outputs.append(True)
+        ready = execution.ready
+        for targets, value in zip(self.results, outputs, strict=True):
+            deliver(iteration, targets, value, ready)
+
+
+class SwitchStep(Step):
+    """A branch's Switch, with any number of sides."""
+
+    __slots__ = ()
+
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        if iteration.dead and self.forwards_deadness(iteration, execution):
+            return
+        predicate, value = iteration.slots[self.first : self.last]
+        iteration.slots[self.first : self.last] = (None, None)
+        chosen = min(max(int(execution.device.on_host(predicate)), 0), len(self.results) - 1)
+        for side, targets in enumerate(self.results):
+            if side == chosen:
+                deliver(iteration, targets, value, execution.ready)
+            elif targets:
+                deliver_dead(iteration, targets, Dead(self, iteration.tag, chosen), execution.ready)
+
+
+class LoopSwitchStep(Step):
+    """A carry's Switch. While the loop goes on its Exits are dead, and count as fired without firing."""
+
+    __slots__ = ("exits", "others")
+
+    def link(self) -> None:
+        """Tell the Exits from the other consumers of the false side, when all are known."""
+        false = self.results[0]
+        data = tuple(target for target in false.data if not isinstance(target[1], ExitStep))
+        self.exits = len(false.data) - len(data)
+        self.others = Targets(data, false.controls, false.merges)
+
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        if iteration.dead and self.forwards_deadness(iteration, execution):
+            return
+        slots, first = iteration.slots, self.first
+        continues, value = slots[first], slots[first + 1]
+        slots[first] = slots[first + 1] = None
+        if continues:
+            iteration.remaining -= self.exits
+            if self.others:
+                deliver_dead(iteration, self.others, Dead(self, iteration.tag, 1), execution.ready)
+            deliver(iteration, self.results[1], value, execution.ready)
+        else:
+            deliver(iteration, self.results[0], value, execution.ready)
+            deliver_dead(iteration, self.results[1], Dead(self, iteration.tag, 0), execution.ready)
+
+
+class MergeStep(Step):
+    """A Merge of either kind; whichever operand is alive stands in the first slot."""
+
+    __slots__ = ()
+
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        if iteration.dead and self.forwards_deadness(iteration, execution):
+            return
+        deliver(iteration, self.results[0], self.operand(iteration), execution.ready)
+
+
+class EnterStep(Step):
+    """An Enter; it fires in the frame that it comes from."""
+
+    __slots__ = ("frame", "is_constant", "is_count")
+
+    def __init__(self, node: FlatNode, index: int, first: int, frame: int) -> None:
+        super().__init__(node, index, first)
+        self.frame = frame
+        self.is_constant = bool(node.attrs["constant"])
+        # Whether this is the number of iterations of a reversed loop.
+        self.is_count = bool(node.attrs.get("count"))
+
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        value = self.operand(iteration)
+        dead = iteration.dead.pop(self.index, None)
+        child = execution.child(iteration, self.frame)
+        first = child.oldest
+        if dead is not None:
+            execution.counts.dead += 1
+            deliver_dead(first, self.results[0], dead, execution.ready)
+        else:
+            if self.is_count:
+                child.counts_from = int(execution.device.on_host(value))
+            if self.is_constant:
+                execution.broadcast(child, self.results[0], value)
+            else:
+                deliver(first, self.results[0], value, execution.ready)
+        # Iteration 0 is not done before all has entered.
+        first.remaining -= 1
+        if not first.remaining:
+            execution.completed(first)
+
+
+class ExitStep(Step):
+    """An Exit that lets something out: the last value, or the deadness of a frame that was entered dead."""
+
+    __slots__ = ()
+
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        value = self.operand(iteration)
+        parent = iteration.frame.parent
+        assert parent is not None
+        dead = iteration.dead.pop(self.index, None)
+        if dead is None:
+            deliver(parent, self.results[0], value, execution.ready)
+        else:
+            execution.counts.dead += 1
+            deliver_dead(parent, self.results[0], dead, execution.ready)
+
+
+class NextIterationStep(Step):
+    """A NextIteration."""
+
+    __slots__ = ()
+
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        value = self.operand(iteration)
+        if iteration.dead and iteration.dead.pop(self.index, None) is not None:
+            execution.counts.dead += 1
+            return
+        following = iteration.next or execution.following(iteration.frame)
+        if following is None:
+            iteration.frame.waiting.append((self.results[0], value))
+        else:
+            deliver(following, self.results[0], value, execution.ready)
+
+
+class LoopCondStep(Step):
+    """The predicate of a frame."""
+
+    __slots__ = ()
+
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        if iteration.dead and self.forwards_deadness(iteration, execution):
+            execution.end_at(iteration)
+            return
+        continues = execution.device.on_host(self.operand(iteration))
+        maximum = self.node.attrs.get("maximum_iterations")
+        if not continues:
+            execution.end_at(iteration)
+        elif iteration.number == maximum:
+            raise too_many_iterations(self.node.attrs["loop"], maximum, iteration.number)
+        deliver(iteration, self.results[0], continues, execution.ready)
+
+
+class SendStep(Step):
+    """A Send: a message in every iteration, dead or alive."""
+
+    __slots__ = ()
+
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        value = self.operand(iteration)
+        dead = iteration.dead.pop(self.index, None)
+        execution.counts.dead += dead is not None
+        execution.send(self.node.attrs["edge"], iteration.tag, dead, None if dead else value, self.source)
+
+
+class RecvStep(Step):
+    """A Recv; what it brings is put into its slot when the message comes, and may still be on its way to the device."""
+
+    __slots__ = ()
+
+    def __init__(self, node: FlatNode, index: int, first: int) -> None:
+        super().__init__(node, index, first)
+        self.last = first + 1
+
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        if iteration.dead and self.forwards_deadness(iteration, execution):
+            return
+        deliver(iteration, self.results[0], execution.device.landed(self.operand(iteration)), execution.ready)
+
+
+class OutputStep(Step):
+    """An output of the graph: keeps its value. `position` is its place among the outputs."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, value: Value, index: int, first: int, position: int) -> None:
+        super().__init__(FlatNode(_OUTPUT, (value,), ()), index, first)
+        self.position = position
+
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        dead = iteration.dead.get(self.index)
+        if dead is not None:
+            raise self._dead_output(dead)
+        execution.outputs[self.position] = self.operand(iteration)
+
+    def _dead_output(self, dead: Dead) -> ExecutionError:
+        switch = dead.switch
+        name = (switch.node.operands and switch.node.operands[0].hint) or "of a Switch"
+        sides = ("false", "true") if len(switch.results) == 2 else tuple(map(str, range(len(switch.results))))
+        where = "" if len(dead.tag) < 2 else f" at iteration {', '.join(map(str, dead.tag[1:]))}"
+        return ExecutionError(
+            f"output {self.position} is dead: the predicate {name} was {sides[dead.chosen]}{where}",
+            source=switch.source,
+            expected="an output that is alive whatever the predicates are",
+            got=f"a value from another side of {switch.name}",
+            hint="join the sides of a Switch with a Merge before the value leaves the graph",
+        )
+
+
+_OUTPUT = Op("output", 1, lambda operands, attrs, regions: ())
+_STEPS: Mapping[Op, type[Step]] = {
+    flat.MERGE: MergeStep,
+    flat.EXIT: ExitStep,
+    flat.NEXT_ITERATION: NextIterationStep,
+    flat.LOOP_COND: LoopCondStep,
+    flat.SEND: SendStep,
+    flat.RECV: RecvStep,
+}
 
 
 @dataclass
@@ -60,7 +283,7 @@ class DevicePlan:
 
     device: str
     frames: list[FramePlan]
-    # Of each input of the graph its type, and who takes it on this device.
+    # Of each input of the graph its type, and its consumers on this device.
     inputs: list[tuple[Type, Targets]]
     # Steps of the root that wait for nothing.
     starters: list[Step]
@@ -69,7 +292,7 @@ class DevicePlan:
     outputs: tuple[int, ...]
 
 
-def make_plan(part: Part, piece_of: PieceOf, window: int | None) -> DevicePlan:
+def plan_part(part: Part, piece_of: PieceOf, window: int | None) -> DevicePlan:
     """The plan of a device's part, its clusters as pieces; `window`, if given, stands for every loop's."""
     return _Planner(part, piece_of, window).run()
 
@@ -81,37 +304,37 @@ class _Planner:
         self.piece_of = piece_of
         self.window = window
         self.frames_of = verify_flat(self.graph)
-        self.made_by = makers(self.graph)
+        self.producer_of = producers(self.graph)
         self.numbers: dict[str, int] = {}
         self.frames: list[FramePlan] = []
         self.step_of: dict[FlatNode, Step] = {}
-        self.outputs: list[tuple[Value, Step]] = []
 
     def run(self) -> DevicePlan:
         self.open(ROOT, -1)
         for node in self.graph.nodes:
-            if node.op == flat.ENTER and node.attrs["frame"] not in self.numbers:
+            if node.op is flat.ENTER and node.attrs["frame"] not in self.numbers:
                 self.open(node.attrs["frame"], self.numbers[self.frames_of.of_node[node]], node)
         for node in self.graph.nodes:
-            self.add(node)
-            if node.op == flat.ENTER:
+            frame = self.frames[self.numbers[self.frames_of.of_node[node]]]
+            self.step_of[node] = step = self.step(node, frame, len(frame.steps), len(frame.slots))
+            self.put(frame, step, self.pending(node))
+            if node.op is flat.ENTER:
                 self.frames[self.numbers[node.attrs["frame"]]].enters += 1
         root = self.frames[0]
         for place, value in zip(self.part.outputs, self.graph.outputs, strict=True):
-            output = FlatNode("output", (value,), ())
-            kept = steps.OutputStep(output, len(root.steps), len(root.slots), place)
-            self.put(root, kept, 1)
-            self.outputs.append((value, kept))
+            output = OutputStep(value, len(root.steps), len(root.slots), place)
+            self.put(root, output, 1)
+            self.step_of[output.node] = output
         targets = self.targets()
         for node, step in self.step_of.items():
-            step.results = [targets.get(v, steps.NOWHERE) for v in node.results]
-            if isinstance(step, steps.LoopSwitchStep):
-                step.settle()
+            step.results = [targets.get(v, NOWHERE) for v in node.results]
+            if isinstance(step, LoopSwitchStep):
+                step.link()
         for frame in self.frames:
             frame.expected = len(frame.steps) + sum(f.parent == frame.number for f in self.frames)
         starters = [step for step in root.steps if not root.pending[step.index]]
         arrivals = {edge: frame for frame in self.frames for edge in (*frame.receives, *frame.reported)}
-        inputs = [(v.type, targets.get(v, steps.NOWHERE)) for v in self.graph.inputs]
+        inputs = [(v.type, targets.get(v, NOWHERE)) for v in self.graph.inputs]
         return DevicePlan(self.part.device, self.frames, inputs, starters, arrivals, self.part.outputs)
 
     def open(self, name: str, parent: int, enter: FlatNode | None = None) -> None:
@@ -129,58 +352,42 @@ class _Planner:
         frame.slots += [None] * (step.last - step.first)
         frame.pending.append(pending)
 
-    def add(self, node: FlatNode) -> None:
-        frame = self.frames[self.numbers[self.frames_of.of_node[node]]]
-        index, first = len(frame.steps), len(frame.slots)
-        pending = len(node.operands) + len(node.controls) + len(node.orders)
-        step: Step
-        if node.op == flat.CLUSTER:
-            step = steps.ClusterStep(node, index, first, self.piece_of(node.regions[0]))
-        elif node.op == flat.SWITCH:
-            maker = self.made_by.get(node.operands[0])
-            of_loop = maker is not None and maker.op == flat.LOOP_COND
-            step = (steps.LoopSwitchStep if of_loop else steps.SwitchStep)(node, index, first)
-        elif node.op == flat.MERGE:
-            step = steps.MergeStep(node, index, first)
-            # Of a loop's Merge only one operand comes in any iteration.
-            pending = 1 if is_loop_merge(node, self.made_by) else pending
-        elif node.op == flat.ENTER:
-            step = steps.EnterStep(node, index, first, self.numbers[node.attrs["frame"]])
-        elif node.op == flat.LOOP_COND:
-            step = steps.LoopCondStep(node, index, first)
+    def pending(self, node: FlatNode) -> int:
+        """How many tokens a node waits for; of a loop's Merge only one operand comes in any iteration."""
+        return 1 if is_loop_merge(node, self.producer_of) else len(node.inputs) + (node.op is flat.RECV)
+
+    def step(self, node: FlatNode, frame: FramePlan, index: int, first: int) -> Step:
+        if node.op is flat.CLUSTER:
+            return ClusterStep(node, index, first, self.piece_of(node.regions[0]))
+        if node.op is flat.SWITCH:
+            producer = self.producer_of.get(node.operands[0])
+            is_of_loop = producer is not None and producer.op is flat.LOOP_COND
+            return (LoopSwitchStep if is_of_loop else SwitchStep)(node, index, first)
+        if node.op is flat.ENTER:
+            return EnterStep(node, index, first, self.numbers[node.attrs["frame"]])
+        step = _STEPS[node.op](node, index, first)
+        if node.op is flat.LOOP_COND:
             frame.loop = node.attrs.get("loop")
-        elif node.op == flat.RECV:
-            step = steps.RecvStep(node, index, first)
+        elif node.op is flat.RECV:
             frame.receives[node.attrs["edge"]] = step
-            pending += 1
-        else:
-            simple: dict[str, Callable[[FlatNode, int, int], Step]] = {
-                flat.EXIT: steps.ExitStep,
-                flat.NEXT_ITERATION: steps.NextIterationStep,
-                flat.SEND: steps.SendStep,
-            }
-            step = simple[node.op](node, index, first)
-        self.step_of[node] = step
-        self.put(frame, step, pending)
+        return step
 
     def targets(self) -> dict[Value, Targets]:
-        """The takers of each value."""
+        """The consumers of each value."""
         data: dict[Value, list[tuple[int, Step]]] = {}
         controls: dict[Value, list[Step]] = {}
         merges: dict[Value, list[tuple[int, Step]]] = {}
         for node, step in self.step_of.items():
             for place, value in enumerate(node.operands):
-                if node.op == flat.MERGE:
+                if node.op is flat.MERGE:
                     # All operands in one slot: one of them is alive.
                     merges.setdefault(value, []).append((step.first, step))
                 else:
                     data.setdefault(value, []).append((step.first + place, step))
             for value in (*node.controls, *node.orders):
                 controls.setdefault(value, []).append(step)
-        for value, step in self.outputs:
-            data.setdefault(value, []).append((step.first, step))
         every = {*data, *controls, *merges}
         return {v: Targets(tuple(data.get(v, ())), tuple(controls.get(v, ())), tuple(merges.get(v, ()))) for v in every}
 
 
-__all__ = ["DevicePlan", "FramePlan", "make_plan"]
+__all__ = ["DevicePlan", "plan_part"]

@@ -1,20 +1,168 @@
-"""Which frame each node of a flat graph is in, and under which predicates it is alive.
+"""What holds for each node of a flat graph: its own rules, the frame that it is in, and when it is alive.
+
+`check_node` refuses a node that is not what its op says: a primitive is as its line in `graph` says, an ordinary op as
+its rule in `ctrlgrad.ops` says. An op with an effect has a token as its last operand, and the next one as its last
+result.
 
 `frames_of` follows Enter and Exit from the inputs, which are in the root frame, and refuses a graph in which one op
-would take values of two frames. `guards_of` says of each value what has to hold for it to be alive, inside its frame:
-two values of one frame with equal guards are dead or alive together.
+has operands of two frames. `guards_of` says of each value what has to hold for it to be alive, inside its frame: two
+values of one frame with equal guards are dead or alive together.
 """
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, is_loop_merge, makers
-from ctrlgrad.errors import VerificationError
-from ctrlgrad.ir import Value
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, is_loop_merge, producers
+from ctrlgrad.errors import CtrlgradError, VerificationError
+from ctrlgrad.ir import BOOL, Op, TensorType, Type, Value
+
+# How many results a primitive has; None: one or more.
+_RESULTS: dict[Op, int | None] = {
+    flat.SWITCH: None,
+    flat.MERGE: 1,
+    flat.ENTER: 1,
+    flat.EXIT: 1,
+    flat.NEXT_ITERATION: 1,
+    flat.LOOP_COND: 1,
+    flat.SEND: 0,
+    flat.RECV: 1,
+}
+
+# The attributes of a primitive that the runtime needs.
+_ATTRIBUTES: dict[Op, dict[str, type]] = {
+    flat.ENTER: {"frame": str, "constant": bool, "parallel_iterations": int},
+    flat.SEND: {"edge": int, "to": str},
+    flat.RECV: {"edge": int, "from": str},
+    flat.CLUSTER: {"effect": bool},
+}
+
+
+def describe(node: FlatNode) -> str:
+    """How an error calls a node."""
+    of = next((v.hint for v in node.results if v.hint), None)
+    if node.op is flat.CLUSTER and node.regions:
+        ops = [inner.op.name for inner in node.regions[0].nodes]
+        ops = [name for name in ops if name != "constant"] or ops[:1]
+        of = ", ".join([*ops[:3], "..."] if len(ops) > 3 else ops)
+    frame = node.attrs.get("frame") if node.op is flat.ENTER else None
+    details = [f"of {of}" if of else "", f"into {frame}" if frame else ""]
+    text = " ".join([node.op.name, *(d for d in details if d)])
+    return f"{text} ({node.source.short})" if node.source else text
+
+
+def fail(node: FlatNode, problem: str, expected: str, got: str, hint: str | None = None) -> VerificationError:
+    """The error of a node that breaks a rule."""
+    return VerificationError(f"{describe(node)}: {problem}", source=node.source, expected=expected, got=got, hint=hint)
+
+
+def check_node(node: FlatNode) -> None:
+    """Refuse a node that is not what its op says.
+
+    Raises:
+        VerificationError: with the node, what was expected and what it has.
+    """
+    _arity(node)
+    _attributes(node)
+    _types(node)
+
+
+def _arity(node: FlatNode) -> None:
+    if node.op not in _RESULTS:
+        return
+    found_numbers = ("operands", node.op.arity, node.operands), ("results", _RESULTS[node.op], node.results)
+    for what, number, found in found_numbers:
+        if len(found) != number if number is not None else not found:
+            expected = "one or more" if number is None else str(number)
+            raise fail(node, f"wrong number of {what}", expected, str(len(found)))
+
+
+def _attributes(node: FlatNode) -> None:
+    for name, kind in _ATTRIBUTES.get(node.op, {}).items():
+        value = node.attrs.get(name)
+        if type(value) is not kind:
+            got = repr(value) if name in node.attrs else "none"
+            raise fail(node, f"the attribute {name!r}", f"one of type {kind.__name__}", got)
+    if node.op is flat.ENTER:
+        if not node.attrs["frame"]:
+            raise fail(node, "the attribute 'frame'", "the name of a frame", "'', which is the root frame's")
+        if node.attrs["parallel_iterations"] < 1:
+            got = str(node.attrs["parallel_iterations"])
+            raise fail(node, "the attribute 'parallel_iterations'", "at least one iteration in flight", got)
+
+
+def _types(node: FlatNode) -> None:
+    if node.op is flat.SWITCH:
+        predicate, data = (v.type for v in node.operands)
+        if not _is_selector(predicate, len(node.results)):
+            raise fail(node, "the predicate", "bool[] for two sides, or an integer scalar", str(predicate))
+        _same(node, "result", [data] * len(node.results), node.results)
+    elif node.op is flat.LOOP_COND:
+        _same(node, "operand", [BOOL], node.operands)
+        _same(node, "result", [BOOL], node.results)
+    elif node.op in (flat.MERGE, flat.ENTER, flat.EXIT, flat.NEXT_ITERATION):
+        for value in node.operands:
+            if not node.result.type.accepts(value.type):
+                raise fail(node, "the type of an operand", str(node.result.type), str(value.type))
+    elif node.op is flat.CLUSTER:
+        _cluster(node)
+    elif not node.is_primitive:
+        _ordinary(node)
+
+
+def _is_selector(predicate: Type, sides: int) -> bool:
+    if predicate == BOOL:
+        return sides == 2
+    return isinstance(predicate, TensorType) and predicate.rank == 0 and predicate.dtype.kind in "iu"
+
+
+def _same(node: FlatNode, what: str, expected: Sequence[Type], values: Sequence[Value]) -> None:
+    if len(values) != len(expected):
+        raise fail(node, f"wrong number of {what}s", str(len(expected)), str(len(values)))
+    for position, (wanted, value) in enumerate(zip(expected, values, strict=True)):
+        if value.type != wanted:
+            raise fail(node, f"the type of {what} {position}", str(wanted), str(value.type))
+
+
+def _cluster(node: FlatNode) -> None:
+    if len(node.regions) != 1:
+        raise fail(node, "wrong number of regions", "1, the ops that it stands for", str(len(node.regions)))
+    (region,) = node.regions
+    _same(node, "operand", [v.type for v in region.inputs], node.operands)
+    token = [BOOL] if node.attrs["effect"] else []
+    _same(node, "result", [*(v.type for v in region.outputs), *token], node.results)
+
+
+def _ordinary(node: FlatNode) -> None:
+    op = node.op
+    operands, results = node.operands, node.results
+    if node.is_effectful:
+        if not operands or not results or operands[-1].type != BOOL or results[-1].type != BOOL:
+            got = f"operands {_types_of(operands)}; results {_types_of(results)}"
+            expected = (
+                "the token of the effects before it as its last operand, the next one as its last result, bool[] both"
+            )
+            raise fail(node, "an effect without its token", expected, got, "the first token is constant(True)")
+        operands, results = operands[:-1], results[:-1]
+    if op.arity is not None and len(operands) != op.arity:
+        raise fail(node, "wrong number of operands", str(op.arity), str(len(operands)))
+    try:
+        types = tuple(op.infer([v.type for v in operands], node.attrs, node.regions))
+    except CtrlgradError as error:
+        raise fail(node, error.problem, error.expected or "operands that fit", error.got or "others") from error
+    _same(node, "result", types, results)
+
+
+def _types_of(values: Sequence[Value]) -> str:
+    return ", ".join(str(v.type) for v in values) or "none"
+
+
+# Frames.
 
 ROOT = ""
 
@@ -36,7 +184,7 @@ Guard = frozenset[Within | Value]
 NO_GUARD: Guard = frozenset()
 
 
-def goes_on(condition: FlatNode) -> Within:
+def next_iteration(condition: FlatNode) -> Within:
     """That another iteration follows, by the frame's LoopCond."""
     return Within(condition.result, 1, None)
 
@@ -64,19 +212,6 @@ class Frames:
         return len(self.path(frame))
 
 
-def describe(node: FlatNode) -> str:
-    """How an error calls a node."""
-    of = next((v.hint for v in node.results if v.hint), None)
-    if node.op == flat.CLUSTER and node.regions:
-        ops = [inner.op.name for inner in node.regions[0].nodes]
-        ops = [name for name in ops if name != "constant"] or ops[:1]
-        of = ", ".join([*ops[:3], "..."] if len(ops) > 3 else ops)
-    frame = node.attrs.get("frame") if node.op == flat.ENTER else None
-    details = [f"of {of}" if of else "", f"into {frame}" if frame else ""]
-    text = " ".join([node.op, *(d for d in details if d)])
-    return f"{text} ({node.source.short})" if node.source else text
-
-
 def _shown(frame: str) -> str:
     return f"the frame {frame}" if frame else "the root frame"
 
@@ -89,14 +224,14 @@ def frames_of(graph: FlatGraph) -> Frames:
             from two others; an Exit stands in the root frame.
     """
     frames = Frames(dict.fromkeys(graph.inputs, ROOT))
-    made_by = makers(graph)
-    backs = [node.operands[1] for node in graph.nodes if is_loop_merge(node, made_by)]
+    producer_of = producers(graph)
+    backs = [node.operands[1] for node in graph.nodes if is_loop_merge(node, producer_of)]
     late = set(backs)
     for node in graph.nodes:
         frame = _frame_of(node, frames, late)
         frames.of_node[node] = frame
         result = frame
-        if node.op == flat.ENTER:
+        if node.op is flat.ENTER:
             result = node.attrs["frame"]
             if frames.parent.setdefault(result, frame) != frame:
                 raise VerificationError(
@@ -107,7 +242,7 @@ def frames_of(graph: FlatGraph) -> Frames:
                     hint="give every loop a frame name of its own",
                 )
             frames.opened_by.setdefault(result, node)
-        elif node.op == flat.EXIT:
+        elif node.op is flat.EXIT:
             if frame == ROOT:
                 raise VerificationError(
                     f"{describe(node)}: there is no frame to leave",
@@ -119,7 +254,7 @@ def frames_of(graph: FlatGraph) -> Frames:
         for value in node.results:
             frames.of_value[value] = result
     for node in graph.nodes:
-        if is_loop_merge(node, made_by) and frames.of_value[node.operands[1]] != frames.of_node[node]:
+        if is_loop_merge(node, producer_of) and frames.of_value[node.operands[1]] != frames.of_node[node]:
             raise _mixed(node, node.operands[1], frames)
     return frames
 
@@ -127,7 +262,7 @@ def frames_of(graph: FlatGraph) -> Frames:
 def _frame_of(node: FlatNode, frames: Frames, late: set[Value]) -> str:
     found: str | None = None
     for value in node.inputs:
-        if value in late and node.op == flat.MERGE:
+        if value in late and node.op is flat.MERGE:
             continue
         if value not in frames.of_value:
             raise VerificationError(
@@ -160,21 +295,54 @@ def _mixed(node: FlatNode, value: Value, frames: Frames) -> VerificationError:
     )
 
 
+def check_entered_before_left(graph: FlatGraph, frames: Frames) -> None:
+    """Refuse a graph in which something enters a frame that waits for what leaves it."""
+    left: set[str] = set()
+    late = False
+    for node in graph.nodes:
+        if node.op is flat.EXIT:
+            left.add(frames.of_node[node])
+        late = late or (node.op is flat.ENTER and node.attrs["frame"] in left)
+    if not late:
+        return  # the order of the nodes shows it
+    producer_of = producers(graph)
+    before: dict[FlatNode | str, list[FlatNode | str]] = {frame: [] for frame in frames.parent}
+    for node in graph.nodes:
+        values = node.inputs[:1] if is_loop_merge(node, producer_of) else node.inputs
+        before[node] = [producer_of[v] for v in values if v in producer_of]
+        if node.op is flat.ENTER:
+            before[node.attrs["frame"]].append(node)
+        elif node.op is flat.EXIT:
+            before[node].append(frames.of_node[node])
+    try:
+        graphlib.TopologicalSorter(before).prepare()
+    except graphlib.CycleError as error:
+        cycle: list[Any] = [node for node in error.args[1] if isinstance(node, FlatNode)]
+        entered = next(node for node in cycle if node.op is flat.ENTER)
+        raise fail(
+            entered,
+            "it waits for what leaves its frame",
+            "a value that is there before the loop ends",
+            " <- ".join(map(describe, cycle)),
+            "give the second loop a frame name of its own",
+        ) from None
+
+
 def guards_of(graph: FlatGraph, frames: Frames) -> dict[Value, Guard]:
     """The guard of each value, within its frame."""
-    made_by = makers(graph)
+    producer_of = producers(graph)
     guards: dict[Value, Guard] = dict.fromkeys(graph.inputs, NO_GUARD)
     # What the Enters of a frame stand under, in the parent frame: what its Exits stand under.
     entered: dict[str, Guard] = {}
     for node in graph.nodes:
-        above = _above(node, guards, is_loop_merge(node, made_by))
-        if node.op == flat.ENTER:
+        above = _above(node, guards, is_loop_merge(node, producer_of))
+        if node.op is flat.ENTER:
             entered[node.attrs["frame"]] = entered.get(node.attrs["frame"], NO_GUARD) | above
             above = NO_GUARD
-        elif node.op == flat.EXIT:
+        elif node.op is flat.EXIT:
             above = entered[frames.of_node[node]]
         for side, value in enumerate(node.results):
-            guards[value] = above | _side(node, side) if node.op == flat.SWITCH else above
+            guards[value] = above | _side(node, side) if node.op is flat.SWITCH else above
     return guards
 
 
@@ -182,7 +350,7 @@ def _above(node: FlatNode, guards: Mapping[Value, Guard], loop_merge: bool) -> G
     if loop_merge:
         return NO_GUARD
     above = [guards[v] for v in node.inputs]
-    if node.op != flat.MERGE:
+    if node.op is not flat.MERGE:
         return frozenset().union(*above)
     common: Guard = frozenset.intersection(*above)
     return common if _cover([guard - common for guard in above]) else common | {node.result}

@@ -1,22 +1,43 @@
-"""How the dataflow engine runs: what a user, a test or a benchmark may choose."""
+"""How the dataflow engine runs: what a user, a test or a benchmark may choose, and what is prepared for it.
+
+    lower -> place -> cluster -> partition -> plan      once per graph and settings, kept with the graph
+
+On the processor a cluster runs by the reference engine's kernels, or in machine code where a setting says so; on a GPU
+as a program of the CUDA engine. In a session of `ctrlgrad.memory` pushes go into its blocks; a push or a pop hands its
+stack on at once, and the copies of the blocks run beside the computation, see `ctrlgrad.engines.row_blocks`.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ctrlgrad.dataflow.clusters import CUTS
-from ctrlgrad.dataflow.recorder import Recorder
+from ctrlgrad import memory
+from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.builder import verify_flat
+from ctrlgrad.dataflow.clusters import CUTS, cluster
+from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
+from ctrlgrad.dataflow.drawing import Recorder
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
+from ctrlgrad.dataflow.lowering import lower
+from ctrlgrad.dataflow.mpi_run import identity_of, names_ranks, on_ranks
+from ctrlgrad.dataflow.partition import Partition, partition
+from ctrlgrad.dataflow.placement import as_written, place, whole_loops
+from ctrlgrad.dataflow.plan import DevicePlan, plan_part
+from ctrlgrad.dataflow.scopes import Frames, frames_of
+from ctrlgrad.engines.block_kernels import IN_BLOCKS
+from ctrlgrad.engines.pushes import RowPush, add_row_pushes
+from ctrlgrad.engines.reference import REFERENCE, Kernels
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.ir import Graph, Node, attributes
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.source import here
-
-if TYPE_CHECKING:
-    from ctrlgrad.dataflow.graph import FlatNode
 
 LOOPS = ("lowered", "whole")
 PIECES = ("reference", "native")
@@ -119,4 +140,166 @@ def settings(**changes: Any) -> Iterator[Settings]:
         _SETTINGS.reset(token)
 
 
-__all__ = ["Settings", "current_settings", "settings"]
+# What is prepared for them.
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A graph as it runs for some settings; `identity`, where it runs over ranks, is its digest."""
+
+    partition: Partition
+    plans: dict[str, DevicePlan]
+    identity: bytes | None
+    check_nans: bool
+    # Its kernels count bytes, for a session.
+    is_counted: bool
+
+    @functools.cached_property
+    def row_pushes(self) -> Mapping[Node, RowPush]:
+        """What is pushed."""
+        return row_pushes_in(self.partition)
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """The function that places ops, by identity: it need not be hashable."""
+
+    function: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Place) and self.function is other.function
+
+    def __hash__(self) -> int:
+        return id(self.function)
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """What the plans of a graph depend on."""
+
+    clusters: str | None
+    loops: str
+    pieces: str
+    window: int | None
+    place: _Place
+    check_nans: bool
+    is_counted: bool
+
+
+_PREPARED: Cache[_Choices, Prepared] = Cache(16)
+
+
+def placed(graph: Graph, settings: Settings) -> FlatGraph:
+    """The flat graph with a device on every node; devices that do not exist here are refused."""
+    choose = settings.place or as_written
+    if isinstance(graph, FlatGraph):
+        verify_flat(graph)
+    else:
+        graph = lower(graph, whole_loops(graph, choose) if settings.loops == "whole" else None)
+    found = place(graph, choose)
+    found = on_ranks(found)
+    if not names_ranks(str(node.device) for node in found.nodes):
+        check_devices((str(node.device), node.source) for node in found.nodes)
+    return found
+
+
+def partitioned(graph: Graph, settings: Settings) -> Partition:
+    """The parts of a graph by device, their ops in clusters."""
+    found = placed(graph, settings)
+    several = len({node.device for node in found.nodes}) > 1
+    return partition(cluster(found, settings.clusters or ("flowing" if several else "whole")))
+
+
+def prepare(graph: Graph, settings: Settings, check_nans: bool = False) -> Prepared:
+    """The plans of a graph, made once for the settings that they depend on.
+
+    With `check_nans` every node is looked at: then all devices compute on the host, as the CUDA engine does too. In a
+    session of `ctrlgrad.memory` saved values go into its blocks.
+
+    Raises:
+        UserInputError: a device does not exist, or is a GPU in a session.
+    """
+    is_counted, window = memory.current() is not None, settings.parallel_iterations
+    by = _Place(settings.place)
+    choices = _Choices(settings.clusters, settings.loops, settings.pieces, window, by, check_nans, is_counted)
+    return _PREPARED.get(graph, choices, lambda: _prepare(graph, settings, choices))
+
+
+def _prepare(graph: Graph, settings: Settings, choices: _Choices) -> Prepared:
+    window, check_nans, is_counted = choices.window, choices.check_nans, choices.is_counted
+    split = partitioned(graph, settings)
+    if is_counted:
+        refuse_gpus(split)
+    plans = {d: plan_part(part, _pieces_of(d, settings, check_nans), window) for d, part in split.parts.items()}
+    identity = identity_of(split, window) if names_ranks(plans) else None
+    return Prepared(split, plans, identity, check_nans, is_counted)
+
+
+def _pieces_of(device: str, settings: Settings, check_nans: bool) -> PieceOf:
+    """By what a device runs its clusters."""
+    if is_cuda(device) and not check_nans:
+        from ctrlgrad.dataflow.cuda import cuda_piece  # the CUDA engine, loaded where it is asked for
+
+        return cuda_piece
+    kernels = _kernels(settings)
+    if settings.pieces == "reference":
+        return interpreted(kernels)
+    from ctrlgrad.engines.native.pieces import compile_piece  # as above
+
+    return lambda region: compile_piece(region, kernels) or interpreted(kernels)(region)
+
+
+def _kernels(settings: Settings) -> Kernels:
+    """The kernels of devices of the processor."""
+    if settings.loops == "whole":
+        from ctrlgrad.engines.native.pieces import PLANNED_LOOPS  # as above
+
+        return PLANNED_LOOPS
+    return REFERENCE if memory.current() is None else IN_BLOCKS
+
+
+def is_cuda(device: str) -> bool:
+    return parse_device(device).kind == "cuda"
+
+
+# Saved values under a budget.
+
+
+def row_pushes_in(partition: Partition) -> Mapping[Node, RowPush]:
+    """All pushes of a partition, each with the loop that its frame is of."""
+    frames = {name: frames_of(part.graph) for name, part in partition.parts.items()}
+    # The device that owns a loop has its predicate; a frame has the same name on all devices.
+    loops: dict[str, Node] = {}
+    for name, part in partition.parts.items():
+        for node in part.graph.nodes:
+            if node.op is flat.LOOP_COND and "loop" in node.attrs:
+                loops[frames[name].of_node[node]] = node.attrs["loop"]
+    found: dict[Node, RowPush] = {}
+    for name, part in partition.parts.items():
+        for node in part.graph.nodes:
+            if node.op is flat.CLUSTER:
+                frame = frames[name].of_node[node]
+                add_row_pushes(found, node.regions[0], loops.get(frame), _option(frame, frames[name], loops))
+    return found
+
+
+def _option(frame: str, frames: Frames, loops: Mapping[str, Node]) -> bool | None:
+    """What `swap_memory` says in a frame: the nearest loop around that says something."""
+    options = [attributes.Loop.of(loops[name]).swap_memory for name in frames.path(frame) if name in loops]
+    return next((option for option in reversed(options) if option is not None), None)
+
+
+def refuse_gpus(partition: Partition) -> None:
+    """Budgets are kept to by devices of the processor alone."""
+    for name, part in partition.parts.items():
+        if parse_device(name).kind == "cuda":
+            raise UserInputError(
+                "memory: budgets with the dataflow engine are for cpu devices",
+                source=next((node.source for node in part.graph.nodes if node.source is not None), None),
+                expected="cpu:N or sim:N in every ctrlgrad.device(...), or engine='cuda' for the whole function",
+                got=name,
+                hint="call outside of ctrlgrad.memory.budget and ctrlgrad.memory.profile, without swap_memory",
+            )
+
+
+__all__ = ["Prepared", "Settings", "current_settings", "partitioned", "placed", "prepare", "refuse_gpus", "settings"]

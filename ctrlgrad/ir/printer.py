@@ -39,6 +39,9 @@ def format_graph(graph: Graph, *, sources: bool = False) -> str:
 class Printer:
     """Writes graphs; gives each value one name as long as it lives."""
 
+    # What stands in front of a graph's name.
+    kind = "graph"
+
     def __init__(self, sources: bool) -> None:
         self.sources = sources
         self.names: dict[Value, str] = {}
@@ -64,7 +67,7 @@ class Printer:
 
     def graph(self, graph: Graph) -> list[str]:
         inputs = ", ".join(f"{self.name(v)}: {v.type}" for v in graph.inputs)
-        lines = [f"graph {graph.name}({inputs}) {{"]
+        lines = [f"{self.kind} {graph.name}({inputs}) {{"]
         lines += self.body(graph, "  ", "return")
         lines.append("}")
         return lines

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from instruments.cards import COPIES, Cards
 
-from ctrlgrad.dataflow.cuda_devices import registered
+from ctrlgrad.engines.cuda.devices import registered
 
 
 @pytest.fixture(params=COPIES, ids=["instant", "by the clock", "slow"])

@@ -13,10 +13,10 @@ from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow, memory
-from ctrlgrad.dataflow.budgets import refuse_gpus
 from ctrlgrad.dataflow.clusters import cluster
 from ctrlgrad.dataflow.partition import partition
 from ctrlgrad.dataflow.placement import place
+from ctrlgrad.dataflow.settings import refuse_gpus
 from ctrlgrad.engines import run_on
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.ir import walk

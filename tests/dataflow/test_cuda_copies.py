@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from instruments.fake_cupy import Card, install_with_arrays
 
-from ctrlgrad.dataflow.cuda_copies import Copies
+from ctrlgrad.engines.cuda.copies import Copies
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
 
 FLOAT = np.dtype(np.float64)

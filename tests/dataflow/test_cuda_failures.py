@@ -14,10 +14,10 @@ from instruments.stand_in import StandIn
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow
-from ctrlgrad.dataflow.cuda_copies import Copies
-from ctrlgrad.dataflow.cuda_devices import registered
 from ctrlgrad.dataflow.devices import local_devices
 from ctrlgrad.engines import run_on
+from ctrlgrad.engines.cuda.copies import Copies
+from ctrlgrad.engines.cuda.devices import registered
 from ctrlgrad.errors import (
     ExecutionError,
     IndexOutOfRangeError,

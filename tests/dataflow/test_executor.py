@@ -17,11 +17,12 @@ from instruments.dataflow_runs import at_random, run
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import Recorder, Settings
-from ctrlgrad.dataflow.engine import Prepared, placed, prepare
+from ctrlgrad.dataflow.engine import Exchange, Mailbox
 from ctrlgrad.dataflow.executor import Executor
+from ctrlgrad.dataflow.frames import OldestFirst, Tag
+from ctrlgrad.dataflow.messages import Message
 from ctrlgrad.dataflow.partition import partition
-from ctrlgrad.dataflow.tokens import OldestFirst
-from ctrlgrad.dataflow.transport import Exchange, Mailbox, Message, Tag
+from ctrlgrad.dataflow.settings import Prepared, placed, prepare
 from ctrlgrad.engines import run_on
 from ctrlgrad.engines.reference import stack_kernels
 from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError, NonFiniteError
@@ -381,7 +382,8 @@ def test_what_is_oldest_goes_first_and_what_is_dead_before_it() -> None:
         return SimpleNamespace(tag=tag)
 
     ready = OldestFirst()
-    ready.extend([(at(0, 3), "late"), (at(0, 1, 5), "inside an old one"), (at(0, 1), "old"), (at(0, 3), "later")])
+    for entry in ((at(0, 3), "late"), (at(0, 1, 5), "inside an old one"), (at(0, 1), "old"), (at(0, 3), "later")):
+        ready.append(entry)
     ready.appendleft((at(0, 9), "dead"))
     assert [ready.popleft()[1] for _ in range(len(ready))] == ["dead", "old", "inside an old one", "late", "later"]
 

@@ -13,10 +13,9 @@ import pytest
 import ctrlgrad as cg
 from ctrlgrad.dataflow import lower
 from ctrlgrad.dataflow.clusters import CUTS, cluster
-from ctrlgrad.dataflow.dot import format_flat_dot, format_partition_dot
+from ctrlgrad.dataflow.drawing import format_flat_dot, format_partition_dot
 from ctrlgrad.dataflow.partition import partition
 from ctrlgrad.dataflow.placement import place
-from ctrlgrad.dataflow.printer import format_flat
 from ctrlgrad.ir import Graph
 from ctrlgrad.ir.dot import format_dot
 
@@ -100,7 +99,7 @@ STAGES: dict[str, Callable[[Graph], object]] = {
     "lowering": lower,
     "placement": lambda graph: place(lower(graph)),
     **{f"partition, {cut}": lambda graph, cut=cut: split(graph, cut) for cut in CUTS},  # type: ignore[misc]
-    "text": lambda graph: format_flat(lower(graph)),
+    "text": lambda graph: str(lower(graph)),
     "drawing": lambda graph: format_flat_dot(lower(graph)),
     "drawing of a partition": lambda graph: format_partition_dot(split(graph, "none")),
     "drawing of a structured graph": format_dot,

@@ -18,8 +18,7 @@ from programs import BY_NAME
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import FlatGraph, FlatNode
-from ctrlgrad.dataflow.graph import carry_switches, is_loop_merge, makers, takers
-from ctrlgrad.dataflow.printer import Names, format_flat_node
+from ctrlgrad.dataflow.graph import FlatPrinter, carry_switches, consumers, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import frames_of
 from ctrlgrad.ir import Value, attributes
 
@@ -39,7 +38,7 @@ def check(name: str, text: str, update: bool) -> None:
 
 
 def counts(graph: FlatGraph) -> Counter[str]:
-    return Counter(node.op for node in graph.nodes)
+    return Counter(node.op.name for node in graph.nodes)
 
 
 def whitepaper_cond(x: Any, y: Any, z: Any) -> Any:
@@ -55,7 +54,7 @@ def whitepaper_while() -> Any:
 def test_the_whitepapers_cond(update_golden: bool) -> None:
     graph = lowered(whitepaper_cond, 1.0, 2.0, 3.0, name="whitepaper_cond")
     assert counts(graph) == {"less": 1, "Switch": 3, "add": 1, "square": 1, "Merge": 1}
-    assert [(node.op, len(node.operands), len(node.results)) for node in graph.nodes] == [
+    assert [(node.op.name, len(node.operands), len(node.results)) for node in graph.nodes] == [
         ("less", 2, 1),
         # Each value that a branch takes goes through a Switch on the predicate.
         *[("Switch", 2, 2)] * 3,
@@ -87,9 +86,9 @@ def test_an_n_way_switch_is_one_switch() -> None:
         return cg.switch(i, [lambda: x, lambda: x * x, lambda: np.sin(x), lambda: 1.0])
 
     graph = lowered(choose, 1, 2.0, name="choose")
-    switches = [node for node in graph.nodes if node.op == "Switch"]
+    switches = [node for node in graph.nodes if node.op.name == "Switch"]
     assert [len(node.results) for node in switches] == [4]
-    (merge,) = (node for node in graph.nodes if node.op == "Merge")
+    (merge,) = (node for node in graph.nodes if node.op.name == "Merge")
     assert len(merge.operands) == 4
 
 
@@ -99,7 +98,7 @@ def test_a_loop_has_one_of_each_per_carry_and_an_enter_per_capture() -> None:
     (loop,) = (node for node in structured.nodes if node.op.name == "while")
     graph = dataflow.lower(structured)
     captures, carry = attributes.Loop.of(loop).captures, len(loop.results)
-    assert [n.op for n in graph.nodes if n.is_constant_enter] == ["Enter"] * captures
+    assert [n.op.name for n in graph.nodes if n.is_constant_enter] == ["Enter"] * captures
     assert counts(graph)["Enter"] == captures + carry
     for op in ("Merge", "Switch", "NextIteration", "Exit"):
         assert counts(graph)[op] == carry
@@ -122,15 +121,15 @@ def power(x: Any) -> Any:
 
 def carries(graph: FlatGraph, frame: str) -> dict[str, dict[str, FlatNode]]:
     """The five nodes of each carry of a loop, by the name of the value."""
-    frames, made_by, taken_by = frames_of(graph), makers(graph), takers(graph)
-    (condition,) = (n for n in graph.nodes if n.op == "LoopCond" and frames.of_node[n] == frame)
+    frames, made_by, taken_by = frames_of(graph), producers(graph), consumers(graph)
+    (condition,) = (n for n in graph.nodes if n.op.name == "LoopCond" and frames.of_node[n] == frame)
     found = {}
     for head in graph.nodes:
         if is_loop_merge(head, made_by) and frames.of_node[head] == frame:
             (switch,) = carry_switches(head, condition, taken_by)
-            (leave,) = (n for n in taken_by[switch.results[0]] if n.op == "Exit")
+            (leave,) = (n for n in taken_by[switch.results[0]] if n.op.name == "Exit")
             enter, back = (made_by[v] for v in head.operands)
-            found[str(head.result.hint)] = {n.op: n for n in (enter, head, switch, back, leave)}
+            found[str(head.result.hint)] = {n.op.name: n for n in (enter, head, switch, back, leave)}
     return found
 
 
@@ -150,10 +149,10 @@ class Beside:
     rows: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        names = Names()
+        printer = FlatPrinter()
         for value in self.graph.inputs:
-            names(value)
-        self.line = {node: format_flat_node(node, names)[0].split(" : ")[0] for node in self.graph.nodes}
+            printer.name(value)
+        self.line = {node: printer.node(node)[0].split(" : ")[0] for node in self.graph.nodes}
 
     def title(self, text: str) -> None:
         self.rows += ["", f"# {text}"] if self.rows else [f"# {text}"]
@@ -173,7 +172,7 @@ class Beside:
 
 def test_a_loop_faces_its_gradient(update_golden: bool) -> None:
     graph = lowered(cg.grad(power), 1.5, name="grad_power")
-    made_by = makers(graph)
+    made_by = producers(graph)
     forward, backward = carries(graph, "while_1"), carries(graph, "while_2")
     (shared,) = (n for n in graph.nodes if n.is_constant_enter and n.attrs["frame"] == "while_1")
     beside = Beside(graph)
@@ -191,7 +190,7 @@ def test_a_loop_faces_its_gradient(update_golden: bool) -> None:
     for name, mirrored in (("c1_stack", "c1_stack"), ("c0", "trips")):
         assert made_by[backward[mirrored]["Enter"].operands[0]] is forward[name]["Exit"]
     start = made_by[backward["d_x"]["Enter"].operands[0]]
-    assert start.op == "constant" and attributes.Constant.of(start).value == 0.0
+    assert start.op.name == "constant" and attributes.Constant.of(start).value == 0.0
 
 
 def test_a_branch_faces_its_gradient(update_golden: bool) -> None:
@@ -201,10 +200,10 @@ def test_a_branch_faces_its_gradient(update_golden: bool) -> None:
         return np.sin(whitepaper_cond(x, y, z))
 
     graph = lowered(cg.grad(f, argnums=(0, 1, 2)), 1.0, 2.0, 3.0, name="grad_cond")
-    merge, *merges = (n for n in graph.nodes if n.op == "Merge")
-    switches = {str(n.operands[1].hint): n for n in reversed(graph.nodes) if n.op == "Switch"}
+    merge, *merges = (n for n in graph.nodes if n.op.name == "Merge")
+    switches = {str(n.operands[1].hint): n for n in reversed(graph.nodes) if n.op.name == "Switch"}
     cotangents = {str(n.result.hint): n for n in merges}
-    (seed,) = (n for n in graph.nodes if n.op == "Switch" and n.operands[1].hint is None)
+    (seed,) = (n for n in graph.nodes if n.op.name == "Switch" and n.operands[1].hint is None)
     beside = Beside(graph)
     beside.title("the result, and its cotangent")
     beside.row([merge], [seed])
@@ -212,7 +211,7 @@ def test_a_branch_faces_its_gradient(update_golden: bool) -> None:
     for name in ("x", "y", "z"):
         beside.row([switches[name]], [cotangents[f"d_{name}"]])
     check("grad_cond", beside.text(), update_golden)
-    predicates = {n.operands[0] for n in graph.nodes if n.op == "Switch"}
+    predicates = {n.operands[0] for n in graph.nodes if n.op.name == "Switch"}
     assert len(predicates) == 1
 
 
@@ -224,7 +223,7 @@ def test_what_no_value_gates_gets_a_control() -> None:
 
     graph = lowered(f, 1.0, name="f")
     frames = frames_of(graph)
-    inside = [n for n in graph.nodes if n.op == "constant" and frames.of_node[n]]
+    inside = [n for n in graph.nodes if n.op.name == "constant" and frames.of_node[n]]
     assert len(inside) == 3 and all(len(n.controls) == 1 for n in inside)
 
 
@@ -238,8 +237,8 @@ def test_readers_come_before_what_overwrites_their_operand() -> None:
         return cg.while_loop(lambda carry: carry[0] < 3, body, (0, x, 0.0))[1:]
 
     graph = lowered(f, np.arange(4.0), name="f")
-    (update,) = (n for n in graph.nodes if n.op == "setitem")
-    (reader,) = (n for n in graph.nodes if n.op == "sum")
+    (update,) = (n for n in graph.nodes if n.op.name == "setitem")
+    (reader,) = (n for n in graph.nodes if n.op.name == "sum")
     assert update.orders == (reader.result,)
 
 

@@ -14,9 +14,9 @@ from instruments.dataflow_runs import run
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import FlatGraph, Recorder, Settings
-from ctrlgrad.dataflow.engine import partitioned
 from ctrlgrad.dataflow.partition import Partition
 from ctrlgrad.dataflow.scopes import frames_of
+from ctrlgrad.dataflow.settings import partitioned
 from ctrlgrad.engines import run_on
 from ctrlgrad.ir import StackType
 
@@ -26,7 +26,7 @@ def split(fn: Callable[..., Any], *arguments: Any, **changes: Any) -> Partition:
 
 
 def ops(graph: FlatGraph) -> Counter[str]:
-    return Counter(node.op for node in graph.nodes)
+    return Counter(node.op.name for node in graph.nodes)
 
 
 def sent_inside(partition: Partition, frame: str) -> list[tuple[str, str, str]]:
@@ -62,9 +62,9 @@ def test_a_participant_gets_a_control_loop_and_the_predicate() -> None:
 
 def test_a_recv_in_a_loop_is_started_by_the_control_loop() -> None:
     graph = split(worker, 0.5, 3).parts["cpu:1"].graph
-    (recv,) = (node for node in graph.nodes if node.op == "Recv")
-    (control,) = (node for node in graph.nodes if node.op == "Enter" and node.attrs.get("control"))
-    (head,) = (node for node in graph.nodes if node.op == "Merge" and control.result in node.operands)
+    (recv,) = (node for node in graph.nodes if node.op.name == "Recv")
+    (control,) = (node for node in graph.nodes if node.op.name == "Enter" and node.attrs.get("control"))
+    (head,) = (node for node in graph.nodes if node.op.name == "Merge" and control.result in node.operands)
     assert recv.controls == (head.result,)
 
 

@@ -19,7 +19,7 @@ from random_programs.engines import Settings, judge
 from random_programs.expected import UnsuitableError
 from random_programs.generate import generate
 
-from ctrlgrad.dataflow.cuda_devices import registered
+from ctrlgrad.engines.cuda.devices import registered
 from ctrlgrad.ir import Graph
 
 # How long copies take: as long as the thread does, and longer than anything else.

@@ -13,8 +13,8 @@ from instruments.dataflow_runs import at_random, run
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import Recorder, Settings
-from ctrlgrad.dataflow.blas_threads import single_threaded_products
-from ctrlgrad.dataflow.engine import placed, prepare
+from ctrlgrad.dataflow.devices import single_threaded_products
+from ctrlgrad.dataflow.settings import placed, prepare
 from ctrlgrad.engines import run_on
 from ctrlgrad.errors import UserInputError
 
@@ -89,13 +89,13 @@ def two_loops(x: Any, n: Any) -> Any:
 
 def by_op(*names: str) -> Any:
     """A placement: these ops on cpu:1, others on cpu:0."""
-    return lambda node: "cpu:1" if node.op in names else "cpu:0"
+    return lambda node: "cpu:1" if node.op.name in names else "cpu:0"
 
 
 def frames(graph: Any, **changes: Any) -> tuple[set[str], int]:
     """The devices of the flat graph, and how many loops of it were lowered."""
     flat = placed(graph, Settings(loops="whole", **changes))
-    return {str(n.device) for n in flat.nodes}, sum(n.op == "LoopCond" for n in flat.nodes)
+    return {str(n.device) for n in flat.nodes}, sum(n.op.name == "LoopCond" for n in flat.nodes)
 
 
 def test_loops_stay_whole_where_the_setting_puts_them() -> None:

@@ -15,9 +15,8 @@ from instruments.dataflow_runs import run
 import ctrlgrad as cg
 from ctrlgrad.cli.graph import graph_text, stage_of
 from ctrlgrad.dataflow import Recorder, Settings
-from ctrlgrad.dataflow.dot import format_flat_dot
-from ctrlgrad.dataflow.engine import placed
-from ctrlgrad.dataflow.recorder import Firing, join_traces
+from ctrlgrad.dataflow.drawing import Firing, format_flat_dot, join_traces
+from ctrlgrad.dataflow.settings import placed
 from ctrlgrad.errors import UserInputError
 
 PROGRAM = """

@@ -15,9 +15,9 @@ from instruments.dataflow_runs import at_random, leaves_of, run
 from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
-from ctrlgrad.dataflow.cuda_copies import Copies
 from ctrlgrad.dataflow.devices import local_devices
 from ctrlgrad.engines import run_on
+from ctrlgrad.engines.cuda.copies import Copies
 from ctrlgrad.engines.cuda.cupy_library import cupy_library, device_count
 from ctrlgrad.errors import IndexOutOfRangeError, UserInputError
 

@@ -11,7 +11,8 @@ from corpus.program import Program
 
 from ctrlgrad import dataflow, tree
 from ctrlgrad.dataflow import FlatGraph, FlatNode
-from ctrlgrad.dataflow.engine import Outcome, prepare, run_prepared
+from ctrlgrad.dataflow.engine import Outcome, run_prepared
+from ctrlgrad.dataflow.settings import prepare
 from ctrlgrad.ir import Graph
 
 

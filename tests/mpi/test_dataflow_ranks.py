@@ -18,7 +18,8 @@ import random, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 from ctrlgrad import dataflow, tree
-from ctrlgrad.dataflow.engine import Outcome, prepare, run_prepared
+from ctrlgrad.dataflow.engine import Outcome, run_prepared
+from ctrlgrad.dataflow.settings import prepare
 from ctrlgrad.engines import run_on
 
 RANKS, DEVICES = 3, 2
@@ -143,7 +144,7 @@ import json, sys
 import numpy as np
 import ctrlgrad as cg
 from ctrlgrad.dataflow import mpi_transport
-from ctrlgrad.dataflow import mpi_messages as wire
+from ctrlgrad.dataflow import messages as wire
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.mpi.launch import launched
 

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ctrlgrad.dataflow import mpi_messages as wire
-from ctrlgrad.dataflow.mpi_errors import encode_error
-from ctrlgrad.dataflow.mpi_messages import Header
+from ctrlgrad.dataflow import messages as wire
+from ctrlgrad.dataflow.messages import Header, encode_error
 from ctrlgrad.dataflow.mpi_transport import Run
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
 from ctrlgrad.mpi.world import Arrived

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ctrlgrad.dataflow import mpi_messages as wire
-from ctrlgrad.dataflow.mpi_errors import decode_error, encode_error
-from ctrlgrad.dataflow.mpi_messages import Header
+from ctrlgrad.dataflow import messages as wire
+from ctrlgrad.dataflow.messages import Header, decode_error, encode_error
 from ctrlgrad.dataflow.partition import Edge
 from ctrlgrad.errors import ExecutionError, ShapeError
 from ctrlgrad.ir import StackType, TensorType

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ctrlgrad.dataflow.recorder import join_traces
+from ctrlgrad.dataflow.drawing import join_traces
 
 PROGRAM = """
 import numpy as np

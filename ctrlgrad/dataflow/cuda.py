@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dataflow.cuda_copies import Copies, InCopy, OutCopy
-from ctrlgrad.dataflow.pieces import Piece
+from ctrlgrad.dataflow.devices import Piece
 from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.copies import Copies, InCopy, OutCopy
 from ctrlgrad.engines.cuda.engine import program_of
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, place

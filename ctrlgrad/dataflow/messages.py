@@ -1,4 +1,9 @@
-"""What goes from one rank to another, as bytes: a header that the receiver checks, and the value as it lies in memory.
+"""Messages between devices: what a message is, how an executor sends and receives them, and their bytes between ranks.
+
+A message belongs to an edge of the partition and to a tag: the number of the iteration of each frame around, the root's
+0 first. One message per edge and tag is sent and received, dead or alive; messages may overtake each other.
+
+What goes from one rank to another is a header that the receiver checks, and the value as it lies in memory:
 
     prefix      what the message is, which run and graph it belongs to, its edge and frame, the value's dtype
     numbers     the iteration of each frame around; the value's shape (of a dead value, what its deadness comes from)
@@ -10,17 +15,73 @@ carries, and in which frame: a message that says anything else is an error, neve
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
+from ctrlgrad import errors
+from ctrlgrad.dataflow.frames import Dead, Tag
 from ctrlgrad.dataflow.partition import Edge
-from ctrlgrad.errors import ExecutionError
+from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.ir import StackType, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What arrives: a value, or that it is dead. A report carries neither."""
+
+    edge: int
+    tag: Tag
+    dead: Dead | None
+    value: Any
+
+
+class StuckError(Exception):
+    """All devices wait and no message is on its way."""
+
+
+class Transport(Protocol):
+    """One device's end of all edges that it sends or receives on."""
+
+    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
+        """Send; returns at once. The receiver only reads the value, unless it has the last reference to it."""
+
+    def receive(self) -> list[Message]:
+        """Wait for messages; one at least.
+
+        Raises:
+            StuckError: no message can come any more.
+            StoppedError: the run has been stopped.
+        """
+
+    def take_arrived(self) -> list[Message]:
+        """What has come, without waiting."""
+
+    def done(self) -> None:
+        """This device waits for nothing more."""
+
+
+class StoppedError(Exception):
+    """Another device has failed, or the user has interrupted: this one gives up."""
+
+
+def stuck_error(waiting: Sequence[str]) -> ExecutionError:
+    """The error of a run that cannot go on; `waiting` says which node waits for what, a line each."""
+    shown = [*waiting[:12], *([f"and {len(waiting) - 12} more"] if len(waiting) > 12 else [])]
+    return ExecutionError(
+        "the dataflow graph cannot go on: nodes wait for values that will not come",
+        expected="a value or its deadness for every operand",
+        got="\n".join(shown),
+        hint="look where the first of them gets its operand from",
+    )
+
+
+# Between ranks.
 
 # The kinds of messages. A report and a death carry no value; those from the output on belong to no edge.
 VALUE, DEAD, REPORT, OUTPUT, DONE, AGREED, FAILED, STILL = range(8)
@@ -90,11 +151,12 @@ def encode_value(header: Header, value: Any) -> list[Any]:
         for element in value:
             array = np.asarray(element, order="C")
             parts += [_element_header(array), _padded(array.tobytes())]
-        return encode(_with(header, "", (), len(value)), parts)
+        return encode(replace(header, form=len(value)), parts)
     array = np.asarray(value, order="C")
     form = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
     # The buffer keeps the array itself alive while it is sent, so no kernel takes it for its own and overwrites it.
-    return encode(_with(header, array.dtype.str, array.shape, form), [array.data] if array.nbytes else [])
+    header = replace(header, dtype=array.dtype.str, shape=array.shape, form=form)
+    return encode(header, [array.data] if array.nbytes else [])
 
 
 def decode(data: np.ndarray) -> tuple[Header, np.ndarray]:
@@ -184,10 +246,6 @@ def _element_header(array: np.ndarray) -> bytes:
     return _padded(fixed + struct.pack(f"<{array.ndim}q", *array.shape))
 
 
-def _with(header: Header, dtype: str, shape: tuple[int, ...], form: int) -> Header:
-    return Header(header.kind, header.identity, header.run, header.edge, header.frame, header.tag, dtype, shape, form)
-
-
 def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
 
@@ -233,6 +291,34 @@ def _broken(got: str) -> ExecutionError:
     )
 
 
+# An error of one rank, as the others raise it: its class by name and its text in JSON.
+
+
+def encode_error(error: BaseException) -> bytes:
+    """The bytes of an error."""
+    if isinstance(error, CtrlgradError):
+        parts = {name: getattr(error, name) for name in ("problem", "expected", "got", "hint", "notes")}
+        parts["source"] = None if error.source is None else str(error.source)
+    else:
+        parts = {"problem": f"{type(error).__name__}: {error}".rstrip(": ")}
+    return json.dumps({"class": type(error).__name__, **parts}).encode()
+
+
+def decode_error(data: bytes, rank: int) -> BaseException:
+    """The error that a rank has had: of the same class if it is one of the library's, else an `ExecutionError`."""
+    parts = json.loads(data)
+    name = parts.pop("class")
+    notes = [*parts.pop("notes", ()), f"on rank {rank}"]
+    if name == KeyboardInterrupt.__name__:
+        return KeyboardInterrupt(f"on rank {rank}")
+    kind = getattr(errors, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, CtrlgradError):
+        kind = ExecutionError
+    error = kind(**parts)
+    error.notes += notes
+    return error
+
+
 __all__ = [
     "AGREED",
     "DEAD",
@@ -246,10 +332,17 @@ __all__ = [
     "STILL",
     "VALUE",
     "Header",
+    "Message",
+    "StoppedError",
+    "StuckError",
+    "Transport",
     "check",
     "decode",
+    "decode_error",
     "decode_value",
     "encode",
+    "encode_error",
     "encode_value",
     "frame_number",
+    "stuck_error",
 ]

@@ -1,0 +1,397 @@
+"""What lives while a graph runs: steps, the frames and iterations that they fire in, and the tokens between them.
+
+A `Step` is a node made ready to run. It has a slot for each operand, and a count of what it still waits for; both live
+in the iteration that it will fire in, so a token needs no tag of its own. A value stands in the slots of its consumers
+and nowhere else: when a step has emptied its slots and its kernel finds the only reference to an array, it may
+overwrite it, in flight or not.
+
+A `FrameRun` is one execution of a loop on a device, in one iteration of the loop around it. Its iterations form a list
+from the oldest that is not done to the newest. Invariants:
+
+- every step of a frame fires exactly once in every iteration, dead or alive; `remaining` counts those that have not,
+  the inner frames that are not released, and in iteration 0 the Enters that have not come; an iteration is done at 0;
+- iteration n + 1 begins when a value arrives in it and fewer than `window` iterations are open: n + 1 - floor < window,
+  where iterations below `floor` are done here (and, on the device that owns the loop, on all participants). Values that
+  come too early wait in `waiting`;
+- an iteration whose predicate is not true is the last; a frame is released when that one and all before it are done.
+
+Steps know what runs them as an `Execution`, and nothing more of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.devices import DeviceRun
+from ctrlgrad.dataflow.graph import FlatNode
+from ctrlgrad.dataflow.scopes import describe
+from ctrlgrad.engines.reference.control_kernels import in_iteration
+from ctrlgrad.errors import ExecutionError
+from ctrlgrad.ir import Node
+from ctrlgrad.source import Source
+
+# The number of the iteration of each frame around, the root's 0 first.
+Tag = tuple[int, ...]
+# The count of a Merge that has fired: what comes later is dead, and brings it no nearer to zero.
+FIRED = -(1 << 30)
+
+
+class Step(ABC):
+    """A node made ready to run. Its operands stand in `slots[first:last]` of the iteration that it fires in."""
+
+    __slots__ = ("first", "index", "last", "name", "node", "results", "source")
+
+    def __init__(self, node: FlatNode, index: int, first: int) -> None:
+        self.node = node
+        self.name = describe(node)
+        self.source = node.source
+        self.index = index
+        self.first = first
+        self.last = first + len(node.operands)
+        # The consumers of each result; filled when all steps are there.
+        self.results: list[Targets] = [NOWHERE] * len(node.results)
+
+    @abstractmethod
+    def fire(self, iteration: Iteration, execution: Execution) -> None:
+        """Empty the slots, which all are full, and deliver the results."""
+
+    def operand(self, iteration: Iteration) -> Any:
+        """The only operand; its slot is empty from now on."""
+        value = iteration.slots[self.first]
+        iteration.slots[self.first] = None
+        return value
+
+    def forwards_deadness(self, iteration: Iteration, execution: Execution) -> bool:
+        """Whether an operand is dead; then the results are dead too, and their consumers have been told."""
+        dead = iteration.dead.pop(self.index, None)
+        if dead is None:
+            return False
+        execution.counts.dead += 1
+        iteration.slots[self.first : self.last] = [None] * (self.last - self.first)
+        for targets in self.results:
+            deliver_dead(iteration, targets, dead, execution.ready)
+        return True
+
+
+# Tokens.
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Why a value is dead: which Switch, in which iteration, chose another side."""
+
+    switch: Step
+    tag: Tag
+    chosen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """The consumers of one value: operands with their slots, controls, and operands of Merges with their slots."""
+
+    data: tuple[tuple[int, Step], ...] = ()
+    controls: tuple[Step, ...] = ()
+    merges: tuple[tuple[int, Step], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.data or self.controls or self.merges)
+
+
+NOWHERE = Targets()
+
+
+def deliver(iteration: Iteration, targets: Targets, value: Any, ready: Ready) -> None:
+    """Put a value into the slots of its consumers in an iteration; those that wait for nothing more become ready."""
+    slots, pending = iteration.slots, iteration.pending
+    for slot, step in targets.data:
+        slots[slot] = value
+        index = step.index
+        count = pending[index] - 1
+        pending[index] = count
+        if not count:
+            ready.append((iteration, step))
+    for step in targets.controls:
+        index = step.index
+        count = pending[index] - 1
+        pending[index] = count
+        if not count:
+            ready.append((iteration, step))
+    for slot, step in targets.merges:
+        index = step.index
+        if pending[index] < 0:
+            raise ExecutionError(
+                f"{step.name}: two of its operands are alive",
+                source=step.source,
+                expected="one operand that is alive in each iteration",
+                got=f"another one at {iteration.describe()}",
+                hint="a Merge takes the sides of one Switch, or what was computed from them",
+            )
+        slots[slot] = value
+        pending[index] = FIRED
+        ready.append((iteration, step))
+
+
+def deliver_dead(iteration: Iteration, targets: Targets, dead: Dead, ready: Ready) -> None:
+    """Tell the consumers that the value is dead. They fire first: nothing is computed, and references are dropped."""
+    pending = iteration.pending
+    consumers = [step for _, step in targets.data]
+    for slot, _ in targets.data:
+        iteration.slots[slot] = dead
+    consumers += targets.controls
+    for step in consumers:
+        iteration.dead[step.index] = dead
+    # A Merge is dead when all of its operands are.
+    consumers += [step for _, step in targets.merges]
+    for step in consumers:
+        index = step.index
+        count = pending[index] - 1
+        pending[index] = count
+        if not count:
+            iteration.dead[index] = dead
+            ready.appendleft((iteration, step))
+
+
+# Frames and their iterations.
+
+
+@dataclass
+class FramePlan:
+    """What all executions of one frame on one device have in common. The frames are numbered; 0 is the root."""
+
+    name: str
+    number: int
+    parent: int
+    # How many iterations may be open.
+    window: int = 1
+    loop: Node | None = None
+    steps: list[Step] = field(default_factory=list)
+    # What the slots and counts of a new iteration start as, and how much must happen until it is done.
+    slots: list[Any] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
+    expected: int = 0
+    # How many Enters come into it.
+    enters: int = 0
+    # The Recvs by edge; the edge to report on and those that others report on.
+    receives: dict[int, Step] = field(default_factory=dict)
+    report: int | None = None
+    reported: tuple[int, ...] = ()
+
+    @property
+    def report_every(self) -> int:
+        """After how many iterations a participant reports: a few times per window."""
+        return max(1, self.window // 4)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether messages must find its iterations."""
+        return bool(self.receives or self.reported)
+
+
+class Iteration:
+    """One iteration of a frame: the slots of its steps, and what each of them still waits for."""
+
+    __slots__ = ("children", "dead", "frame", "is_last", "next", "number", "pending", "remaining", "slots", "tag")
+
+    def __init__(self, frame: FrameRun, number: int) -> None:
+        self.frame = frame
+        self.number = number
+        self.tag: Tag = (*frame.tag, number)
+        self.slots: list[Any] = frame.slots.copy()
+        self.pending: list[int] = frame.pending.copy()
+        self.remaining: int = frame.plan.expected
+        self.dead: dict[int, Dead] = {}
+        self.next: Iteration | None = None
+        self.is_last = False
+        self.children: dict[int, FrameRun] = {}
+
+    def around(self) -> Iterator[Iteration]:
+        """The iteration itself and those of the loops around it, the innermost first, without the root's."""
+        iteration: Iteration | None = self
+        while iteration is not None and iteration.frame.parent is not None:
+            yield iteration
+            iteration = iteration.frame.parent
+
+    def describe(self) -> str:
+        """Where this is, for an error: `iteration 3 of while_1, iteration 0 of while_2`, or the root."""
+        parts = [f"iteration {each.number} of {each.frame.plan.name}" for each in self.around()]
+        return ", ".join(reversed(parts)) or "the root"
+
+    def numbers(self) -> list[int]:
+        """The number of each iteration around, the outermost first; a reversed loop counts down."""
+        return [each.counted for each in self.around()][::-1]
+
+    @property
+    def counted(self) -> int:
+        """The number as the user counts; a reversed loop counts down."""
+        start = self.frame.counts_from
+        return self.number if start is None else start - 1 - self.number
+
+    def notes(self) -> list[str]:
+        """For each loop around, the innermost first, which iteration of it this is: the notes of an error."""
+        found = []
+        for each in self.around():
+            loop, name = each.frame.plan.loop, each.frame.plan.name
+            found.append(in_iteration(loop, each.counted) if loop else f"in iteration {each.counted} of the {name}")
+        return found
+
+
+@dataclass(eq=False, slots=True)
+class FrameRun:
+    """One execution of a loop; see the module's invariants."""
+
+    plan: FramePlan
+    parent: Iteration | None
+    tag: Tag = field(init=False)
+    # What a new iteration starts with; constants are put in as they come.
+    slots: list[Any] = field(init=False)
+    pending: list[int] = field(init=False)
+    oldest: Iteration = field(init=False)
+    newest: Iteration = field(init=False)
+    # How many iterations are done on this device, from the first; how many there are, once that is known.
+    floor: int = 0
+    total: int | None = None
+    # How many each participant has reported to be done, and how many reports have come. Messages may overtake each
+    # other, so a frame waits for every one of them.
+    reported: dict[int, int] = field(init=False)
+    reports: int = 0
+    # Where the iterations of a reversed loop count down from.
+    counts_from: int | None = None
+    # Values that wait for the next iteration to begin.
+    waiting: list[tuple[Targets, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self.tag = () if self.parent is None else self.parent.tag
+        self.slots, self.pending = plan.slots, plan.pending
+        self.reported = dict.fromkeys(plan.reported, 0)
+        self.oldest = self.newest = Iteration(self, 0)
+        self.oldest.remaining += plan.enters
+
+    @property
+    def may_advance(self) -> bool:
+        """Whether the window lets another iteration begin."""
+        floor = self.floor
+        for done in self.reported.values():
+            floor = min(floor, done)
+        return self.newest.number + 1 - floor < self.plan.window
+
+    @property
+    def expected_reports(self) -> int:
+        """How many reports come, once it is known how many iterations there are."""
+        assert self.total is not None
+        return len(self.reported) * -(-self.total // self.plan.report_every)
+
+    def begin_next(self) -> Iteration:
+        """The iteration after the newest."""
+        following = Iteration(self, self.newest.number + 1)
+        self.newest.next = following
+        self.newest = following
+        return following
+
+    def blocked(self, device: str) -> Iterator[str]:
+        """Which step, here or in a frame inside, waits for which operand, in which iteration; a line each."""
+        iteration: Iteration | None = self.oldest
+        while iteration is not None:
+            for step in self.plan.steps:
+                if iteration.pending[step.index] > 0:
+                    missing = _missing(step, iteration)
+                    yield f"{step.name} on {device} waits for {missing} at {iteration.describe()}"
+            for child in iteration.children.values():
+                yield from child.blocked(device)
+            iteration = iteration.next
+        for edge, done in self.reported.items():
+            if self.total is not None and self.reports != self.expected_reports:
+                what = f"reports on edge {edge}: {done} of {self.total} done"
+                yield f"{self.plan.name} on {device} waits for {what}"
+
+
+def _missing(step: Step, iteration: Iteration) -> str:
+    missing = [
+        f"operand {k}{f' ({value.hint})' if value.hint else ''}"
+        for k, value in enumerate(step.node.operands)
+        if iteration.slots[step.first + k] is None
+    ]
+    if step.node.op is flat.RECV and iteration.slots[step.first] is None:
+        missing.append(f"a message on edge {step.node.attrs['edge']}")
+    return ", ".join(missing) or "a control"
+
+
+# What runs the steps.
+
+Entry = tuple[Iteration, Step]
+
+
+class OldestFirst:
+    """What is ready, the oldest iteration first, where a deque has it in the order in which it came.
+
+    A device that others wait for must not work far ahead while they wait for something old.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Tag, int, Entry]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def append(self, entry: Entry) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (entry[0].tag, self._count, entry))
+
+    def appendleft(self, entry: Entry) -> None:
+        """In front of everything."""
+        self._count += 1
+        heapq.heappush(self._heap, ((), -self._count, entry))
+
+    def popleft(self) -> Entry:
+        return heapq.heappop(self._heap)[2]
+
+
+Ready = deque[Entry] | OldestFirst
+
+
+@dataclass
+class Counts:
+    """What a run did on one device."""
+
+    firings: int = 0
+    dead: int = 0
+    iterations: int = 0
+    most_in_flight: int = 0
+    frames_opened: int = 0
+    frames_released: int = 0
+    sent: int = 0
+    received: int = 0
+
+
+class Execution(Protocol):
+    """What a step may ask of the executor that fires it."""
+
+    device: DeviceRun
+    ready: Ready
+    counts: Counts
+    outputs: dict[int, Any]
+
+    def child(self, iteration: Iteration, number: int) -> FrameRun:
+        """The frame that an iteration enters; opened by the first Enter."""
+
+    def broadcast(self, frame: FrameRun, targets: Targets, value: Any) -> None:
+        """Deliver a constant in all iterations, those that are there and those to come."""
+
+    def following(self, frame: FrameRun) -> Iteration | None:
+        """Begin the iteration after the newest; None where the window is full, or values wait for it already."""
+
+    def end_at(self, iteration: Iteration) -> None:
+        """No iteration follows this one."""
+
+    def completed(self, iteration: Iteration) -> None:
+        """All has happened in an iteration."""
+
+    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any, source: Source | None) -> None:
+        """Send a message, as soon as its value is on the host."""
