@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same
 from instruments.dataflow_runs import at_random, leaves_of, run
+from instruments.sessions import checked_session
 from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad import dataflow, memory
 from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native import engine, pieces
-from ctrlgrad.errors import UserInputError
+from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Graph
 
 SIZE = 64
@@ -77,9 +77,17 @@ def test_plans_differ_by_what_runs_their_pieces(monkeypatch: pytest.MonkeyPatch)
     assert asked
 
 
-def test_they_are_refused_in_a_session() -> None:
-    f = cg.function(layers, engine="dataflow")
-    x = np.ones((SIZE, SIZE))
-    refused = pytest.raises(UserInputError, match="not counted")
-    with dataflow.settings(pieces="native"), memory.budget(device="64 MiB"), refused:
-        f(x, x)
+def test_in_a_session_their_memory_counts_and_saved_values_leave(runs: list[Graph]) -> None:
+    rng = np.random.default_rng(0)
+    arguments = [rng.normal(size=(SIZE, SIZE)), 0.1 * rng.normal(size=(SIZE, SIZE))]
+    graph = cg.function(cg.value_and_grad(layers, argnums=(0, 1))).graph(*arguments)
+    expected = run_on("reference", graph, arguments)
+    with checked_session() as session:
+        assert_same(run(graph, arguments, pieces="native")[0], expected, 1e-11)
+        peak = session.manager().stats.peak_bytes["device"]
+    assert runs
+    with checked_session(peak // 2) as session:
+        assert_same(run(graph, arguments, pieces="native")[0], expected, 1e-11)
+        assert session.manager().stats.copies_out
+    with checked_session(SIZE * 8), pytest.raises(MemoryBudgetError):
+        run(graph, arguments, pieces="native")
