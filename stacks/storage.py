@@ -65,12 +65,17 @@ class Supply(Protocol):
 
 
 class Resident:
-    """An array of this process's own memory."""
+    """An array of this process's own memory.
 
-    __slots__ = ("array",)
+    `unused` holds the row from which on nobody has written, while nobody is about to: one stack of those that share the
+    rows below may pop it from the list, and write there.
+    """
+
+    __slots__ = ("array", "unused")
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
+        self.unused: list[int] = []
 
     def open(self) -> np.ndarray:
         return self.array
@@ -81,6 +86,7 @@ class Resident:
     def shrink(self, rows: int) -> None:
         if rows * 2 < len(self.array):
             self.array = self.array[:rows].copy()
+            self.unused = []
 
     def share(self) -> None:
         pass

@@ -37,6 +37,16 @@ SHARE = 4
 Source = Callable[[int, tuple[int, ...], np.dtype], Storage]
 
 
+class UnusedRows(Resident):
+    """The rows of a block's memory that nobody has written, lent to one running stack. Closed, they are that block's."""
+
+    __slots__ = ("memory",)
+
+    def __init__(self, memory: Resident, start: int) -> None:
+        super().__init__(memory.array[start:])
+        self.memory = memory
+
+
 class RunningStack:
     """One handle: a stack and its words."""
 
@@ -107,10 +117,19 @@ class RunningStack:
             return
         block.count = int(self.words[frame.COUNT])
         block.most = max(block.most, block.count)
-        block.storage.close()
-        if not block.count:
+        storage = block.storage
+        storage.close()
+        if isinstance(storage, UnusedRows):
+            self.stack.blocks.pop()
+            below = self.stack.blocks[-1]
+            below.count += block.count
+            below.most = max(below.most, below.count)
+            storage.memory.unused.append(below.count)
+        elif not block.count:
             self.stack.blocks.remove(block)
-            block.storage.free()
+            storage.free()
+        elif isinstance(storage, Resident) and self.words[frame.CAPACITY]:
+            storage.unused = [block.count]
 
     def hide(self) -> None:
         self.words[:] = 0
@@ -186,8 +205,9 @@ class RunningStack:
             return
         row = max(self.row_bytes(shape), 1)
         if current() is None:
-            room = 2 * len(self.open.storage.open()) if self.open is not None else FIRST_ROWS
-            room = max(LEAST_ROWS, min(room, CHUNK_BYTES // row))
+            if self.open is None and self.lend_unused(shape):
+                return
+            room = max(LEAST_ROWS, min(2 * self.last_room() or FIRST_ROWS, CHUNK_BYTES // row))
         else:
             # Memory counts: several stacks have to find room.
             room = 2 * self.last_rows if self.last_rows else LEAST_ROWS
@@ -205,6 +225,31 @@ class RunningStack:
         stack.blocks.append(block)
         self.show(block, True)
         self.most_rows = max(self.most_rows, int(self.words[frame.BELOW]) + room)
+
+    def last_room(self) -> int:
+        """For how many rows the last block had room, or how many it had in use where it is closed."""
+        if self.open is None:
+            return self.stack.blocks[-1].most if self.stack.blocks else 0
+        storage = self.open.storage
+        return len(storage.memory.array if isinstance(storage, UnusedRows) else storage.open())
+
+    def lend_unused(self, shape: tuple[int, ...]) -> bool:
+        """The unused rows of the last block, if there are any: else each run would leave a block, however few its rows."""
+        last = self.stack.blocks[-1] if self.stack.blocks else None
+        if last is None or not isinstance(last.storage, Resident) or self.stack.shape != shape:
+            return False
+        try:
+            # One step, also where several threads come at once.
+            start = last.storage.unused.pop()
+        except IndexError:
+            return False
+        if start != last.count or start == len(last.storage.array):
+            last.storage.unused.append(start)
+            return False
+        block = Block(UnusedRows(last.storage, start), 0)
+        self.stack.blocks.append(block)
+        self.show(block, True)
+        return True
 
     def close_block(self) -> None:
         """The open block takes no more rows: it is cut to those that it has."""

@@ -1,0 +1,86 @@
+"""The blocks of stacks that many short runs push on: few of them, and no version of a stack sees the rows of another."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+from ctrlgrad import dataflow
+from ctrlgrad.engines import run_on
+from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native.stacks import RunningStack, copied
+from ctrlgrad.stacks.blocks import BlockStack
+
+DOUBLE = np.dtype(np.float64)
+
+
+def run(given: BlockStack, pops: int, pushes: list[float]) -> BlockStack:
+    """A run of compiled code on a copy of a stack: pops, then pushes."""
+    words = np.zeros(frame.STACK_WORDS, np.int64)
+    running = RunningStack(0, words, DOUBLE, False)
+    running.hold(copied(given))
+    for _ in range(pops):
+        if not words[frame.COUNT]:
+            running.back()
+        words[frame.COUNT] -= 1
+    for value in pushes:
+        if words[frame.COUNT] == words[frame.CAPACITY] or not words[frame.CAPACITY]:
+            running.grow(())
+        assert running.open is not None
+        running.open.storage.open()[words[frame.COUNT]] = value
+        words[frame.COUNT] += 1
+    stack: BlockStack = running.settle()
+    return stack
+
+
+def test_short_runs_fill_one_block() -> None:
+    stack = BlockStack(DOUBLE, ())
+    for number in range(100):
+        stack = run(stack, 0, [number, -number])
+    assert len(stack.blocks) == 1
+    np.testing.assert_array_equal(stack.tensor(), [x for n in range(100) for x in (n, -n)])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_versions_of_a_stack_do_not_see_each_other(seed: int) -> None:
+    draw = random.Random(seed)
+    stacks = [BlockStack(DOUBLE, ())]
+    models: list[list[float]] = [[]]
+    for number in range(400):
+        which = draw.randrange(max(0, len(stacks) - 8), len(stacks))
+        pops = draw.randrange(min(len(models[which]), 40) + 1) if draw.random() < 0.5 else 0
+        pushes = [float(number * 100 + k) for k in range(draw.choice((0, 1, 2, 7, 60)))]
+        stacks.append(run(stacks[which], pops, pushes))
+        models.append(models[which][: len(models[which]) - pops] + pushes)
+    for stack, model in zip(stacks, models, strict=True):
+        np.testing.assert_array_equal(stack.tensor(), model)
+
+
+def by_turns(x: Any, turns: Any) -> Any:
+    """A loop on one device in a loop on two: the inner one stays whole and pushes on stacks of the outer one."""
+
+    def turn(c: Any) -> Any:
+        k, y = c
+        with cg.device("cpu:0"):
+            y = cg.while_loop(lambda d: d[0] < 3, lambda d: (d[0] + 1, np.sin(d[1]) * x), (0, y))[1]
+        with cg.device("cpu:1"):
+            total = y + 0.0
+        return k + 1, y + 0.1 * total
+
+    return cg.while_loop(lambda c: c[0] < turns, turn, (0, x))[1]
+
+
+def test_an_outer_loop_copies_few_blocks_for_each_whole_loop_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks: list[int] = []
+    copy = BlockStack.copy
+    monkeypatch.setattr(BlockStack, "copy", lambda self: (blocks.append(len(self.blocks)), copy(self))[1])
+    graph = cg.function(cg.grad(by_turns)).graph(1.9, 3)
+    arguments = [np.float64(1.9), np.int64(300)]
+    with dataflow.settings(loops="whole"):
+        found = run_on("dataflow", graph, arguments)
+    np.testing.assert_allclose(found[0], run_on("reference", graph, arguments)[0], rtol=1e-10)
+    assert len(blocks) >= 300 and max(blocks) <= 6
