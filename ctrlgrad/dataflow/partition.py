@@ -46,7 +46,7 @@ from ctrlgrad.dataflow.scopes import (
     guards_of,
     next_iteration,
 )
-from ctrlgrad.ir import BOOL, OPS, Graph, Node, Op, Type, Value
+from ctrlgrad.ir import BOOL, OPS, Graph, Node, Op, Type, Value, attributes
 from ctrlgrad.source import Source
 
 
@@ -273,8 +273,12 @@ class _Partitioner:
         array = np.array(True)
         array.flags.writeable = False
         value = Value(BOOL, "alive")
-        constant = Node(OPS["constant"], (), (value,), attributes.Constant(value=array), (), like.source)
-        body = Graph((), (constant,), (value,), "cluster")
+        body = Graph(
+            (),
+            (Node(OPS["constant"], (), (value,), attributes.Constant(value=array), (), like.source),),
+            (value,),
+            "cluster",
+        )
         self.halves[device].added.append(
             FlatNode(
                 flat.CLUSTER,

@@ -225,6 +225,16 @@ def test_nothing_is_gained_by_little() -> None:
     assert compile_piece(graph_of(cnp.linalg.cholesky, np.eye(64))) is None
 
 
+def test_a_dozen_ops_pay_on_thousands_of_elements_and_not_on_hundreds() -> None:
+    def chain(x: Any, y: Any) -> Any:
+        for _ in range(6):
+            x = x * y + y
+        return x
+
+    assert compile_piece(graph_of(chain, np.ones(500), np.ones(500))) is None
+    assert compile_piece(graph_of(chain, np.ones(20000), np.ones(20000))) is not None
+
+
 def test_something_is_gained_by_much() -> None:
     big = np.ones((512, 512))
     assert compile_piece(graph_of(lambda x: (x * x + x) * 2 - 1, big)) is not None

@@ -1,7 +1,8 @@
 """Pieces agree with the reference engine: the corpus, random programs, random chains of ops by dtype, all layouts.
 
 Graphs with loops and branches are tried too: `everywhere` puts parts into each of their regions.
-CTRLGRAD_PIECES_RANDOM_PROGRAMS says how many random programs (20).
+CTRLGRAD_PIECES_RANDOM_PROGRAMS says how many random programs (60). First derivatives of the corpus and the first random
+programs run in machine code; where compiling would take longer than all else, parts run by checked execution.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from instruments.comparing import assert_same
+from instruments.part_plans import interpreted_parts
 from native.piece_agreement import assert_agrees
 from programs import PROGRAMS, Program
 from random_programs.engines import Settings, judge
@@ -29,7 +31,8 @@ from ctrlgrad.engines.native.pieces import with_parts
 from ctrlgrad.engines.reference import REFERENCE, Run, interpret
 from ctrlgrad.ir import Graph, Node
 
-RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_PIECES_RANDOM_PROGRAMS", "20"))
+RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_PIECES_RANDOM_PROGRAMS", "60"))
+PER_TEST, COMPILED = 10, 20
 
 
 # Whole programs, parts in every region.
@@ -53,17 +56,19 @@ def leaves_of(program: Program) -> list[np.ndarray]:
     return [np.asarray(x) for x in tree.leaves(program.args)]
 
 
+@pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
-def test_corpus(program: Program, parts_run: list[Graph]) -> None:
-    graph, leaves = program.graph(1), leaves_of(program)
+def test_corpus(program: Program, order: int, parts_run: list[Graph]) -> None:
+    graph, leaves = program.graph(order), leaves_of(program)
     before = [x.copy() for x in leaves]
-    found = run_everywhere(graph, leaves)
-    assert_same(found, program.expected(1))
+    with nullcontext() if order == 1 else interpreted_parts():
+        found = run_everywhere(graph, leaves)
+    assert_same(found, program.expected(order))
     for x, old in zip(leaves, before, strict=True):
         np.testing.assert_array_equal(x, old)
 
 
-@pytest.mark.parametrize("part", range(-(-RANDOM_PROGRAMS // 10)))
+@pytest.mark.parametrize("part", range(-(-RANDOM_PROGRAMS // PER_TEST)))
 def test_random_programs(part: int, parts_run: list[Graph], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CTRLGRAD_QUICK_CODE", "1")
 
@@ -71,11 +76,13 @@ def test_random_programs(part: int, parts_run: list[Graph], monkeypatch: pytest.
         return run_everywhere(graph, arguments)
 
     examined = 0
-    for number in range(part * 10, part * 10 + 10):
-        with suppress(UnsuitableError):
-            judge(generate(number), Settings(orders=1), chosen=by_pieces)
-            examined += 1
-    assert examined >= 3 and parts_run
+    numbers = range(part * PER_TEST, (part + 1) * PER_TEST)
+    with nullcontext(parts_run) if numbers[0] < COMPILED else interpreted_parts() as ran:
+        for number in numbers:
+            with suppress(UnsuitableError):
+                judge(generate(number), Settings(orders=1), chosen=by_pieces)
+                examined += 1
+    assert examined >= 3 and ran
 
 
 # Random chains of elementwise ops, by dtype.

@@ -1,4 +1,4 @@
-"""The blocks of stacks that many short runs push on: few of them, and no version of a stack sees the rows of another."""
+"""The blocks of stacks that many short runs push on: they are few, and versions of a stack do not see each other."""
 
 from __future__ import annotations
 

@@ -97,11 +97,11 @@ def compile_piece(region: Graph, kernels: Kernels = REFERENCE) -> Piece | None:
     >>> import numpy as np, ctrlgrad as cg
     >>> from ctrlgrad.engines.native.pieces import compile_piece
     >>> from ctrlgrad.engines.reference import Run
-    >>> x = np.linspace(0.0, 1.0, 5000)
+    >>> x = np.linspace(0.0, 1.0, 50000)
     >>> graph = cg.function(lambda x: (1 - x * x) * (x + 2) / (x * x + 1)).graph(x)
     >>> piece = compile_piece(graph)
     >>> piece([x], Run())[0].shape
-    (5000,)
+    (50000,)
     """
     graph = parted(region)
     if graph is None:

@@ -38,7 +38,7 @@ Source = Callable[[int, tuple[int, ...], np.dtype], Storage]
 
 
 class UnusedRows(Resident):
-    """The rows of a block's memory that nobody has written, lent to one running stack. Closed, they are that block's."""
+    """Rows of a block's memory that nobody has written, lent to one running stack. Closed, they are that block's."""
 
     __slots__ = ("memory",)
 
@@ -234,7 +234,7 @@ class RunningStack:
         return len(storage.memory.array if isinstance(storage, UnusedRows) else storage.open())
 
     def lend_unused(self, shape: tuple[int, ...]) -> bool:
-        """The unused rows of the last block, if there are any: else each run would leave a block, however few its rows."""
+        """Unused rows of the last block, if there are any; else each run would leave a block, however few its rows."""
         last = self.stack.blocks[-1] if self.stack.blocks else None
         if last is None or not isinstance(last.storage, Resident) or self.stack.shape != shape:
             return False
