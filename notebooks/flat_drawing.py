@@ -158,8 +158,10 @@ class Drawing:
 
     def side(self, key):
         """A Send stands towards the device that it sends to, a Recv towards the one that it hears."""
-        other = getattr(key, "attrs", {}).get("to" if getattr(key, "op", "") == flat.SEND else "from")
-        return 0.0 if other is None else 100.0 if other > key.device else -100.0
+        op = getattr(key, "op", None)
+        if op not in (flat.SEND, flat.RECV):
+            return 0.0
+        return 100.0 if key.attrs["to" if op is flat.SEND else "from"] > key.device else -100.0
 
     def move(self, x, y):
         """Move the whole drawing."""
@@ -197,16 +199,15 @@ class Drawing:
         if node.op is flat.CLUSTER:
             inner = [n for n in node.regions[0].nodes if n.op.name != "constant"]
             op = " ".join(n.op.name for n in inner)
-            numbers = [f"{n.attrs['value']:g}" for n in node.regions[0].nodes if n.op.name == "constant"]
+            numbers = [f"{n.attrs.value:g}" for n in node.regions[0].nodes if n.op.name == "constant"]
         else:
             numbers = [
-                f"{self.producer_of[v].attrs['value']:g}"
+                f"{self.producer_of[v].attrs.value:g}"
                 for v in node.operands
                 if v in self.producer_of and self.producer_of[v].is_constant
             ]
         name = self.printer.join(node.results[-1:]) if node.results else ""
-        name = {flat.SWITCH: "", flat.SEND: f"edge {node.attrs.get('edge')}"}.get(node.op, name)
-        if node.op is flat.RECV:
+        if node.op in (flat.SEND, flat.RECV):
             name = f"edge {node.attrs['edge']}"
         if node.op is flat.SWITCH:
             hint = node.results[0].hint or ""

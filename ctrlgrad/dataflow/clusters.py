@@ -108,10 +108,10 @@ class _Cutter:
 
     def _is_total(self, value: Value) -> bool:
         """Whether an iteration takes a carried value for one sum on its device, which only the next one takes."""
-        switch, taken = self.producer_of.get(value), self.consumers_of.get(value, [])
-        if switch is None or switch.op is not flat.SWITCH or not self._is_loop_switch(switch) or len(taken) != 1:
+        switch, users = self.producer_of.get(value), self.consumers_of.get(value, [])
+        if switch is None or switch.op is not flat.SWITCH or not self._is_loop_switch(switch) or len(users) != 1:
             return False
-        (total,) = taken
+        (total,) = users
         if total.op.name != "add" or total.device != switch.device:
             return False
         return [node.op for node in self.consumers_of.get(total.result, [])] == [flat.NEXT_ITERATION]
@@ -157,8 +157,8 @@ class _Cutter:
         """What a node waits for, what comes around a loop aside."""
         if is_loop_merge(node, self.producer_of):
             return node.inputs[:1]
-        taken = (v for v in node.operands if v not in self.copied[node])
-        return (*taken, *node.controls, *node.orders)
+        waited = (v for v in node.operands if v not in self.copied[node])
+        return (*waited, *node.controls, *node.orders)
 
     def _is_apart(self, producer: FlatNode, node: FlatNode) -> bool:
         """Whether an ordinary op is in another cluster than what it takes from, for certain."""
@@ -175,8 +175,8 @@ def _used_outside(cutter: _Cutter, groups: Mapping[Any, list[FlatNode]]) -> set[
     made_in = {v: key for node, key in group_of.items() for v in node.results}
     used = set(cutter.graph.outputs)
     for node in cutter.graph.nodes:
-        taken = (v for v in node.operands if v not in cutter.copied[node])
-        for value in (*taken, *node.controls, *node.orders):
+        waited = (v for v in node.operands if v not in cutter.copied[node])
+        for value in (*waited, *node.controls, *node.orders):
             if node not in group_of or value not in made_in or made_in[value] != group_of[node]:
                 used.add(value)
     return used
@@ -190,7 +190,7 @@ def _piece(members: list[FlatNode], cutter: _Cutter, used: set[Value]) -> FlatNo
     copied: dict[Value, Value] = {}
     effect = members[0].is_effectful
     for node in members:
-        taken = []
+        arguments = []
         for value in node.operands:
             if value in cutter.copied[node]:
                 producer = cutter.producer_of[value]
@@ -198,14 +198,14 @@ def _piece(members: list[FlatNode], cutter: _Cutter, used: set[Value]) -> FlatNo
                     copied[value] = Value(value.type, value.hint)
                     constant = Node(OPS["constant"], (), (copied[value],), producer.attrs, (), producer.source)
                     body.append(constant)
-                taken.append(copied[value])
+                arguments.append(copied[value])
                 continue
             if value not in inside:
                 operands[value] = None
-            taken.append(value)
-        count = len(taken) - effect
+            arguments.append(value)
+        count = len(arguments) - effect
         results = node.results[:-1] if effect else node.results
-        body.append(Node(node.op, tuple(taken[:count]), results, node.attrs, node.regions, node.source))
+        body.append(Node(node.op, tuple(arguments[:count]), results, node.attrs, node.regions, node.source))
     results = tuple(v for node in members for v in node.results if v in used or effect)
     outputs = results[:-1] if effect else results
     apart = inside | set(operands)

@@ -36,16 +36,16 @@ _Build = Callable[[Sequence[Any]], Any]
 
 def cuda_piece(region: Graph) -> Piece:
     """A function that runs a cluster's nodes on a list of operands, which it takes over, in a `Context`."""
-    made: dict[tuple[str, Places], tuple[Places, Program]] = {}
+    programs: dict[tuple[str, Places], tuple[Places, Program]] = {}
 
     def piece(values: list[Any], context: Context) -> list[Any]:
         library = context.library
         found = tuple([_place(library, v, x) for v, x in zip(region.inputs, values, strict=True)])
         key = (library.name, found)
-        if key not in made:
+        if key not in programs:
             wanted = _with_growing_stacks(region, found)
-            made[key] = (wanted, program_of(library, region, wanted))
-        places, program = made[key]
+            programs[key] = (wanted, program_of(library, region, wanted))
+        places, program = programs[key]
         for i, its in enumerate(places):
             values[i] = _host_value(values[i]) if its is HOST else to_device(context, values[i], region.inputs[i].type)
         return program(values, context)

@@ -84,8 +84,8 @@ def stuck_error(waiting: Sequence[str]) -> ExecutionError:
 # Between ranks.
 
 # The kinds of messages. A report and a death carry no value; those from the output on belong to no edge.
-VALUE, DEAD, REPORT, OUTPUT, DONE, AGREED, FAILED, STILL = range(8)
-KINDS = ("value", "death", "report", "output", "end", "agreement", "failure", "stillness")
+VALUE, DEAD, REPORT, OUTPUT, DONE, AGREED, FAILED, IDLE = range(8)
+KINDS = ("value", "death", "report", "output", "end", "agreement", "failure", "report of an idle rank")
 NO_EDGE = 0xFFFFFFFF
 IDENTITY = 8
 
@@ -325,11 +325,11 @@ __all__ = [
     "DONE",
     "FAILED",
     "IDENTITY",
+    "IDLE",
     "KINDS",
     "NO_EDGE",
     "OUTPUT",
     "REPORT",
-    "STILL",
     "VALUE",
     "Header",
     "Message",

@@ -1,7 +1,7 @@
 """The transport between devices of several ranks: one end of it per device, one thread at a time at the network.
 
 A message to a device of the same rank goes straight into its mailbox; to another rank it goes by a non-blocking send.
-There is no thread that waits for messages. A device that has nothing to do looks for some itself, and hands those for
+There is no thread that waits for messages. A device that has nothing to do polls for some itself, and hands those for
 its neighbours over; while it does, its idle neighbours wait for it (the leader and its followers). So with one device
 per rank everything happens on one thread, and a predicate reaches the other ranks without a thread being woken.
 
@@ -31,7 +31,7 @@ from ctrlgrad.dataflow.plan import DevicePlan
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.mpi.launch import Joined
-from ctrlgrad.mpi.termination import STILL, Report, Stillness
+from ctrlgrad.mpi.termination import IDLE_SECONDS, IdleReport, Quiescence
 
 if TYPE_CHECKING:
     from ctrlgrad.mpi.world import Arrived
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 FIRST_TAG = 1
 # Seconds that a rank waits for one that has ended its program, before it takes it that nothing more comes.
 AFTER_GOODBYE = 1.0
-# How long a device that is busy does not look at the network, in seconds. Ranks that share a core take turns this long:
+# Seconds between polls of the network by a device that is busy. Ranks that share a core take turns this long:
 # with 8 ranks on 2 cores a loop runs at twice the speed that 1e-4 gives.
-LOOK = 5e-4
+BUSY_POLL = 5e-4
 
 
 class Run:
@@ -63,9 +63,9 @@ class Run:
         self.frame_of = [wire.frame_number(edge.frame) for edge in edges]
         self.lock = threading.Lock()
         self.boxes = {name: Box(self) for name in plans if _rank(name) == self.rank}
-        # Whether a device looks at the network, and when a busy one last did.
-        self.is_led = False
-        self.looked = 0.0
+        # Whether a device polls the network as the leader, and when a busy one last did.
+        self.has_leader = False
+        self.last_poll = 0.0
         self.is_stopped = False
         self.on_stop: list[Callable[[], None]] = []
         # Devices that wait for messages, and that wait for nothing more; what the former wait for, a line each.
@@ -73,7 +73,7 @@ class Run:
         self.waiting: Callable[[], list[str]] = list
         # Messages over the network.
         self.sent = self.received = 0
-        self.stillness = Stillness(self.world.size)
+        self.quiescence = Quiescence(self.world.size)
         # Why a rank failed; which others are done, and from which nothing more comes; outputs of other ranks; messages
         # of the next run.
         self.failures: dict[int, BaseException] = {}
@@ -176,9 +176,9 @@ class Run:
             self.stop()
         elif header.kind == wire.OUTPUT:
             self.outputs[header.tag[0]] = wire.decode_value(header, payload)
-        elif header.kind == wire.STILL:
+        elif header.kind == wire.IDLE:
             lines = tuple(payload.tobytes().decode().splitlines())
-            self._heard_stillness(arrived.rank, Report(header.tag[0], header.tag[1], lines))
+            self._heard_idle(arrived.rank, IdleReport(header.tag[0], header.tag[1], lines))
         elif not self.is_stopped:
             self._take_message(header, payload, arrived)
 
@@ -198,20 +198,20 @@ class Run:
             box.messages.append(message)
             box.arrived.notify()
 
-    def look(self, box: Box) -> list[Message]:
+    def take_arrived(self, box: Box) -> list[Message]:
         """What has come for a device, without waiting."""
         now = time.monotonic()
-        if now - self.looked > LOOK and not self.is_led:
-            self.looked = now
+        if now - self.last_poll > BUSY_POLL and not self.has_leader:
+            self.last_poll = now
             with self.lock:
-                leads = not self.is_led
-                self.is_led = True
+                leads = not self.has_leader
+                self.has_leader = True
             try:
                 while leads and self.poll():
                     pass
             finally:
                 if leads:
-                    self._follow()
+                    self._pass_lead()
         if not box.messages:
             return []
         with self.lock:
@@ -223,7 +223,7 @@ class Run:
         while True:
             with self.lock:
                 self.idle += 1
-                while self.is_led and not box.messages and not self.is_stopped:
+                while self.has_leader and not box.messages and not self.is_stopped:
                     box.arrived.wait()
                 if self.is_stopped:
                     raise StoppedError
@@ -231,39 +231,39 @@ class Run:
                     self.idle -= 1
                     found, box.messages = box.messages, []
                     return found
-                self.is_led = True
+                self.has_leader = True
             try:
-                patience = _Patience(self, spins=len(self.boxes) == 1)
+                backoff = _Backoff(self, spins=len(self.boxes) == 1)
                 while not box.messages and not self.is_stopped:
-                    patience.after(self.poll())
+                    backoff.after(self.poll())
             finally:
                 with self.lock:
                     self.idle -= 1
-                self._follow()
+                self._pass_lead()
 
-    def _follow(self) -> None:
-        """Let another device look at the network from now on, if one is idle."""
+    def _pass_lead(self) -> None:
+        """Let another device poll the network from now on, if one is idle."""
         with self.lock:
-            self.is_led = False
+            self.has_leader = False
             for other in self.boxes.values():
                 other.arrived.notify()
 
     # The end.
 
-    def report_stillness(self) -> None:
+    def report_idle(self) -> None:
         """Called when nothing has come for a while: where all devices wait, rank 0 hears of it."""
         if self.idle + self.finished < len(self.boxes) or self.is_stopped or self._all_are_done:
             return
-        report = Report(self.sent, self.received, tuple(self.waiting()))
+        report = IdleReport(self.sent, self.received, tuple(self.waiting()))
         if self.rank == 0:
-            self._heard_stillness(0, report)
+            self._heard_idle(0, report)
             return
-        header = Header(wire.STILL, self.identity, self.number, tag=(report.sent, report.received))
+        header = Header(wire.IDLE, self.identity, self.number, tag=(report.sent, report.received))
         self.world.post(0, 0, wire.encode(header, ["\n".join(report.waiting).encode()]))
 
-    def _heard_stillness(self, rank: int, report: Report) -> None:
-        if self.stillness.heard(rank, report):
-            reports = self.stillness.reports
+    def _heard_idle(self, rank: int, report: IdleReport) -> None:
+        if self.quiescence.add(rank, report):
+            reports = self.quiescence.reports
             self.fail(stuck_error([line for r in sorted(reports) for line in reports[r].waiting]))
 
     def fail(self, error: BaseException) -> None:
@@ -286,13 +286,13 @@ class Run:
         Raises:
             ExecutionError: a rank has failed, with its error.
         """
-        patience = _Patience(self, spins=True)
+        backoff = _Backoff(self, spins=True)
         try:
             if not self.is_stopped:
                 self._tell_outputs(outputs)
                 self._tell(wire.DONE)
             while not self.is_stopped and not self._all_are_done:
-                patience.after(self.poll())
+                backoff.after(self.poll())
         except BaseException as error:  # Ctrl-C too: the others must not wait on
             self.fail(error)
         own = self.failures.get(self.rank)
@@ -302,7 +302,7 @@ class Run:
             self._tell(wire.FAILED, encode_error(own))
         # The others may still be taking what this rank has sent.
         while len(self.ended) < len(self._others) or self.world.is_sending:
-            patience.after(self.poll())
+            backoff.after(self.poll())
         if self.failures:
             raise self.failures[min(self.failures)]
         return {**outputs, **self.outputs}
@@ -341,15 +341,15 @@ class Box:
         return self.run.receive(self)
 
     def take_arrived(self) -> list[Message]:
-        return self.run.look(self)
+        return self.run.take_arrived(self)
 
     def done(self) -> None:
         with self.run.lock:
             self.run.finished += 1
 
 
-class _Patience:
-    """How to wait between looks at the network: at first by giving way to who else wants the core, then asleep."""
+class _Backoff:
+    """How to wait between polls of the network: at first by yielding the core to whoever wants it, then asleep."""
 
     def __init__(self, run: Run, *, spins: bool) -> None:
         self.run = run
@@ -367,9 +367,9 @@ class _Patience:
             os.sched_yield()
             return
         time.sleep(5e-5 if waited < 0.1 else 1e-3)
-        if now - self.reported > STILL:
+        if now - self.reported > IDLE_SECONDS:
             self.reported = now
-            self.run.report_stillness()
+            self.run.report_idle()
         if waited > AFTER_GOODBYE:
             missing = sorted(self.run.watch.gone - self.run.ended)
             if missing:

@@ -170,7 +170,7 @@ class _Partitioner:
                     reports[device][frame] = edge
                     reported[owner][frame] = (*reported[owner].get(frame, ()), edge)
         for device, half in self.halves.items():
-            half.nodes = [self.taken_here(node, device) for node in half.nodes]
+            half.nodes = [self.localized(node, device) for node in half.nodes]
         outputs = self.outputs()
         parts = {}
         for device, half in self.halves.items():
@@ -301,7 +301,7 @@ class _Partitioner:
         node = self.producer_of.get(value)
         return None if node is None else str(node.device)
 
-    def taken_here(self, node: FlatNode, device: str) -> FlatNode:
+    def localized(self, node: FlatNode, device: str) -> FlatNode:
         """The node with each operand as this device has it."""
         operands = tuple(self.there(v, device) for v in node.operands)
         controls = tuple(dict.fromkeys(self.aliveness(v, device, node) for v in node.controls))
@@ -315,7 +315,7 @@ class _Partitioner:
             return value
         return self.halves[device].here.get(value) or self.bring(value, device)
 
-    def aliveness(self, value: Value, device: str, taker: FlatNode) -> Value:
+    def aliveness(self, value: Value, device: str, consumer: FlatNode) -> Value:
         """Something on the device that is alive where `value` is, without the value itself."""
         if self.home(value) in (None, device):
             return value
@@ -326,7 +326,7 @@ class _Partitioner:
         if own is not None:
             return own
         if value not in half.alive:
-            token = self.signal(str(self.home(value)), (value,), taker)
+            token = self.signal(str(self.home(value)), (value,), consumer)
             self.frames.of_value[token] = self.frames.of_value[value]
             half.alive[value] = self.bring(token, device, str(self.home(value)))
         return half.alive[value]

@@ -124,14 +124,14 @@ class _Placing:
         while waiting:
             node = waiting.pop()
             for value in node.results:
-                for taker in self.consumers_of.get(value, ()):
-                    if taker in seen:
+                for consumer in self.consumers_of.get(value, ()):
+                    if consumer in seen:
                         continue
-                    if taker in self.device:
-                        return self.device[taker]
-                    seen.add(taker)
-                    if taker.op is not flat.LOOP_COND:
-                        waiting.append(taker)
+                    if consumer in self.device:
+                        return self.device[consumer]
+                    seen.add(consumer)
+                    if consumer.op is not flat.LOOP_COND:
+                        waiting.append(consumer)
         return None
 
     def spread(self) -> None:

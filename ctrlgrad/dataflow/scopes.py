@@ -279,9 +279,9 @@ def _frame_of(node: FlatNode, frames: Frames, late: set[Value]) -> str:
 
 
 def _mixed(node: FlatNode, value: Value, frames: Frames) -> VerificationError:
-    made = {v: n for n in frames.of_node for v in n.results}
+    producer_of = {v: n for n in frames.of_node for v in n.results}
     lines = [
-        f"{describe(made[v]) if v in made else v.hint or 'an input'}: {_shown(frames.of_value[v])}"
+        f"{describe(producer_of[v]) if v in producer_of else v.hint or 'an input'}: {_shown(frames.of_value[v])}"
         for v in node.inputs
         if v in frames.of_value
     ]

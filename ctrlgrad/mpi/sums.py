@@ -1,8 +1,8 @@
 """Sums over ranks that go on while this process computes.
 
-A non-blocking sum of MPI goes on only inside calls of MPI, and a process that computes makes none. So a thread looks
-after the sums: it wakes every `PAUSE` seconds as long as there are any, and sleeps otherwise. A computation in machine
-code does not hold Python's lock, and goes on meanwhile.
+MPI lets a non-blocking sum progress only inside its calls, and a process that computes makes none. So a thread calls it
+every `PAUSE` seconds as long as there are sums, and sleeps otherwise. A computation in machine code does not hold
+Python's lock, and goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ctrlgrad.mpi.world import World
 
-# Seconds between looks at the sums that are under way.
+# Seconds between calls of MPI that let the sums under way progress.
 PAUSE = 2e-4
 
 
@@ -32,7 +32,7 @@ class Sums:
         self._world = world
         self._arrays: dict[int, np.ndarray] = {}
         self._requests: list[MPI.Request] = []
-        # Held by whoever looks at the requests; two threads must not look at one.
+        # Held by whoever tests the requests; two threads must not test one.
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -43,7 +43,7 @@ class Sums:
             self._requests.append(self._world.start_sum(array))
             self._changed.notify()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look_after, name="ctrlgrad sums", daemon=True)
+            self._thread = threading.Thread(target=self._progress, name="ctrlgrad sums", daemon=True)
             self._thread.start()
 
     def has_begun(self, number: int) -> bool:
@@ -57,7 +57,7 @@ class Sums:
             arrays, self._arrays = self._arrays, {}
         return arrays
 
-    def _look_after(self) -> None:
+    def _progress(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._requests)

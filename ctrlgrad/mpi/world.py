@@ -126,11 +126,11 @@ class World:
             request = self._messages.Isend([parts[0], MPI.BYTE], rank, tag)
         else:
             views = [MPI.buffer.frombuffer(part, readonly=True) for part in parts]
-            # Their places in memory: MPI gathers them.
-            where = [MPI.Get_address(view) for view in views]
-            together = MPI.BYTE.Create_hindexed([view.nbytes for view in views], where).Commit()
-            request = self._messages.Isend([MPI.BOTTOM, 1, together], rank, tag)
-            together.Free()
+            # MPI gathers the parts from their addresses.
+            addresses = [MPI.Get_address(view) for view in views]
+            gathered = MPI.BYTE.Create_hindexed([view.nbytes for view in views], addresses).Commit()
+            request = self._messages.Isend([MPI.BOTTOM, 1, gathered], rank, tag)
+            gathered.Free()
         self.progress()
         if not request.Test():
             with self._lock:

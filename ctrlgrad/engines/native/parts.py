@@ -88,8 +88,8 @@ def gain(part: Graph) -> float:
 
 def _is_added(product: Node, part: Graph) -> bool:
     """Whether a node is a matrix product that is only added to something."""
-    takers = [n.op.name for n in part.nodes if product.result in n.operands]
-    return product.op.name == "matmul" and takers == ["add"]
+    consumers = [n.op.name for n in part.nodes if product.result in n.operands]
+    return product.op.name == "matmul" and consumers == ["add"]
 
 
 def _known_bytes(value: Value) -> int:
@@ -112,38 +112,38 @@ class _Split:
 
     def __init__(self, region: Graph) -> None:
         self.region = region
-        self.made_by = {v: node for node in region.nodes for v in node.results}
+        self.producer_of = {v: node for node in region.nodes for v in node.results}
         self.free = {node for node in region.nodes if is_free(node)}
         self.computing = [node for node in region.nodes if node not in self.free]
         # The computing nodes that a node takes from, directly or by way of views.
-        self.makers = {node: self._makers(node) for node in self.computing}
+        self.producers = {node: self._producers(node) for node in self.computing}
         self.native = {node for node in self.computing if has_native_form(node)}
         self.native -= self._rows_apart()
         self.waits = self._waits()
 
-    def _makers(self, node: Node) -> set[Node]:
+    def _producers(self, node: Node) -> set[Node]:
         found: set[Node] = set()
-        pending = [self.made_by[v] for v in node.operands if v in self.made_by]
+        pending = [self.producer_of[v] for v in node.operands if v in self.producer_of]
         while pending:
-            maker = pending.pop()
-            if maker in self.free:
-                pending += [self.made_by[v] for v in maker.operands if v in self.made_by]
+            producer = pending.pop()
+            if producer in self.free:
+                pending += [self.producer_of[v] for v in producer.operands if v in self.producer_of]
             else:
-                found.add(maker)
+                found.add(producer)
         return found
 
     def _rows_apart(self) -> set[Node]:
         """Reads of rows that nothing else native touches; the reference kernel copies no more of them than it must."""
         touched: set[Node] = set()
         for node in self.native:
-            near = self.makers[node] & self.native
+            near = self.producers[node] & self.native
             touched |= near | {node} if near else set()
         return {node for node in self.native if node.op.name == "getitem" and node not in touched}
 
     def _waits(self) -> dict[Node, set[Node]]:
         waits, last = {}, None
         for node in self.computing:
-            waits[node] = set(self.makers[node])
+            waits[node] = set(self.producers[node])
             if not is_total(node) and node.op.name not in _SURE:
                 if last is not None:
                     waits[node].add(last)
@@ -156,21 +156,21 @@ class _Split:
         found: list[Batch] = []
         is_native = False
         while len(done) < len(self.computing):
-            taken = []
+            nodes = []
             for node in self.computing:
                 if node not in done and (node in self.native) is is_native and self.waits[node] <= done:
-                    taken.append(node)
+                    nodes.append(node)
                     done.add(node)
-            if taken:
-                found.append(Batch(is_native, tuple(taken)))
+            if nodes:
+                found.append(Batch(is_native, tuple(nodes)))
             is_native = not is_native
         return found
 
     def part(self, nodes: Sequence[Node], batches: Sequence[Batch]) -> Graph:
         """The graph of a native batch: what it takes from outside, its nodes and the views between, what is needed."""
         body = self._with_views(nodes)
-        made = {v for node in body for v in node.results}
-        inputs = dict.fromkeys(v for node in body for v in node.operands if v not in made)
+        defined = {v for node in body for v in node.results}
+        inputs = dict.fromkeys(v for node in body for v in node.operands if v not in defined)
         needed = self._needed_outside(nodes, batches)
         outputs = tuple(v for node in nodes for v in node.results if v in needed)
         return Graph(tuple(inputs), tuple(body), outputs, self.region.name)
@@ -181,10 +181,10 @@ class _Split:
         pending = list(nodes)
         while pending:
             for v in pending.pop().operands:
-                maker = self.made_by.get(v)
-                if maker in self.free and maker not in wanted:
-                    wanted.add(maker)
-                    pending.append(maker)
+                producer = self.producer_of.get(v)
+                if producer in self.free and producer not in wanted:
+                    wanted.add(producer)
+                    pending.append(producer)
         return [node for node in self.region.nodes if node in wanted]
 
     def _needed_outside(self, nodes: Sequence[Node], batches: Sequence[Batch]) -> set[Value]:
@@ -200,11 +200,11 @@ class _Split:
         while pending:
             v = pending.pop()
             needed.add(v)
-            maker = self.made_by.get(v)
-            if maker in self.free and maker not in seen:
-                assert maker is not None
-                seen.add(maker)
-                pending += maker.operands
+            producer = self.producer_of.get(v)
+            if producer in self.free and producer not in seen:
+                assert producer is not None
+                seen.add(producer)
+                pending += producer.operands
         return needed
 
     def graph(self, batches: Sequence[Batch]) -> Graph:
@@ -224,23 +224,23 @@ class _Split:
         found: dict[Node, None] = {}
         pending = [*self.region.outputs, *(v for node in nodes for v in node.operands)]
         while pending:
-            maker = self.made_by.get(pending.pop())
-            if maker in self.free and maker not in found:
-                assert maker is not None
-                found[maker] = None
-                pending += maker.operands
+            producer = self.producer_of.get(pending.pop())
+            if producer in self.free and producer not in found:
+                assert producer is not None
+                found[producer] = None
+                pending += producer.operands
         return [node for node in self.region.nodes if node in found]
 
 
 def _in_order(nodes: Sequence[Node]) -> list[Node]:
     """Views go as late as the first node that takes them."""
-    made_by = {v: node for node in nodes for v in node.results}
+    producer_of = {v: node for node in nodes for v in node.results}
     ordered: dict[Node, None] = {}
 
     def put(node: Node) -> None:
         for v in node.operands:
-            if v in made_by and made_by[v] not in ordered:
-                put(made_by[v])
+            if v in producer_of and producer_of[v] not in ordered:
+                put(producer_of[v])
         ordered[node] = None
 
     for node in nodes:
