@@ -273,12 +273,8 @@ class _Partitioner:
         array = np.array(True)
         array.flags.writeable = False
         value = Value(BOOL, "alive")
-        body = Graph(
-            (),
-            (Node(OPS["constant"], (), (value,), attributes.Constant(value=array), (), like.source),),
-            (value,),
-            "cluster",
-        )
+        constant = Node(OPS["constant"], (), (value,), attributes.Constant(value=array), (), like.source)
+        body = Graph((), (constant,), (value,), "cluster")
         self.halves[device].added.append(
             FlatNode(
                 flat.CLUSTER,
