@@ -104,7 +104,8 @@ class FlatBuilder:
     ) -> FlatNode:
         """Append a node as it is; the methods below say what each kind of node is."""
         op = _op_of(op) if isinstance(op, str) else op
-        given = MappingProxyType(dict(attrs or {})) if op.name in flat.PRIMITIVES else op.attributes(attrs or {})
+        given: Any = attrs or {}
+        given = MappingProxyType(dict(given)) if op.name in flat.PRIMITIVES else op.attributes(given)
         node = FlatNode(
             op,
             tuple(operands),

@@ -282,7 +282,7 @@ def run_alone(executor: Executor, arguments: Sequence[Any]) -> None:
         executor.start(arguments)
         executor.drain()
         if not executor.finished:
-            raise stuck_error(executor.blocked())
+            raise stuck_error(list(executor.blocked()))
         executor.finish()
 
 

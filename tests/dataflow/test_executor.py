@@ -19,9 +19,10 @@ from ctrlgrad import dataflow
 from ctrlgrad.dataflow import Recorder, Settings
 from ctrlgrad.dataflow.engine import Exchange, Mailbox
 from ctrlgrad.dataflow.executor import Executor
-from ctrlgrad.dataflow.frames import OldestFirst, Tag
+from ctrlgrad.dataflow.frames import Execution, Iteration, OldestFirst, Tag
 from ctrlgrad.dataflow.messages import Message
 from ctrlgrad.dataflow.partition import partition
+from ctrlgrad.dataflow.plan import ClusterStep
 from ctrlgrad.dataflow.settings import Prepared, placed, prepare
 from ctrlgrad.engines import run_on
 from ctrlgrad.engines.reference import stack_kernels
@@ -318,6 +319,21 @@ def test_a_lost_message_is_reported_with_node_operand_and_iteration(monkeypatch:
     assert "on cpu:1 waits for a message on edge 0 at iteration 7 of while_1" in str(caught.value.got)
     monkeypatch.setattr(Mailbox, "send", send)
     assert run_on("dataflow", graph, [np.float64(0.5), np.int64(0)])[0] == 0.5
+
+
+def test_a_lost_result_on_the_only_device_is_reported_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(lambda x, n: cg.while_loop(lambda i: i < n, lambda i: i + x, 0.0), 0.5, 3.0)
+    fire = ClusterStep.fire
+
+    def lossy(self: ClusterStep, iteration: Iteration, execution: Execution) -> None:
+        if iteration.number == 4 and "add" in self.name:
+            return
+        fire(self, iteration, execution)
+
+    monkeypatch.setattr(ClusterStep, "fire", lossy)
+    with pytest.raises(ExecutionError, match="cannot go on") as caught:
+        run_on("dataflow", graph, [np.float64(0.5), np.float64(9.0)])
+    assert "NextIteration" in str(caught.value.got) and "at iteration 4 of while_1" in str(caught.value.got)
 
 
 def test_ctrl_c_stops_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
