@@ -33,8 +33,9 @@ def signatures(name):
             dtypes = [dtype] * op.arity
             if name == "where":
                 dtypes[0] = np.dtype(bool)
+            attrs = op.attributes({"dtype": to} if name == "cast" else {})
             try:
-                (result,) = op.infer([TensorType(d, (2,)) for d in dtypes], {"dtype": to}, ())
+                (result,) = op.infer([TensorType(d, (2,)) for d in dtypes], attrs, ())
             except CtrlgradError:
                 continue
             yield dtypes, result.dtype

@@ -47,8 +47,10 @@ _SAMPLES: dict[str, _Sample] = {
     "dim": _Sample(attrs={"axis": 0}),
     "argsort": _Sample(attrs={"axis": 0, "descending": False}),
     "fft": _Sample(attrs={"axis": 0, "inverse": False}),
-    **dict.fromkeys(("matmul", "solve", "adjugate_along", "concat"), _Sample((_X, _X), {"axis": 0})),
-    "common_size": _Sample(shape=(2,)),
+    **dict.fromkeys(("matmul", "solve", "adjugate_along"), _Sample((_X, _X))),
+    "concat": _Sample((_X, _X), {"axis": 0}),
+    "common_size": _Sample(attrs={"what": "a size"}, shape=(2,)),
+    "watch": _Sample(attrs={"fn": print, "label": "x"}),
     "flip": _Sample(attrs={"axes": (0,)}),
     "forget_sizes": _Sample(attrs={"axes": (0,)}),
     "expand_dims": _Sample(attrs={"axes": (0,)}),
@@ -57,7 +59,7 @@ _SAMPLES: dict[str, _Sample] = {
     "getitem": _Sample(attrs=_SLICES),
     "where": _Sample((BOOL, _X, _X)),
     "cast": _Sample(attrs={"dtype": np.dtype(np.float64)}),
-    "searchsorted": _Sample((_X, _X), shape=(2,)),
+    "searchsorted": _Sample((_X, _X), {"side": "left"}, shape=(2,)),
     "pinv": _Sample((_X, TensorType(np.dtype(np.float64)))),
     "iota": _Sample((INDEX,), {"shape": (None,)}),
     "constant": _Sample((), {"value": np.zeros(())}),
@@ -77,8 +79,9 @@ def _fits(op: Op, sample: _Sample, dtype: np.dtype) -> bool:
     for operand in sample.operands:
         is_type = isinstance(operand, TensorType | StackType)
         types.append(operand if is_type else TensorType(dtype, sample.shape))  # type: ignore[arg-type]
+    attrs = op.attributes(sample.attrs)
     try:
-        op.infer(types, op.attributes(sample.attrs), ())
+        op.infer(types, attrs, ())
     except CtrlgradError:
         return False
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -229,9 +230,7 @@ def test_an_update_of_a_number_in_a_graph_made_by_hand(op: str, key: tuple[Any, 
     (loop,) = (node for node in graph.nodes if node.regions)
     cond, body = loop.regions
     nodes = tuple(
-        Node(OPS[op], n.operands, n.results, attributes.Index(key=key), (), n.source)
-        if n.result is body.outputs[1]
-        else n
+        replace(n, op=OPS[op], attrs=attributes.Index(key=key)) if n.result is body.outputs[1] else n
         for n in body.nodes
     )
     regions = (cond, Graph(body.inputs, nodes, body.outputs, body.name))

@@ -130,7 +130,7 @@ def cases() -> list[Case]:
     add("dim", x, axis=1, unknown={0: (2, None, 4)})
     add("iota", shape=(4,))
     add("iota", index(4), shape=(None,))
-    add("common_size", index(4, 4, 4), of="a size")
+    add("common_size", index(4, 4, 4), what="a size")
     add("reshape", x, shape=(6, 4))
     add("reshape", x, index(6), index(4), shape=(None, None), unknown={0: (2, None, None)})
     add("broadcast_to", normal(3, 1), shape=(2, 3, 4))
