@@ -24,12 +24,13 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     atexit.register(shutil.rmtree, _cache, ignore_errors=True)
 
 
-# Modules and collected tests stay to the end: Python looks for garbage among what tests make, and not so often.
+# Python looks for garbage among what the tests of a module make, and not so often.
 gc.set_threshold(50_000, 20, 20)
 
 
-def pytest_collection_finish() -> None:
-    gc.collect()
+@pytest.fixture(autouse=True, scope="module")
+def _earlier_modules_are_not_looked_through() -> None:
+    gc.collect(1)
     gc.freeze()
 
 

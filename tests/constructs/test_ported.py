@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,7 @@ from .ported import PORTED
 every_program = pytest.mark.parametrize("name", PORTED)
 
 
+@functools.cache
 def jax_values(name):
     fn, args = PORTED[name]
     with x64():

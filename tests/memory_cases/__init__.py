@@ -1,3 +1,1 @@
-"""What the tests of the memory manager share: a loop to drive, a model of how long it takes, and a device whose steps a
-scheduler chooses.
-"""
+"""What the tests of the memory manager share: a loop to drive, and a model of how long it takes."""

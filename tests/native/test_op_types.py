@@ -23,8 +23,9 @@ def assert_loop_agrees(cases: Sequence[OpCase], form: str) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(MAKERS))
-def test_op(op: str) -> None:
+def test_op(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every case in one of the forms: those of one form are one loop, and so one module."""
+    monkeypatch.setenv("CTRLGRAD_QUICK_CODE", "1")
     others = cases_of(op, tuple(d for d in DTYPES if d not in MANY))
     cases = [*cases_of(op, MANY), *others[::OTHERS_EVERY]]
     for number, form in enumerate(FORMS):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from corpus.program import normal
 from instruments.checked import checked
 
 import ctrlgrad as cg
@@ -23,10 +24,6 @@ from ctrlgrad.passes import OPTIMISATIONS, distribute, optimise
 
 COUNT = int(os.environ.get("CTRLGRAD_RANDOM_LAYERS", "24"))
 STEPS, BATCH, WIDTH = 5, 2, 4
-
-
-def normal(seed: int, *shape: int) -> np.ndarray:
-    return np.asarray(np.random.default_rng(seed).standard_normal(shape)) * 0.4
 
 
 class Layer:
@@ -104,7 +101,8 @@ class Layer:
         return cg.while_loop(lambda c: c[0] < steps, body, (0, h))[1]
 
 
-ARGUMENTS = (normal(0, STEPS, BATCH, WIDTH), normal(1, 3, WIDTH, WIDTH), normal(2, 2 * WIDTH, WIDTH), normal(3, WIDTH))
+SHAPES = ((STEPS, BATCH, WIDTH), (3, WIDTH, WIDTH), (2 * WIDTH, WIDTH), (WIDTH,))
+ARGUMENTS = tuple(normal(seed, *shape, scale=0.4) for seed, shape in enumerate(SHAPES))
 
 
 def derivatives(function: Callable[..., Any]) -> list[Callable[..., Any]]:
