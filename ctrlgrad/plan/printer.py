@@ -195,9 +195,9 @@ class _Printer:
         elif isinstance(step, Pack):
             yield f"{self.defined(step.result)} = pack {self.view(step.view)}"
         elif isinstance(step, Factorise):
-            operands = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)
+            given = ", ".join(self.view(view) for view in (step.a, step.b) if view is not None)
             done = self.declared(step.done)
-            yield f"{self.defined(step.result)}; {done} = {step.how} of {operands}, {step.largest} rows at most"
+            yield f"{self.defined(step.result)}; {done} = {step.how} of {given}, {step.largest} rows at most"
         elif isinstance(step, Outside):
             results = ", ".join(self.defined(r) for r in step.results)
             sizes = "".join(f"; {r} = its size of result {k}, axis {axis}" for r, k, axis in step.sizes)

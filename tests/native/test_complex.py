@@ -237,3 +237,15 @@ def test_distributed(name: str, order: int, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)
     monkeypatch.setenv("CTRLGRAD_QUICK_CODE", "1")
     assert_engines_agree(name, "complex128", order)
+
+
+@pytest.mark.parametrize("dtype", ["c8", "c16"])
+@pytest.mark.parametrize("name", ["prod", "cumprod", "sum", "cumsum", "mean"])
+def test_reductions_multiply_and_add_complex_numbers(name: str, dtype: str) -> None:
+    """Not their real and imaginary parts one by one."""
+    rng = np.random.default_rng(11)
+    x = (rng.normal(size=(3, 5)) + 1j * rng.normal(size=(3, 5))).astype(dtype)
+    found = cg.function(lambda x: getattr(cnp, name)(x, axis=1), engine="native")(x)
+    expected = getattr(np, name)(x, axis=1)
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-4 if dtype == "c8" else 1e-12)

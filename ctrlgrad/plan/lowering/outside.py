@@ -62,7 +62,11 @@ def or_outside(state: State, node: Node, holds: Register, make: Callable[[], Non
     before = state.items.get(node.result)
     blocks: list[Block] = []
     outputs: list[tuple[Value, ...]] = []
-    for lower in (lambda: outside(state, node, shape=shape), make):
+
+    def call() -> None:
+        outside(state, node, shape=shape)
+
+    for lower in (call, make):
         if before is not None:
             state.items[node.result] = before
         with state.block() as block:

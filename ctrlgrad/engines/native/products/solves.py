@@ -154,7 +154,7 @@ def _diagonal(f: Function, real: Real, k: str, width: str) -> str:
     return real.element(f, real.at(f, "%scratch", f.add(f.mul(k, width), k)))
 
 
-def _pivot(f: Function, real: Real, k: str, width: str) -> str:
+def _pivot(f: Function, real: Real, k: str, width: Number) -> str:
     """The row, from k on, whose element in column k is largest."""
     best, largest = f.variable("i64", k), f.variable(real.scalar, "0.0")
     column = real.at(f, "%scratch", k)
