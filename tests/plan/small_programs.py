@@ -297,7 +297,7 @@ def scatter_that_meets_itself(x, i):
 
 @small(np.arange(120.0).reshape(2, 3, 4, 5), signature=(cg.TensorSpec((None,) * 4),))
 def sizes_named_as_the_arguments(x):
-    return cnp.nonzero(x)[1] * 2
+    return cnp.real(cnp.fft.fft(x)) * 2
 
 
 @small(x4, signature=(cg.TensorSpec((None,)),))
