@@ -8,7 +8,7 @@ began with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ctrlgrad.ir import Trait
@@ -134,7 +134,7 @@ def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
         for _, values in yields(step):
             use(values)
     use(tuple(c.next for c in loop.carries))
-    for value in [*used, *defined, *(c.init for c in loop.carries)]:
+    for value in [*used, *defined]:
         if isinstance(value, Array):
             use(tuple(_of_sizes(value.shape)))
         elif isinstance(value, Stack):
@@ -146,7 +146,8 @@ def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
     )
     limit = Register("limit", INDEX)
     condition, test = _limited(loop, limit)
-    inits = tuple(_fresh(c.init, f"start{k}", plan) for k, c in enumerate(loop.carries))
+    starts = {c.inside.name: f"start{k}" for k, c in enumerate(loop.carries) if isinstance(c.inside, Register)}
+    inits = tuple(_fresh(c.inside, f"start{k}", plan, starts) for k, c in enumerate(loop.carries))
     carries = tuple(replace(c, init=init) for c, init in zip(loop.carries, inits, strict=True))
     body = Block((replace(loop, carries=carries, condition=condition, test=test),))
     arguments = tuple((v,) if isinstance(v, Register) else v for v in (limit, *captured, *inits))
@@ -164,8 +165,14 @@ def loop_plan(plan: Plan, loop: Loop) -> LoopPlan:
     return LoopPlan(found, captured)
 
 
-def _fresh(value: Value, name: str, plan: Plan) -> Value:
-    """An argument of the type of a value: two carries may start as the same one."""
+def _fresh(value: Value, name: str, plan: Plan, starts: Mapping[str, str]) -> Value:
+    """An argument for what is carried in an iteration: its sizes are those of that iteration, which may be carried too.
+
+    `starts` are the names of such numbers. Two carries may start as the same value.
+    """
+    if isinstance(value, Array):
+        shape = tuple(Size(s.factor, tuple(sorted(starts.get(n, n) for n in s.names))) for s in value.shape)
+        return replace(value, name=name, shape=shape)
     fresh = replace(value, name=name)
     if isinstance(fresh, Stack) and isinstance(value, Stack):
         plan.rows[fresh] = plan.rows[value]

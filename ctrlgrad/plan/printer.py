@@ -185,8 +185,8 @@ class _Printer:
         elif isinstance(step, Kernel):
             yield from self.kernel(step)
         elif isinstance(step, Guard):
-            found = "" if step.found is None else f", found {step.found}, bound {step.bound}"
-            yield f"guard {step.condition}: {step.status}{found}"
+            numbers = "" if step.found is None else f", found {step.found}, bound {step.bound}"
+            yield f"guard {step.condition}: {step.status}{numbers}"
         elif isinstance(step, Product):
             packed = "" if step.packed is None else f" packed as {step.packed}"
             base = self.updated(step.base, step.result)
@@ -242,7 +242,7 @@ class _Printer:
     def kernel(self, step: Kernel) -> Iterator[str]:
         def leaf(instruction: Instruction, args: Sequence[str]) -> str:
             if instruction.op == "scalar":
-                return step.numbers[instruction.value].name
+                return str(step.numbers[instruction.value])
             if instruction.op == "index":
                 return f"#{instruction.value}"
             number, part = instruction.value

@@ -265,7 +265,15 @@ def rows_by_rows(x: Any, **option: Any) -> Any:
     return np.sum(y) + np.sum(array.stack())
 
 
-@pytest.mark.parametrize("fn", [rows_by_length, rows_by_rows])
+def rows_by_all(x: Any, **option: Any) -> Any:
+    """A loop that reads all rows of the array that it fills."""
+    body = lambda c: (c[0] + 1, c[1].push(np.sin(c[2])), np.sin(c[2]) * 0.5 + 1e-3 * np.sum(c[1].stack()))
+    array = cg.TensorArray(np.float64).push(x)
+    _, array, y = cg.while_loop(lambda c: c[0] < 60, body, (0, array, x), **option)
+    return np.sum(y) + np.sum(array.stack())
+
+
+@pytest.mark.parametrize("fn", [rows_by_length, rows_by_rows, rows_by_all])
 def test_a_loop_that_reads_what_it_fills_is_not_run_again(fn: Any) -> None:
     """The rows from before a chunk are not there when it is run again: gradients were wrong."""
     x = np.full(20, 0.3)
