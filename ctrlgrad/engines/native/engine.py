@@ -21,7 +21,6 @@ from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.ir.caching import Cache, Recent
-from ctrlgrad.plan.checker import check
 from ctrlgrad.plan.fusion import fuse
 from ctrlgrad.plan.lowering import ArgumentShape, Unsupported, lower
 from ctrlgrad.plan.model import Plan
@@ -47,6 +46,8 @@ def _placed(plan: Plan) -> Plan:
     """The plan with places, which the checker has judged where the environment asks for it."""
     placed = place(plan)
     if os.environ.get("CTRLGRAD_CHECK_PLANS"):
+        from ctrlgrad.plan.checker import check  # a part of every first call, if it stood above
+
         check(placed)
     return placed
 
