@@ -46,6 +46,8 @@ class Entry:
     is_compared: bool = True
     # Whether compiled code of an earlier process may be found on disk.
     has_cache: bool = False
+    # How many processes that do nothing but count run beside each of its runs.
+    busy: int = 0
 
 
 @dataclass(frozen=True)

@@ -112,12 +112,13 @@ class Contest:
     def first_turn(self, outcome: Outcome, worker: Worker) -> None:
         """The first run in a new process and, for `compilation`, less what a later one takes."""
         entry = outcome.entry
-        built = worker.ask("build", program=entry.program, arguments=dict(entry.arguments))
+        built = worker.ask("build", program=entry.program, arguments=dict(entry.arguments), busy=entry.busy)
         reply = worker.ask("run", times=1)
         seconds = reply["seconds"][0]
         if self.case.measure == "compilation":
             seconds -= min(worker.ask("run", times=3)["seconds"])
         outcome.import_seconds.append(built["import_seconds"])
+        outcome.processor_seconds.append(reply["processor_seconds"][0])
         outcome.costs.append(_per_unit(entry, reply, seconds))
 
     def kept_bytes(self) -> None:
@@ -159,7 +160,7 @@ class Contest:
 
 def _first_run(worker: Worker, entry: Entry, changes: Mapping[str, Any]) -> float:
     """The seconds of the first run after the program was built."""
-    worker.ask("build", program=entry.program, arguments={**entry.arguments, **changes})
+    worker.ask("build", program=entry.program, arguments={**entry.arguments, **changes}, busy=entry.busy)
     return float(worker.ask("run", times=1)["seconds"][0])
 
 

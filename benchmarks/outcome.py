@@ -22,6 +22,8 @@ class Outcome:
     ratios: list[float] = field(default_factory=list)
     # The first run of a process that lives through all rounds, at the size of the check.
     first_seconds: float | None = None
+    # The processor's seconds, of all threads together, in the first run of each new process.
+    processor_seconds: list[float] = field(default_factory=list)
     # The imports of each new process.
     import_seconds: list[float] = field(default_factory=list)
     # The largest relative difference of the results from those of the entry named.
@@ -45,6 +47,7 @@ class Outcome:
             self.failure = failure
             self.costs.clear()
             self.import_seconds.clear()
+            self.processor_seconds.clear()
 
 
 def still_going(outcomes: Iterable[Outcome]) -> Iterator[Outcome]:

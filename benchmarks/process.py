@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import tempfile
 import threading
@@ -78,6 +80,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._complaints,
             text=True,
+            start_new_session=True,
         )
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
@@ -118,7 +121,10 @@ class Worker:
         return self._complaints.read().decode(errors="replace")[-4000:]
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, and what it started."""
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

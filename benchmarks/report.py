@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -82,6 +83,7 @@ def _record(outcome: Outcome) -> dict[str, Any]:
         "goal_is_met": _is_met(outcome),
         "first_seconds": outcome.first_seconds,
         "import_seconds": outcome.import_seconds,
+        "processor_seconds": outcome.processor_seconds,
         "difference": outcome.difference,
         "compared_with": outcome.compared_with,
     }
@@ -127,6 +129,8 @@ def _row(outcome: Outcome, is_bytes: bool) -> list[str]:
     notes = ""
     if outcome.import_seconds:
         notes = f"imports {quantity(min(outcome.import_seconds), False)}"
+        if outcome.processor_seconds:
+            notes = f"processor {quantity(statistics.median(outcome.processor_seconds), False)}, {notes}"
     elif outcome.first_seconds is not None:
         notes = f"first run {quantity(outcome.first_seconds, False)}"
     shown = "" if cost is None else quantity(cost, is_bytes)

@@ -1,7 +1,8 @@
 """The process of one system: reads requests, one JSON object a line, and answers each with one line.
 
-    {"do": "build", "program": "module:function", "arguments": {...}}    -> {"import_seconds": ...}
-    {"do": "run", "times": 3}                                            -> {"seconds": [...], "units": null}
+    {"do": "build", "program": "module:function", "arguments": {...}, "busy": 0}
+                                                                         -> {"import_seconds": ...}
+    {"do": "run", "times": 3}            -> {"seconds": [...], "processor_seconds": [...], "units": null}
     {"do": "save", "path": "results.npz"}                                -> {}
     {"do": "kept_bytes"}                                                 -> {"bytes": ...}
     {"do": "versions", "packages": ["jax"]}                              -> {"versions": {"jax": "..."}}
@@ -15,6 +16,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -28,25 +31,38 @@ class Session:
     def __init__(self) -> None:
         self.program: Any = None
         self.result: Any = None
+        self.busy: list[subprocess.Popen[bytes]] = []
 
-    def build(self, program: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    def build(self, program: str, arguments: dict[str, Any], busy: int = 0) -> dict[str, Any]:
+        """Load a program. So many processes that do nothing but count run beside each run of it."""
         module, _, function = program.partition(":")
         start = time.perf_counter()
         loaded = importlib.import_module(module)
         import_seconds = time.perf_counter() - start
         self.program = self.result = None
         self.program = getattr(loaded, function)(**arguments)
+        while len(self.busy) < busy:
+            self.busy.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            self.busy[-1].send_signal(signal.SIGSTOP)
         return {"import_seconds": import_seconds}
 
     def run(self, times: int) -> dict[str, Any]:
-        seconds = []
+        seconds, processor_seconds = [], []
+        self.wake(True)
         for _ in range(times):
             self.result = None
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             self.result = self.program.step()
             seconds.append(time.perf_counter() - start)
+            processor_seconds.append(time.process_time() - used)
+        self.wake(False)
         units = self.program.units
-        return {"seconds": seconds, "units": None if units is None else units(self.result)}
+        found = None if units is None else units(self.result)
+        return {"seconds": seconds, "processor_seconds": processor_seconds, "units": found}
+
+    def wake(self, awake: bool) -> None:
+        for process in self.busy:
+            process.send_signal(signal.SIGCONT if awake else signal.SIGSTOP)
 
     def save(self, path: str) -> dict[str, Any]:
         import numpy as np

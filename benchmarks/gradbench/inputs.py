@@ -83,3 +83,8 @@ SIZES: dict[str, tuple[Callable[..., Made], Made, Made]] = {
 def make(module: str, size: Mapping[str, Any]) -> Made:
     """An input of a module, as GradBench would send it."""
     return SIZES[module][0](**size)
+
+
+def example(module: str, tiny: bool) -> Made:
+    """A module's input of the small size, or of the one to be timed."""
+    return make(module, SIZES[module][1 if tiny else 2])

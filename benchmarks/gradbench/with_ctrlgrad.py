@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from benchmarks.gradbench.__main__ import module_of
 from benchmarks.gradbench.ba import Sparse
-from benchmarks.gradbench.inputs import make
+from benchmarks.gradbench.inputs import example
 from benchmarks.program import Program
 from ctrlgrad import tree
 
 
-def evaluation(module: str, function: str, size: Mapping[str, Any], engine: str = "native") -> Program:
-    """One function of a module. The engine is that of the modules themselves, so it must be the native one."""
-    if engine != "native":
-        raise ValueError(f"the modules of GradBench run on the native engine, not on {engine!r}")
+def evaluation(module: str, function: str, tiny: bool = False) -> Program:
+    """One function of a module."""
     found = module_of(module).functions[function]
-    arguments = found.prepare(make(module, size))
+    arguments = found.prepare(example(module, tiny))
     return Program(lambda: found.compute(*arguments), read)
 
 

@@ -7,7 +7,7 @@ mode alone outside.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from jax import lax
 
 from benchmarks.gradbench.__main__ import module_of
 from benchmarks.gradbench.descent import FIRST_STEP, SMALL, STEPS_BEFORE_DOUBLING
-from benchmarks.gradbench.inputs import make
+from benchmarks.gradbench.inputs import example
 from benchmarks.gradbench.particle import STEP
 from benchmarks.program import Program
 
@@ -287,9 +287,9 @@ FUNCTIONS: dict[tuple[str, str], Callable[..., tuple[Callable[..., Any], tuple[A
 }
 
 
-def evaluation(module: str, function: str, size: Mapping[str, Any]) -> Program:
+def evaluation(module: str, function: str, tiny: bool = False) -> Program:
     """One function of a module."""
-    prepared = module_of(module).functions[function].prepare(make(module, size))
+    prepared = module_of(module).functions[function].prepare(example(module, tiny))
     found, given = FUNCTIONS[module, function](*prepared)
     arguments, compiled = jax.tree.map(jnp.asarray, given), jax.jit(found)
     return Program(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,17 @@ def counting_cores() -> Program:
     """Its units are the cores that it may use, as far as the system tells."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     return Program(lambda: None, lambda result: {}, units=lambda result: float(cores))
+
+
+def counting_runners() -> Program:
+    """Its units are the processes that run beside it, started by the one that it runs in."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+
+    def step() -> Any:
+        # A process that was woken takes a while to run.
+        time.sleep(0.2)
+        return [
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children.read_text().split()
+        ]
+
+    return Program(step, lambda result: {}, units=lambda states: float(sum(state == "R" for state in states)))

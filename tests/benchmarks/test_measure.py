@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,33 @@ def test_a_process_has_the_cores_and_threads_it_is_given(tmp_path: Path) -> None
         worker.ask("build", program="fake_programs:counting_cores", arguments={})
         assert worker.ask("run", times=1)["units"] == 1
     assert {SURROUNDINGS.environment(tmp_path, has_cache=False)[name] for name in THREAD_COUNTS} == {"1"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's list of processes")
+def test_busy_processes_run_beside_a_run_and_end_with_it(tmp_path: Path) -> None:
+    with Worker(SURROUNDINGS, "jax", tmp_path) as worker:
+        worker.ask("build", program="fake_programs:counting_runners", arguments={}, busy=2)
+        assert worker.ask("run", times=1)["units"] == 2.0
+        (children,) = (p.read_text().split() for p in Path(f"/proc/{worker._process.pid}/task").glob("*/children"))
+        assert len(children) == 2
+        assert _soon(lambda: [_state(pid) for pid in children] == ["T", "T"])
+    assert _soon(lambda: {_state(pid) for pid in children} <= {"Z", "X", ""})
+
+
+def _state(pid: str) -> str:
+    """The letter that Linux has for what a process does; empty where there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _soon(holds: Callable[[], bool]) -> bool:
+    """Signals take a while to arrive."""
+    end = time.monotonic() + 30.0
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return holds()
 
 
 def test_a_request_that_does_not_exist(tmp_path: Path) -> None:

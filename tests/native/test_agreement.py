@@ -46,7 +46,7 @@ OUTSIDE: dict[str, Sequence[dict[str, int]]] = {
     ),
     "a_captured_array_that_is_written_to_and_not_carried": ({}, {SUM: 1}, {SUM: 2}),
     "unknown_size": ({}, {}, {PUSH: 1, POP: 1}),
-    "unknown_time_and_batch": ({}, {}, {PUSH: 4, POP: 4}),
+    "unknown_time_and_batch": ({}, {}, {PUSH: 2, POP: 2}),
 }
 
 

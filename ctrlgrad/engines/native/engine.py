@@ -22,7 +22,6 @@ from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.plan import PASSES, planning
-from ctrlgrad.plan.checker import check
 from ctrlgrad.plan.lowering import ArgumentShape, Unsupported
 from ctrlgrad.plan.model import Plan
 from ctrlgrad.plan.packing import Panels
@@ -46,6 +45,8 @@ def plan_of(graph: Graph, shapes: Sequence[ArgumentShape], without: Collection[s
 def _judged(plan: Plan) -> Plan:
     """The plan, which the checker has judged where the environment asks for it."""
     if os.environ.get("CTRLGRAD_CHECK_PLANS"):
+        from ctrlgrad.plan.checker import check  # a part of every first call, if it stood above
+
         check(plan)
     return plan
 

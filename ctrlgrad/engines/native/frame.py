@@ -71,6 +71,8 @@ class Status(IntEnum):
 # it is an empty stack with capacity that no step has asked for yet.
 BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS, IDLE, FRESH = range(8)
 STACK_WORDS = 8
+# The base of a stack that was begun and has no block yet.
+BEGUN = 1
 ADDRESS, BYTES, BUFFER_IDLE = range(3)
 BUFFER_WORDS = 3
 

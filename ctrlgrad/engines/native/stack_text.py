@@ -78,8 +78,9 @@ class StackText(PlanText):
         if not is_known:
             self.ask(Request.NEW_STACK, str(handle))
             return
-        fresh = self.layout.stack(handle) + frame.FRESH
-        is_ready = self.w.op(f"icmp ne i64 {self.load_word(fresh)}, 0")
+        words = self.layout.stack(handle)
+        fresh = words + frame.FRESH
+        is_ready = self.may_begin_again(words)
         for k, size in enumerate(self.plan.rows[step.result] or ()):
             told = self.load_word(self.layout.shapes[handle] + k)
             same = self.w.op(f"icmp eq i64 {told}, {self.size(size)}")
@@ -87,7 +88,25 @@ class StackText(PlanText):
         with self.when(self.w.op(f"xor i1 {is_ready}, true")):
             self.row_shape(step.result)
             self.ask(Request.NEW_STACK, str(handle))
-        self.store_word(fresh, "0")
+        for word in (words + frame.COUNT, words + frame.IDLE, fresh):
+            self.store_word(word, "0")
+
+    def may_begin_again(self, words: int) -> str:
+        """Whether the stack is a fresh one, or has no rows but those of a block that is all its own, or none at all."""
+        w = self.w
+        takes_rows = w.op(f"icmp ne i64 {self.load_word(words + frame.CAPACITY)}, 0")
+        has_begun = w.op(f"icmp eq i64 {self.load_word(words + frame.BASE)}, {frame.BEGUN}")
+        holds = [
+            w.op(f"or i1 {takes_rows}, {has_begun}"),
+            w.op(f"icmp eq i64 {self.load_word(words + frame.BELOW)}, 0"),
+            w.op(f"icmp eq i64 {self.load_word(words + frame.MARKS)}, 0"),
+            w.op(f"icmp eq i64 {self.load_word(frame.IS_MANAGED)}, 0"),
+        ]
+        has_own = holds[0]
+        for other in holds[1:]:
+            has_own = w.op(f"and i1 {has_own}, {other}")
+        is_fresh = w.op(f"icmp ne i64 {self.load_word(words + frame.FRESH)}, 0")
+        return w.op(f"or i1 {is_fresh}, {has_own}")
 
     def row_bytes(self, stack: Stack) -> Size:
         shape = self.plan.rows[stack]

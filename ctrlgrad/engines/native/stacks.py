@@ -61,9 +61,12 @@ class RunningStack:
         # The most rows that there has been room for since the stack was cleared.
         self.most_rows = 0
         self.is_indexed = False
+        # Memory of a block that was emptied, for the next one.
+        self.spare: np.ndarray | None = None
 
     def clear(self) -> None:
         """Forget everything; what was pushed is somebody else's, or nobody's."""
+        self.spare = None
         if self.open is not None:
             self.open.storage.close()
         self.stack, self.open, self.source, self.is_indexed = None, None, None, False
@@ -127,9 +130,25 @@ class RunningStack:
             storage.memory.unused.append(below.count)
         elif not block.count:
             self.stack.blocks.remove(block)
+            self.keep(block)
             storage.free()
         elif isinstance(storage, Resident) and self.words[frame.CAPACITY]:
             storage.unused = [block.count]
+
+    def keep(self, block: Block | None) -> None:
+        """Keep the memory of a block that compiled code could write to, where nobody counts memory."""
+        if block is None or not self.words[frame.CAPACITY] or type(block.storage) is not Resident:
+            return  # other rows of what `UnusedRows` lie in are somebody else's
+        array = block.storage.array
+        if current() is None and (self.spare is None or len(array) > len(self.spare)):
+            self.spare = array
+
+    def memory(self, handle: int, shape: tuple[int, ...], dtype: np.dtype) -> Storage:
+        """Memory for a block: what an emptied one had, where it is enough."""
+        spare, self.spare = self.spare, None
+        if spare is not None and spare.shape[1:] == shape[1:] and len(spare) >= shape[0]:
+            return Resident(spare)
+        return _resident(handle, shape, dtype)
 
     def hide(self) -> None:
         self.words[:] = 0
@@ -148,6 +167,7 @@ class RunningStack:
         self.words[frame.BELOW] = len(stack) - block.count
         self.words[frame.WRITABLE] = is_writable
         self.words[frame.MARKS] = 0 if stack.written is None else stack.written.ctypes.data
+        self.words[frame.FRESH] = 0
 
     def row_bytes(self, shape: Sequence[int]) -> int:
         return math.prod(shape) * self.dtype.itemsize
@@ -164,13 +184,21 @@ class RunningStack:
 
     def new(self, size: int, shape: Sequence[int]) -> None:
         """An empty stack, or one of rows that were never written."""
+        self.keep(self.open)
+        spare = self.spare
+        most_rows = self.most_rows
         self.clear()
+        self.most_rows = most_rows
         if self.is_ragged:
             self.hold([None] * size)
         elif size:
             self.hold(from_rows(self.dtype, tuple(shape), [None] * size, supply()))
         else:
             self.hold(BlockStack(self.dtype, tuple(shape), supply=supply()))
+            self.words[frame.BASE] = frame.BEGUN
+            if spare is not None and spare.shape[1:] == tuple(shape):
+                self.spare = spare
+                self.lend(self.memory, tuple(shape), len(spare))
 
     def new_rows(self, count: int, shape: tuple[int, ...]) -> None:
         """Rows that compiled code is about to fill."""
@@ -212,7 +240,7 @@ class RunningStack:
             # Memory counts: several stacks have to find room.
             room = 2 * self.last_rows if self.last_rows else LEAST_ROWS
             room = max(1, min(room, chunk_bytes() // SHARE // row))
-        self.lend(self.source or _resident, shape, room)
+        self.lend(self.source or self.memory, shape, room)
 
     def lend(self, source: Source, shape: tuple[int, ...], room: int) -> None:
         """A fresh block on top, with room for so many rows."""

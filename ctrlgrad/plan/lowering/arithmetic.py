@@ -10,6 +10,7 @@ import numpy as np
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.elementwise import elementwise_expression, failure
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number
+from ctrlgrad.plan.lowering.moving import joined
 from ctrlgrad.plan.lowering.state import (
     INDEX,
     Splat,
@@ -67,7 +68,10 @@ def expression_outputs(dtype: np.dtype) -> tuple[int, ...]:
 
 
 def _note_size(state: State, node: Node) -> None:
-    """Remember integers that are products of sizes, so that shapes computed from them are known to be equal."""
+    """Remember integers that are products of sizes, or a size put together from its cuts.
+
+    Shapes that are computed from them are then known to be equal.
+    """
     if node.result.tensor.dtype != INDEX:
         return
     name = node.op.name
@@ -81,6 +85,10 @@ def _note_size(state: State, node: Node) -> None:
     elif all(s.is_known for s in sizes) and name in ("add", "subtract"):
         a, b = (s.factor for s in sizes)
         state.sizes[result.name] = Size(a + b if name == "add" else a - b)
+    elif name == "add" and ZERO in sizes:
+        state.sizes[result.name] = sizes[sizes.index(ZERO) - 1]
+    elif name == "add" and (whole := joined(state, *sizes)) is not None:
+        state.sizes[result.name] = whole
     elif name == "cast":
         state.sizes[result.name] = sizes[0]
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ctrlgrad.ir import Graph, Node, StackType, Value, attributes
-from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, StackFacts, State, Unsupported, parts_of
+from ctrlgrad.plan.lowering.stack_facts import StackFacts
+from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State, Unsupported, parts_of
 from ctrlgrad.plan.model import Array, Block, Branch, Carry, Loop, Register, Stack, View
 from ctrlgrad.plan.model import Value as PlanValue
 from ctrlgrad.plan.sizes import Size
@@ -239,6 +240,8 @@ def _common_facts(state: State, stacks: Sequence[Stack]) -> StackFacts:
     facts = [state.facts[s] for s in stacks]
     known = next((f for f in facts if f.shape is not None), facts[0])
     for f in facts:
+        if f is not known:
+            known.put(None)
         if f is not known and (f.shape != known.shape or f.is_ragged != known.is_ragged):
             if f.shape is None and not f.is_ragged:
                 f.shape = known.shape

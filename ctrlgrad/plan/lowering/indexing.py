@@ -9,7 +9,8 @@ from typing import Any
 from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
-from ctrlgrad.plan.lowering.moving import flipped
+from ctrlgrad.plan.lowering.cuts import Cut
+from ctrlgrad.plan.lowering.moving import cut, flipped
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast, joined_shape, parts_of
 from ctrlgrad.plan.model import Check, Guard, Kernel, Operand, Register, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
@@ -131,9 +132,44 @@ def _slice(state: State, found: Indexed, view: View, axis: int, parts: list[Any]
             found.offset = (*found.offset, Size(numbers[0]) * stride)
         found.plain.append((Size(len(numbers)), Size(numbers.step) * stride))
         return
+    cuts = _cuts(state, size, start, stop) if step in (None, 1) else None
+    if cuts is not None:
+        found.offset = (*found.offset, cuts[0] * stride)
+        found.plain.append((cuts[1], stride))
+        return
     first, length, step_size = _bounds(state, size, start, stop, step)
     found.offset = (*found.offset, state.size_of(first) * stride)
     found.plain.append((state.size_of(length), step_size * stride))
+
+
+def _cuts(state: State, size: Size, start: Any, stop: Any) -> tuple[Size, Size] | None:
+    """Where a slice starts and how long it is, where each is one cut of the size."""
+    if isinstance(start, Value) or isinstance(stop, Value):
+        return _parts(state, size, start, stop)
+    start = start or 0
+    first = cut(state, Cut("least", size, start)) if start >= 0 else cut(state, Cut("rest", size, -start))
+    if stop is None:
+        return first, cut(state, Cut("rest", size, start) if start >= 0 else Cut("least", size, -start))
+    if stop < 0 <= start:
+        return first, cut(state, Cut("rest", size, start - stop))
+    return (first, cut(state, Cut("least", size, stop))) if start == 0 else None
+
+
+def _parts(state: State, size: Size, start: Any, stop: Any) -> tuple[Size, Size] | None:
+    """The same where the slice's bounds are sizes themselves: where `x[:1]` and `x[1:]` lie in what joins them."""
+
+    def bound(part: Any, default: Size) -> Size:
+        if isinstance(part, Value):
+            return state.size_of(state.index(part))
+        return default if part is None else Size(part)
+
+    first, last = bound(start, Size(0)), bound(stop, size)
+    part = state.cut_of.get(last if first == Size(0) else first)
+    if first == Size(0) and (last == size or (part is not None and part.size == size)):
+        return first, last
+    if last == size and part is not None and part.size == size:
+        return first, cut(state, Cut("rest" if part.part == "least" else "least", size, part.at))
+    return None
 
 
 def _bounds(state: State, size: Size, start: Any, stop: Any, step: Any) -> tuple[Register, Register, Size]:

@@ -9,7 +9,8 @@ from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.plan.elementwise import NoExpression
 from ctrlgrad.plan.lowering import arithmetic, control, factors, indexing, moving, scans, sorting, stacks
 from ctrlgrad.plan.lowering.outside import outside
-from ctrlgrad.plan.lowering.state import INDEX, RowsDiffer, Splat, StackFacts, State, Unsupported
+from ctrlgrad.plan.lowering.stack_facts import NumbersDiffer, RowsDiffer, StackFacts
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Unsupported
 from ctrlgrad.plan.model import Array, Block, Numbers, Plan, Register, Stack
 from ctrlgrad.plan.sizes import Size
 
@@ -84,16 +85,18 @@ class ArgumentShape:
 def lower(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
     """The plan of a graph for arguments of such shapes. Raises `Unsupported`."""
     ragged: frozenset[Node] = frozenset()
+    varied: frozenset[Node] = frozenset()
     while True:
         try:
-            return _lowered(graph, shapes, ragged)
+            return _lowered(graph, shapes, State(ragged, varied))
         except RowsDiffer as found:
             ragged |= {found.made_by}
+        except NumbersDiffer as found:
+            varied |= {found.made_by}
 
 
-def _lowered(graph: Graph, shapes: Sequence[ArgumentShape], ragged: frozenset[Node]) -> Plan:
-    """The plan, where the stacks that these nodes make have rows of different shapes."""
-    state = State(ragged)
+def _lowered(graph: Graph, shapes: Sequence[ArgumentShape], state: State) -> Plan:
+    """The plan, by a state that knows what is to be expected of stacks."""
     sizes: list[tuple[Register, int, int]] = []
     arguments: list[Numbers | Array | Stack] = []
     known: dict[str, Size] = {}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.expression import ExpressionBuilder
+from ctrlgrad.plan.lowering.cuts import Cut
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast
 from ctrlgrad.plan.model import Array, Kernel, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, product, row_major
@@ -144,6 +145,27 @@ def _sum_of(state: State, sizes: Sequence[Size]) -> Size:
     distinct = list(dict.fromkeys(s.names for s in sizes if s.factor))
     if len(distinct) == 1:
         return Size(sum(s.factor for s in sizes), distinct[0])
+    if len(sizes) == 2 and (whole := joined(state, *sizes)) is not None:
+        return whole
     registers = [state.size_register(s) for s in sizes]
     register = state.compute(registers, INDEX, lambda *ns: sum(ns[1:], start=ns[0]))
     return state.size_of(register)
+
+
+def cut(state: State, part: Cut) -> Size:
+    """A part of a size; equal parts of an argument's size are one size."""
+    known = part.known or state.cuts.get(part)
+    if known is not None:
+        return known
+    if state.scope_of(part.size):
+        return state.size_of(state.compute([state.size_register(part.size)], INDEX, part.of))
+    with state.at_the_top():
+        found = state.cuts[part] = state.size_of(state.compute([state.size_register(part.size)], INDEX, part.of))
+    state.cut_of[found] = part
+    return found
+
+
+def joined(state: State, a: Size, b: Size) -> Size | None:
+    """The size whose two parts these are."""
+    first, second = state.cut_of.get(a), state.cut_of.get(b)
+    return first.size if first is not None and second is not None and first.joins(second) else None

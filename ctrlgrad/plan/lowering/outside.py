@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ctrlgrad.ir import Node, StackType
-from ctrlgrad.plan.lowering.state import INDEX, Splat, StackFacts, State
+from ctrlgrad.plan.lowering.stack_facts import StackFacts
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State
 from ctrlgrad.plan.model import Array, Block, Branch, Numbers, Outside, Register, Stack, Value, View
 from ctrlgrad.plan.sizes import Size, Sizes
 
@@ -90,6 +91,7 @@ def _facts(state: State, node: Node, type: StackType) -> StackFacts:
     for v in node.operands:
         item = state.items[v]
         if isinstance(item, Stack) and isinstance(v.type, StackType) and v.type.element == type.element:
+            state.facts[item].put(None)
             return state.facts[item]
     shape = tuple(Size(d) for d in type.element.shape if d is not None)
     is_ragged = not type.element.is_static

@@ -7,7 +7,8 @@ from typing import Any
 from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.plan.expression import BOOL
 from ctrlgrad.plan.lowering.outside import outside
-from ctrlgrad.plan.lowering.state import RowsDiffer, Splat, StackFacts, State, Tensor, broadcast, parts_of, stack_type
+from ctrlgrad.plan.lowering.stack_facts import RowsDiffer, StackFacts
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast, parts_of, stack_type
 from ctrlgrad.plan.model import (
     FromStack,
     Guard,
@@ -30,7 +31,7 @@ def stack_new(state: State, node: Node) -> None:
     shape = tuple(Size(d) for d in element.shape if d is not None) if element.is_static else None
     # Rows that were never written have a shape from the start.
     is_ragged = (shape is None and bool(node.operands)) or node in state.ragged
-    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, is_ragged, node)
+    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, is_ragged, node, is_varied=node in state.varied)
     result = state.stack(facts)
     size = state.index(node.operands[0]) if node.operands else None
     state.emit(NewStack(result, size, node))
@@ -75,9 +76,18 @@ def stack_push(state: State, node: Node) -> None:
     if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
         outside(state, node, taken=(0,))
         return
+    state.facts[stack].put(_plan_size(state, row))
     result = state.stack(state.facts[stack])
     state.emit(Push(stack, row, result, node))
     state.items[node.result] = result
+
+
+def _plan_size(state: State, row: View | Numbers) -> Size | None:
+    """The size that a row is, where that is one for the whole plan: then backward loops need not ask the stack."""
+    if not isinstance(row, tuple) or len(row) != 1 or row[0].dtype != INDEX:
+        return None
+    size = state.size_of(row[0])
+    return size if state.scope_of(size) == 0 else None
 
 
 def _new_row(state: State, stack: Stack) -> tuple[Any, Any]:
@@ -104,6 +114,9 @@ def stack_pop(state: State, node: Node) -> None:
     result = state.stack(state.facts[stack])
     row, item = _new_row(state, stack)
     state.emit(Pop(stack, result, row, node))
+    size = state.facts[stack].taken()
+    if size is not None:
+        item = (state.size_register(size),)
     state.items.update({node.results[0]: result, node.results[1]: item})
 
 
@@ -130,6 +143,7 @@ def _write(state: State, node: Node, how: Any, grow: bool, once: bool) -> None:
     if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
         outside(state, node, taken=(0,))
         return
+    state.facts[stack].put(None)
     result = state.stack(state.facts[stack])
     index = state.index(node.operands[1])
     state.emit(WriteRow(stack, index, row, result, how, grow, once, state.site()))
@@ -146,6 +160,7 @@ def stack_clear(state: State, node: Node) -> None:
     assert shape is not None
     zeros = tuple(state.number(0, part) for part in parts_of(stack.dtype))
     row = zeros if shape == () else state.dense_view(Splat(zeros, shape, stack.dtype))
+    state.facts[stack].put(None)
     result = state.stack(state.facts[stack])
     index = state.index(node.operands[1])
     state.emit(WriteRow(stack, index, row, result, "store", False, False, state.site()))

@@ -15,6 +15,8 @@ import numpy as np
 
 from ctrlgrad.ir import Graph, Node, StackType, Value
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
+from ctrlgrad.plan.lowering.cuts import Cut
+from ctrlgrad.plan.lowering.stack_facts import StackFacts
 from ctrlgrad.plan.lowering.tensors import Item, Splat, Tensor, broadcast, expression_of, parts_of
 from ctrlgrad.plan.model import (
     Array,
@@ -41,28 +43,6 @@ class Unsupported(Exception):
     """This graph has no plan for these arguments; the text says why."""
 
 
-class RowsDiffer(Exception):
-    """A stack that was taken for one of rows of one shape has rows of several: it has to be known from the start."""
-
-    def __init__(self, made_by: Node) -> None:
-        super().__init__(made_by)
-        self.made_by = made_by
-
-
-@dataclass
-class StackFacts:
-    """What is known of all versions of one stack."""
-
-    dtype: np.dtype
-    # The rows' shape; None as long as it is not known.
-    shape: Sizes | None
-    # Sizes in it must be visible where the stack was made.
-    scope: int
-    is_ragged: bool = False
-    # What makes the stack, where that is a node of its own.
-    made_by: Node | None = None
-
-
 @dataclass
 class Scope:
     """A block that is being filled, and the registers defined in it."""
@@ -74,9 +54,9 @@ class Scope:
 class State:
     """The lowering of one graph."""
 
-    def __init__(self, ragged: frozenset[Node] = frozenset()) -> None:
-        # Nodes that make stacks whose rows differ in shape.
-        self.ragged = ragged
+    def __init__(self, ragged: frozenset[Node] = frozenset(), varied: frozenset[Node] = frozenset()) -> None:
+        # Nodes that make stacks whose rows differ in shape, or whose numbers differ though some looked alike.
+        self.ragged, self.varied = ragged, varied
         self.items: dict[Value, Item] = {}
         self.scopes: list[Scope] = [Scope()]
         self.sizes: dict[str, Size] = {}
@@ -88,6 +68,9 @@ class State:
         self._count = 0
         self._constants: dict[int, Array] = {}
         self._registers: list[dict[Size, Register]] = [{}]
+        # Sizes of the whole plan that slices cut, and which cut a size is (see `cuts`).
+        self.cuts: dict[Cut, Size] = {}
+        self.cut_of: dict[Size, Cut] = {}
 
     # Names and steps.
 
@@ -189,6 +172,16 @@ class State:
         self.sizes[register.name] = size
         self._registers[-1][size] = register
         return register
+
+    @contextmanager
+    def at_the_top(self) -> Iterator[None]:
+        """Steps go before the outermost loop or branch that is being lowered: all blocks may use what they compute."""
+        scopes, registers = self.scopes, self._registers
+        self.scopes, self._registers = scopes[:1], registers[:1]
+        try:
+            yield
+        finally:
+            self.scopes, self._registers = scopes, registers
 
     def guard_equal(self, a: Size, b: Size) -> None:
         """Two sizes have to be equal here."""

@@ -1,0 +1,22 @@
+"""The small programs in ctrlgrad."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from benchmarks.program import Program
+from benchmarks.small.programs import PROGRAMS, Library, read
+from ctrlgrad import tree
+
+LIBRARY = Library(
+    cnp, cg.fori_loop, cg.scan, cg.cond, cg.vmap, cnp.softmax, lambda x, axis: cnp.logsumexp(x, axis=axis)
+)
+
+
+def gradient(name: str, size: Mapping[str, Any], engine: str = "native") -> Program:
+    small = PROGRAMS[name](LIBRARY, **size)
+    step = cg.function(cg.value_and_grad(small.loss, argnums=tuple(range(small.by))), engine=engine)
+    return Program(step=lambda: step(*small.arrays), read=lambda result: read(tree.leaves(result)))

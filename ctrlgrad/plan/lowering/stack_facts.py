@@ -1,0 +1,61 @@
+"""What lowering knows of a stack; and the errors by which it learns what it has to know of one from the start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ctrlgrad.ir import Node
+from ctrlgrad.plan.sizes import Size, Sizes
+
+
+class RowsDiffer(Exception):
+    """A stack that was taken for one of rows of one shape has rows of several: it has to be known from the start."""
+
+    def __init__(self, made_by: Node) -> None:
+        super().__init__(made_by)
+        self.made_by = made_by
+
+
+class NumbersDiffer(Exception):
+    """A stack all of whose rows were taken for one size holds others too: it has to be known from the start."""
+
+    def __init__(self, made_by: Node) -> None:
+        super().__init__(made_by)
+        self.made_by = made_by
+
+
+@dataclass
+class StackFacts:
+    """What is known of all versions of one stack."""
+
+    dtype: np.dtype
+    # The rows' shape; None as long as it is not known.
+    shape: Sizes | None
+    # Sizes in it must be visible where the stack was made.
+    scope: int
+    is_ragged: bool = False
+    # What makes the stack, where that is a node of its own.
+    made_by: Node | None = None
+    # The size that all rows so far are; whether some are not, or others; whether a row was taken for that size.
+    only: Size | None = None
+    is_varied: bool = False
+    is_taken: bool = False
+
+    def put(self, size: Size | None) -> None:
+        """A row goes onto the stack: a size of the whole plan, or something else."""
+        if size is not None and not self.is_varied and self.only in (None, size):
+            self.only = size
+            return
+        self.is_varied = True
+        if self.is_taken:
+            assert self.made_by is not None
+            raise NumbersDiffer(self.made_by)
+
+    def taken(self) -> Size | None:
+        """The size that every row is; None where they may differ."""
+        if self.made_by is None or self.made_by.operands or self.is_varied or self.only is None:
+            return None
+        self.is_taken = True
+        return self.only

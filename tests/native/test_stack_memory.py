@@ -1,0 +1,101 @@
+"""How often compiled code asks for the memory of stacks: not for each stack that a loop begins anew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.native.frame import Request
+from ctrlgrad.engines.native.runtime import Frame
+from ctrlgrad.engines.native.stacks import FIRST_ROWS
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[Request]]:
+    found: Counter[Request] = Counter()
+    serve = Frame.serve
+
+    def counted(self: Frame, request: int, a: int, b: int) -> None:
+        found[Request(request)] += 1
+        serve(self, request, a, b)
+
+    monkeypatch.setattr(Frame, "serve", counted)
+    yield found
+
+
+def slopes(xs, steps):
+    """The derivative, in each iteration, of a branch that saves a number and of a loop of as many steps."""
+
+    def slope(x):
+        def chain(y):
+            y = cg.cond(y > 0.0, lambda: cnp.sum(cnp.sin(y * xs[:2])), lambda: y * y)
+            return cg.fori_loop(0, steps, lambda _, z: cnp.sin(z) + y, y)
+
+        return cg.grad(chain)(x)
+
+    return cg.scan(lambda total, x: (total + slope(x), slope(x)), 0.0, xs)
+
+
+def test_a_stack_that_each_iteration_begins_keeps_its_block(requests: Counter[Request]) -> None:
+    function = cg.function(slopes, signature=(cg.TensorSpec((None,)), cg.TensorSpec((), "int64")))
+    counts = []
+    for n in (10, 100):
+        xs = np.linspace(-1.0, 1.0, n)
+        function(xs, np.int64(3))
+        requests.clear()
+        found = function(xs, np.int64(3))
+        counts.append((requests[Request.NEW_STACK], requests[Request.FULL]))
+        with cg.options(engine="reference"):
+            np.testing.assert_allclose(found[1], slopes(xs, np.int64(3))[1], rtol=1e-12)
+    assert counts[0] == counts[1]
+
+
+def test_a_block_that_was_emptied_serves_again(requests: Counter[Request]) -> None:
+    """Each iteration pushes more rows than the first block has."""
+    function, counts = cg.function(slopes, signature=(cg.TensorSpec((None,)), cg.TensorSpec((), "int64"))), []
+    steps = np.int64(3 * FIRST_ROWS)
+    for n in (3, 12):
+        xs = np.linspace(-1.0, 1.0, n)
+        function(xs, steps)
+        requests.clear()
+        found = function(xs, steps)
+        counts.append(sum(requests[r] for r in (Request.NEW_STACK, Request.FULL, Request.EMPTY)))
+        with cg.options(engine="reference"):
+            np.testing.assert_allclose(found[1], slopes(xs, steps)[1], rtol=1e-9)
+    assert counts[1] <= counts[0]
+
+
+def test_rows_of_an_iteration_are_not_those_of_the_one_before() -> None:
+    """A stack that goes on in another iteration is not begun anew where it lies."""
+
+    def f(xs):
+        def body(t, carry):
+            rows, total = carry
+            fresh = cg.TensorArray(np.float64, element_shape=()).write(0, xs[t])
+            return fresh, total * xs[t] + rows.read(0)
+
+        first = cg.TensorArray(np.float64, element_shape=()).write(0, 5.0)
+        return cg.fori_loop(0, xs.shape[0], body, (first, 0.0))[1]
+
+    xs = np.linspace(0.5, 1.5, 6)
+    total, rows = 0.0, 5.0
+    for x in xs:
+        total, rows = total * x + rows, x
+    assert cg.function(f)(xs) == pytest.approx(total, rel=1e-12)
+    with cg.options(engine="reference"):
+        expected = cg.grad(f)(xs)
+    np.testing.assert_allclose(cg.function(cg.grad(f))(xs), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("nbytes", [1 << 12, 1 << 20])
+def test_under_a_budget_stacks_are_begun_as_they_were(nbytes: int) -> None:
+    xs = np.linspace(-1.0, 1.0, 40)
+    function = cg.function(cg.grad(lambda xs: cnp.sum(slopes(xs, np.int64(5))[1])))
+    expected = function(xs)
+    with cg.memory.budget(device=nbytes):
+        np.testing.assert_allclose(function(xs), expected, rtol=1e-12)
