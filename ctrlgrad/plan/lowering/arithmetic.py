@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -27,6 +27,22 @@ from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
 How = Literal["sum", "product", "max", "min"]
 
 
+# Of int64 by 2 to some power: bits, whatever the sign.
+_BY_POWERS_OF_TWO: dict[str, Callable[[Number, int], Number]] = {
+    "floor_divide": lambda x, power: x >> power,
+    "remainder": lambda x, power: x & ((1 << power) - 1),
+}
+
+
+def _power_of_two(state: State, divisor: Tensor) -> int | None:
+    """Which power of 2 a constant int64 is that stands everywhere; None of all others."""
+    if not isinstance(divisor, Splat) or divisor.dtype != INDEX:
+        return None
+    size = state.size_of(divisor.numbers[0])
+    is_power = size.is_known and size.factor > 0 and size.factor & (size.factor - 1) == 0
+    return size.factor.bit_length() - 1 if is_power else None
+
+
 def elementwise(state: State, node: Node) -> None:
     """One expression at every position; on numbers, or on arrays of which all elements are one number, just once."""
     result = node.result.tensor
@@ -34,8 +50,12 @@ def elementwise(state: State, node: Node) -> None:
     shape = joined_shape(state, [t.shape for t in tensors], result.shape)
     dtypes = [v.tensor.dtype for v in node.operands]
 
+    power = _power_of_two(state, tensors[-1])
+
     def make(builder: ExpressionBuilder, *leaves: tuple[Number, ...]) -> Sequence[Number]:
         operands = [leaf if len(leaf) == 2 else leaf[0] for leaf in leaves]
+        if power is not None and node.op.name in _BY_POWERS_OF_TWO:
+            return [_BY_POWERS_OF_TWO[node.op.name](leaves[0][0], power)]
         found = elementwise_expression(node.op.name, dtypes, result.dtype, builder, operands)
         fails = failure(node.op.name, operands)
         numbers = found if isinstance(found, tuple) else (found,)
