@@ -11,7 +11,7 @@ from ctrlgrad.ir import Builder, Graph, Node, TensorType, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.plan.expression import ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.arithmetic import needs_elements, reduced
-from ctrlgrad.plan.lowering.state import INDEX, State, broadcast, expression_of
+from ctrlgrad.plan.lowering.state import INDEX, State, Tensor, broadcast, expression_of
 from ctrlgrad.plan.model import Array, Kernel, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Sizes, row_major
 
@@ -40,7 +40,7 @@ def extreme_index(state: State, node: Node) -> None:
 
 
 def _least(
-    state: State, node: Node, tensors: Sequence[View], axis: int, kept: Sizes, make: Callable[..., Sequence[Number]]
+    state: State, node: Node, tensors: Sequence[Tensor], axis: int, kept: Sizes, make: Callable[..., Sequence[Number]]
 ) -> Array:
     """The least of numbers along an axis."""
     expression, operands, numbers = expression_of(tensors, make)
