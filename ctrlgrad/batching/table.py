@@ -7,16 +7,13 @@ only where an operand is not the same for all rows; other nodes are copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ctrlgrad.batching.lanes import Lane
-from ctrlgrad.ir import Node
 
-if TYPE_CHECKING:
-    from ctrlgrad.batching.batcher import Batcher
-
-Rule = Callable[["Batcher", Node], Sequence[Lane]]
-R = TypeVar("R", bound=Callable[..., Sequence[Lane]])
+# Of a batcher and a node: the batcher looks rules up here.
+Rule = Callable[..., Sequence[Lane]]
+R = TypeVar("R", bound=Rule)
 
 BATCH: dict[str, Rule] = {}
 
