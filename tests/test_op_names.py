@@ -10,6 +10,7 @@ import pytest
 from op_cases import MAKERS, cases_of
 
 from ctrlgrad.batching.table import BATCH
+from ctrlgrad.dataflow.graph import PRIMITIVES
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
 from ctrlgrad.ir import OPS, TensorType, Trait
@@ -89,8 +90,8 @@ def test_every_name_that_is_compared_with_an_op_is_declared() -> None:
     assert found > 200
 
 
-# Beside the language's ops: a node of a piece that stands for one compiled function.
-KNOWN = {*OPS, "part"}
+# Beside the ops of `OPS`: the primitives of the dataflow runtime, and a node that stands for one compiled function.
+KNOWN = {*OPS, *PRIMITIVES, "part"}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ SUM, RESIZE = "stack_sum", "stack_resize"
 PUSH, POP = "stack_push", "stack_pop"
 OUTSIDE: dict[str, Sequence[dict[str, int]]] = {
     "tensor_array_of_unknown_size": ({}, {RESIZE: 1}, {RESIZE: 3}),
-    "sorted_and_taken_back_in_a_loop": ({"argsort": 1},) * 3,
     "writes_that_append_in_a_loop": (
         {},
         {PUSH: 1, POP: 1, SUM: 2, RESIZE: 1},
