@@ -236,3 +236,13 @@ def _with_ends(x: Any, axis: int, prepend: Any, append: Any) -> Any:
         return x
     dtype = np.result_type(*(dtype_of(part) for part in parts))
     return concatenated([to_dtype("diff", part, dtype) for part in parts], axis)
+
+
+__all__ = [
+    "cumprod",
+    "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
+    "diff",
+    "prod",
+]

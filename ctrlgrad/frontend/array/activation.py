@@ -97,3 +97,12 @@ def logsumexp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     logs = where(nothing, -np.inf, log(where(nothing, 1, sums)))
     result = add(logs, shift)
     return result if keepdims else squeezed(result, axes)
+
+
+__all__ = [
+    "log_softmax",
+    "logsumexp",
+    "relu",
+    "sigmoid",
+    "softmax",
+]

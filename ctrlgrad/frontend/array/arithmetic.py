@@ -162,3 +162,22 @@ def _product(base: Any, exponent: int) -> Any:
         if not exponent:
             return result
         base = apply("square", [base])
+
+
+__all__ = [
+    "add",
+    "arctan2",
+    "clip",
+    "copysign",
+    "divide",
+    "floor_divide",
+    "hypot",
+    "logaddexp",
+    "maximum",
+    "minimum",
+    "multiply",
+    "nextafter",
+    "power",
+    "remainder",
+    "subtract",
+]

@@ -52,3 +52,13 @@ def bitwise_invert(x: Any) -> Any:
     """
     (x,) = operands("bitwise_invert", (x,))
     return elementwise("logical_not" if dtype_of(x).kind == "b" else "bitwise_invert", np.invert, x)
+
+
+__all__ = [
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+]

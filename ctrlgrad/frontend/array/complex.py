@@ -100,3 +100,13 @@ def iscomplexobj(x: Any) -> bool:
     True
     """
     return dtype_of(operand("iscomplexobj", x)).kind == "c"
+
+
+__all__ = [
+    "angle",
+    "conjugate",
+    "imag",
+    "iscomplexobj",
+    "make_complex",
+    "real",
+]

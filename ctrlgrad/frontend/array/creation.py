@@ -160,3 +160,17 @@ def array(x: Any, dtype: Any = None) -> Any:
     """
     result = _as_array("array", x, dtype)
     return np.array(result) if isinstance(result, np.ndarray) else result
+
+
+__all__ = [
+    "array",
+    "asarray",
+    "empty",
+    "empty_like",
+    "full",
+    "full_like",
+    "ones",
+    "ones_like",
+    "zeros",
+    "zeros_like",
+]

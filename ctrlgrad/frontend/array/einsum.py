@@ -160,3 +160,8 @@ def _path(terms: Sequence[Labelled], output: tuple[Label, ...]) -> list[tuple[in
     blanks = [np.broadcast_to(np.float64(0), shape_of(term.array)) for term in terms]  # type: ignore[arg-type]
     path, _ = np.einsum_path(",".join(groups[:-1]) + "->" + groups[-1], *blanks, optimize="greedy")
     return [tuple(step) for step in path[1:]]
+
+
+__all__ = [
+    "einsum",
+]

@@ -355,3 +355,11 @@ def take_along_axis(x: Any, indices: Any, axis: Any = -1) -> Any:
         else:
             operands.append(reshaped(iota(dim(x, place)), [dim(x, place) if a == place else 1 for a in range(rank)]))
     return apply("getitem", [x, *operands], {"key": (DYNAMIC,) * rank})
+
+
+__all__ = [
+    "getitem",
+    "nonzero",
+    "take",
+    "take_along_axis",
+]

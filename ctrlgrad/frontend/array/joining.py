@@ -329,3 +329,16 @@ def _pairs(what: str, given: Any, rank: int) -> np.ndarray:
             expected=f"one number, (before, after), or {rank} such pairs",
             got=str(given),
         ) from error
+
+
+__all__ = [
+    "array_split",
+    "concatenate",
+    "hstack",
+    "pad",
+    "roll",
+    "split",
+    "stack",
+    "unstack",
+    "vstack",
+]

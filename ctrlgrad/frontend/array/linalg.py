@@ -191,3 +191,14 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Any:
     keep = [label for label in left if label[1] not in one] + [label for label in right if label[0] == "b"]
     result = contracted(Labelled(a, tuple(left)), Labelled(b, tuple(right)), frozenset(keep)).ordered(tuple(keep))
     return cast(result, np.bool_) if boolean else result
+
+
+__all__ = [
+    "dot",
+    "inner",
+    "matmul",
+    "outer",
+    "tensordot",
+    "vdot",
+    "vecdot",
+]

@@ -140,3 +140,21 @@ def array_equal(a1: Any, a2: Any) -> Any:
     sizes = [times([dim(x, axis) for axis in range(len(pairs))]) for x in (a, b)]
     flat = [sliced(reshaped(x, [size]), 0, 0, minimum(*sizes)) for x, size in zip((a, b), sizes, strict=True)]
     return logical_and(result, FUNCTIONS["all"](equal(*flat)))
+
+
+__all__ = [
+    "allclose",
+    "array_equal",
+    "equal",
+    "greater",
+    "greater_equal",
+    "isclose",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "not_equal",
+    "where",
+]

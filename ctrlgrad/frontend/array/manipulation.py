@@ -316,3 +316,22 @@ def joined_sizes(operation: str, arrays: Sequence[Any]) -> list[Any]:
             for x in candidates[1:]:
                 sizes[place] = where(equal(sizes[place], 1), dim(x, -behind), sizes[place])
     return sizes
+
+
+__all__ = [
+    "broadcast_arrays",
+    "broadcast_to",
+    "expand_dims",
+    "flatten",
+    "flip",
+    "matrix_transpose",
+    "moveaxis",
+    "ndim",
+    "ravel",
+    "reshape",
+    "shape",
+    "size",
+    "squeeze",
+    "swapaxes",
+    "transpose",
+]

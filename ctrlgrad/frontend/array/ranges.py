@@ -173,3 +173,13 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     row_numbers = add(places, down) if down else places
     column_numbers = add(places, right) if right else places
     return apply("getitem", [x, row_numbers, column_numbers], {"key": tuple(key)})
+
+
+__all__ = [
+    "arange",
+    "diagonal",
+    "eye",
+    "linspace",
+    "tril",
+    "triu",
+]

@@ -225,3 +225,19 @@ def count_nonzero(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     2
     """
     return sum(truth("count_nonzero", x), axis, np.int64, keepdims=keepdims)
+
+
+__all__ = [
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "count_nonzero",
+    "max",
+    "mean",
+    "min",
+    "std",
+    "sum",
+    "trace",
+    "var",
+]

@@ -156,3 +156,10 @@ def _repeat_each(x: Any, repeats: np.ndarray, axis: int) -> Any:
         )
     from_where = np.repeat(np.arange(known), repeats)
     return apply("getitem", [x, from_where], {"key": along(axis, rank_of(x))})
+
+
+__all__ = [
+    "meshgrid",
+    "repeat",
+    "tile",
+]

@@ -201,3 +201,14 @@ def unique_all(x: Any) -> UniqueAll:
     """
     sets, given = _unique("unique_all", x)
     return sets._replace(inverse_indices=reshaped(sets.inverse_indices, dims(given)))
+
+
+__all__ = [
+    "argsort",
+    "searchsorted",
+    "sort",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+]

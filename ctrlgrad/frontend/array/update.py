@@ -168,3 +168,8 @@ def at(x: Any) -> At:
     array([ 1, 12, 13])
     """
     return At(operand("at", x))
+
+
+__all__ = [
+    "at",
+]

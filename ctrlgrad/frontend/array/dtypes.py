@@ -1,0 +1,97 @@
+"""Questions about dtypes and shapes, answered at once: nothing is recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import ShapeError
+from ctrlgrad.frontend.apply import result_dtype
+from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.tensor import Tensor
+
+
+def _dtype(x: Any) -> Any:
+    return x.dtype if isinstance(x, Tensor | np.ndarray | np.generic) else x
+
+
+def finfo(dtype: Any) -> Any:
+    """The limits of a floating-point dtype, given itself or as an array of it.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.finfo(cnp.float32).bits)
+    32
+    """
+    return np.finfo(_dtype(dtype))
+
+
+def iinfo(dtype: Any) -> Any:
+    """The limits of an integer dtype, given itself or as an array of it.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.iinfo(cnp.int8).max)
+    127
+    """
+    return np.iinfo(_dtype(dtype))
+
+
+def isdtype(dtype: Any, kind: Any) -> Any:
+    """Whether a dtype is of a kind: another dtype, a name such as "real floating", or a tuple of them.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.isdtype(cnp.float32, "real floating")
+    True
+    """
+    return np.isdtype(np.dtype(dtype), kind)
+
+
+@array_function()
+def can_cast(from_: Any, to: Any, /) -> Any:
+    """Whether a dtype, or an array's, becomes another without loss by promotion.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.can_cast(cnp.float32, cnp.float64)
+    True
+    """
+    return np.can_cast(_dtype(from_), to)
+
+
+@array_function()
+def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
+    """The shape that known shapes broadcast to.
+
+    Raises:
+        ShapeError: they do not.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.broadcast_shapes((2, 1), (3,))
+    (2, 3)
+    """
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        raise ShapeError("broadcast_shapes: the shapes do not broadcast", got=" and ".join(map(str, shapes))) from error
+
+
+@array_function()
+def result_type(*arrays_and_dtypes: Any) -> np.dtype:
+    """The dtype that arrays, numbers and dtypes promote to; Python numbers do not widen arrays.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.result_type(cnp.float32, 1.0)
+    dtype('float32')
+    """
+    dtypes = [x for x in arrays_and_dtypes if isinstance(x, type | np.dtype | str)]
+    arrays = [x for x in arrays_and_dtypes if not isinstance(x, type | np.dtype | str)]
+    return result_dtype(*(np.empty(0, dtype) for dtype in dtypes), *arrays)
+
+
+__all__ = [
+    "broadcast_shapes",
+    "can_cast",
+    "finfo",
+    "iinfo",
+    "isdtype",
+    "result_type",
+]
