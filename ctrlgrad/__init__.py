@@ -26,8 +26,9 @@ from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
 from ctrlgrad.frontend.switches import case, switch
 from ctrlgrad.frontend.tensor_array import TensorArray
 from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
-from ctrlgrad.function import Function, TensorSpec, function
+from ctrlgrad.function import Function, function
 from ctrlgrad.options import options
+from ctrlgrad.signature import TensorSpec
 from ctrlgrad.transforms.checkpoint import checkpoint
 from ctrlgrad.transforms.custom import custom_jvp, custom_vjp
 from ctrlgrad.transforms.grad import grad, stop_gradient, value_and_grad, vjp

@@ -17,13 +17,13 @@ from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInp
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
-from ctrlgrad.frontend.checks import how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
 from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import check_engine, current_options
 from ctrlgrad.passes import inline_calls, simplify
+from ctrlgrad.signature import Key, TensorSpec, static
 from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
@@ -33,40 +33,6 @@ _NUMBER_TYPES = frozenset([bool, int, float, complex, *(np.dtype(c).type for c i
 MOST_BOUND = 256
 # What arrays of other libraries have, on the processor and on a GPU.
 _INTERFACES = ("__array__", "__cuda_array_interface__")
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """The declared type of an argument: a shape (None for an unknown dimension) and a dtype.
-
-    >>> import ctrlgrad as cg
-    >>> cg.TensorSpec((None, 3), "float32").type
-    TensorType(dtype=dtype('float32'), shape=(None, 3))
-    """
-
-    shape: Sequence[int | None]
-    dtype: Any = np.float64
-
-    @property
-    def type(self) -> TensorType:
-        return TensorType(np.dtype(self.dtype), tuple(self.shape))
-
-
-@dataclass(frozen=True)
-class _Static:
-    """An argument that is no array: part of the signature. Compared by its value and its type."""
-
-    value: Any
-    kind: type
-
-
-@dataclass(frozen=True)
-class _Key:
-    """What must be equal for two calls to share a graph, up to the sizes of dimensions."""
-
-    treedef: Any
-    leaves: tuple[Any, ...]
-    engine: str
 
 
 @dataclass
@@ -115,7 +81,7 @@ class Function:
         self.name: str = wish if wish.isidentifier() else "function"
         self.signature = signature
         self.traces = 0
-        self._cache: dict[_Key, _Signature] = {}
+        self._cache: dict[Key, _Signature] = {}
         self._bound: dict[Any, _Bound] = {}
         self._lock = threading.RLock()
 
@@ -226,10 +192,10 @@ class Function:
                 types.append(type_of(arrays[-1]))
                 keys.append((arrays[-1].dtype, arrays[-1].ndim, False))
             else:
-                keys.append(_static(leaf))
+                keys.append(static(leaf))
         if self.signature is not None:
             types = self._declared(args, kwargs, types)
-        key = _Key(treedef, tuple(keys), self.engine)
+        key = Key(treedef, tuple(keys), self.engine)
         with self._lock:
             known = self._cache.setdefault(key, _Signature())
             for concrete in known.variants:
@@ -315,28 +281,6 @@ def _endless(name: str) -> TracingError:
     )
 
 
-def _static(leaf: Any) -> _Static:
-    if isinstance(leaf, Tensor):
-        raise TracingError(
-            "a traced tensor reached a function outside of its trace",
-            source=here(),
-            expected="arrays and numbers",
-            got=repr(leaf),
-            hint="return the value from the traced function, and pass on what that returns",
-        )
-    try:
-        hash(leaf)
-    except TypeError as error:
-        raise TypeMismatchError(
-            "an argument is neither an array nor hashable",
-            source=here(),
-            expected="pytrees of arrays and numbers; other leaves are part of the signature and must be hashable",
-            got=type(leaf).__name__,
-            hint=f"{how_to_pass(leaf)};\nor make the object hashable, or use it from outside",
-        ) from error
-    return _Static(leaf, type(leaf))
-
-
 def _bases(x: Any) -> list[Any]:
     """An array and the arrays whose memory it views."""
     chain = [x]
@@ -407,4 +351,4 @@ def function(
     return Function(fn, engine, signature, name)
 
 
-__all__ = ["Function", "TensorSpec", "function", "hand_out"]
+__all__ = ["Function", "function", "hand_out"]

@@ -33,6 +33,7 @@ LAYERS = {
     "frontend": 5,
     "autograph": 5,
     "function": 6,
+    "signature": 6,
     "transforms": 6,
     "debug": 6,
     "": 6,  # ctrlgrad/__init__.py
