@@ -222,6 +222,8 @@ class BlockStack:
         storage = self._gathered(self.blocks, count if room <= count else 2 * room)
         self.blocks = [Block(storage, count)] if count else []
         self.shared = False
+        if self.written is not None:
+            self.written = self.written.copy()
         return storage
 
     def replace(self, storage: Storage, count: int) -> None:
