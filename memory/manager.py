@@ -74,15 +74,9 @@ class Manager:
     >>> manager.close()
     """
 
-    def __init__(
-        self,
-        device: Device,
-        budget: Budget | None = None,
-        recording: Recording | None = None,
-    ) -> None:
+    def __init__(self, device: Device, budget: Budget | None = None, recording: Recording | None = None) -> None:
         budget = budget or Budget()
-        self.number = next(_NUMBERS)
-        self.device, self.budget = device, budget
+        self.number, self.device, self.budget = next(_NUMBERS), device, budget
         self.lock = threading.RLock()
         self.accounts = [Account(tier.name, budget.limit(tier.name)) for tier in device.tiers]
         self.stats = Statistics(self.accounts)
@@ -101,8 +95,7 @@ class Manager:
         self.recoverer = Recoverer(
             self, self.lock, self.evictor, self.state_store, self.throttle, self.recorder, self.stats
         )
-        self._chunks = itertools.count(1)
-        self._loops = itertools.count(1)
+        self._chunks, self._loops = itertools.count(1), itertools.count(1)
         # What finalizers found without a holder: appended from anywhere, worked off under the lock.
         self._forgotten: deque[BlockRecord | Slot | Reservation] = deque()
         self.is_closed = False

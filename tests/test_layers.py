@@ -276,7 +276,7 @@ def test_modules_stay_readable() -> None:
     lines = {
         name: sum(not listed.fullmatch(line) for line in path.read_text().splitlines()) for name, path in files.items()
     }
-    assert {name: n for name, n in lines.items() if n > 450} == {}
+    assert {name: n for name, n in lines.items() if n > (450 if name.startswith("tests") else 400)} == {}
 
 
 def test_tests_find_each_other_by_the_settings_alone() -> None:

@@ -36,6 +36,7 @@ from ctrlgrad.plan.model import (
     Step,
     View,
 )
+from ctrlgrad.plan.moves import ordered
 from ctrlgrad.plan.overwriting import may_overwrite, operands_of, results_of, root_of
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.releases import releases
@@ -387,23 +388,8 @@ class _Placement:
         """A step was rebuilt: what is known of it holds for the new one."""
         self.live.after[new], self.live.reads[new] = self.live.after[old], self.live.reads[old]
 
-    # Moves.
-
     def ordered(self, moves: Iterable[tuple[Array, Place, Place]]) -> tuple[Move, ...]:
-        """Copies in an order in which nothing is overwritten before it was copied; a circle goes by way of a buffer."""
-        pending = [Move(array, source, target) for array, source, target in moves if source != target]
-        done: list[Move] = []
-        while pending:
-            ready = next((m for m in pending if not any(o.source == m.target for o in pending if o is not m)), None)
-            if ready is None:
-                first = pending[0]
-                spare = Place("buffer", self.new_buffer(first.array))
-                done.append(Move(first.array, first.source, spare))
-                pending = [replace(m, source=spare) if m.source == first.source else m for m in pending]
-                continue
-            pending.remove(ready)
-            done.append(ready)
-        return tuple(done)
+        return ordered(moves, lambda array: Place("buffer", self.new_buffer(array)))
 
 
 def _four(carry: Carry) -> tuple[Array, Array, Array, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from ctrlgrad.engines.native.nests import counted_loop
+from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.product_calls import moved
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Factorise, View

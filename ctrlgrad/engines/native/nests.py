@@ -7,12 +7,12 @@ innermost axes stay in registers until these loops are over; others add to memor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of, splat, type_of
 from ctrlgrad.plan.expression import Instruction
@@ -27,25 +27,6 @@ INDEX = np.dtype(np.int64)
 # sees which element is meant, and keeps small arrays in registers. Of so few points each has registers of its own:
 # elements of small arrays come and go one by one more often than not.
 MOST_POINTS, MOST_INSTRUCTIONS, MOST_SINGLE = 16, 256, 8
-
-
-@contextmanager
-def counted_loop(writer: Writer, start: str, end: str, step: int = 1) -> Iterator[str]:
-    """A loop over start, start + step, ... below end; gives the number."""
-    variable = writer.alloca("i64")
-    head, body, exit = writer.new_label("head"), writer.new_label("body"), writer.new_label("exit")
-    writer.line(f"store i64 {start}, ptr {variable}")
-    writer.branch(head)
-    writer.label(head)
-    i = writer.op(f"load i64, ptr {variable}")
-    inside = writer.op(f"icmp slt i64 {i}, {end}")
-    writer.branch_if(inside, body, exit)
-    writer.label(body)
-    yield i
-    following = writer.op(f"add i64 {i}, {step}")
-    writer.line(f"store i64 {following}, ptr {variable}")
-    writer.branch(head)
-    writer.label(exit)
 
 
 @dataclass(frozen=True)

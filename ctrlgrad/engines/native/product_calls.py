@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from ctrlgrad.engines.native.nests import counted_loop
+from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Pack, Product

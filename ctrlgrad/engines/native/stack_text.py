@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Request, Status
+from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.text import memory_type_of
@@ -272,8 +273,6 @@ class StackText(PlanText):
 
     def add_row(self, step: WriteRow, address: str) -> None:
         """Add to a row, number by number."""
-        from ctrlgrad.engines.native.nests import counted_loop
-
         dtype, parts = element_parts(step.stack.dtype)
         kind = memory_type_of(dtype)
         op = "fadd" if dtype.kind == "f" else "add"
