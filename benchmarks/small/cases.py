@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.case import Case, Entry, Goal
@@ -10,69 +11,50 @@ from benchmarks.case import Case, Entry, Goal
 CTRLGRAD, JAX = "benchmarks.small.with_ctrlgrad:gradient", "benchmarks.small.with_jax:gradient"
 NEVER_BEHIND = Goal("ratio", "at least", 1.0)
 
-# Name, what it is, the program, its size, and a size for tests.
-STEADY: tuple[tuple[str, str, str, dict[str, int], dict[str, int]], ...] = (
-    (
+
+@dataclass(frozen=True)
+class Small:
+    """A program of `programs.py`, by its name with hyphens, with its size and one for tests."""
+
+    name: str
+    what: str
+    size: dict[str, int]
+    tiny: dict[str, int]
+
+
+STEADY = (
+    Small(
         "matrix-vector",
         "a loop of products of a 64 x 64 matrix and a vector",
-        "matrix_vector",
         {"n": 64, "steps": 200},
         {"n": 3, "steps": 4},
     ),
-    (
+    Small(
         "alignment",
         "a loop over vectors of about 100 log-probabilities",
-        "alignment",
         {"n": 101, "steps": 200},
         {"n": 5, "steps": 4},
     ),
-    (
-        "many-scalars",
-        "vmap of a loop over 1,000 scalars",
-        "many_scalars",
-        {"n": 1000, "steps": 200},
-        {"n": 5, "steps": 4},
-    ),
-    (
-        "kalman",
-        "a Kalman filter with a 4 x 4 solve in each step",
-        "kalman",
-        {"n": 4, "steps": 200},
-        {"n": 2, "steps": 4},
-    ),
-    (
+    Small("many-scalars", "vmap of a loop over 1,000 scalars", {"n": 1000, "steps": 200}, {"n": 5, "steps": 4}),
+    Small("kalman", "a Kalman filter with a 4 x 4 solve in each step", {"n": 4, "steps": 200}, {"n": 2, "steps": 4}),
+    Small(
         "hidden-markov",
         "1,000 steps of a hidden Markov model of 50 states",
-        "hidden_markov",
         {"n": 50, "steps": 1000},
         {"n": 3, "steps": 5},
     ),
-    (
-        "sinkhorn",
-        "100 Sinkhorn iterations on a 200 x 200 matrix",
-        "sinkhorn",
-        {"n": 200, "steps": 100},
-        {"n": 4, "steps": 3},
-    ),
-    (
+    Small("sinkhorn", "100 Sinkhorn iterations on a 200 x 200 matrix", {"n": 200, "steps": 100}, {"n": 4, "steps": 3}),
+    Small(
         "updates",
         "an array that changes by one number in each of 10,000 iterations",
-        "updates",
-        {"n": 100, "steps": 10_000},
+        {"n": 100, "steps": 10000},
         {"n": 4, "steps": 9},
     ),
-    (
-        "integrator",
-        "5,000 steps of an explicit integrator of three numbers",
-        "integrator",
-        {"steps": 5000},
-        {"steps": 5},
-    ),
-    ("stencil", "500 steps of a stencil on 1,000 numbers", "stencil", {"n": 1000, "steps": 500}, {"n": 6, "steps": 4}),
-    (
+    Small("integrator", "5,000 steps of an explicit integrator of three numbers", {"steps": 5000}, {"steps": 5}),
+    Small("stencil", "500 steps of a stencil on 1,000 numbers", {"n": 1000, "steps": 500}, {"n": 6, "steps": 4}),
+    Small(
         "decoder",
         "a vmapped two-layer decoder with caches that grow row by row",
-        "decoder",
         {"layers": 2, "width": 32, "length": 32, "batch": 8},
         {"layers": 2, "width": 3, "length": 4, "batch": 2},
     ),
@@ -88,11 +70,16 @@ def _entries(engine: str, program: str, size: dict[str, int], goal: Goal | None)
     )
 
 
+def _entries_of(small: Small, engine: str, tiny: bool) -> tuple[Entry, Entry]:
+    program = small.name.replace("-", "_")
+    return _entries(engine, program, small.tiny if tiny else small.size, NEVER_BEHIND)
+
+
 def small_cases(engine: str, tiny: bool) -> Iterator[Case]:
     """Gradients of small programs, and what a call costs."""
-    for name, what, program, size, least in STEADY:
-        entries = _entries(engine, program, least if tiny else size, NEVER_BEHIND)
-        yield Case(name, f"gradient of {what}", "call", entries, tolerance=1e-8)
+    for small in STEADY:
+        entries = _entries_of(small, engine, tiny)
+        yield Case(small.name, f"gradient of {small.what}", "call", entries, tolerance=1e-8)
     overhead = _entries(engine, "ten_operations", {}, Goal("ratio", "at least", 1 / 1.5))
     title = "call of the gradient of ten operations on three numbers"
     yield Case("call-overhead", title, "call", overhead, tolerance=1e-10)
@@ -100,10 +87,10 @@ def small_cases(engine: str, tiny: bool) -> Iterator[Case]:
 
 def first_call_cases(engine: str, tiny: bool) -> Iterator[Case]:
     """Tracing, differentiation, compilation and one run, from an empty cache; the notes tell the processor's time."""
-    for name, what, program, size, least in STEADY:
-        title = f"first call in a new process, imports not counted: {what}"
-        entries = _entries(engine, program, least if tiny else size, NEVER_BEHIND)
-        yield Case(f"first-call-{name}", title, "call", entries, "first run", tolerance=1e-8)
+    for small in STEADY:
+        title = f"first call in a new process, imports not counted: {small.what}"
+        entries = _entries_of(small, engine, tiny)
+        yield Case(f"first-call-{small.name}", title, "call", entries, "first run", tolerance=1e-8)
     entries_by_depth = []
     for depth in (1, 2) if tiny else DEPTHS:
         ours, peer = _entries(engine, "nested", {"depth": depth, "batch": 3 if tiny else 16}, None)
