@@ -14,9 +14,6 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph, run_on
 from ctrlgrad.engines.native import engine, target
-from ctrlgrad.engines.native.frame import Request
-from ctrlgrad.engines.native.frame_memory import IDLE_BYTES
-from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir.caching import Recent
 
@@ -319,26 +316,6 @@ def test_a_graph_without_loops_is_machine_code_too() -> None:
     assert report.outside.kernels == ["kernel over [3]: sin, add"]
 
 
-@pytest.mark.parametrize("size", [100, 20_000])
-def test_a_program_keeps_little_memory_between_calls(size: int) -> None:
-    """As much as costs nothing to keep; what large calls computed in goes back to the pool, which a budget empties."""
-
-    def rows(x, k):
-        return cnp.sort(cnp.sort(x[:k]) * 2.0 + x[:k])
-
-    x, k = np.linspace(1.0, 0.0, size + 1), np.int64(size)
-    graph = optimised_graph(cg.function(rows).graph(x, k))
-    program = engine.patterns_of(graph).program((x, k))
-    for _ in range(2):
-        np.testing.assert_allclose(program((x, k))[0], np.sort(np.sort(x[:k]) * 2.0 + x[:k]))
-        (frame,) = program.idle
-        assert frame.memory.nbytes <= IDLE_BYTES
-        assert bool(frame.memory.nbytes) == (size == 100)
-    with cg.memory.budget("1 MiB") as session:
-        session.manager()
-        assert not program.idle
-
-
 def test_results_are_arrays_of_their_own() -> None:
     function = cg.function(lambda x, n: (x, x[:n] * 2, x + 1))
     x = np.arange(4.0)
@@ -364,70 +341,3 @@ def test_no_rows_are_stacked_to_an_array_of_their_shape(element_shape: tuple[int
 
 
 # What one run leaves for the next.
-
-
-@pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """What compiled code asks for during a test."""
-    found: list[Request] = []
-    serve = Frame.serve
-
-    def noted(self: Frame, request: int, a: int, b: int) -> None:
-        found.append(Request(request))
-        serve(self, request, a, b)
-
-    monkeypatch.setattr(Frame, "serve", noted)
-    return found
-
-
-def _powers(x, n):
-    """The sum of n powers' sines, by a loop that pushes."""
-
-    def body(c):
-        i, x, total = c
-        return i + 1, 1.001 * cnp.sin(x), total + x
-
-    return cnp.sum(cg.while_loop(lambda c: c[0] < n, body, (0, x, cnp.zeros_like(x)))[2])
-
-
-@pytest.mark.parametrize("x", [np.float64(0.7), np.linspace(0.1, 0.9, 5)], ids=["numbers", "rows"])
-def test_a_second_run_finds_the_memory_of_its_stacks(requests: list[Request], x) -> None:
-    f = cg.function(cg.value_and_grad(_powers), engine="native")
-    expected = cg.function(cg.value_and_grad(_powers), engine="reference")
-    f(x, 700)
-    assert {Request.NEW_STACK, Request.FULL, Request.EMPTY} <= set(requests)
-    for n, asked in ((700, False), (3, False), (3000, True), (3000, False)):
-        requests.clear()
-        value, gradient = f(x, n)
-        assert bool(set(requests) & {Request.NEW_STACK, Request.FULL, Request.EMPTY}) == asked, n
-        np.testing.assert_allclose(value, expected(x, n)[0], rtol=1e-13)
-        np.testing.assert_allclose(gradient, expected(x, n)[1], rtol=1e-12)
-
-
-def test_rows_of_another_shape_do_not_go_where_the_last_ones_were() -> None:
-    f = cg.function(cg.grad(_powers), engine="native")
-    expected = cg.function(cg.grad(_powers), engine="reference")
-    for size in (5, 7, 3, 5):
-        x = np.linspace(0.1, 0.9, size)
-        np.testing.assert_allclose(f(x, 40), expected(x, 40), rtol=1e-12)
-
-
-def test_rows_that_a_run_gives_are_not_those_of_the_next() -> None:
-    def f(x, n):
-        array = cg.fori_loop(0, n, lambda i, array: array.push(x * i), cg.TensorArray("float64", element_shape=(3,)))
-        return array, cg.fori_loop(0, n, lambda i, array: array.push(x + i), array)
-
-    function = cg.function(f, engine="native")
-    first = function(np.ones(3), 40)
-    function(np.full(3, 7.0), 30)
-    np.testing.assert_array_equal(first[0].stack()[:, 0], np.arange(40.0))
-    np.testing.assert_array_equal(first[1].stack()[:, 0], [*np.arange(40.0), *np.arange(1.0, 41.0)])
-
-
-def test_a_loop_has_its_turn_no_sooner_than_the_last_run_showed(requests: list[Request]) -> None:
-    f = cg.function(lambda x, n: cg.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, c[1] * 0.5), (0, x))[1])
-    f(np.float64(1.0), 4000)
-    assert Request.POLL in requests
-    requests.clear()
-    f(np.float64(1.0), 4000)
-    assert Request.POLL not in requests
