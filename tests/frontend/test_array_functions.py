@@ -11,6 +11,7 @@ from array_cases import CASES
 from array_cases.case import T3, U3, A, Case
 from array_cases.running import assert_same, data, leaves, reference, run, trace
 
+import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
@@ -82,6 +83,18 @@ def test_product_of_floats_is_a_tree() -> None:
     unknown = trace(lambda x: cnp.prod(x), [data("float64", (64,))], unknown=True).nodes
     assert "prod" not in {n.op.name for n in (*nodes, *unknown)}
     assert "prod" in {n.op.name for n in trace(lambda x: cnp.prod(x), [data("int64", (64,))]).nodes}
+
+
+def test_a_product_of_no_rows_is_read_at_a_traced_index() -> None:
+    x = np.zeros((0, 3))
+
+    def f(x):
+        row = cnp.prod(x, axis=0)
+        return cg.fori_loop(0, 3, lambda t, total: total + row[t], 0.0)
+
+    assert f(x) == 3.0
+    assert cg.function(f)(x) == 3.0
+    assert cg.grad(f)(x).shape == (0, 3)
 
 
 def test_matmul_with_a_matrix_is_one_matrix_product() -> None:

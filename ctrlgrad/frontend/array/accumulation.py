@@ -64,7 +64,8 @@ def _multiplied(x: Any, axis: int) -> Any:
     left = shape_of(x)[axis]
     assert left is not None
     if left == 0:
-        return _ones(x, axis, 1)
+        # A sum of nothing and one: traced where x is, so that a traced index may read it.
+        return apply("add", [reduce("sum", x, (axis,), True), np.ones((), dtype_of(x))])
     odd = None
     while left > 1:
         half = left // 2
