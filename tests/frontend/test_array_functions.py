@@ -92,7 +92,6 @@ def test_a_product_of_no_rows_is_read_at_a_traced_index() -> None:
         row = cnp.prod(x, axis=0)
         return cg.fori_loop(0, 3, lambda t, total: total + row[t], 0.0)
 
-    assert f(x) == 3.0
     assert cg.function(f)(x) == 3.0
     assert cg.grad(f)(x).shape == (0, 3)
 
