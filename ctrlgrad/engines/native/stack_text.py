@@ -11,6 +11,7 @@ from ctrlgrad.engines.native.plan_text import PlanText
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.text import memory_type_of
 from ctrlgrad.plan.effects import names_of, walk
+from ctrlgrad.plan.marks import partly_written
 from ctrlgrad.plan.model import (
     Array,
     Block,
@@ -39,6 +40,7 @@ class StackText(PlanText):
         for number, step in enumerate(s for s in walk(block) if isinstance(s, Push)):
             self.pushes[number] = step
         self.push_numbers = {step: number for number, step in self.pushes.items()}
+        self.partly_written = partly_written(self.plan)
 
     def define(self, array: Array) -> str:
         """The address of an array that is about to be written."""
@@ -146,7 +148,15 @@ class StackText(PlanText):
         if not is_in_place:
             self.store_row(step.row, self.top(step.stack), self.row_bytes(step.stack))
         count = self.load_word(words + frame.COUNT)
+        if self.plan.handles[step.stack] in self.partly_written:
+            self.mark(words, count)
         self.store_word(words + frame.COUNT, self.w.op(f"add i64 {count}, 1"))
+
+    def mark(self, words: int, at: str) -> None:
+        """Note that a row is written, where marks are kept: then all rows lie in one block."""
+        marks = self.load_word(words + frame.MARKS, "ptr")
+        with self.when(self.w.op(f"icmp ne ptr {marks}, null")):
+            self.w.line(f"store i8 1, ptr {self.w.op(f'getelementptr i8, ptr {marks}, i64 {at}')}")
 
     def store_row(self, row: View | Sequence[Register], address: str, nbytes: Size) -> None:
         if isinstance(row, View):

@@ -228,7 +228,7 @@ class RunningStack:
     def grow(self, shape: tuple[int, ...]) -> None:
         """Room for another row."""
         count = int(self.words[frame.COUNT] + self.words[frame.BELOW])
-        if count and (self.stack.written is not None or self.is_indexed):
+        if self.stack.written is not None or (count and self.is_indexed):
             self.gather(2 * count + LEAST_ROWS)
             return
         row = max(self.row_bytes(shape), 1)

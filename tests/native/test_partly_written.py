@@ -1,0 +1,69 @@
+"""Stacks some of whose rows were never written: what is pushed onto them counts as written."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from plan.plans import placed, plan_of
+
+import ctrlgrad as cg
+from ctrlgrad.engines import run_on
+from ctrlgrad.engines.native import engine
+from ctrlgrad.ir import Graph, StackType, TensorType
+from ctrlgrad.ir.builder import Builder
+from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.marks import partly_written
+from ctrlgrad.plan.model import Push
+
+NUMBER = TensorType(np.dtype(np.float64), ())
+
+
+@pytest.mark.parametrize("grown", [0, 3, 300])
+def test_a_loop_at_once_pushes_onto_rows_that_were_given(grown: int) -> None:
+    given = cg.TensorArray("float64").push(7.0).push(8.0)
+    with cg.options(engine="native"):
+        found = cg.fori_loop(0, grown, lambda i, a: a.push(i * 1.0), given)
+    assert given.stack().tolist() == [7, 8]
+    assert found.stack().tolist() == [7, 8, *range(grown)]
+    assert [found.read(i) for i in range(found.size())] == [7, 8, *range(grown)]
+
+
+def changed(size: int, pops: int, pushes: int) -> Graph:
+    """A stack of rows that were never written loses some and gets others."""
+    b = Builder()
+    x = b.input(NUMBER)
+    stack = b.emit("stack_new", [b.constant(np.int64(size))], {"element": NUMBER})
+    for _ in range(pops):
+        stack, _ = b.emit_all("stack_pop", [stack])
+    for factor in range(pushes):
+        stack = b.emit("stack_push", [stack, b.emit("multiply", [x, b.constant(factor + 1.0)])])
+    return b.finish([stack])
+
+
+@pytest.mark.parametrize("pushes", [1, 2, 40])
+@pytest.mark.parametrize(("size", "pops"), [(3, 0), (3, 1), (3, 3)])
+def test_pops_and_pushes(size: int, pops: int, pushes: int) -> None:
+    graph = changed(size, pops, pushes)
+    arguments = [np.float64(2.0)]
+    (expected,) = run_on("reference", graph, arguments)
+    (found,) = engine.run(graph, arguments)
+    assert found.rows() == expected
+
+
+def test_a_stack_that_is_given_may_be_partly_written() -> None:
+    b = Builder()
+    given = b.input(StackType(NUMBER))
+    graph = b.finish([b.emit("stack_push", [given, b.constant(1.0)])])
+    (found,) = engine.run(graph, [[np.float64(5.0), None]])
+    assert found.rows() == [5.0, None, 1.0]
+
+
+def test_stacks_of_saved_values_have_no_marks_to_look_at() -> None:
+    plan = plan_of(lambda x: cg.while_loop(lambda h: h < 9.0, lambda h: h * h + x, x), np.float64(2.0), order=1)
+    assert any(isinstance(step, Push) for step in walk(plan.body))
+    assert partly_written(plan) == set()
+
+
+def test_marks_are_kept_where_rows_come_from_a_stack_of_given_size() -> None:
+    plan = placed(changed(2, 0, 1), [np.float64(2.0)])
+    assert len(partly_written(plan)) == 1
