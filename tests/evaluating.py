@@ -40,7 +40,7 @@ def compiled(programs: Sequence[Program]):
         functions.append(_text(writer, program, f"f{number}"))
     names = tuple(f"f{number}" for number in range(len(programs)))
     code = objects.ObjectCode(names, target.compiled(writer.module(*functions)))
-    addresses = objects.loaded(code, library.addresses(library.called(writer.declarations)))
+    addresses = objects.loaded(code, library.addresses(library.called(writer.declarations))).kept()
     return [_runner(program, addresses[name]) for program, name in zip(programs, names, strict=True)]
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import gc
 import json
 import logging
 import os
 import re
+import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import pytest
 from instruments.comparing import assert_same_bits
 from programs import BY_NAME
 
+import ctrlgrad as cg
 from ctrlgrad import tree
 from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native import engine, objects, target
@@ -54,7 +58,8 @@ def result(text: str, *, compile_it: bool = True) -> int:
         assert compile_it, "compiled again"
         return ObjectCode(("f",), target.compiled(text))
 
-    return call(objects.library(key_of(text), make)["f"])
+    code = objects.library(key_of(text), make)
+    return call(code["f"])
 
 
 def call(address: int) -> int:
@@ -323,7 +328,8 @@ def test_an_object_calls_what_it_is_linked_with(folder: Path) -> None:
     inner = objects.loaded(ObjectCode(("f",), target.compiled(TEXT)))
     text = "declare i64 @inner(i64)\ndefine i64 @g(i64 %x) {\n %y = call i64 @inner(i64 %x)\n ret i64 %y\n}\n"
     code = ObjectCode(("g",), target.compiled(text))
-    assert call(objects.loaded(code, {"inner": inner["f"]})["g"]) == 42
+    outer = objects.loaded(code, {"inner": inner["f"]})
+    assert call(outer["g"]) == 42
     with pytest.raises(CannotLoad, match="symbols"):
         objects.loaded(code)
 
@@ -340,7 +346,8 @@ def test_quick_code_gives_the_same_bits(name: str, folder: Path, monkeypatch: py
     compiled = target.compiled
 
     def noted(text: str, *args: Any, **options: Any) -> bytes:
-        levels.extend(options.values())
+        if "@plan(" in text:  # not what every program shares
+            levels.append(options["level"])
         return compiled(text, *args, **options)
 
     monkeypatch.setattr(target, "compiled", noted)
@@ -351,3 +358,42 @@ def test_quick_code_gives_the_same_bits(name: str, folder: Path, monkeypatch: py
         found.append(run_on("native", program.traced_again(1), leaves))
     assert levels == [target.GOOD, target.QUICK]
     assert_same_bits(*found)
+
+
+# How long it stays.
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mappings are counted as Linux lists them")
+def test_code_that_nobody_holds_leaves_memory(folder: Path) -> None:
+    code = ObjectCode(("f",), target.compiled(TEXT))
+    kept = objects.loaded(code).kept()["f"]
+    held = objects.loaded(code)
+    before = mappings()
+    for _ in range(50):
+        objects.loaded(code)
+    assert mappings() < before + 50
+    assert call(held["f"]) == call(kept) == 42
+
+
+def mappings() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_machine_code_goes_with_its_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[objects.Loaded] = weakref.WeakSet()
+    right = objects.loaded
+
+    def loaded(given: ObjectCode, uses: Any = None) -> objects.Loaded:
+        found = right(given, uses)
+        alive.add(found)
+        return found
+
+    monkeypatch.setattr(objects, "loaded", loaded)
+    monkeypatch.setattr(engine, "_FUNCTIONS", Recent(2))
+    last = None
+    for n in range(6):
+        last = cg.function(lambda x, n=n: x * (n + 0.5), engine="native")
+        assert last(2.0) == 2 * n + 1.0
+        gc.collect()
+        assert len(alive) <= 3
+    assert last is not None and last(4.0) == 22.0

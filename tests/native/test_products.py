@@ -282,7 +282,7 @@ def test_a_forked_child_has_threads_of_its_own(native: Products) -> None:
 def test_without_threads_the_caller_does_all_panels() -> None:
     text = pool.pool(target.host(), 0, threads=False)
     declared = "declare i64 @llvm.smin.i64(i64, i64)\ndeclare i64 @llvm.smax.i64(i64, i64)\n"
-    alone = Products(objects.loaded(ObjectCode(pool.SYMBOLS, target.compiled(declared + text))), {})
+    alone = Products(objects.loaded(ObjectCode(pool.SYMBOLS, target.compiled(declared + text))).kept(), {})
     done: list[tuple[int, int]] = []
     _panels(alone, _PANEL(lambda context, panel, worker: done.append((panel, worker))), 3)
     alone.set_threads(5)

@@ -34,7 +34,7 @@ PATTERNS, FUNCTIONS = 16, 1024
 # What the names of routines of `products/` begin with.
 _ROUTINES = ("cg_gemm", "cg_pack", "cg_parallel", "cg_lu_solve", "cg_cholesky", "cg_pivots")
 
-_FUNCTIONS: Recent[tuple[int, str], int] = Recent(FUNCTIONS)
+_FUNCTIONS: Recent[tuple[int, str], objects.Loaded] = Recent(FUNCTIONS)
 
 
 def plan_of(graph: Graph, shapes: Sequence[ArgumentShape], without: Collection[str] = ()) -> Plan:
@@ -106,11 +106,11 @@ def compiled(plan: Plan) -> Program:
     # For programs that run once, as most tests: the same numbers, compiled sooner and computed later.
     level = target.QUICK if os.environ.get("CTRLGRAD_QUICK_CODE") else target.GOOD
 
-    def load() -> int:
+    def load() -> objects.Loaded:
         uses = _addresses(library.called(writer.w.declarations))
         key = objects.key_of([str(level), written], [])
         make = lambda: objects.ObjectCode(("plan",), target.compiled(written, level=level))
-        return objects.library(key, make, uses)["plan"]
+        return objects.library(key, make, uses)
 
     return Program(plan, _FUNCTIONS.get((level, written), load), lambda loop: compiled(_judged(place(loop))))
 

@@ -62,7 +62,7 @@ def _address(name: str) -> int:
             return objects.ObjectCode((name,), code)
 
         key = objects.key_of(["elementary function", name], _modules())
-        _ADDRESSES[name] = objects.library(key, make, uses)[name]
+        _ADDRESSES[name] = objects.library(key, make, uses).kept()[name]
     return _ADDRESSES[name]
 
 

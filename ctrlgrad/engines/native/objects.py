@@ -30,7 +30,7 @@ import secrets
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,37 @@ class ObjectCode:
     code: bytes
 
 
-def library(
-    key: str | None, make: Callable[[], ObjectCode], uses: Mapping[str, int] | None = None
-) -> Mapping[str, int]:
-    """The addresses of an object's functions by name: the object of this key from disk, or made now and kept there.
+class Loaded(Mapping[str, int]):
+    """The addresses of an object's functions by name; they are code as long as somebody holds this."""
 
-    `uses` are the addresses of the functions that the object calls, besides those of the C library. The code stays in
-    memory as long as the process. A key of None (see `key_of`) is not kept.
+    __hash__ = object.__hash__
+
+    def __init__(self, symbols: Sequence[str], tracker: Any) -> None:
+        self._addresses = {name: tracker[name] for name in symbols}
+        # Dropped, it takes the code out of memory. llvmlite leaves that out while the interpreter ends: a thread may
+        # still be in it then.
+        self._tracker = tracker
+
+    def __getitem__(self, name: str) -> int:
+        return self._addresses[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._addresses)
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def kept(self) -> Loaded:
+        """The same; the code stays in memory as long as the process."""
+        self._tracker.detach()
+        return self
+
+
+def library(key: str | None, make: Callable[[], ObjectCode], uses: Mapping[str, int] | None = None) -> Loaded:
+    """The functions of an object: the one of this key from disk, or made now and kept there.
+
+    `uses` are the addresses of the functions that the object calls, besides those of the C library; they must stay as
+    long as the object. A key of None (see `key_of`) is not kept on disk.
     """
     disk = None if key is None else open_cache()
     if key is not None and disk is not None:
@@ -120,8 +144,8 @@ _LINK = threading.Lock()
 _NUMBERS = itertools.count()
 
 
-def loaded(given: ObjectCode, uses: Mapping[str, int] | None = None) -> Mapping[str, int]:
-    """The addresses of an object's functions, linked with `uses` and the C library. Raises `CannotLoad`."""
+def loaded(given: ObjectCode, uses: Mapping[str, int] | None = None) -> Loaded:
+    """An object's functions, linked with `uses` and the C library. Raises `CannotLoad`."""
     builder = binding.JITLibraryBuilder().add_object_img(given.code).add_current_process()
     for name, address in (uses or {}).items():
         builder.import_symbol(name, address)
@@ -129,12 +153,9 @@ def loaded(given: ObjectCode, uses: Mapping[str, int] | None = None) -> Mapping[
         builder.export_symbol(name)
     with _LINK:
         try:
-            linked = builder.link(_linker(), f"ctrlgrad.objects.{next(_NUMBERS)}")
+            return Loaded(given.symbols, builder.link(_linker(), f"ctrlgrad.objects.{next(_NUMBERS)}"))
         except RuntimeError as error:
             raise CannotLoad(str(error)) from error
-        # Never unloaded: at exit a thread may still be in it.
-        linked.detach()
-    return {name: linked[name] for name in given.symbols}
 
 
 @functools.cache

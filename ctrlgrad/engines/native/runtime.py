@@ -15,6 +15,7 @@ from ctrlgrad.engines.native.failures import failure
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.frame_memory import FrameMemory
 from ctrlgrad.engines.native.memory import array_at
+from ctrlgrad.engines.native.objects import Loaded
 from ctrlgrad.engines.native.outside import Outside
 from ctrlgrad.engines.native.positions import Positions, noted
 from ctrlgrad.engines.native.sessions import Session
@@ -39,12 +40,14 @@ ENDLESS = 1 << 62
 class Program:
     """A plan with its machine code, and frames for calls of it."""
 
-    def __init__(self, plan: Plan, address: int, compile: Callable[[Plan], Program]) -> None:
+    def __init__(self, plan: Plan, code: Loaded, compile: Callable[[Plan], Program]) -> None:
         self.plan, self.compile = plan, compile
+        # The machine code stays in memory as long as a program holds it.
+        self.code = code
         self._loops: dict[int, tuple[Program, LoopPlan]] = {}
         self.layout = Layout(plan)
         self.positions = Positions(plan)
-        self.function: Callable[[int], None] = _FUNCTION(address)
+        self.function: Callable[[int], None] = _FUNCTION(code["plan"])
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
         # Frames that no call uses, with little memory; a budget has them go.
         self.idle: list[Frame] = []

@@ -102,4 +102,4 @@ class Routines(Mapping[str, int]):
     def _linked(self, part: Part, uses: Mapping[str, int]) -> Mapping[str, int]:
         modules = [__file__, *(str(module.__file__) for module in _MODULES)]
         key = objects.key_of([part.name, *(kind.name for kind in part.kinds)], modules)
-        return objects.library(key, lambda: ObjectCode(part.symbols, compiled(self._machine, part)), uses)
+        return objects.library(key, lambda: ObjectCode(part.symbols, compiled(self._machine, part)), uses).kept()
