@@ -66,7 +66,10 @@ class _Bound:
         try:
             results = self.program(leaves)
         except Exception as error:
-            results = after_failure(self.graph, [np.asarray(x) for x in leaves], error)
+            arrays = [np.asarray(x) for x in leaves]
+            results = after_failure(self.graph, arrays, error)
+            # It may have been compiled again, for what turned out otherwise than it was taken for.
+            self.program = program_of(self.graph, arrays) or self.program
         return tree.unflatten(self.treedef, [np.asarray(x) for x in results])
 
 

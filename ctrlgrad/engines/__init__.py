@@ -29,8 +29,6 @@ from ctrlgrad.plan import PASSES as PLAN_PASSES
 
 ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
 
-# What to do where no chunk can be run again.
-SWAP_INSTEAD = "swap_memory=True in place of checkpoint"
 # (graph, arguments, check_nans) -> outputs
 Runner = Callable[[Graph, Sequence[Any], bool], list[Any]]
 # Engines that run a whole graph in a way of their own; they stand above this layer and put themselves here.
@@ -98,14 +96,11 @@ def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: boo
 def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]] | None:
     """What runs a graph natively for arguments of the sizes of these, where nothing else has to be looked at.
 
-    Errors that it raises are given to `after_failure`. None where the graph asks for memory, or has no plan.
+    Errors that it raises are given to `after_failure`. None where the graph asks for memory.
     """
-    from ctrlgrad.engines.native.engine import Unsupported, patterns_of  # loads llvmlite
+    from ctrlgrad.engines.native.engine import patterns_of  # loads llvmlite
 
-    if asks_for_memory(graph):
-        return None
-    found = patterns_of(_optimised(graph, frozenset())).program(arguments)
-    return None if isinstance(found, Unsupported) else found
+    return None if asks_for_memory(graph) else patterns_of(_optimised(graph, frozenset())).program(arguments)
 
 
 def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> list[Any]:
@@ -115,22 +110,15 @@ def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> l
 
 def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
     """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
-    from ctrlgrad.engines.native.engine import NeedsAnotherPlan, Unsupported, run  # loads llvmlite
+    from ctrlgrad.engines.native.engine import SizesDoNotFit, run  # loads llvmlite
 
     optimised = _optimised(graph, current_without())
     try:
         with exact_errors(graph, optimised, arguments):
-            if failure is not None:
-                raise failure
-            return as_lists(run(optimised, arguments, current_without()))
-    except Unsupported as found:
-        again, reason = Run(), str(found)
-    except NeedsAnotherPlan as found:
-        again, reason = Run(silent_callbacks=found.callbacks), str(found)
-    # No plan fits: the reference engine computes it, or says what is wrong. It runs no chunk again.
-    outputs = _interpret(graph, arguments, again)
-    refuse_checkpoint(graph, f"a graph that the reference engine has to run: {reason}", hint=f"use {SWAP_INSTEAD}")
-    return outputs
+            return as_lists(run(optimised, arguments, current_without(), failure))
+    except SizesDoNotFit as found:
+        # The kernel of the op that they do not fit says so, in the words that the reference engine has for it.
+        return _interpret(graph, arguments, Run(silent_callbacks=found.callbacks))
 
 
 def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
@@ -174,24 +162,24 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
 
         return report.explain_on(cupy_library(), optimised_graph(graph), arguments)
-    from ctrlgrad.engines.native.report import explain  # loads llvmlite
+    from ctrlgrad.engines.native.engine import SizesDoNotFit  # loads llvmlite
+    from ctrlgrad.engines.native.report import explain
 
     _check_on_host("native", arguments)
-    return explain(optimised_graph(graph), arguments, current_without())
+    try:
+        return explain(optimised_graph(graph), arguments, current_without())
+    except SizesDoNotFit as found:
+        _interpret(graph, arguments, Run(silent_callbacks=found.callbacks))
+        raise
 
 
 def plan_text(graph: Graph, arguments: Sequence[Any]) -> str:
     """The plan that the native engine makes of a graph, for arguments of the sizes of these."""
-    from ctrlgrad.engines.native.engine import Unsupported, plan_of, shapes_of  # loads llvmlite
+    from ctrlgrad.engines.native.engine import plan_of, shapes_of  # loads llvmlite
     from ctrlgrad.plan.printer import format_plan
 
     optimised = optimised_graph(graph)
-    try:
-        return format_plan(plan_of(optimised, shapes_of(optimised, arguments), current_without()))
-    except Unsupported as reason:
-        raise UserInputError(
-            f"{graph.name}: there is no plan for these arguments; the reference engine runs it", got=str(reason)
-        ) from reason
+    return format_plan(plan_of(optimised, shapes_of(optimised, arguments), current_without()))
 
 
 # By the passes that are left out, and the bytes of a chunk.
@@ -209,7 +197,7 @@ def asks_for_memory(graph: Graph) -> bool:
     return _ASKS_FOR_MEMORY.get(graph, None, look)
 
 
-def refuse_checkpoint(graph: Graph, got: str, hint: str = f"use engine='native', or {SWAP_INSTEAD}") -> None:
+def refuse_checkpoint(graph: Graph, got: str) -> None:
     """Refuse `checkpoint` on a loop, for an engine that runs no chunk again."""
     node = next((n for n in walk(graph) if (loop := attributes.Loop.find(n)) and loop.checkpoint), None)
     if node is not None:
@@ -219,7 +207,7 @@ def refuse_checkpoint(graph: Graph, got: str, hint: str = f"use engine='native',
             source=node.source,
             expected="the native engine, for checkpoint",
             got=got,
-            hint=hint,
+            hint="use engine='native', or swap_memory=True in place of checkpoint",
         )
 
 

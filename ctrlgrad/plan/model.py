@@ -111,12 +111,21 @@ class Check:
     status: Literal["index", "value"] = "index"
 
 
+# What a plan takes for granted, until a run shows that it is not so: that sizes which come together are equal; that the
+# rows of a stack have one shape.
+Assumption = Literal["equal", "rows"]
+GuardStatus = Literal["index", "size", "iterations", "twice", "empty", "value", "equal", "rows"]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:
-    """Registers that must hold for the run to go on: `condition` true, else the failure of `site`."""
+    """Registers that must hold for the run to go on: `condition` true, else the failure of `site`.
+
+    Where an `Assumption` does not hold, the graph needs another plan; all else is an error.
+    """
 
     condition: Register
-    status: Literal["index", "size", "iterations", "twice", "empty", "value"]
+    status: GuardStatus
     site: int
     found: Register | None = None
     bound: Size = ZERO

@@ -11,27 +11,35 @@ from ctrlgrad.ir import Graph
 from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.fusion import fuse
 from ctrlgrad.plan.lowering import ArgumentShape, lower
-from ctrlgrad.plan.model import Plan
+from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.plan.packing import Panels, pack_constants
 from ctrlgrad.plan.placement import place
 
 
 def plan_of(
-    graph: Graph, shapes: Sequence[ArgumentShape], panels: Mapping[np.dtype, Panels], without: Collection[str] = ()
+    graph: Graph,
+    shapes: Sequence[ArgumentShape],
+    panels: Mapping[np.dtype, Panels],
+    without: Collection[str] = (),
+    dropped: frozenset[Assumption] = frozenset(),
 ) -> Plan:
-    """The plan of a graph, with places; `without` names passes to leave out. Raises `Unsupported`."""
-    return place(unplaced(graph, shapes, panels, without))
+    """The plan of a graph, with places; `without` names passes to leave out, `dropped` what it may not assume."""
+    return place(unplaced(graph, shapes, panels, without, dropped))
 
 
 def unplaced(
-    graph: Graph, shapes: Sequence[ArgumentShape], panels: Mapping[np.dtype, Panels], without: Collection[str] = ()
+    graph: Graph,
+    shapes: Sequence[ArgumentShape],
+    panels: Mapping[np.dtype, Panels],
+    without: Collection[str] = (),
+    dropped: frozenset[Assumption] = frozenset(),
 ) -> Plan:
     """The plan of a graph over values, which lie nowhere yet."""
     passes: dict[str, Callable[[Plan], Plan]] = {
         "fuse": fuse,
         "pack_constants": partial(pack_constants, panels=panels),
     }
-    plan = lower(graph, shapes)
+    plan = lower(graph, shapes, dropped)
     for name in PASSES:
         if name not in without:
             plan = passes[name](plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from ctrlgrad.engines.native.engine import shapes_of
 from ctrlgrad.engines.reference import REFERENCE, Run
 from ctrlgrad.ir import Graph, Node
 from ctrlgrad.plan import planning
-from ctrlgrad.plan.model import Plan
+from ctrlgrad.plan.checking.machine import RunEndedError, execute
+from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.plan.packing import Panels
 
 PANELS = {np.dtype(d): Panels(16, 32) for d in ("float32", "float64")}
@@ -24,9 +25,26 @@ def unplaced(graph: Graph, arguments: Sequence[Any], without: Collection[str] = 
     return planning.unplaced(graph, shapes_of(graph, arguments), PANELS, without)
 
 
-def placed(graph: Graph, arguments: Sequence[Any], without: Collection[str] = ()) -> Plan:
+def placed(
+    graph: Graph,
+    arguments: Sequence[Any],
+    without: Collection[str] = (),
+    dropped: frozenset[Assumption] = frozenset(),
+) -> Plan:
     """The plan of a graph, for any machine."""
-    return planning.plan_of(graph, shapes_of(graph, arguments), PANELS, without)
+    return planning.plan_of(graph, shapes_of(graph, arguments), PANELS, without, dropped)
+
+
+def executed(graph: Graph, arguments: Sequence[Any], **settings: Any) -> list[Any]:
+    """The outputs of a graph by checked execution of its plan, or of that which it needs in its place."""
+    dropped: frozenset[Assumption] = frozenset()
+    while True:
+        try:
+            return execute(placed(graph, arguments, dropped=dropped), arguments, reference_kernel, **settings)
+        except RunEndedError as ended:
+            if ended.status not in get_args(Assumption):
+                raise
+            dropped |= {cast(Assumption, ended.status)}
 
 
 def graph_of(fn: Any, *arguments: Any, order: int = 0, signature: Any = None) -> Graph:

@@ -21,8 +21,7 @@ from ctrlgrad.dataflow import FlatNode
 from ctrlgrad.engines import optimised_graph, run_on
 from ctrlgrad.errors import MaximumIterationsError, MemoryBudgetError, TracingError, TypeMismatchError
 from ctrlgrad.ir import Graph, StackType, verify, walk
-from ctrlgrad.plan.checking.machine import RunEndedError, execute
-from ctrlgrad.plan.lowering import Unsupported
+from ctrlgrad.plan.checking.machine import RunEndedError
 from random_programs.expected import ProgramMismatch, describe, expectation, rounding
 from random_programs.program import Program
 from random_programs.running import differentiated, loss_of, signature, traced_function
@@ -47,10 +46,6 @@ class Settings:
     checked: bool = True
     budget: bool = False
     threads: bool = False
-
-
-class NoPlanError(Exception):
-    """The native engine has no plan for these arguments, and leaves the graph to the reference engine."""
 
 
 Runner = Callable[[Settings, Graph, Sequence[Any], random.Random], list[Any]]
@@ -95,11 +90,7 @@ def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | 
                 compared["the limit of a loop"] += 1
                 continue
             right = run_on("reference", graph, arguments)
-            try:
-                _same(program, run(settings, graph, arguments, draw), right)
-            except NoPlanError:
-                compared["no plan"] += 1
-                continue
+            _same(program, run(settings, graph, arguments, draw), right)
             compared[f"order {order}"] += 1
             if seed % AT_ONCE_EVERY == 0 and order < 2 and chosen is None and settings.engine in ENGINES_BY_NAME:
                 compared[_at_once(program, settings, order, right)] += 1
@@ -191,23 +182,16 @@ def _checked(settings: Settings) -> AbstractContextManager[Any]:
 
 
 def _machine(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
-    from plan.plans import placed, reference_kernel
+    from plan.plans import executed
 
     threads = random.Random(draw.randrange(1000)) if settings.threads else None
+    rows = draw.randint(1, 4)
     try:
-        plan = placed(optimised_graph(graph), arguments)
-        return execute(
-            plan, arguments, reference_kernel, rows_per_block=draw.randint(1, 4), threads=threads, repeats=True
-        )
+        return executed(optimised_graph(graph), arguments, rows_per_block=rows, threads=threads, repeats=True)
     except RunEndedError as ended:
         if ended.status == "iterations":
             raise MaximumIterationsError(str(ended)) from ended
-        if ended.status != "size":
-            raise
-        # The native engine runs the graph without a plan then.
-        raise NoPlanError(str(ended)) from ended
-    except Unsupported as reason:
-        raise NoPlanError(str(reason)) from reason
+        raise
 
 
 def _dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:

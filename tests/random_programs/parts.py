@@ -144,6 +144,24 @@ def indexing(w: Writer) -> bool:
     return True
 
 
+@operation(1)
+def broadcasting(w: Writer) -> bool:
+    """A size that only a run knows to be 1 meets another one."""
+    found = w.floats(lambda k: k.rank > 0 and is_filled(k.dims[0]))
+    name = None if w.fixed else w.int_variable()
+    if found is None or name is None:
+        return False
+    x, kind = found
+    place = f"{name} % {x}.shape[0]"
+    row, text = f"{x}[{place}:{place} + 1]", w.choose(("({0} + {1}) * 0.5", "np.tanh({1} * {0})"))
+    if w.chance(2):
+        w.line(kind, "broadcast row", text.format(row, x))
+    else:
+        rest = Float((w.unknown(filled=True), *kind.dims[1:]))
+        w.line(rest, "broadcast row", text.format(row, f"{x}[{place}:]"))
+    return True
+
+
 @operation(4)
 def updating(w: Writer) -> bool:
     found = w.floats(lambda k: k.rank > 0 and is_filled(k.dims[0]))

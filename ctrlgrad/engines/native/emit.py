@@ -52,6 +52,8 @@ _STATUS = {
     "twice": Status.TWICE,
     "empty": Status.EMPTY,
     "value": Status.VALUE,
+    "equal": Status.EQUAL,
+    "rows": Status.ROWS,
 }
 
 

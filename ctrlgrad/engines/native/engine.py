@@ -15,15 +15,15 @@ import numpy as np
 
 from ctrlgrad.engines.native import library, objects, target
 from ctrlgrad.engines.native.emit import PlanWriter
-from ctrlgrad.engines.native.failures import NeedsAnotherPlan
+from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
 from ctrlgrad.engines.native.products import pack
 from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.plan import PASSES, planning
-from ctrlgrad.plan.lowering import ArgumentShape, Unsupported
-from ctrlgrad.plan.model import Plan
+from ctrlgrad.plan.lowering import ArgumentShape
+from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.plan.packing import Panels
 from ctrlgrad.plan.placement import place
 from ctrlgrad.stacks.blocks import BlockStack
@@ -37,9 +37,14 @@ _ROUTINES = ("cg_gemm", "cg_pack", "cg_parallel", "cg_lu_solve", "cg_cholesky", 
 _FUNCTIONS: Recent[tuple[int, str], objects.Loaded] = Recent(FUNCTIONS)
 
 
-def plan_of(graph: Graph, shapes: Sequence[ArgumentShape], without: Collection[str] = ()) -> Plan:
-    """The plan of a graph for this machine, `without` some passes."""
-    return _judged(planning.plan_of(graph, shapes, _panels(), without))
+def plan_of(
+    graph: Graph,
+    shapes: Sequence[ArgumentShape],
+    without: Collection[str] = (),
+    dropped: frozenset[Assumption] = frozenset(),
+) -> Plan:
+    """The plan of a graph for this machine, `without` some passes, and with assumptions `dropped`."""
+    return _judged(planning.plan_of(graph, shapes, _panels(), without, dropped))
 
 
 def _judged(plan: Plan) -> Plan:
@@ -116,24 +121,35 @@ def compiled(plan: Plan) -> Program:
 
 
 class Patterns:
-    """The programs of one graph, or why there is none, by the pattern of the arguments' sizes."""
+    """The programs of one graph, by the pattern of the arguments' sizes."""
 
     def __init__(self, graph: Graph, without: frozenset[str] = frozenset()) -> None:
         self.graph, self.without = graph, without
-        self.programs: Recent[tuple[ArgumentShape, ...], Program | Unsupported] = Recent(PATTERNS)
-        # Where sizes were otherwise than a plan assumes: what they were found to be, the last time.
-        self.assumed: NeedsAnotherPlan | None = None
+        self.programs: Recent[tuple[tuple[ArgumentShape, ...], frozenset[Assumption]], Program] = Recent(PATTERNS)
+        # What a run has shown not to be so: no plan takes it for granted any more.
+        self.dropped: frozenset[Assumption] = frozenset()
 
-    def program(self, arguments: Sequence[Any]) -> Program | Unsupported:
+    def program(self, arguments: Sequence[Any]) -> Program:
         """The program for such arguments."""
-        shapes = shapes_of(self.graph, arguments)
-        return self.programs.get(shapes, lambda: self._make(shapes))
+        shapes, dropped = shapes_of(self.graph, arguments), self.dropped
+        make = lambda: compiled(plan_of(self.graph, shapes, self.without, dropped))
+        return self.programs.get((shapes, dropped), make)
 
-    def _make(self, shapes: tuple[ArgumentShape, ...]) -> Program | Unsupported:
-        try:
-            return compiled(plan_of(self.graph, shapes, self.without))
-        except Unsupported as reason:
-            return Unsupported(str(reason))
+    def drop(self, found: NeedsAnotherPlan) -> None:
+        """Make no more plans that take for granted what turned out not to be so."""
+        self.dropped |= {found.assumption}
+
+    def run(self, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
+        """The outputs for such arguments; `failure` is what a run has raised already."""
+        silent_callbacks = 0
+        while True:
+            try:
+                if failure is not None:
+                    raise failure
+                return self.program(arguments)(arguments, silent_callbacks)
+            except NeedsAnotherPlan as found:
+                failure, silent_callbacks = None, found.callbacks
+                self.drop(found)
 
 
 _PLANS: Cache[frozenset[str], Patterns] = Cache(4)
@@ -145,17 +161,14 @@ def patterns_of(graph: Graph, without: frozenset[str] = frozenset()) -> Patterns
     return _PLANS.get(graph, left_out, lambda: Patterns(graph, left_out))
 
 
-def run(graph: Graph, arguments: Sequence[Any], without: frozenset[str] = frozenset()) -> list[Any]:
-    """The outputs of a graph. Raises `Unsupported` and `NeedsAnotherPlan` where there is no plan for it."""
-    patterns = patterns_of(graph, without)
-    program = patterns.program(arguments)
-    if isinstance(program, Unsupported):
-        raise program
-    try:
-        return program(arguments)
-    except NeedsAnotherPlan as reason:
-        patterns.assumed = reason
-        raise
+def run(
+    graph: Graph,
+    arguments: Sequence[Any],
+    without: frozenset[str] = frozenset(),
+    failure: Exception | None = None,
+) -> list[Any]:
+    """The outputs of a graph; `failure` is what a run has raised already. Raises `SizesDoNotFit`."""
+    return patterns_of(graph, without).run(arguments, failure)
 
 
-__all__ = ["NeedsAnotherPlan", "Patterns", "Unsupported", "compiled", "patterns_of", "plan_of", "run", "shapes_of"]
+__all__ = ["Patterns", "SizesDoNotFit", "compiled", "patterns_of", "plan_of", "run", "shapes_of"]

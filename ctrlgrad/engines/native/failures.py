@@ -10,14 +10,14 @@ from ctrlgrad.engines.native.positions import noted
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.stack_kernels import beyond_the_slots, written_twice
-from ctrlgrad.plan.model import Site
+from ctrlgrad.plan.model import Assumption, Site
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.native.runtime import Frame
 
 
-class NeedsAnotherPlan(Exception):
-    """Sizes turned out otherwise than the plan assumes."""
+class SizesDoNotFit(Exception):
+    """Some op is not defined for the sizes that it meets; the reference kernels say what is wrong."""
 
     def __init__(self, text: str, callbacks: int) -> None:
         super().__init__(text)
@@ -25,12 +25,25 @@ class NeedsAnotherPlan(Exception):
         self.callbacks = callbacks
 
 
+class NeedsAnotherPlan(Exception):
+    """What a plan takes for granted turned out not to be so."""
+
+    def __init__(self, assumption: Assumption, callbacks: int) -> None:
+        super().__init__(assumption)
+        self.assumption, self.callbacks = assumption, callbacks
+
+
+_ASSUMPTIONS: dict[Status, Assumption] = {Status.EQUAL: "equal", Status.ROWS: "rows"}
+
+
 def failure(frame: Frame, status: Status) -> BaseException:
     """The error of a run that ended early."""
     number, found, bound = (int(frame.words[k]) for k in (words.SITE, words.FOUND, words.BOUND))
     positions = frame.program.positions
+    if status in _ASSUMPTIONS:
+        return NeedsAnotherPlan(_ASSUMPTIONS[status], frame.outside.callbacks)
     if status is Status.SIZE:
-        return NeedsAnotherPlan(f"sizes are not what they were taken for: {found} and {bound}", frame.outside.callbacks)
+        return SizesDoNotFit(f"{found} and {bound}", frame.outside.callbacks)
     if status is Status.ITERATIONS:
         loop = frame.layout.loops[number]
         too_many = too_many_iterations(loop.node, bound, found)

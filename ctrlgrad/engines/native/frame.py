@@ -65,6 +65,9 @@ class Status(IntEnum):
     RAISED = 6
     # An op is not defined for these numbers.
     VALUE = 7
+    # Sizes that were taken to be equal are not; nor are shapes of a stack's rows.
+    EQUAL = 8
+    ROWS = 9
 
 
 # The words of one stack, and of one buffer. `IDLE` is not 0 where nobody needs what it holds any more; `FRESH`, where

@@ -30,6 +30,11 @@ class Outside:
         # How many calls of callbacks were made in this run.
         self.callbacks = 0
 
+    def start(self, silent_callbacks: int) -> None:
+        """A run begins, the first callbacks of which were called already."""
+        self.run.silent_callbacks = silent_callbacks
+        self.callbacks = 0
+
     def compute(self, number: int, knows_rows: bool) -> None:
         frame, step = self.frame, self.frame.layout.calls[number]
         node = step.node

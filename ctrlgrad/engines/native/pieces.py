@@ -13,14 +13,13 @@ from typing import Any
 
 from ctrlgrad.engines.block_kernels import Control, with_blocks
 from ctrlgrad.engines.native import engine
-from ctrlgrad.engines.native.failures import NeedsAnotherPlan
+from ctrlgrad.engines.native.failures import SizesDoNotFit
 from ctrlgrad.engines.native.parts import PART, parted
 from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop
 from ctrlgrad.engines.reference.interpreter import compile_graph
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Graph, Node
-from ctrlgrad.plan.lowering import Unsupported
 
 Piece = Callable[[list[Any], Run], list[Any]]
 
@@ -72,7 +71,7 @@ def _planned(graph: Graph, values: list[Any]) -> list[Any] | None:
     """The outputs of a graph by its plan; None where none fits these values."""
     try:
         return engine.run(graph, values)
-    except (Unsupported, NeedsAnotherPlan):
+    except SizesDoNotFit:
         return None
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.native.engine import NeedsAnotherPlan, Unsupported, patterns_of
+from ctrlgrad.engines.native.engine import patterns_of
+from ctrlgrad.engines.native.failures import NeedsAnotherPlan
 from ctrlgrad.engines.native.runtime import Frame, Program
 from ctrlgrad.engines.pushes import Pushed, describe
 from ctrlgrad.engines.reference.control_kernels import loop_name
@@ -21,29 +22,19 @@ from ctrlgrad.plan.sizes import Size, Sizes
 
 def explain(graph: Graph, arguments: Sequence[Any], without: frozenset[str] = frozenset()) -> Report:
     """Run an optimised graph on the native engine, `without` some passes over plans, and say what was done with it."""
-    program = patterns_of(graph, without).program(arguments)
-    if isinstance(program, Unsupported):
-        return _interpreted(graph, str(program))
-    frame = Frame(program)
-    try:
-        frame.run(arguments)
-    except NeedsAnotherPlan as reason:
-        return _interpreted(graph, str(reason))
-    return _Account(program, frame, arguments).report(graph)
-
-
-def _interpreted(graph: Graph, reason: str) -> Report:
-    """A graph that the reference engine runs as a whole."""
-    return Report(list(_interpreted_loops(graph, reason)), LoopReport(_around(graph), "reference", reason))
-
-
-def _interpreted_loops(graph: Graph, reason: str) -> Iterator[LoopReport]:
-    for node in graph.nodes:
-        inner = [loop for region in node.regions for loop in _interpreted_loops(region, reason)]
-        if node.op.name == "while":
-            yield LoopReport(loop_name(node), "reference", reason, inner=inner)
-        else:
-            yield from inner
+    patterns = patterns_of(graph, without)
+    callbacks = 0
+    while True:
+        program = patterns.program(arguments)
+        frame = Frame(program)
+        frame.silent_callbacks = callbacks
+        try:
+            frame.run(arguments)
+        except NeedsAnotherPlan as found:
+            patterns.drop(found)
+            callbacks = found.callbacks
+            continue
+        return _Account(program, frame, arguments).report(graph)
 
 
 def _around(graph: Graph) -> str:

@@ -53,15 +53,18 @@ class Program:
         self.idle: list[Frame] = []
         POOL.add(self)
 
-    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        """The results for arrays, numbers and stacks."""
+    def __call__(self, arguments: Sequence[Any], silent_callbacks: int = 0) -> list[Any]:
+        """The results for arrays, numbers and stacks; so many callbacks are not called, as they were before."""
         if current() is not None:
             # Its memory counts, and is given back at once.
-            return Session(Frame(self)).run(arguments)
+            session = Session(Frame(self))
+            session.frame.silent_callbacks = silent_callbacks
+            return session.run(arguments)
         try:
             found = self.idle.pop()
         except IndexError:
             found = Frame(self)
+        found.silent_callbacks = silent_callbacks
         results = found.run(arguments)
         found.memory.shrink()
         self.idle.append(found)
@@ -121,6 +124,7 @@ class Frame:
             for h in range(self.layout.stack_count)
         ]
         self.outside = Outside(self)
+        self.silent_callbacks = 0
         self.session: Session | None = None
         for index in self.layout.chunks.values():
             self.words[index] = ENDLESS
@@ -138,7 +142,7 @@ class Frame:
     def run(self, arguments: Sequence[Any]) -> list[Any]:
         kept = self.fill(arguments)
         self.error = None
-        self.outside.callbacks = 0
+        self.outside.start(self.silent_callbacks)
         self.integers[frame.STATUS] = 0
         sizes = self.layout.sizes
         self.turns.start(self.words[sizes : sizes + len(self.plan.sizes)].tobytes())

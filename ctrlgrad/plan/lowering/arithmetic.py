@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,18 +11,17 @@ import numpy as np
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.elementwise import elementwise_expression, failure
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number
+from ctrlgrad.plan.lowering.broadcasting import joined_shape, reach, spread
 from ctrlgrad.plan.lowering.moving import joined
 from ctrlgrad.plan.lowering.state import (
     INDEX,
     Splat,
     State,
     Tensor,
-    broadcast,
     expression_of,
-    joined_shape,
     parts_of,
 )
-from ctrlgrad.plan.model import Array, Check, Compute, Guard, Kernel, Product, View, Write
+from ctrlgrad.plan.model import Array, Block, Branch, Check, Compute, Guard, Kernel, Product, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, row_major
 
 How = Literal["sum", "product", "max", "min"]
@@ -72,7 +72,7 @@ def elementwise(state: State, node: Node) -> None:
         if result.rank == 0:
             _note_size(state, node)
         return
-    expression, operands, numbers = expression_of([broadcast(t, shape) for t in tensors], make)
+    expression, operands, numbers = expression_of([spread(state, t, shape) for t in tensors], make)
     array = state.array(result.dtype, shape)
     write = Write(array.view, expression_outputs(result.dtype))
     # What must hold everywhere is the output behind the element's parts.
@@ -174,16 +174,35 @@ def sum_to(state: State, node: Node) -> None:
         state.size_of(state.index(next(dims))) if d is None else Size(d) for d in attributes.Shape.of(node).shape
     )
     lead = len(tensor.shape) - len(shape)
-    kept = []
-    for size, target in zip(tensor.shape[lead:], shape, strict=True):
-        if target != ONE and target != size:
-            # One of both may be 1 when it runs; then this plan does not hold.
-            state.guard_equal(size, target)
-        kept.append(target)
-    if lead == 0 and all(k == s for k, s in zip(kept, tensor.shape, strict=True)):
+    for axis, target in enumerate(shape, lead):
+        if target not in (ONE, tensor.shape[axis]):
+            tensor = _summed_if_one(state, node, tensor, axis, target)
+    if tensor.shape == shape:
         state.items[node.result] = tensor if shape else state.numbers(node.operands[0])
         return
-    reduce(state, node, tensor, tuple(kept), shape, "sum")
+    reduce(state, node, tensor, shape, shape, "sum")
+
+
+def _summed_if_one(state: State, node: Node, tensor: Tensor, axis: int, target: Size) -> Tensor:
+    """A tensor whose size along an axis becomes another one: it is that already, or all is added up to one."""
+    reach(state, target, tensor.shape[axis])
+    if target.is_known or state.takes_for_granted("equal"):
+        return _resized(tensor, axis, target)
+    kept = (*tensor.shape[:axis], ONE, *tensor.shape[axis + 1 :])
+    result = state.array(tensor.dtype, _resized(tensor, axis, target).shape)
+    is_one = state.compute([state.size_register(target)], BOOL, lambda n: n.equals(1))
+    with state.block() as as_it_is:
+        same = state.dense(_resized(tensor, axis, target))
+    with state.block() as added:
+        total = reduced(state, node, tensor, kept, result.shape, "sum")
+    blocks = tuple(Block(tuple(scope.steps)) for scope in (as_it_is, added))
+    state.emit(Branch(is_one, blocks, ((same,), (total,)), (result,), node))
+    return result.view
+
+
+def _resized(tensor: Tensor, axis: int, size: Size) -> Tensor:
+    """A tensor whose size along an axis is known to be another one too."""
+    return replace(tensor, shape=(*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]))
 
 
 def matmul(state: State, node: Node) -> None:
@@ -196,8 +215,8 @@ def matmul(state: State, node: Node) -> None:
     dtype = node.result.tensor.dtype
     # Half precision is added up in single, as NumPy does.
     computed = np.dtype(np.float32) if dtype == np.float16 else dtype
-    a = state.in_memory(broadcast(converted(state, a, computed), (*batch, a.shape[-2], inner)))
-    b = state.in_memory(broadcast(converted(state, b, computed), (*batch, inner, b.shape[-1])))
+    a = state.in_memory(spread(state, converted(state, a, computed), (*batch, a.shape[-2], inner)))
+    b = state.in_memory(spread(state, converted(state, b, computed), (*batch, inner, b.shape[-1])))
     result = state.array(computed, (*batch, a.shape[-2], b.shape[-1]))
     state.emit(Product(result, a, b, node=node))
     state.items[node.result] = converted(state, result.view, dtype)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ctrlgrad.ir import Graph, Node, StackType, Value, attributes
-from ctrlgrad.plan.lowering.stack_facts import StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State, Unsupported, parts_of
+from ctrlgrad.plan.lowering.stack_facts import RowsDiffer, StackFacts
+from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State, parts_of
 from ctrlgrad.plan.model import Array, Block, Branch, Carry, Loop, Register, Stack, View
 from ctrlgrad.plan.model import Value as PlanValue
 from ctrlgrad.plan.sizes import Size
@@ -34,13 +34,14 @@ def loop(state: State, node: Node, visit: Visit) -> None:
     outer = [state.items[v] for v in node.operands]
     changing: frozenset[_Changing] = frozenset()
     while True:
-        count = len(state.sites)
+        count, facts = len(state.sites), state.known_facts()
         attempt = _Attempt(state, node, outer, changing)
         found = attempt.run(cond, body, captures, visit)
         if not found:
             break
-        # The steps of the attempt are dropped; so are the places it named.
+        # The steps of the attempt are dropped; so are the places it named, and what it said of stacks.
         del state.sites[count:]
+        state.restore(facts)
         changing |= found
     attempt.finish(captures)
 
@@ -237,16 +238,18 @@ def branch(state: State, node: Node, visit: Visit) -> None:
 
 
 def _common_facts(state: State, stacks: Sequence[Stack]) -> StackFacts:
+    """What is known of a stack that is one of several: rows of one shape stay so only where all others have it too."""
     facts = [state.facts[s] for s in stacks]
-    known = next((f for f in facts if f.shape is not None), facts[0])
+    is_ragged = any(f.is_ragged for f in facts)
+    known = next((f for f in facts if (f.is_ragged if is_ragged else f.shape is not None)), facts[0])
     for f in facts:
-        if f is not known:
-            known.put(None)
-        if f is not known and (f.shape != known.shape or f.is_ragged != known.is_ragged):
-            if f.shape is None and not f.is_ragged:
-                f.shape = known.shape
-            else:
-                raise Unsupported("branches yield stacks of different rows")
+        if f is known:
+            continue
+        known.put(None)
+        if f.shape is None:
+            f.shape, f.is_ragged = known.shape, is_ragged
+        elif f.is_ragged != is_ragged or (not is_ragged and f.shape != known.shape):
+            raise RowsDiffer(f.made_by)
     return known
 
 

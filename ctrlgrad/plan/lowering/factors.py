@@ -13,8 +13,9 @@ import numpy as np
 
 from ctrlgrad.ir import Builder, Graph, Node, TensorType
 from ctrlgrad.plan.expression import BOOL
+from ctrlgrad.plan.lowering.broadcasting import joined_shape, spread
 from ctrlgrad.plan.lowering.outside import or_outside, outside
-from ctrlgrad.plan.lowering.state import State, broadcast, joined_shape
+from ctrlgrad.plan.lowering.state import State
 from ctrlgrad.plan.model import Array, Factorise, Register, View
 from ctrlgrad.plan.sizes import Size, Sizes
 
@@ -40,8 +41,8 @@ def solve(state: State, node: Node) -> None:
     n = _side(state, a.shape)
     state.guard_equal(b.shape[-2], n)
     columns = b.shape[-1]
-    left = state.in_memory(broadcast(a, (*batch, n, n)))
-    right = state.in_memory(broadcast(b, (*batch, n, columns)))
+    left = state.in_memory(spread(state, a, (*batch, n, n)))
+    right = state.in_memory(spread(state, b, (*batch, n, columns)))
     result = state.array(node.result.tensor.dtype, (*batch, n, columns))
     done = _emit(state, node, result, left, right)
     state.items[node.result] = result.view

@@ -9,9 +9,10 @@ from typing import Any
 from ctrlgrad.ir import Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
+from ctrlgrad.plan.lowering.broadcasting import joined_shape, reach, spread
 from ctrlgrad.plan.lowering.cuts import Cut
 from ctrlgrad.plan.lowering.moving import cut, flipped
-from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast, joined_shape, parts_of
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, parts_of
 from ctrlgrad.plan.model import Check, Guard, Kernel, Operand, Register, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
 
@@ -39,9 +40,9 @@ class Indexed:
         strides = [stride for _, stride in self.plain]
         return (*strides[: self.at], *(ZERO for _ in self.joined), *strides[self.at :])
 
-    def indices_over(self, tensor: Tensor) -> Tensor:
+    def indices_over(self, state: State, tensor: Tensor) -> Tensor:
         """An array of indices over the result's space."""
-        tensor = broadcast(tensor, self.joined)
+        tensor = spread(state, tensor, self.joined)
         behind = len(self.plain) - self.at
         if isinstance(tensor, Splat):
             return Splat(tensor.numbers, self.shape, tensor.dtype)
@@ -259,7 +260,7 @@ class _Gather:
 
     def _position(self, tensor: Tensor, size: Size, axis: int) -> None:
         """An index of this point, counted from the start, and the check that it is in range."""
-        given = self.leaf(self.found.indices_over(tensor)).convert(INDEX)
+        given = self.leaf(self.found.indices_over(self.state, tensor)).convert(INDEX)
         bound = self.leaf(Splat((self.state.size_register(size),), (), INDEX))
         wrapped = select(given < 0, given + bound, given)
         inside = (wrapped >= 0) & (wrapped < bound)
@@ -315,12 +316,11 @@ def _update(state: State, node: Node, how: Any) -> None:
     result = state.array(base.dtype, base.shape)
     found = resolve(state, result.view, attributes.Index.of(node).key, node.operands[2:])
     for size, wanted in zip(value.shape, found.shape[len(found.shape) - len(value.shape) :], strict=True):
-        if size not in (ONE, wanted):
-            state.guard_equal(size, wanted)
+        reach(state, size, wanted)
     if isinstance(value, View) and value.array == base and node.result.tensor.rank:
         # Of its own elements: what is written is read first, so that the rest need not be copied.
         value = state.copied(value).view
-    value = broadcast(value, found.shape)
+    value = spread(state, value, found.shape)
     target = View(result, found.offset, found.shape, found.strides())
     if found.arrays:
         _Gather(state, found).write(node, target, value, base, how)

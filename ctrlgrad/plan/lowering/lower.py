@@ -10,8 +10,8 @@ from ctrlgrad.plan.elementwise import NoExpression
 from ctrlgrad.plan.lowering import arithmetic, control, factors, indexing, moving, scans, sorting, stacks
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.stack_facts import NumbersDiffer, RowsDiffer, StackFacts
-from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Unsupported
-from ctrlgrad.plan.model import Array, Block, Numbers, Plan, Register, Stack
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State
+from ctrlgrad.plan.model import Array, Assumption, Block, Numbers, Plan, Register, Stack
 from ctrlgrad.plan.sizes import Size
 
 Rule = Callable[[State, Node], None]
@@ -82,14 +82,15 @@ class ArgumentShape:
     is_ragged: bool = False
 
 
-def lower(graph: Graph, shapes: Sequence[ArgumentShape]) -> Plan:
-    """The plan of a graph for arguments of such shapes. Raises `Unsupported`."""
-    ragged: frozenset[Node] = frozenset()
+def lower(graph: Graph, shapes: Sequence[ArgumentShape], dropped: frozenset[Assumption] = frozenset()) -> Plan:
+    """The plan of a graph for arguments of such shapes, without the assumptions that are dropped."""
+    ragged: frozenset[Node | Value] = frozenset()
     varied: frozenset[Node] = frozenset()
     while True:
         try:
-            return _lowered(graph, shapes, State(ragged, varied))
+            return _lowered(graph, shapes, State(ragged, varied, dropped))
         except RowsDiffer as found:
+            assert found.made_by not in ragged
             ragged |= {found.made_by}
         except NumbersDiffer as found:
             varied |= {found.made_by}
@@ -135,7 +136,8 @@ def _lowered(graph: Graph, shapes: Sequence[ArgumentShape], state: State) -> Pla
 
 def _argument(state: State, value: Value, dims: tuple[Size, ...], shape: ArgumentShape) -> Numbers | Array | Stack:
     if isinstance(value.type, StackType):
-        facts = StackFacts(value.type.element.dtype, None if shape.is_ragged else dims, 0, shape.is_ragged)
+        is_ragged = shape.is_ragged or value in state.ragged
+        facts = StackFacts(value.type.element.dtype, None if is_ragged else dims, 0, value, is_ragged)
         stack = state.stack(facts)
         state.items[value] = stack
         return stack
@@ -170,4 +172,4 @@ def _visit(state: State, node: Node, visit: Callable[[Node], None]) -> None:
         outside(state, node)
 
 
-__all__ = ["ArgumentShape", "Splat", "Unsupported", "lower"]
+__all__ = ["ArgumentShape", "Splat", "lower"]

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.expression import ExpressionBuilder
+from ctrlgrad.plan.lowering.broadcasting import reach, spread
 from ctrlgrad.plan.lowering.cuts import Cut
-from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast
+from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor
 from ctrlgrad.plan.model import Array, Kernel, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes, product, row_major
 
@@ -63,9 +64,8 @@ def broadcast_to(state: State, node: Node) -> None:
     tensor, shape = state.tensor(node.operands[0]), template(state, node)
     lead = len(shape) - len(tensor.shape)
     for size, target in zip(tensor.shape, shape[lead:], strict=True):
-        if size not in (ONE, target):
-            state.guard_equal(size, target)
-    _put(state, node, broadcast(tensor, shape))
+        reach(state, size, target)
+    _put(state, node, spread(state, tensor, shape))
 
 
 def _rearranged(state: State, node: Node, axes: Sequence[int | None]) -> None:

@@ -94,5 +94,5 @@ def _facts(state: State, node: Node, type: StackType) -> StackFacts:
             state.facts[item].put(None)
             return state.facts[item]
     shape = tuple(Size(d) for d in type.element.shape if d is not None)
-    is_ragged = not type.element.is_static
-    return StackFacts(type.element.dtype, None if is_ragged else shape, len(state.scopes) - 1, is_ragged)
+    is_ragged = not type.element.is_static or node in state.ragged
+    return StackFacts(type.element.dtype, None if is_ragged else shape, len(state.scopes) - 1, node, is_ragged)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, Value
 from ctrlgrad.plan.sizes import Size, Sizes
 
 
 class RowsDiffer(Exception):
     """A stack that was taken for one of rows of one shape has rows of several: it has to be known from the start."""
 
-    def __init__(self, made_by: Node) -> None:
+    def __init__(self, made_by: Node | Value) -> None:
         super().__init__(made_by)
         self.made_by = made_by
 
@@ -35,9 +35,9 @@ class StackFacts:
     shape: Sizes | None
     # Sizes in it must be visible where the stack was made.
     scope: int
+    # What makes the stack: a node, or the argument that it is.
+    made_by: Node | Value
     is_ragged: bool = False
-    # What makes the stack, where that is a node of its own.
-    made_by: Node | None = None
     # The size that all rows so far are; whether some are not, or others; whether a row was taken for that size.
     only: Size | None = None
     is_varied: bool = False
@@ -50,12 +50,13 @@ class StackFacts:
             return
         self.is_varied = True
         if self.is_taken:
-            assert self.made_by is not None
+            assert isinstance(self.made_by, Node)
             raise NumbersDiffer(self.made_by)
 
     def taken(self) -> Size | None:
         """The size that every row is; None where they may differ."""
-        if self.made_by is None or self.made_by.operands or self.is_varied or self.only is None:
+        is_new = isinstance(self.made_by, Node) and not self.made_by.operands
+        if not is_new or self.is_varied or self.only is None:
             return None
         self.is_taken = True
         return self.only

@@ -31,7 +31,7 @@ def stack_new(state: State, node: Node) -> None:
     shape = tuple(Size(d) for d in element.shape if d is not None) if element.is_static else None
     # Rows that were never written have a shape from the start.
     is_ragged = (shape is None and bool(node.operands)) or node in state.ragged
-    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, is_ragged, node, is_varied=node in state.varied)
+    facts = StackFacts(element.dtype, shape, len(state.scopes) - 1, node, is_ragged, is_varied=node in state.varied)
     result = state.stack(facts)
     size = state.index(node.operands[0]) if node.operands else None
     state.emit(NewStack(result, size, node))
@@ -64,10 +64,10 @@ def _fits(state: State, stack: Stack, shape: Sizes) -> bool:
             facts.is_ragged = True
     elif facts.shape != shape:
         differ = any(a.is_known and b.is_known for a, b in zip(facts.shape, shape, strict=True) if a != b)
-        if differ and facts.made_by is not None:
+        if differ or not state.takes_for_granted("rows"):
             raise RowsDiffer(facts.made_by)
         for a, b in zip(facts.shape, shape, strict=True):
-            state.guard_equal(b, a)
+            state.guard_equal(b, a, "rows")
     return not facts.is_ragged
 
 
@@ -174,8 +174,11 @@ def stack_length(state: State, node: Node) -> None:
 
 
 def stack_from_tensor(state: State, node: Node) -> None:
+    if node in state.ragged:
+        outside(state, node)
+        return
     tensor: Tensor = state.tensor(node.operands[0])
-    result = state.stack(StackFacts(tensor.dtype, tensor.shape[1:], len(state.scopes) - 1))
+    result = state.stack(StackFacts(tensor.dtype, tensor.shape[1:], len(state.scopes) - 1, node))
     state.emit(ToStack(state.dense_view(tensor), result, node))
     state.items[node.result] = result
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,11 @@ from ctrlgrad.plan.lowering.stack_facts import StackFacts
 from ctrlgrad.plan.lowering.tensors import Item, Splat, Tensor, broadcast, expression_of, parts_of
 from ctrlgrad.plan.model import (
     Array,
+    Assumption,
     Block,
     Compute,
     Guard,
+    GuardStatus,
     Kernel,
     Load,
     Numbers,
@@ -34,29 +36,33 @@ from ctrlgrad.plan.model import (
     View,
     Write,
 )
-from ctrlgrad.plan.sizes import ONE, Size, Sizes
+from ctrlgrad.plan.sizes import ZERO, Size, Sizes
 
 INDEX = np.dtype(np.int64)
 
 
-class Unsupported(Exception):
-    """This graph has no plan for these arguments; the text says why."""
-
-
 @dataclass
 class Scope:
-    """A block that is being filled, and the registers defined in it."""
+    """A block that is being filled, the registers defined in it, and sizes that were checked to fit others."""
 
     steps: list[Step] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    reached: set[tuple[Size, Size]] = field(default_factory=set)
 
 
 class State:
     """The lowering of one graph."""
 
-    def __init__(self, ragged: frozenset[Node] = frozenset(), varied: frozenset[Node] = frozenset()) -> None:
-        # Nodes that make stacks whose rows differ in shape, or whose numbers differ though some looked alike.
+    def __init__(
+        self,
+        ragged: frozenset[Node | Value] = frozenset(),
+        varied: frozenset[Node] = frozenset(),
+        dropped: frozenset[Assumption] = frozenset(),
+    ) -> None:
+        # What makes stacks whose rows differ in shape, or whose numbers differ though some looked alike.
         self.ragged, self.varied = ragged, varied
+        # What a run has shown not to be so.
+        self.dropped = dropped
         self.items: dict[Value, Item] = {}
         self.scopes: list[Scope] = [Scope()]
         self.sizes: dict[str, Size] = {}
@@ -71,6 +77,9 @@ class State:
         # Sizes of the whole plan that slices cut, and which cut a size is (see `cuts`).
         self.cuts: dict[Cut, Size] = {}
         self.cut_of: dict[Size, Cut] = {}
+        # Sizes that others are broadcast to, each with those; and what is 0 where a size is 1 (see `broadcasting`).
+        self.joins: dict[Size, frozenset[Size]] = {}
+        self.moves: dict[Size, Size] = {}
 
     # Names and steps.
 
@@ -97,6 +106,14 @@ class State:
         stack = Stack(self.fresh("s"), like.dtype)
         self.facts[stack] = like
         return stack
+
+    def known_facts(self) -> dict[Stack, tuple[StackFacts, StackFacts]]:
+        """What is known of stacks now, to be restored."""
+        return {stack: (facts, replace(facts)) for stack, facts in self.facts.items()}
+
+    def restore(self, known: Mapping[Stack, tuple[StackFacts, StackFacts]]) -> None:
+        for facts, before in known.values():
+            vars(facts).update(vars(before))
 
     def emit(self, step: Step) -> None:
         self.scopes[-1].steps.append(step)
@@ -183,15 +200,30 @@ class State:
         finally:
             self.scopes, self._registers = scopes, registers
 
-    def guard_equal(self, a: Size, b: Size) -> None:
-        """Two sizes have to be equal here."""
+    @contextmanager
+    def before(self, sizes: Sequence[Size]) -> Iterator[None]:
+        """Steps go where as many blocks as possible may use what they compute from some sizes."""
+        if any(map(self.scope_of, sizes)):
+            yield
+            return
+        with self.at_the_top():
+            yield
+
+    # What has to hold.
+
+    def takes_for_granted(self, assumption: Assumption) -> bool:
+        return assumption not in self.dropped
+
+    def guard(self, holds: Register, status: GuardStatus, found: Register | None = None, bound: Size = ZERO) -> None:
+        self.emit(Guard(holds, status, self.site(), found, bound))
+
+    def guard_equal(self, a: Size, b: Size, status: GuardStatus = "size") -> None:
+        """Two sizes have to be equal here: else the op is not defined, or an assumption was wrong."""
         if a == b:
             return
-        if a.is_known and b.is_known:
-            raise Unsupported(f"sizes {a} and {b} do not fit")
         found = self.size_register(a)
         holds = self.compute([found, self.size_register(b)], BOOL, lambda x, y: x.equals(y))
-        self.emit(Guard(holds, "size", self.site(), found, b))
+        self.guard(holds, status, found, b)
 
     # Items.
 
@@ -301,23 +333,6 @@ class State:
         return self.tensor(value).shape
 
 
-def joined_shape(state: State, shapes: Sequence[Sizes], declared: Sequence[int | None]) -> Sizes:
-    """The shape that operands broadcast to; sizes that are not known to be equal are checked when it runs."""
-    rank = len(declared)
-    result: list[Size] = []
-    for axis in range(rank):
-        found = [s[axis - rank + len(s)] for s in shapes if axis - rank + len(s) >= 0]
-        others = list(dict.fromkeys(size for size in found if size != ONE))
-        if declared[axis] is not None:
-            size = Size(int(declared[axis] or 0))
-        else:
-            size = next((s for s in others if s.is_known), others[0] if others else ONE)
-        for other in others:
-            state.guard_equal(other, size)
-        result.append(size)
-    return tuple(result)
-
-
 def stack_type(value: Value) -> StackType:
     assert isinstance(value.type, StackType)
     return value.type
@@ -332,10 +347,8 @@ __all__ = [
     "StackFacts",
     "State",
     "Tensor",
-    "Unsupported",
     "broadcast",
     "expression_of",
-    "joined_shape",
     "parts_of",
     "select",
     "stack_type",
