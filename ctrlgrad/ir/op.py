@@ -10,14 +10,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.ir.attributes import Attributes, Given
-from ctrlgrad.ir.types import Type
-
-if TYPE_CHECKING:
-    from ctrlgrad.ir.graph import Graph
+from ctrlgrad.ir.attributes import NO_ATTRS, Attributes, Given
+from ctrlgrad.ir.types import RegionType, Type
 
 
 class Trait(enum.Enum):
@@ -35,14 +32,14 @@ class Trait(enum.Enum):
     __hash__ = object.__hash__
 
 
-TypeRule = Callable[[Sequence[Type], Any, "Sequence[Graph]"], Sequence[Type]]
+TypeRule = Callable[[Sequence[Type], Any, Sequence[RegionType]], Sequence[Type]]
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
     """A declaration. `arity` is None for a variable number of operands.
 
-    `infer(operand types, attributes, regions)` gives the result types or raises a `CtrlgradError`.
+    `infer(operand types, attributes, region types)` gives the result types or raises a `CtrlgradError`.
     """
 
     name: str
@@ -52,14 +49,16 @@ class Op:
     family: type[Attributes] = Attributes
 
     def attributes(self, given: Given) -> Attributes:
-        """The attributes of a node, of names and values."""
+        """The attributes of a node, of names and values; `NO_ATTRS` gives none."""
+        if given is NO_ATTRS and self.family is not Attributes:
+            given = {}
         if isinstance(given, Attributes):
             return given
         try:
             return self.family(**given)
         except TypeError as error:
             names = ", ".join(f.name for f in fields(self.family)) or "no attributes"
-            raise VerificationError(f"{self.name}: {error}", expected=names, got=", ".join(given)) from None
+            raise VerificationError(f"{self.name}: {error}", expected=names, got=", ".join(given) or "none") from None
 
     def __repr__(self) -> str:
         return f"Op({self.name})"

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from ctrlgrad import engines
-from ctrlgrad.engines import current_without, optimised_graph, run_on
+from ctrlgrad import execution
+from ctrlgrad.engines import current_without, optimised_graph
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.runtime import Program
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 
 
@@ -22,5 +23,5 @@ def compiled(graph: Graph) -> list[Program]:
 
 def run_natively(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     """The outputs of a graph in machine code, nothing of which is left to the reference engine."""
-    with mock.patch.object(engines, "_interpret", side_effect=AssertionError("the reference engine ran")):
+    with mock.patch.object(execution, "_interpret", side_effect=AssertionError("the reference engine ran")):
         return run_on("native", graph, arguments)

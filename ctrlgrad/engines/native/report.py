@@ -144,8 +144,8 @@ class _Account:
 
 def _carried_stacks(loop: Node) -> list[int]:
     """The positions of the stacks that a loop carries among its operands."""
-    captures = attributes.Loop.of(loop).captures
-    return [i for i, v in enumerate(loop.operands) if i >= captures and isinstance(v.type, StackType)]
+    captured, carried = attributes.Loop.of(loop).split(loop.operands)
+    return [i for i, v in enumerate(carried, len(captured)) if isinstance(v.type, StackType)]
 
 
 __all__ = ["explain"]
