@@ -39,6 +39,9 @@ class Event:
             for event in events:
                 yield from event.ops(is_repeated or isinstance(view(self.node), Loop))
 
+    def kinds(self) -> set[str]:
+        return {op.kind for op, _ in self.ops()}
+
     def mirrored(self) -> Event:
         """What takes back what this does."""
         other = {"push": "pop", "pop": "push"}.get(self.kind, self.kind)

@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from ctrlgrad.errors import CtrlgradError, VerificationError
 from ctrlgrad.ir.attributes import NewStack
 from ctrlgrad.ir.flow import StackFlow, mirrored
@@ -94,13 +96,13 @@ class _Verifier:
             if not versions.isdisjoint(graph.outputs):
                 continue  # a half of a derivative: its other half pops
             events = flow.events(graph, versions)
-            half = events[: len(events) // 2]
-            expected = (*half, *mirrored(half))
+            pushes = tuple(takewhile(lambda event: event.kinds() == {"push"}, events))
+            expected = (*pushes, *mirrored(pushes))
             if events != expected:
                 raise self.fail(
                     f"the pops of the paired stack {node.result.hint!r} do not mirror its pushes",
                     node,
-                    expected=", ".join(map(str, expected)),
+                    expected=", ".join(map(str, expected)) or "a push before the first pop",
                     got=", ".join(map(str, events)),
                 )
 
