@@ -140,6 +140,12 @@ def test_what_a_loop_does_in_an_iteration_counts_looks_and_tells_what_is_repeate
     assert found == [("measure", False), ("push", False), ("push", True)]
 
 
+def test_a_stack_that_changes_places_is_followed_round_the_loop() -> None:
+    b, s = started()
+    loop(b, [s, started_in(b)], lambda inner, v: [push(inner, v[1]), v[0]])
+    assert texts(b.finish([]), s) == ["while(push)"]
+
+
 def captured(b: Builder, s: Value) -> None:
     def body(inner: Builder, v: list[Value]) -> Values:
         push(inner, s)
