@@ -55,14 +55,14 @@ def roles_of(node: Node) -> StackRoles:
     loop = Loop.of(node)
     pushed: dict[int, PushedStack] = {}
     can_replay, pops = not any(Trait.EFFECT in inner.op.traits for inner in walk(loop.body)), False
-    stacks = [(i, carry) for i, carry in enumerate(loop.carries) if isinstance(carry.result.type, StackType)]
-    for number, (i, carry) in enumerate(stacks):
+    stacks = [(i, c, t) for i, c in enumerate(loop.carries) if isinstance(t := c.result.type, StackType)]
+    for number, (i, carry, type) in enumerate(stacks):
         ops = [found for event in in_an_iteration(loop, carry) for found in event.ops()]
         kinds = {op.kind for op, _ in ops}
         pops |= kinds == {"pop"}
         if kinds == {"push"}:
             rows = None if any(is_repeated for _, is_repeated in ops) else len(ops)
-            pushed[i] = PushedStack(carry.result.type, rows, describe(node, number).label)
+            pushed[i] = PushedStack(type, rows, describe(node, number).label)
         elif not kinds <= {"read", "measure"}:
             can_replay = False
     return StackRoles(pushed, can_replay and bool(pushed), pops)
