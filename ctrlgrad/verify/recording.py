@@ -17,7 +17,7 @@ import numpy as np
 from ctrlgrad.engines.reference import Counters, Run, run_graph
 from ctrlgrad.ir import Graph, Node, StackType, Use, Value, attributes, is_branch, is_loop, walk
 from ctrlgrad.ir.attributes import DYNAMIC, Key
-from ctrlgrad.ir.flow import StackFlow, reached
+from ctrlgrad.ir.flow import StackFlow, begins, reached
 from ctrlgrad.ops.indexing import fill
 
 Sizes = tuple[int, ...]
@@ -75,7 +75,7 @@ class _Observer:
             sizes = sizes_of(node, operands)
             if sizes is not None:
                 self.sizes[node] = sizes if self.sizes.get(node, sizes) == sizes else None
-            if any(isinstance(v.type, StackType) for v in (*node.operands, *node.results)):
+            if begins(node) or (node.operands and isinstance(node.operands[0].type, StackType)):
                 self.stack(node, operands)
 
     def stack(self, node: Node, operands: Sequence[Any]) -> None:
