@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.ir import INDEX, StackType, TensorType, Trait, Type, attributes, declare
+from ctrlgrad.ir import INDEX, StackType, TensorType, Trait, Type, Use, attributes, declare
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.types import Dim, RegionType
 from ctrlgrad.ops.checks import require_kind, scalar_index, stack, template, tensors
@@ -151,28 +151,29 @@ def _infer_split(operands: Sequence[Type], attrs: attributes.Split, regions: Seq
 
 
 # `paired`: made by the gradient transform; the verifier then proves that its pops mirror its pushes.
-declare("stack_new", None, _infer_new, Trait.CHEAP, attributes=attributes.NewStack)
-declare("stack_push", 2, _infer_push)
-declare("stack_pop", None, _infer_pop)
-declare("stack_read", None, _infer_read)
+declare("stack_new", None, _infer_new, Trait.CHEAP, attributes=attributes.NewStack, further=Use.SIZE)
+declare("stack_push", 2, _infer_push, uses=(Use.PUSH, Use.VALUE))
+declare("stack_pop", None, _infer_pop, uses=(Use.POP,), further=Use.SIZE)
+declare("stack_read", None, _infer_read, uses=(Use.READ, Use.INDEX), further=Use.SIZE)
 # `grow`: whether writing at the length appends a slot; otherwise that index is out of range. `once`: whether
 # writing a slot that was written already is an error; left out, it is none.
-declare("stack_write", 3, _infer_update, attributes=attributes.Write)
+_CHANGED_SLOT = (Use.UPDATE, Use.INDEX, Use.VALUE)
+declare("stack_write", 3, _infer_update, attributes=attributes.Write, uses=_CHANGED_SLOT)
 # Adds to a slot; the gradient of a read.
-declare("stack_add", 3, _infer_add)
+declare("stack_add", 3, _infer_add, uses=_CHANGED_SLOT)
 # Makes a slot zero again; the gradient of a write.
-declare("stack_clear", 2, _infer_clear)
+declare("stack_clear", 2, _infer_clear, uses=(Use.UPDATE, Use.INDEX))
 # Cut off at a length, or made longer by slots that were never written; the gradient of a write that appends.
-declare("stack_resize", 2, _infer_resize)
+declare("stack_resize", 2, _infer_resize, uses=(Use.UPDATE, Use.SIZE))
 # Slot by slot; the shorter one counts as zeros above its end.
 declare("stack_sum", 2, _infer_sum)
-declare("stack_length", 1, _infer_length, Trait.TOTAL, Trait.CHEAP)
+declare("stack_length", 1, _infer_length, Trait.TOTAL, Trait.CHEAP, uses=(Use.MEASURE,))
 # `size`: the number of rows where it is known, else None.
-declare("stack_to_tensor", None, _infer_to_tensor, attributes=attributes.Rows)
+declare("stack_to_tensor", None, _infer_to_tensor, attributes=attributes.Rows, uses=(Use.READ,), further=Use.SIZE)
 declare("stack_from_tensor", 1, _infer_from_tensor, Trait.TOTAL)
 # Elements of different sizes along `axis`: how many rows each has there, all of them joined along it, and the
 # reverse of that. The operands of a concat are the stack, those counts (they size the slots that were never
 # written), and further unknown sizes as everywhere. `size`: of the result along the axis, where it is known.
-declare("stack_rows", 1, _infer_rows, attributes=attributes.Axis)
-declare("stack_concat", None, _infer_concat, attributes=attributes.Concat)
-declare("stack_split", 2, _infer_split, attributes=attributes.Split)
+declare("stack_rows", 1, _infer_rows, attributes=attributes.Axis, uses=(Use.MEASURE,))
+declare("stack_concat", None, _infer_concat, attributes=attributes.Concat, uses=(Use.READ,), further=Use.SIZE)
+declare("stack_split", 2, _infer_split, attributes=attributes.Split, uses=(Use.VALUE, Use.SIZE))

@@ -26,8 +26,8 @@ from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType,
 from ctrlgrad.stacks.choice import choose
 from ctrlgrad.stacks.sizes import Size, origin
 
-# Ops that only move data; with those that are cheap, what may be computed again.
-_MOVES = frozenset({"getitem", "concat"})
+# Of ops that have none of these nothing is computed again.
+_AGAIN = frozenset({Trait.CHEAP, Trait.MOVES})
 
 
 @dataclass(eq=False)
@@ -275,7 +275,7 @@ class RegionScope(Scope):
         node = self.made_by.get(value)
         if node is None or node.regions or node.op.name == "dim" or len(node.results) != 1:
             return None
-        if Trait.CHEAP not in node.op.traits and node.op.name not in _MOVES:
+        if _AGAIN.isdisjoint(node.op.traits):
             return None
         if any(isinstance(v.type, StackType) for v in (*node.operands, *node.results)):
             return None

@@ -18,7 +18,6 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
 from ctrlgrad.engines.reference import Counters, Run, run_graph
 from ctrlgrad.ir import Graph, StackType, TensorType, Value, walk
-from ctrlgrad.ir.pairing import OBSERVERS
 
 
 def count(graph: Graph, *args: Any) -> Counters:
@@ -372,7 +371,7 @@ def test_a_stack_is_read_before_it_is_updated(program: Program, order: int) -> N
         taken: set[Value] = set()
         for node in inner.nodes:
             assert not taken.intersection(node.operands), f"{node.op.name} looks at a stack that was updated before"
-            if node.op.name not in OBSERVERS:
+            if not node.op.use(0).observes:
                 taken |= {v for v in node.operands if isinstance(v.type, StackType)}
 
 

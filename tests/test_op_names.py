@@ -13,7 +13,7 @@ from ctrlgrad.batching.table import BATCH
 from ctrlgrad.dataflow.graph import PRIMITIVES
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
-from ctrlgrad.ir import OPS, TensorType, Trait
+from ctrlgrad.ir import OPS, TensorType, Trait, Use
 from ctrlgrad.plan.lowering.lower import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,6 +42,12 @@ def pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.exp
 
 def compared(source: str) -> Iterator[str]:
     """The strings that a module compares with the name of an op: itself, or in a collection of the module."""
+    for names in comparisons(source):
+        yield from names
+
+
+def comparisons(source: str) -> Iterator[list[str]]:
+    """Those of each comparison."""
     tree = ast.parse(source)
     constants: dict[str, list[str]] = {}
     for statement in tree.body:
@@ -71,12 +77,10 @@ def compared(source: str) -> Iterator[str]:
                     *(v.value for case in n.cases for v in ast.walk(case) if isinstance(v, ast.MatchValue)),
                 ]
             elif isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == "OPS":
-                yield from strings(n.slice)
+                yield list(strings(n.slice))
             if any(is_op_name(side, named) for side in sides):
-                for side in sides:
-                    yield from strings(side)
-                    if isinstance(side, ast.Name):
-                        yield from constants.get(side.id, [])
+                constant = (x for side in sides if isinstance(side, ast.Name) for x in constants.get(side.id, []))
+                yield [*(x for side in sides for x in strings(side)), *constant]
 
 
 def test_every_name_that_is_compared_with_an_op_is_declared() -> None:
@@ -88,6 +92,42 @@ def test_every_name_that_is_compared_with_an_op_is_declared() -> None:
             unknown += [f"{path.relative_to(ROOT).as_posix()}: {name}" for name in names if name not in KNOWN]
     assert unknown == []
     assert found > 200
+
+
+# What an op does to a stack, or to an array that is changed in part, is declared.
+VERSIONED = {name for name, op in OPS.items() if op.use(0).changes or op.use(0).observes}
+
+
+def listed(source: str) -> set[str]:
+    """The names of such ops that a module lists, to compare with the name of an op; with a push or a pop it is one."""
+    found = set()
+    for names in comparisons(source):
+        if len(set(names)) > 1:
+            found |= VERSIONED & set(names)
+        found |= {name for name in names if name in OPS and OPS[name].has_use(Use.PUSH, Use.POP)}
+    return found
+
+
+def test_no_list_of_ops_by_what_they_do_to_a_stack_is_kept_beside_their_declarations() -> None:
+    for folder in ("ctrlgrad", "gradients", "stacks", "memory"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            # The one that makes a node of the op.
+            made = {"stack_pop"} if path.name == "saving.py" else set()
+            assert listed(path.read_text(encoding="utf-8")) <= made, path
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(node):\n    return node.op.name in ('stack_write', 'stack_add')",
+        "LIST = {'sum', 'setitem'}\ndef f(node):\n    name = node.op.name\n    return name in LIST",
+        "PART = {'stack_read'}\nLIST = PART | {'sum'}\ndef f(node):\n    return node.op.name not in LIST",
+        "def f(node):\n    match node.op.name:\n        case 'getitem' | 'sum':\n            return 1",
+        "def f(node):\n    return node.op.name == 'stack_push'",
+    ],
+)
+def test_a_list_of_such_ops_is_seen(source: str) -> None:
+    assert listed(source) != set()
 
 
 # Beside the ops of `OPS`: the primitives of the dataflow runtime, and a node that stands for one compiled function.

@@ -15,13 +15,13 @@ import numpy as np
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Guard, Lane, Ragged, choose_rows
-from ctrlgrad.batching.lineage import passed_on
 from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.regions import RAGGED, ROWS, arriving, guard_of, guarded, joined_kind, leaving, taking_part
 from ctrlgrad.batching.stacks import as_ragged, choose, new_ragged, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.ir import BOOL, Branch, Builder, Graph, Node, StackType, TensorType, Value, close
 from ctrlgrad.ir.control import emit_branch
+from ctrlgrad.ir.flow import passed_on
 from ctrlgrad.ops.term import Term, constant, emit, zeros
 
 

@@ -21,7 +21,6 @@ from dataclasses import replace
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, choose_rows
-from ctrlgrad.batching.lineage import stays
 from ctrlgrad.batching.ragged import merged
 from ctrlgrad.batching.regions import (
     MARKED,
@@ -40,6 +39,7 @@ from ctrlgrad.batching.stacks import as_ragged, choose, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.ir import BOOL, Builder, Graph, Loop, Node, StackType, TensorType, Value, attributes, close
 from ctrlgrad.ir.control import emit_loop
+from ctrlgrad.ir.flow import stays
 from ctrlgrad.ops.term import Term, emit
 
 

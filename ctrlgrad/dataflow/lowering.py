@@ -31,7 +31,6 @@ from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.attributes import Enter, LoopCond
 from ctrlgrad.dataflow.builder import FlatBuilder
 from ctrlgrad.dataflow.graph import FlatGraph
-from ctrlgrad.engines.reference.table import IN_PLACE
 from ctrlgrad.ir import BOOL, OPS, Branch, Call, Graph, Loop, Node, Op, Value, is_loop, view
 from ctrlgrad.ir.attributes import NO_ATTRS, Given
 from ctrlgrad.ir.effects import nodes_with_effects
@@ -319,7 +318,7 @@ class _Updates:
         return self.known[node]
 
     def found(self, node: Node) -> frozenset[Value]:
-        if node.op.name in IN_PLACE:
+        if node.op.updates:
             return frozenset(node.operands[:1])
         match view(node):
             case Loop() as loop:

@@ -23,7 +23,7 @@ from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.devices import DEFAULT
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, carry_switches, consumers, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import frames_of
-from ctrlgrad.ir import Graph, Node, StackType, Value, is_loop, walk
+from ctrlgrad.ir import Graph, Node, StackType, Use, Value, is_loop, walk
 
 Choice = Callable[[FlatNode], str | None]
 
@@ -74,7 +74,7 @@ class _Placing:
             users += [(node, v) for v in of_stacks[:1]]
         wanted: dict[Value, str] = {}
         for node, value in users:
-            if node.op.name == "stack_push":
+            if node.op.has_use(Use.PUSH):
                 home = self.source_of(node.operands[1])
                 if home is not None:
                     wanted.setdefault(parts.of(value), home)

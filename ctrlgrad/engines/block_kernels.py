@@ -18,7 +18,7 @@ from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
 from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.engines.row_blocks import row_pushes
-from ctrlgrad.ir import Node, attributes, walk
+from ctrlgrad.ir import Node, Use, attributes, walk
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.stacks.blocks import BlockStack
@@ -220,7 +220,7 @@ class NotedLoop(InterpretedLoop):
 
     def __init__(self, node: Node, kernels: Kernels) -> None:
         super().__init__(node, kernels)
-        pops = any(inner.op.name == "stack_pop" for inner in walk(node.regions[1]))
+        pops = any(inner.op.has_use(Use.POP) for inner in walk(node.regions[1]))
         self.phase: Phase = "backward" if pops else "forward"
 
     def __call__(self, values: list[Any], run: Run) -> Any:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ctrlgrad.engines.reference.control_kernels import loop_name
-from ctrlgrad.ir import Graph, Node, Value, attributes, definitions, is_loop
+from ctrlgrad.ir import Graph, Loop, Node, StackType, Use, attributes, definitions, is_loop
 from ctrlgrad.ir.caching import Cache
+from ctrlgrad.ir.flow import in_an_iteration
 
 
 @dataclass(frozen=True)
@@ -23,19 +24,18 @@ class Pushed:
         return f"{self.name}{self.source}"
 
 
-def describe(loop: Node, position: int) -> Pushed:
-    """What stands behind the stack at a position of a loop's operands."""
-    body = loop.regions[1]
-    stack = body.inputs[position]
-    name = stack.hint or "stack"
-    producers = definitions(body)
-    for node in body.nodes:
-        if node.op.name == "stack_push" and node.operands[0] is stack:
-            producer = producers.get(node.operands[1])
-            if producer is None:
-                return Pushed(name, "a value that the loop carries, needed backwards", _at(node))
-            return Pushed(name, f"the result of {producer.op.name}, needed backwards", _at(producer))
-    return Pushed(name, "pushed in a branch or a loop inside", _at(loop))
+def describe(node: Node, number: int) -> Pushed:
+    """What stands behind a stack that a loop carries; `number` counts those."""
+    loop = Loop.of(node)
+    carry = [c for c in loop.carries if isinstance(c.init.type, StackType)][number]
+    name = carry.in_body.hint or "stack"
+    push = next((event.node for event in in_an_iteration(loop, carry) if event.kind == "push"), None)
+    if push is None:
+        return Pushed(name, "pushed in a branch or a loop inside", _at(node))
+    producer = definitions(loop.body).get(push.operands[1])
+    if producer is None:
+        return Pushed(name, "a value that the loop carries, needed backwards", _at(push))
+    return Pushed(name, f"the result of {producer.op.name}, needed backwards", _at(producer))
 
 
 def _at(node: Node) -> str:
@@ -77,18 +77,13 @@ def row_pushes_of(graph: Graph) -> Mapping[Node, RowPush]:
 
 def add_row_pushes(found: dict[Node, RowPush], graph: Graph, loop: Node | None, swap: bool | None) -> None:
     """Add the pushes of a graph that stands in a loop; of several options around a push the nearest one holds."""
-    producers: Mapping[Value, Node] | None = None
+    producers = definitions(graph)
     for node in graph.nodes:
-        if node.op.name == "stack_push":
-            producers = producers or definitions(graph)
+        if node.op.has_use(Use.PUSH):
             found[node] = row_push(node, producers.get(node.operands[1]), loop, swap)
-        elif is_loop(node):
-            option = attributes.Loop.of(node).swap_memory
-            for region in node.regions:
-                add_row_pushes(found, region, node, swap if option is None else option)
-        else:
-            for region in node.regions:
-                add_row_pushes(found, region, loop, swap)
+        inner, option = (node, attributes.Loop.of(node).swap_memory) if is_loop(node) else (loop, None)
+        for region in node.regions:
+            add_row_pushes(found, region, inner, swap if option is None else option)
 
 
 __all__ = ["Pushed", "RowPush", "add_row_pushes", "describe", "row_push", "row_pushes_of"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.ir import Loop, Node, StackType, Trait, walk
-from ctrlgrad.stacks.flow import stack_use
+from ctrlgrad.ir.flow import in_an_iteration
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,15 @@ def roles_of(node: Node) -> StackRoles:
     loop = Loop.of(node)
     pushed: dict[int, PushedStack] = {}
     can_replay, pops = not any(Trait.EFFECT in inner.op.traits for inner in walk(loop.body)), False
-    for i, v in enumerate(loop.results):
-        if not isinstance(v.type, StackType):
-            continue
-        position = len(loop.captures) + i
-        use = stack_use(node, position)
-        pops |= use.mode == "pop"
-        if use.mode == "push":
-            rows = None if use.is_data_dependent else use.pushes
-            pushed[i] = PushedStack(v.type, rows, describe(node, position).label)
-        elif use.mode != "read":
+    stacks = [(i, c, t) for i, c in enumerate(loop.carries) if isinstance(t := c.result.type, StackType)]
+    for number, (i, carry, type) in enumerate(stacks):
+        ops = [found for event in in_an_iteration(loop, carry) for found in event.ops()]
+        kinds = {op.kind for op, _ in ops}
+        pops |= kinds == {"pop"}
+        if kinds == {"push"}:
+            rows = None if any(is_repeated for _, is_repeated in ops) else len(ops)
+            pushed[i] = PushedStack(type, rows, describe(node, number).label)
+        elif not kinds <= {"read", "measure"}:
             can_replay = False
     return StackRoles(pushed, can_replay and bool(pushed), pops)
 

@@ -3,7 +3,7 @@
 from ctrlgrad.ir.builder import Builder, Closed, close, copy_node, copy_nodes, free_values
 from ctrlgrad.ir.control import Branch, Call, Loop, is_branch, is_call, is_loop, view
 from ctrlgrad.ir.graph import Graph, Node, Value
-from ctrlgrad.ir.op import OPS, Op, Trait, declare
+from ctrlgrad.ir.op import OPS, Op, Trait, Use, declare
 from ctrlgrad.ir.printer import format_graph
 from ctrlgrad.ir.rewrite import Rewriter, rewrite
 from ctrlgrad.ir.types import BOOL, INDEX, StackType, TensorType, Type, broadcast_shapes, join
@@ -27,6 +27,7 @@ __all__ = [
     "TensorType",
     "Trait",
     "Type",
+    "Use",
     "Value",
     "broadcast_shapes",
     "close",

@@ -12,7 +12,7 @@ from typing import Any
 
 from ctrlgrad.ir.attributes import NO_ATTRS, Attributes
 from ctrlgrad.ir.caching import Cache, Recent
-from ctrlgrad.ir.op import Op
+from ctrlgrad.ir.op import Op, Use
 from ctrlgrad.ir.printer import format_graph
 from ctrlgrad.ir.types import RegionType, TensorType, Type
 from ctrlgrad.source import Source
@@ -51,6 +51,10 @@ class Node:
         """The only result."""
         (value,) = self.results
         return value
+
+    def used_as(self, *uses: Use) -> tuple[Value, ...]:
+        """The operands that the op uses so."""
+        return tuple(v for i, v in enumerate(self.operands) if self.op.use(i) in uses)
 
     def __repr__(self) -> str:
         return f"Node({self.op.name}: {', '.join(str(v.type) for v in self.operands)})"

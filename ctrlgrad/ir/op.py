@@ -1,4 +1,4 @@
-"""What an op is: a name, an arity, a type rule and traits. Nothing else.
+"""What an op is: a name, an arity, a type rule, traits, and how it uses each of its operands. Nothing else.
 
 What an op means to a stage (how it runs, its derivatives, its batching, its JAX form) stands in that
 stage's own table, keyed by the op's name. `OPS` is the registry; a test walks it and fails where a table
@@ -24,6 +24,7 @@ class Trait(enum.Enum):
     TOTAL = "never fails at run time, so it may move ahead of a point that might not be reached"
     TOTAL_IF_STATIC = "never fails at run time where every operand's shape is known when the graph is built"
     CHEAP = "costs no more than moving its operands, so recomputing it may beat saving it"
+    MOVES = "moves elements of its operands and computes nothing, so it may be done again where they are at hand"
     EFFECT = "does something besides computing its results: it is neither dropped, merged nor moved"
     SHAPE_OF_FIRST = "the result has the shape of the first operand"
     VIEW = "the result is a view of the first operand: no data is touched"
@@ -32,6 +33,36 @@ class Trait(enum.Enum):
     __hash__ = object.__hash__
 
 
+class Use(enum.Enum):
+    """How an op uses one of its operands.
+
+    A stack, or an array that is updated in part, has versions: an op that changes it takes one and gives the next. What
+    owns regions (`ir.control`) passes its operands on into them, where their use stands.
+    """
+
+    VALUE = "computes with it"
+    MEASURE = "asks for its sizes or its length, for none of its elements"
+    READ = "looks at elements of it"
+    UPDATE = "gives it back as the first result, changed"
+    PUSH = "gives it back as the first result, with one more row at its end"
+    POP = "gives it back as the first result, without the row at its end"
+    INDEX = "is told by it where to read or to change another operand"
+    SIZE = "is told by it how large something is"
+
+    __hash__ = object.__hash__
+
+    @property
+    def changes(self) -> bool:
+        """Whether the first result is the next version of the operand: made in place where nobody needs this one."""
+        return self in _CHANGES
+
+    @property
+    def observes(self) -> bool:
+        """Whether the operand stays as it is, and nothing holds its elements afterwards."""
+        return self is Use.READ or self is Use.MEASURE
+
+
+_CHANGES = (Use.UPDATE, Use.PUSH, Use.POP)
 TypeRule = Callable[[Sequence[Type], Any, Sequence[RegionType]], Sequence[Type]]
 
 
@@ -39,6 +70,7 @@ TypeRule = Callable[[Sequence[Type], Any, Sequence[RegionType]], Sequence[Type]]
 class Op:
     """A declaration. `arity` is None for a variable number of operands.
 
+    `uses` are those of the first operands, `further` that of all others; only the first operand may be changed.
     `infer(operand types, attributes, region types)` gives the result types or raises a `CtrlgradError`.
     """
 
@@ -47,6 +79,21 @@ class Op:
     infer: TypeRule
     traits: frozenset[Trait] = frozenset()
     family: type[Attributes] = Attributes
+    uses: tuple[Use, ...] = ()
+    further: Use = Use.VALUE
+
+    def use(self, position: int) -> Use:
+        """How it uses the operand at a position."""
+        return self.uses[position] if position < len(self.uses) else self.further
+
+    def has_use(self, *uses: Use) -> bool:
+        """Whether it may use an operand so."""
+        return self.further in uses or any(use in uses for use in self.uses)
+
+    @property
+    def updates(self) -> bool:
+        """Whether its first result is its first operand, changed."""
+        return self.use(0).changes
 
     def attributes(self, given: Given) -> Attributes:
         """The attributes of a node, of names and values; `NO_ATTRS` gives none."""
@@ -68,9 +115,15 @@ OPS: dict[str, Op] = {}
 
 
 def declare(
-    name: str, arity: int | None, infer: TypeRule, *traits: Trait, attributes: type[Attributes] = Attributes
+    name: str,
+    arity: int | None,
+    infer: TypeRule,
+    *traits: Trait,
+    attributes: type[Attributes] = Attributes,
+    uses: tuple[Use, ...] = (),
+    further: Use = Use.VALUE,
 ) -> Op:
     """Register an op under a name of its own."""
     assert name not in OPS, f"op {name!r} is declared twice"
-    OPS[name] = op = Op(name, arity, infer, frozenset(traits), attributes)
+    OPS[name] = op = Op(name, arity, infer, frozenset(traits), attributes, uses, further)
     return op

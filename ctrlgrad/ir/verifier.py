@@ -11,10 +11,12 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from ctrlgrad.errors import CtrlgradError, VerificationError
 from ctrlgrad.ir.attributes import NewStack
+from ctrlgrad.ir.flow import StackFlow, mirrored
 from ctrlgrad.ir.graph import Graph, Node, Value
-from ctrlgrad.ir.pairing import PairingError, way
 from ctrlgrad.ir.types import Type
 
 
@@ -84,24 +86,23 @@ class _Verifier:
             raise self.fail(f"the attribute {name!r}", node, expected=expected, got=got)
 
     def paired_stacks(self, graph: Graph) -> None:
-        for node in graph.nodes:
-            stack = NewStack.find(node)
-            if stack is None or not stack.paired:
-                continue
-            try:
-                found = way(graph, node.result)
-            except PairingError as error:
-                raise self.fail(f"the paired stack {node.result.hint!r} cannot be mirrored: {error}", node) from error
-            if found.output is not None:
+        begun = [node for node in graph.nodes if (stack := NewStack.find(node)) is not None and stack.paired]
+        flow = StackFlow(graph) if begun else StackFlow()
+        for node in begun:
+            obstacle = flow.obstacle(graph, node.result)
+            if obstacle is not None:
+                raise self.fail(f"the paired stack {node.result.hint!r} cannot be mirrored: {obstacle}", node)
+            versions = flow.versions(node.result)
+            if not versions.isdisjoint(graph.outputs):
                 continue  # a half of a derivative: its other half pops
-            events = found.events
-            half = events[: len(events) // 2]
-            expected = (*half, *(e.mirrored() for e in reversed(half)))
+            events = flow.events(graph, versions)
+            pushes = tuple(takewhile(lambda event: event.kinds() == {"push"}, events))
+            expected = (*pushes, *mirrored(pushes))
             if events != expected:
                 raise self.fail(
                     f"the pops of the paired stack {node.result.hint!r} do not mirror its pushes",
                     node,
-                    expected=", ".join(map(str, expected)),
+                    expected=", ".join(map(str, expected)) or "a push before the first pop",
                     got=", ".join(map(str, events)),
                 )
 

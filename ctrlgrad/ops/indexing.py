@@ -13,7 +13,7 @@ from typing import Any
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
-from ctrlgrad.ir.op import Trait, declare
+from ctrlgrad.ir.op import Trait, Use, declare
 from ctrlgrad.ir.types import Dim, RegionType, Shape, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import require_kind, scalar_index, tensors
 
@@ -153,7 +153,15 @@ def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Se
     return (x,)
 
 
-declare("getitem", None, _infer_getitem, attributes=attributes.Index)
+declare(
+    "getitem",
+    None,
+    _infer_getitem,
+    Trait.MOVES,
+    attributes=attributes.Index,
+    uses=(Use.READ,),
+    further=Use.INDEX,
+)
 
 
 def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -162,8 +170,16 @@ def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Seq
     return _infer_update(operands, attrs, regions)
 
 
-declare("setitem", None, _infer_update, Trait.SHAPE_OF_FIRST, attributes=attributes.Index)
-declare("additem", None, _infer_added, Trait.SHAPE_OF_FIRST, attributes=attributes.Index)
+for _name, _infer in (("setitem", _infer_update), ("additem", _infer_added)):
+    declare(
+        _name,
+        None,
+        _infer,
+        Trait.SHAPE_OF_FIRST,
+        attributes=attributes.Index,
+        uses=(Use.UPDATE, Use.VALUE),
+        further=Use.INDEX,
+    )
 
 
 def is_static(key: Key) -> bool:

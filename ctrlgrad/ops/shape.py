@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.op import Trait, declare
+from ctrlgrad.ir.op import Trait, Use, declare
 from ctrlgrad.ir.types import INDEX, Dim, RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import axes, product, require_kind, template, tensors
 
@@ -174,26 +174,36 @@ declare(
     attributes=attributes.Axes,
 )
 declare("constant", 0, _infer_constant, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Constant)
-declare("dim", 1, _infer_dim, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Axis)
+declare("dim", 1, _infer_dim, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Axis, uses=(Use.MEASURE,))
 # The size that all elements of a list of sizes are, 0 for none; an error at run time where they differ, which names
 # what they are the sizes of.
 declare("common_size", 1, _infer_common_size, attributes=attributes.Described)
 # 0, 1, ..., n - 1 of a shape (n,).
-declare("iota", None, _infer_iota, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Shape)
-declare("reshape", None, _infer_reshape, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC, attributes=attributes.Shape)
+declare("iota", None, _infer_iota, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Shape, further=Use.SIZE)
+for _name, _infer in (("reshape", _infer_reshape), ("broadcast_to", _infer_broadcast_to)):
+    declare(
+        _name,
+        None,
+        _infer,
+        Trait.VIEW,
+        Trait.CHEAP,
+        Trait.TOTAL_IF_STATIC,
+        attributes=attributes.Shape,
+        uses=(Use.VALUE,),
+        further=Use.SIZE,
+    )
+# Sums over the axes in which the operand was broadcast from `shape`: the transpose of `broadcast_to`.
 declare(
-    "broadcast_to",
+    "sum_to",
     None,
-    _infer_broadcast_to,
-    Trait.VIEW,
-    Trait.CHEAP,
+    _infer_sum_to,
     Trait.TOTAL_IF_STATIC,
     attributes=attributes.Shape,
+    uses=(Use.VALUE,),
+    further=Use.SIZE,
 )
-# Sums over the axes in which the operand was broadcast from `shape`: the transpose of `broadcast_to`.
-declare("sum_to", None, _infer_sum_to, Trait.TOTAL_IF_STATIC, attributes=attributes.Shape)
 declare("transpose", 1, _infer_transpose, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
 declare("expand_dims", 1, _infer_expand_dims, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, attributes=attributes.Axes)
 declare("squeeze", 1, _infer_squeeze, Trait.VIEW, Trait.CHEAP, Trait.TOTAL_IF_STATIC, attributes=attributes.Axes)
 declare("flip", 1, _infer_flip, Trait.VIEW, Trait.CHEAP, Trait.TOTAL, Trait.SHAPE_OF_FIRST, attributes=attributes.Axes)
-declare("concat", None, _infer_concat, Trait.TOTAL_IF_STATIC, attributes=attributes.Axis)
+declare("concat", None, _infer_concat, Trait.MOVES, Trait.TOTAL_IF_STATIC, attributes=attributes.Axis)

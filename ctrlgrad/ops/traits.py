@@ -8,16 +8,15 @@ from ctrlgrad.ir.op import Trait
 from ctrlgrad.ir.types import TensorType
 from ctrlgrad.ops.indexing import is_static
 
-_INDEXING = frozenset({"getitem", "setitem", "additem"})
-
 
 def is_total(node: Node) -> bool:
     """Whether a node can never fail at run time, so that it may run where it would not have been reached."""
     traits = node.op.traits
     if Trait.TOTAL in traits:
         return True
-    if node.op.name in _INDEXING:
-        return _is_static(node) and is_static(attributes.Index.of(node).key)
+    index = attributes.Index.find(node)
+    if index is not None:
+        return _is_static(node) and is_static(index.key)
     return Trait.TOTAL_IF_STATIC in traits and _is_static(node)
 
 

@@ -13,11 +13,6 @@ from collections.abc import Sequence
 
 from ctrlgrad.ir import Graph, Node, Rewriter, Value
 
-_READS = frozenset({"getitem", "stack_read", "stack_length"})
-_UPDATES = frozenset(
-    {"setitem", "additem", "stack_push", "stack_pop", "stack_write", "stack_add", "stack_clear", "stack_resize"}
-)
-
 
 def read_first(graph: Graph) -> Graph:
     """The graph with reads in front of updates, in all of its regions."""
@@ -48,10 +43,9 @@ def _late_reads(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
     late: dict[Node, list[Node]] = {}
     for position, node in enumerate(nodes):
         defined.update((v, position) for v in node.results)
-        name = node.op.name
-        if name in _UPDATES:
+        if node.op.updates:
             updated.setdefault(node.operands[0], (position, node))
-        elif name in _READS and node.operands[0] in updated:
+        elif node.op.use(0).observes and node.operands[0] in updated:
             place, update = updated[node.operands[0]]
             after = [v for v in node.operands if defined.get(v, -1) >= place]
             if all(v in constants for v in after):

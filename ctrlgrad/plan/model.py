@@ -179,8 +179,11 @@ class Outside:
     results: tuple[tuple[Register, ...] | Array | Stack, ...]
     # Registers of sizes of the results: (result, axis) each.
     sizes: tuple[tuple[Register, int, int], ...] = ()
-    # Stack operands that it may change in place become these results.
-    taken: tuple[int, ...] = ()
+
+    @property
+    def taken(self) -> tuple[int, ...]:
+        """The stack operands that it may change in place: they become the first results."""
+        return (0,) if self.node.op.updates and isinstance(self.operands[0], Stack) else ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

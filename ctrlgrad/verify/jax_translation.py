@@ -29,6 +29,7 @@ from jax import lax
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, Loop, Node, StackType, Value, is_branch, is_loop
+from ctrlgrad.ir.flow import begins
 from ctrlgrad.verify import jax_more_ops  # noqa: F401  (fills the table)
 from ctrlgrad.verify.jax_ops import TENSOR_OPS
 from ctrlgrad.verify.jax_stacks import BOUNDED, LISTS, NotStaticError
@@ -143,7 +144,7 @@ class _Scan(_Form):
         self.recording = recording
 
     def sizes(self, node: Node, operands: Arrays) -> Sizes | None:
-        if node.op.name in ("stack_new", "stack_from_tensor", "stack_split"):
+        if begins(node):
             return self.room(node.result)
         sizes = self.recording.sizes.get(node, ())
         if sizes is None:

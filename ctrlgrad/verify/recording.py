@@ -7,7 +7,7 @@ change. `record` runs the graph and keeps just these numbers.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,16 +15,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.reference import Counters, Run, run_graph
-from ctrlgrad.ir import Branch, Graph, Loop, Node, StackType, Value, attributes, is_branch, is_loop, view, walk
+from ctrlgrad.ir import Graph, Node, StackType, Use, Value, attributes, is_branch, is_loop, walk
 from ctrlgrad.ir.attributes import DYNAMIC, Key
+from ctrlgrad.ir.flow import StackFlow, begins, reached
 from ctrlgrad.ops.indexing import fill
 
 Sizes = tuple[int, ...]
-
-# Ops that make a shape from a template: the number of operands in front of the sizes.
-_TEMPLATES = {"iota": 0, "reshape": 1, "broadcast_to": 1, "sum_to": 1}
-# Indexing ops: the number of operands in front of the indices.
-_INDEXING = {"getitem": 1, "setitem": 2, "additem": 2}
 
 
 @dataclass
@@ -79,7 +75,7 @@ class _Observer:
             sizes = sizes_of(node, operands)
             if sizes is not None:
                 self.sizes[node] = sizes if self.sizes.get(node, sizes) == sizes else None
-            if node.op.name.startswith("stack_"):
+            if begins(node) or (node.operands and isinstance(node.operands[0].type, StackType)):
                 self.stack(node, operands)
 
     def stack(self, node: Node, operands: Sequence[Any]) -> None:
@@ -91,10 +87,6 @@ class _Observer:
             self.shapes.setdefault(node, set()).add(shape)
 
 
-# Stack ops that take the sizes of a slot never written: the number of operands in front of them.
-_SLOT_SIZES = {"stack_pop": 1, "stack_read": 2, "stack_to_tensor": 1}
-
-
 def _rows_and_shape(node: Node, operands: Sequence[Any]) -> tuple[int, Sizes | None]:
     """How many rows a stack has after an op, and the shape of an element where the op shows one."""
     name = node.op.name
@@ -104,22 +96,24 @@ def _rows_and_shape(node: Node, operands: Sequence[Any]) -> tuple[int, Sizes | N
         return operands[0].shape[0], operands[0].shape[1:]
     if name == "stack_split":
         return len(operands[1]), None
-    stack = operands[0]
-    if name == "stack_push":
-        return len(stack) + 1, np.shape(operands[1])
-    if name == "stack_write":
-        return max(len(stack), int(operands[1]) + 1), np.shape(operands[2])
-    if name == "stack_resize":
-        return max(len(stack), int(operands[1])), None
-    if name == "stack_add":
-        return len(stack), np.shape(operands[2])
-    sizes = operands[_SLOT_SIZES[name] :] if name in _SLOT_SIZES else ()
-    if sizes:
-        declared = node.operands[0].type
-        assert isinstance(declared, StackType)
-        rest = iter(sizes)
-        return len(stack), tuple(int(next(rest)) if d is None else d for d in declared.element.shape)
-    return len(stack), None
+    rows, use = len(operands[0]), node.op.use(0)
+    if use is Use.PUSH or use is Use.UPDATE:
+        least = [rows + (use is Use.PUSH), *(int(x) + 1 for x in _used_as(Use.INDEX, node, operands))]
+        least += [int(x) for x in _used_as(Use.SIZE, node, operands)]
+        value = _used_as(Use.VALUE, node, operands)
+        return max(least), np.shape(value[0]) if value else None
+    declared = node.operands[0].type
+    assert isinstance(declared, StackType)
+    # Sizes of a slot that was never written, one for each that is not known.
+    sizes = [x for x in _used_as(Use.SIZE, node, operands) if np.ndim(x) == 0]
+    if not sizes or len(sizes) != declared.element.shape.count(None):
+        return rows, None
+    rest = iter(sizes)
+    return rows, tuple(int(next(rest)) if d is None else d for d in declared.element.shape)
+
+
+def _used_as(use: Use, node: Node, operands: Sequence[Any]) -> list[Any]:
+    return [x for i, x in enumerate(operands) if node.op.use(i) is use]
 
 
 def _shapes_of_parts(node: Node, operands: Sequence[Any]) -> set[Sizes]:
@@ -139,18 +133,16 @@ def sizes_of(node: Node, operands: Sequence[Any]) -> Sizes | None:
     Of an op with a shape template, the unknown dimensions; of indexing, the length of each slice with a bound
     among the operands; of what looks at a whole stack, the number of its slots.
     """
-    name = node.op.name
-    if name in _TEMPLATES:
-        dims = operands[_TEMPLATES[name] :]
-        return tuple(int(d) for d in dims) if dims else None
-    if name in _INDEXING:
-        key: Key = attributes.Index.of(node).key
-        if not has_dynamic_slice(key):
-            return None
-        return _slice_lengths(key, operands[0].shape, operands[_INDEXING[name] :])
-    if name in ("stack_to_tensor", "stack_concat", "stack_rows"):
-        return (len(operands[0]),)
-    return None
+    if any(isinstance(v.type, StackType) for v in (*node.operands, *node.results)):
+        looks_at_all = node.op.use(0).observes and not node.op.has_use(Use.INDEX) and node.result.tensor.rank > 0
+        return (len(operands[0]),) if looks_at_all else None
+    index = attributes.Index.find(node)
+    if index is None:
+        dims = _used_as(Use.SIZE, node, operands)
+        return tuple(map(int, dims)) if dims else None
+    if not has_dynamic_slice(index.key):
+        return None
+    return _slice_lengths(index.key, operands[0].shape, _used_as(Use.INDEX, node, operands))
 
 
 def is_dynamic(item: Any) -> bool:
@@ -175,32 +167,33 @@ def _slice_lengths(key: Key, shape: Sequence[int], indices: Sequence[Any]) -> Si
 
 def _join_stacks(graph: Graph, observer: _Observer, recording: Recording) -> None:
     """Give all values that one stack goes through, in and out of regions, one capacity and one element shape."""
-    parent: dict[Value, Value] = {}
+    near: defaultdict[Value, list[Value]] = defaultdict(list)
 
-    def root(value: Value) -> Value:
-        parent.setdefault(value, value)
-        while parent[value] is not value:
-            parent[value] = value = parent[parent[value]]
-        return value
+    def join(first: Value, *others: Value) -> None:
+        for other in others:
+            near[first].append(other)
+            near[other].append(first)
 
-    nodes = list(walk(graph))
-    for node in nodes:
-        for group in _flows(node):
-            stacks = [v for v in group if isinstance(v.type, StackType)]
-            for stack in stacks:
-                parent[root(stack)] = root(stacks[0])
-
-    rows: dict[Value, int] = {}
-    shapes: dict[Value, set[Sizes]] = {}
-    for node in nodes:
-        held = next((v for v in (*node.operands, *node.results) if isinstance(v.type, StackType)), None)
-        if held is not None and not node.regions:
-            rows[root(held)] = max(rows.get(root(held), 0), observer.rows.get(node, 0))
-            shapes.setdefault(root(held), set()).update(observer.shapes.get(node, ()))
-    for value in list(parent):
-        assert isinstance(value.type, StackType)
-        recording.capacity[value] = rows.get(root(value), 0)
-        recording.element_shape[value] = _one_shape(value.type, shapes.get(root(value), set()))
+    for old, following in StackFlow(graph).after.items():
+        join(old, *following)
+    users: defaultdict[Value, list[Node]] = defaultdict(list)
+    for node in walk(graph):
+        stacks = [v for v in (*node.operands, *node.results) if isinstance(v.type, StackType)]
+        if stacks and not node.regions:
+            # An op on two stacks takes them as large as each other.
+            join(*stacks)
+            users[stacks[0]].append(node)
+    for stack in [*near, *users]:
+        if stack in recording.capacity:
+            continue
+        group = reached([stack], near)
+        nodes = [node for v in group for node in users.get(v, ())]
+        rows = max((observer.rows.get(node, 0) for node in nodes), default=0)
+        shapes = {shape for node in nodes for shape in observer.shapes.get(node, ())}
+        assert isinstance(stack.type, StackType)
+        shape = _one_shape(stack.type, shapes)
+        recording.capacity.update(dict.fromkeys(group, rows))
+        recording.element_shape.update(dict.fromkeys(group, shape))
 
 
 def _one_shape(stack: StackType, seen: set[Sizes]) -> Sizes | None:
@@ -210,16 +203,3 @@ def _one_shape(stack: StackType, seen: set[Sizes]) -> Sizes | None:
         return None
     # Neither written nor read: a stack whose elements nobody sees.
     return next(iter(seen), tuple(d or 0 for d in stack.element.shape))
-
-
-def _flows(node: Node) -> list[list[Value]]:
-    """Groups of values that are the same stack before and after a node, inside and outside of its regions."""
-    match view(node):
-        case Loop() as loop:
-            captures = [[c.outer, c.in_cond, c.in_body] for c in loop.captures]
-            return captures + [[c.init, c.in_cond, c.in_body, c.next, c.result] for c in loop.carries]
-        case Branch() as branch:
-            into = zip(branch.operands, *(region.inputs for region in branch.branches), strict=True)
-            out = zip(branch.results, *(region.outputs for region in branch.branches), strict=True)
-            return [list(group) for group in (*into, *out)]
-    return [[*node.operands, *node.results]]

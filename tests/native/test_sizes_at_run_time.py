@@ -15,9 +15,10 @@ from plan.plans import executed, graph_of
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import optimised_graph, run_on
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import engine
 from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.execution import run_on
 from ctrlgrad.plan.lowering import broadcasting
 from ctrlgrad.plan.sizes import ONE, ZERO
 

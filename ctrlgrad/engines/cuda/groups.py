@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from ctrlgrad.engines.cuda.expressions import has_kernel_type, is_fusible
 from ctrlgrad.engines.cuda.placement import DEVICE, Place
 from ctrlgrad.engines.cuda.sums import ProductSum, product_sums
-from ctrlgrad.engines.reference.kernels import IN_PLACE
-from ctrlgrad.ir import Graph, Node, Value, uses
+from ctrlgrad.ir import Graph, Node, Use, Value, uses
 from ctrlgrad.ir.types import Shape
 
 # Bounds that keep a kernel's arguments in its parameter space (4 KiB before CUDA 12.1, 32 KiB since).
@@ -75,7 +74,7 @@ def schedule(graph: Graph, places: Mapping[Value, Place]) -> list[Item]:
 
 def updated_by(node: Node) -> tuple[Value, ...]:
     """The operands that a node may overwrite."""
-    return node.operands if node.regions else node.operands[:1] if node.op.name in IN_PLACE else ()
+    return node.operands if node.regions else node.operands[:1] if node.op.updates else ()
 
 
 class _Schedule:
@@ -111,7 +110,7 @@ class _Schedule:
 
     def _is_fused_push(self, node: Node) -> bool:
         return (
-            node.op.name == "stack_push"
+            node.op.has_use(Use.PUSH)
             and self.places[node.result] is DEVICE
             and self.places[node.operands[0]] is DEVICE
             and has_kernel_type(node.operands[1])

@@ -33,14 +33,12 @@ from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.kernels import DEVICE
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
 from ctrlgrad.engines.cuda.placement import HOST, Place, place
-from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, Loop, Node, StackType, TensorType, Trait, Value
+from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, Loop, Node, StackType, TensorType, Trait, Use, Value
+from ctrlgrad.ir.flow import StackFlow
 from ctrlgrad.ops.traits import is_total
 
-_UPDATES = frozenset({"setitem", "additem"})
 # Not total because an empty array has none, which a known shape excludes.
 _EXTREMES = frozenset({"max", "min", "argmax", "argmin"})
-# Their operands after the first are numbers that the host must know.
-_SIZED = frozenset({"reshape", "broadcast_to", "sum_to", "stack_read"})
 
 
 @dataclass(frozen=True)
@@ -63,12 +61,13 @@ def masked_body(node: Node, shared: Sequence[Place], carry: Sequence[Place]) -> 
             if reason is not None:
                 return reason
     pushes: dict[int, int] = {}
+    flow = StackFlow(body)
     for position, value in enumerate(body.inputs[len(shared) :]):
         if isinstance(value.type, StackType):
-            count = _pushes(body, value, body.outputs[position])
-            if count is None:
+            if flow.origin(body.outputs[position]) is not value:
                 return "stacks change places"
-            pushes[position] = count
+            # All that is done to a stack that is carried is to push on it.
+            pushes[position] = len(flow.earlier(body.outputs[position])) - 1
         elif carry[position] is ON_DEVICE and not value.tensor.is_static:
             return "the size of what it carries is not known"
     return Masked(_masked_graph(node, carry), pushes)
@@ -81,7 +80,7 @@ def _obstacle(node: Node, places: Mapping[Value, Place], carried: set[Value]) ->
         return f"{name} inside"
     if Trait.EFFECT in node.op.traits:
         return f"{name} has an effect"
-    if name in ("constant", "stack_push"):
+    if name == "constant" or node.op.has_use(Use.PUSH):
         return None
     stacks = [v for v in node.operands if isinstance(v.type, StackType)]
     if any(v in carried for v in stacks):
@@ -92,26 +91,17 @@ def _obstacle(node: Node, places: Mapping[Value, Place], carried: set[Value]) ->
         return None if is_total(node) else f"{name} may fail"
     if not is_fusible(node) and name not in DEVICE:
         return f"{name} goes through the host"
-    if name in _UPDATES and node.operands[0] in carried:
+    if node.op.updates and node.operands[0] in carried:
         return "a carried array is updated in place"
-    if name == "getitem":
-        return None if all(places[v] is HOST for v in node.operands[1:]) else "an index is on the device"
-    if name in _SIZED and any(places[v] is ON_DEVICE for v in node.operands[1:]):
+    if any(places[v] is ON_DEVICE for v in node.used_as(Use.INDEX)):
+        return "an index is on the device"
+    if any(places[v] is ON_DEVICE for v in node.used_as(Use.SIZE)):
         return f"a size of {name} is on the device"
+    if node.op.has_use(Use.READ):
+        return None
     if name in _EXTREMES and node.operands[0].tensor.is_static:
         return None
     return None if is_total(node) and name != "nonzero" else f"{name} may fail"
-
-
-def _pushes(body: Graph, stack: Value, out: Value) -> int | None:
-    """How many pushes lie between a stack that is carried and what is carried on; None where it is no chain."""
-    by_stack = {node.operands[0]: node for node in body.nodes if node.op.name == "stack_push"}
-    count = 0
-    while stack is not out:
-        if stack not in by_stack:
-            return None
-        stack, count = by_stack[stack].result, count + 1
-    return count
 
 
 def _masked_graph(node: Node, places: Sequence[Place]) -> Graph:

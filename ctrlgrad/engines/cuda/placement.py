@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, StackType, Value, view
+from ctrlgrad.ir import Branch, Call, Graph, Loop, Node, StackType, Use, Value, view
 
 
 class Place(Enum):
@@ -25,11 +25,6 @@ class Place(Enum):
 
 HOST, DEVICE = Place.HOST, Place.DEVICE
 Places = tuple[Place, ...]
-
-# Answered from what the host knows of a device value.
-_KNOWN_ON_HOST = frozenset({"dim", "stack_length"})
-# A stack is where all that is put on it is.
-_STACK_UPDATES = frozenset({"stack_push", "stack_write", "stack_add", "stack_sum"})
 
 
 def is_scalar(value: Value) -> bool:
@@ -68,17 +63,11 @@ def results_of(node: Node, given: Sequence[Place]) -> Places:
             return tuple(map(join, zip(*(outputs_of(side, operands) for side in branch.branches), strict=True)))
         case Call() as call:
             return outputs_of(call.function, given)
-    name = node.op.name
-    if name in _KNOWN_ON_HOST:
+    if _is_known_on_host(node):
         return (HOST,)
-    if name == "stack_pop":
-        return (given[0], given[0])
-    if name in _STACK_UPDATES:
-        values = [p for p, v in zip(given, node.operands, strict=True) if not _is_index(node, v)]
-        return (join(values),)
-    if name in ("stack_clear", "stack_resize", "stack_read"):
-        return (given[0],)
-    return tuple(HOST if is_scalar(v) and join(given) is HOST else DEVICE for v in node.results)
+    # What is read, and what is put somewhere, says where the result is: not where it is told to read or to put it.
+    values = [p for i, p in enumerate(given) if node.op.use(i) not in (Use.INDEX, Use.SIZE)] or given
+    return tuple(HOST if is_scalar(v) and join(values) is HOST else DEVICE for v in node.results)
 
 
 def fetched(node: Node, places: Mapping[Value, Place]) -> tuple[int, ...]:
@@ -86,13 +75,14 @@ def fetched(node: Node, places: Mapping[Value, Place]) -> tuple[int, ...]:
 
     These are indices and lengths: all else that a value on the host is made of is there.
     """
-    if node.op.name in _KNOWN_ON_HOST or any(places[v] is DEVICE for v in node.results):
+    if _is_known_on_host(node) or any(places[v] is DEVICE for v in node.results):
         return ()
     return tuple(i for i, v in enumerate(node.operands) if places[v] is DEVICE)
 
 
-def _is_index(node: Node, value: Value) -> bool:
-    return node.op.name in ("stack_write", "stack_add") and value is node.operands[1] and value is not node.operands[2]
+def _is_known_on_host(node: Node) -> bool:
+    """Whether it is answered from what the host knows of a device value."""
+    return node.op.has_use(Use.MEASURE) and is_scalar(node.result)
 
 
 def carried(loop: Loop, given: Sequence[Place]) -> Places:

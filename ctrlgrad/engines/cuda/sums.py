@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.placement import DEVICE, Place
-from ctrlgrad.ir import Graph, Node, Value, definitions, uses
+from ctrlgrad.ir import Graph, Node, Use, Value, definitions, uses
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ProductSum:
 def product_sums(graph: Graph, places: Mapping[Value, Place]) -> dict[Node, ProductSum]:
     """The sums of a region that BLAS computes, by their nodes."""
     producers, count = definitions(graph), uses(graph)
-    fused = {v for node in graph.nodes if node.op.name == "stack_push" or is_fusible(node) for v in node.operands}
+    fused = {v for node in graph.nodes if node.op.has_use(Use.PUSH) or is_fusible(node) for v in node.operands}
     found: dict[Node, ProductSum] = {}
     taken: set[Node] = set()
     for node in graph.nodes:

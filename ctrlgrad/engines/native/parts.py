@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ctrlgrad.ir import Graph, Node, Op, TensorType, Trait, Type, Value
+from ctrlgrad.ir import Graph, Node, Op, TensorType, Trait, Type, Use, Value
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ops.traits import is_total
 from ctrlgrad.plan.elementwise import DTYPES, has_expression
@@ -27,10 +27,6 @@ from ctrlgrad.plan.lowering.lower import RULES
 # elementwise nodes with 2 to 8 inputs and 1 to 4 outputs; what counts is the ratio to a node's step.
 STEP, CALL, BYTE = 350.0, 500.0, 0.01
 ENTRY, ARRAY = 11000.0, 2300.0
-
-# Stack ops that only fail where the graph is wrong.
-_SURE = frozenset({"stack_new", "stack_push", "stack_pop", "stack_length"})
-_UPDATES = frozenset({"setitem", "additem"})
 
 
 def _part_types(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
@@ -61,14 +57,20 @@ def has_native_form(node: Node) -> bool:
         return False
     if Trait.ELEMENTWISE in node.op.traits:
         return has_expression(name, [v.tensor.dtype for v in node.operands], node.result.tensor.dtype)
-    return name in RULES and name not in _UPDATES
+    return name in RULES and not node.op.updates
 
 
 def is_free(node: Node) -> bool:
     """Whether a node computes nothing: a view whose place is known, a constant, a size."""
     if node.op.name == "getitem":
         return is_total(node) and len(node.operands) == 1 and node.result.tensor.rank > 0
-    return node.op.name in ("constant", "dim") or Trait.VIEW in node.op.traits
+    is_size = node.op.has_use(Use.MEASURE) and isinstance(node.operands[0].type, TensorType)
+    return is_size or node.op.name == "constant" or Trait.VIEW in node.op.traits
+
+
+def _may_fail(node: Node) -> bool:
+    """Whether a run can make it fail; a push or a pop fails only where the graph is wrong."""
+    return not (is_total(node) or node.op.has_use(Use.PUSH, Use.POP) or node.op.name == "stack_new")
 
 
 def gain(part: Graph) -> float:
@@ -144,7 +146,7 @@ class _Split:
         waits, last = {}, None
         for node in self.computing:
             waits[node] = set(self.producers[node])
-            if not is_total(node) and node.op.name not in _SURE:
+            if _may_fail(node):
                 if last is not None:
                     waits[node].add(last)
                 last = node

@@ -14,7 +14,7 @@ from ctrlgrad.engines.native.runtime import Frame, Program
 from ctrlgrad.engines.pushes import Pushed, describe
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Push, Report
-from ctrlgrad.ir import Graph, Node, StackType, attributes
+from ctrlgrad.ir import Graph, attributes
 from ctrlgrad.plan import model
 from ctrlgrad.plan.model import Block, Branch, Factorise, Kernel, Loop, Outside, Product, Stack, Step
 from ctrlgrad.plan.sizes import Size, Sizes
@@ -114,11 +114,10 @@ class _Account:
         """What stands behind the stack of a push: the loop around it carries it."""
         handles = self.program.plan.handles
         if around is not None:
-            node = around.node
             stacks = [c.inside for c in around.carries if isinstance(c.inside, Stack)]
-            for stack, position in zip(stacks, _carried_stacks(node), strict=True):
+            for number, stack in enumerate(stacks):
                 if handles[stack] == handles[step.stack]:
-                    return describe(node, position)
+                    return describe(around.node, number)
         source = f" (at {step.node.source})" if step.node.source is not None else ""
         return Pushed(step.node.operands[0].hint or "stack", "pushed in a branch or a loop inside", source)
 
@@ -140,12 +139,6 @@ class _Account:
         known: Mapping[str, int] = self.sizes
         texts = [str(self.number(s)) if set(s.names) <= known.keys() else str(s) for s in sizes]
         return f"[{','.join(texts)}]"
-
-
-def _carried_stacks(loop: Node) -> list[int]:
-    """The positions of the stacks that a loop carries among its operands."""
-    captured, carried = attributes.Loop.of(loop).split(loop.operands)
-    return [i for i, v in enumerate(carried, len(captured)) if isinstance(v.type, StackType)]
 
 
 __all__ = ["explain"]

@@ -23,7 +23,6 @@ from ctrlgrad.engines.native.stacks import RunningStack, copied
 from ctrlgrad.engines.native.turns import Turns
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.engines.reference.interpreter import explained
-from ctrlgrad.ir import StackType
 from ctrlgrad.memory.arena.pool import POOL
 from ctrlgrad.memory.session import current
 from ctrlgrad.plan.chunks import LoopPlan, loop_plan
@@ -346,13 +345,10 @@ class Frame:
 
     def _label(self, handle: int) -> str:
         for chunked in self.layout.chunked.values():
-            node = chunked.loop.node
             stacks = [c.inside for c in chunked.loop.carries if isinstance(c.inside, Stack)]
-            positions = [i for i, v in enumerate(node.operands) if isinstance(v.type, StackType)]
-            carried = [i for i in positions if i >= len(node.operands) - len(node.results)]
-            for stack, position in zip(stacks, carried, strict=True):
+            for number, stack in enumerate(stacks):
                 if self.plan.handles[stack] == handle:
-                    return describe(node, position).label
+                    return describe(chunked.loop.node, number).label
         return "rows of a stack"
 
     def move(self, source: int, target: int) -> None:

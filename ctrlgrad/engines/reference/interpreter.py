@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.reference.kernels import IN_PLACE
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError, locate
@@ -165,7 +164,7 @@ def _last_updates(graph: Graph) -> dict[Value, int]:
     """
     updated: dict[Value, int] = {}
     for position, node in enumerate(graph.nodes):
-        if node.op.name in IN_PLACE or node.regions:
+        if node.op.updates or node.regions:
             updated.update((v, position) for v in (node.operands if node.regions else node.operands[:1]))
     return updated
 

@@ -55,7 +55,6 @@ RULES: dict[str, Rule] = {
     "stack_length": stacks.stack_length,
     "stack_from_tensor": stacks.stack_from_tensor,
     "stack_to_tensor": stacks.stack_to_tensor,
-    "stack_resize": lambda state, node: outside(state, node, taken=(0,)),
     "stack_clear": stacks.stack_clear,
 }
 

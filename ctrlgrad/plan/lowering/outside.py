@@ -18,7 +18,6 @@ from ctrlgrad.plan.sizes import Size, Sizes
 def outside(
     state: State,
     node: Node,
-    taken: tuple[int, ...] = (),
     facts: StackFacts | None = None,
     shape: Sizes | None = None,
 ) -> None:
@@ -52,7 +51,7 @@ def outside(
             results.append(array)
             item = array.view
         state.items[v] = item
-    state.emit(Outside(node, tuple(operands), tuple(results), tuple(sizes), taken))
+    state.emit(Outside(node, tuple(operands), tuple(results), tuple(sizes)))
 
 
 def or_outside(state: State, node: Node, holds: Register, make: Callable[[], None], shape: Sizes) -> None:

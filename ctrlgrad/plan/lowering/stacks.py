@@ -74,7 +74,7 @@ def _fits(state: State, stack: Stack, shape: Sizes) -> bool:
 def stack_push(state: State, node: Node) -> None:
     stack, row = _stack(state, node.operands[0]), _row(state, node.operands[1])
     if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
-        outside(state, node, taken=(0,))
+        outside(state, node)
         return
     state.facts[stack].put(_plan_size(state, row))
     result = state.stack(state.facts[stack])
@@ -109,7 +109,7 @@ def _is_native(state: State, stack: Stack) -> bool:
 def stack_pop(state: State, node: Node) -> None:
     stack = _stack(state, node.operands[0])
     if not _is_native(state, stack):
-        outside(state, node, taken=(0,))
+        outside(state, node)
         return
     result = state.stack(state.facts[stack])
     row, item = _new_row(state, stack)
@@ -141,7 +141,7 @@ def stack_add(state: State, node: Node) -> None:
 def _write(state: State, node: Node, how: Any, grow: bool, once: bool) -> None:
     stack, row = _stack(state, node.operands[0]), _row(state, node.operands[2])
     if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
-        outside(state, node, taken=(0,))
+        outside(state, node)
         return
     state.facts[stack].put(None)
     result = state.stack(state.facts[stack])
@@ -154,7 +154,7 @@ def stack_clear(state: State, node: Node) -> None:
     """A slot that was never written holds zeros, where rows have one shape: the slot is given them."""
     stack = _stack(state, node.operands[0])
     if not _is_native(state, stack):
-        outside(state, node, taken=(0,))
+        outside(state, node)
         return
     shape = state.facts[stack].shape
     assert shape is not None

@@ -21,10 +21,7 @@ from ctrlgrad.ir import Node, StackType, TensorType, attributes
 
 def element_of(node: Node) -> TensorType:
     """The element type of a stack op's stack."""
-    t = node.results[0].type if node.op.name in ("stack_new", "stack_from_tensor", "stack_split") else None
-    t = t or node.operands[0].type
-    assert isinstance(t, StackType)
-    return t.element
+    return next(v.type.element for v in (*node.operands, *node.results) if isinstance(v.type, StackType))
 
 
 def _zeros(context: Context, element: TensorType, dims: Sequence[Any]) -> Any:

@@ -1,0 +1,214 @@
+"""Where stacks go: the versions of a stack through loops, branches and calls, and what is done to it on the way.
+
+An op that changes a stack takes one version of it and gives the next (`Use`). What owns regions hands versions on: into
+its regions, around a loop, and out again. `StackFlow` knows these steps for whole graphs. Whoever asks where a stack
+goes asks it: the verifier (do the pops mirror the pushes), batching (is it the same stack at the end), the engines
+(what a loop does to the stacks that it carries), reports (what was pushed, and where).
+
+What a version may have been, or may become, is followed along every step, whichever branch is taken and however often
+a loop runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ctrlgrad.ir.control import Branch, Call, Carry, Loop, view
+from ctrlgrad.ir.graph import Graph, Node, Value
+from ctrlgrad.ir.types import StackType
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a node does to a stack: a use, or a loop, branch or call with the events inside each of its regions.
+
+    Those of a loop are of an iteration. A loop over chunks around that over a chunk's iterations is one loop.
+    """
+
+    kind: str
+    node: Node = field(compare=False)
+    inside: tuple[tuple[Event, ...], ...] = ()
+
+    def ops(self, is_repeated: bool = False) -> Iterator[tuple[Event, bool]]:
+        """The uses in it, and whether each stands in a loop inside."""
+        if not self.node.regions:
+            yield self, is_repeated
+        for events in self.inside:
+            for event in events:
+                yield from event.ops(is_repeated or isinstance(view(self.node), Loop))
+
+    def kinds(self) -> set[str]:
+        return {op.kind for op, _ in self.ops()}
+
+    def mirrored(self) -> Event:
+        """What takes back what this does."""
+        other = {"push": "pop", "pop": "push"}.get(self.kind, self.kind)
+        return Event(other, self.node, tuple(mirrored(events) for events in self.inside))
+
+    def __str__(self) -> str:
+        if not self.inside:
+            return self.kind
+        regions = " | ".join(", ".join(map(str, events)) or "-" for events in self.inside)
+        return f"{self.kind}({regions})"
+
+
+Events = tuple[Event, ...]
+
+
+def mirrored(events: Events) -> Events:
+    """What takes them back, the last one first."""
+    return tuple(event.mirrored() for event in reversed(events))
+
+
+class StackFlow:
+    """The steps of all stacks in some graphs and their regions."""
+
+    def __init__(self, *graphs: Graph) -> None:
+        # By version, those that it follows from, and those that follow.
+        self.before: defaultdict[Value, list[Value]] = defaultdict(list)
+        self.after: defaultdict[Value, list[Value]] = defaultdict(list)
+        # How many nodes and ends of graphs take a version: not those that only look at it.
+        self.takers: Counter[Value] = Counter()
+        # Versions that a loop sees in every iteration alike, and versions that an op has given.
+        self.captured: set[Value] = set()
+        self.given: set[Value] = set()
+        for graph in graphs:
+            self._add(graph)
+
+    def _add(self, graph: Graph) -> None:
+        for node in graph.nodes:
+            for region in node.regions:
+                self._add(region)
+            for old, new in _steps(node):
+                if _is_stack(old):
+                    self.after[old].append(new)
+                    self.before[new].append(old)
+            if node.op.updates:
+                self.given.add(node.results[0])
+            loop = view(node)
+            if isinstance(loop, Loop):
+                self.captured.update(c.in_body for c in loop.captures)
+            self.takers.update({v for i, v in enumerate(node.operands) if not node.op.use(i).observes})
+        self.takers.update(graph.outputs)
+
+    def versions(self, *stacks: Value) -> set[Value]:
+        """The stacks, and all that they may become."""
+        return reached(stacks, self.after)
+
+    def earlier(self, stack: Value) -> set[Value]:
+        """A version, and all that it may have been."""
+        return reached([stack], self.before)
+
+    def origin(self, stack: Value) -> Value | None:
+        """Where a version began, whichever way it took: in an op that makes a stack, or outside. None of several."""
+        found = [v for v in self.earlier(stack) if not self.before[v]]
+        return found[0] if len(found) == 1 else None
+
+    def events(self, graph: Graph, versions: set[Value], *, observers: bool = False) -> Events:
+        """What the nodes of a graph do to versions of a stack, in order; with those that only look, if wanted."""
+        found = (self._event(node, versions, observers) for node in graph.nodes)
+        return tuple(event for event in found if event is not None)
+
+    def _event(self, node: Node, versions: set[Value], observers: bool) -> Event | None:
+        kind, loop = node.op.name, view(node)
+        inside = tuple(self.events(region, versions, observers=observers) for region in node.regions)
+        if isinstance(loop, Loop):
+            cond, body = inside
+            kind = "while" if loop.attrs.chunk is None else _CHUNK
+            if loop.attrs.chunks_of is not None and len(body) == 1 and body[0].kind == _CHUNK:
+                (body,) = body[0].inside
+            inside = ((*cond, *body),)
+        if node.regions:
+            return Event(kind, node, inside) if any(inside) else None
+        for position, v in enumerate(node.operands):
+            use = node.op.use(position)
+            if v in versions and (observers or not use.observes):
+                return Event(use.name.lower(), node)
+        return None
+
+    def obstacle(self, graph: Graph, stack: Value) -> str | None:
+        """Why a stack is not handed on from one push or pop to the next, if it is not: they cannot be paired then."""
+        versions = self.versions(stack)
+        taken = max(self.takers[v] for v in versions)
+        if taken > 1:
+            return f"it is taken {taken} times"
+        if not all(versions.issuperset(self.before[v]) for v in versions):
+            return "a loop or branch does not pass it on in its place"
+        if self.given & self.versions(*versions & self.captured):
+            return "a loop changes it that does not carry it"
+        for event in self.events(graph, versions):
+            for op, _ in event.ops():
+                if op.kind not in ("push", "pop"):
+                    return f"{op.node.op.name} takes it"
+        return None
+
+
+def begins(node: Node) -> bool:
+    """Whether an op makes a stack where there was none."""
+    return any(_is_stack(v) for v in node.results) and not any(map(_is_stack, node.operands)) and not node.regions
+
+
+def _is_stack(value: Value) -> bool:
+    return isinstance(value.type, StackType)
+
+
+# The kind of the loop over a chunk's iterations.
+_CHUNK = "chunk"
+
+
+def _steps(node: Node) -> Iterator[tuple[Value, Value]]:
+    """A version that a node is given or has inside, and one that follows from it: for all that has versions."""
+    match view(node):
+        case Loop() as loop:
+            for capture in loop.captures:
+                yield from ((capture.outer, inside) for inside in (capture.in_cond, capture.in_body))
+            for c in loop.carries:
+                yield from ((old, new) for old in (c.init, c.next) for new in (c.in_cond, c.in_body, c.result))
+        case Branch() as branch:
+            for region in branch.branches:
+                yield from zip(branch.operands, region.inputs, strict=True)
+                yield from zip(region.outputs, branch.results, strict=True)
+        case Call() as call:
+            yield from zip(call.operands, call.function.inputs, strict=True)
+            yield from zip(call.function.outputs, call.results, strict=True)
+        case None:
+            if node.op.updates:
+                yield node.operands[0], node.results[0]
+
+
+def reached(starts: Iterable[Value], following: Mapping[Value, Sequence[Value]]) -> set[Value]:
+    """The starts, and what follows from them in any number of steps."""
+    found: set[Value] = set()
+    waiting = list(starts)
+    while waiting:
+        value = waiting.pop()
+        if value not in found:
+            found.add(value)
+            waiting += following.get(value, ())
+    return found
+
+
+def stays(loop: Loop, carry: Carry) -> bool:
+    """Whether the stack that a loop carries is the one that it starts with, whatever was done to it."""
+    return StackFlow(loop.body).origin(carry.next) is carry.in_body
+
+
+def passed_on(branch: Branch, position: int) -> int | None:
+    """The operand of a branch that a result is, changed or not, whichever side is taken; None where there is none."""
+    places: set[int | None] = set()
+    for region in branch.branches:
+        origin = StackFlow(region).origin(region.outputs[position])
+        places.add(region.inputs.index(origin) if origin in region.inputs else None)
+    return places.pop() if len(places) == 1 else None
+
+
+def in_an_iteration(loop: Loop, carry: Carry) -> Events:
+    """What a loop does, once, to a stack that it carries; looking at it counts."""
+    flow = StackFlow(loop.cond, loop.body)
+    cond = flow.events(loop.cond, flow.versions(carry.in_cond), observers=True)
+    return (*cond, *flow.events(loop.body, flow.versions(carry.in_body), observers=True))
+
+
+__all__ = ["Event", "Events", "StackFlow", "begins", "in_an_iteration", "mirrored", "passed_on", "reached", "stays"]
