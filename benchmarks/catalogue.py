@@ -36,6 +36,7 @@ def cases(engine: str, tiny: bool = False) -> list[Case]:
     """Every case, with ctrlgrad's engine named; `tiny` makes all of them small enough for a test, without goals."""
     made = [
         *_recurrent(engine, tiny),
+        *_products(engine, tiny),
         *_loops(engine, tiny),
         _runge_kutta(engine, tiny),
         _lengths(engine, tiny),
@@ -91,6 +92,19 @@ def _recurrent_entries(engine: str, cell: str, form: str, size: tuple[int, ...],
     yield peer("torch eager", "with_torch:eager", same)
     yield peer("tensorflow while_loop", "with_tensorflow:loop", same)
     yield peer("products alone", "with_numpy:products", short, is_compared=False)
+
+
+def _products(engine: str, tiny: bool) -> Iterator[Case]:
+    """What packing the weights once before a loop is worth, or costs."""
+    for size in (LARGE, WIDE):
+        shown = TINY if tiny else size
+        same = {"cell": "lstm", "size": shown}
+        entries = (
+            Entry("ctrlgrad", "ctrlgrad", "benchmarks.recurrent.with_ctrlgrad:products", same | {"engine": engine}),
+            Entry("openblas", "numpy", "benchmarks.recurrent.with_numpy:products", same, goal=_at_least(1.0)),
+        )
+        title = f"products alone of an LSTM training step, (T, batch, input, hidden) = {shown}"
+        yield Case(f"products-{'x'.join(map(str, size))}", title, "step", entries, tolerance=1e-3)
 
 
 def _loops(engine: str, tiny: bool) -> Iterator[Case]:

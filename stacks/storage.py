@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ctrlgrad.memory.arena.pool import POOL
+
 
 class Storage(Protocol):
     """An array `[capacity, *element]`."""
@@ -96,10 +98,10 @@ class Resident:
 
 
 class Unlimited:
-    """Memory without a budget."""
+    """Memory without a budget: large arrays are buffers that were used before, where there are free ones."""
 
     def array(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return Resident(np.empty(shape, dtype))
+        return Resident(POOL.empty(shape, dtype))
 
 
 UNLIMITED: Supply = Unlimited()

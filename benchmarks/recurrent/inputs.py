@@ -8,12 +8,19 @@ from typing import Any
 import numpy as np
 
 GATES = {"lstm": 4, "gru": 3}
+# What the programs of products alone give: the last ones of the loops, and the weights' gradients.
+PRODUCTS = ("last of x @ wx", "last of h @ wh", "last of dz @ wh.T", "gradient of wx", "gradient of wh")
 
 
 def sequence(size: Sequence[int], seed: int = 0) -> np.ndarray:
     """The inputs xs, float32 `[T, batch, input]`, for a size (T, batch, input, hidden)."""
     steps, batch, inputs, _ = size
     return np.random.default_rng([seed, 0]).standard_normal((steps, batch, inputs)).astype(np.float32)
+
+
+def by_chance(shape: Sequence[int], seed: int) -> np.ndarray:
+    """float32 numbers where only the size matters."""
+    return np.random.default_rng([seed, 3]).standard_normal(tuple(shape)).astype(np.float32)
 
 
 def weights(cell: str, size: Sequence[int], seed: int = 0) -> dict[str, np.ndarray]:

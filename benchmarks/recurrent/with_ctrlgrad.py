@@ -12,7 +12,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from benchmarks.kept import bytes_per_iteration
 from benchmarks.program import Program
-from benchmarks.recurrent.inputs import lengths, pack, read, sequence, weights
+from benchmarks.recurrent.inputs import GATES, PRODUCTS, by_chance, lengths, pack, read, sequence, weights
 
 
 def lstm_concat(p: Any, x: Any, state: Any) -> Any:
@@ -138,3 +138,32 @@ def many_lengths(size: Sequence[int], count: int, shortest: int, longest: int, e
             read("lstm", "concat", inputs, results[-1]) | {"losses": np.array([loss for loss, _ in results])}
         ),
     )
+
+
+def products(cell: str, size: Sequence[int], engine: str = "auto") -> Program:
+    """The products of a training step and nothing else, as `with_numpy.products`; steps wait for the ones before."""
+    steps, batch, inputs, hidden = size
+    gates = GATES[cell] * hidden
+    shared, xs = weights(cell, size), sequence(size)
+    hs, dz = (by_chance((steps, batch, n), n) for n in (hidden, gates))
+
+    def compute(wx: Any, wh: Any, xs: Any, hs: Any, dz: Any) -> Any:
+        def forward(t: Any, zh: Any) -> Any:
+            # A part of the last product, times 0: else all rows would be one product.
+            return (hs[t] + np.float32(0) * zh[:, :hidden]) @ wh
+
+        def backward(t: Any, dh: Any) -> Any:
+            return (dz[t] + np.float32(0) * dh[:, :1]) @ wh.T
+
+        flat, zeros = cnp.reshape(dz, (-1, gates)), lambda n: np.zeros((batch, n), np.float32)
+        z = cnp.reshape(xs, (-1, inputs)) @ wx
+        zh, dh = (cg.fori_loop(0, steps, f, zeros(n)) for f, n in ((forward, gates), (backward, hidden)))
+        return z, zh, dh, cnp.reshape(xs, (-1, inputs)).T @ flat, cnp.reshape(hs, (-1, hidden)).T @ flat
+
+    step = cg.function(compute, engine=engine)
+
+    def found(result: Any) -> dict[str, np.ndarray]:
+        z, *others = map(np.asarray, result)
+        return dict(zip(PRODUCTS, (z[-batch:], *others), strict=True))
+
+    return Program(step=lambda: step(shared["wx"], shared["wh"], xs, hs, dz), read=found)

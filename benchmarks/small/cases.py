@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.case import Case, Entry, Goal
@@ -83,6 +83,21 @@ def small_cases(engine: str, tiny: bool) -> Iterator[Case]:
     overhead = _entries(engine, "ten_operations", {}, Goal("ratio", "at least", 1 / 1.5))
     title = "call of the gradient of ten operations on three numbers"
     yield Case("call-overhead", title, "call", overhead, tolerance=1e-10)
+    yield _scaling(engine, tiny)
+
+
+def _scaling(engine: str, tiny: bool) -> Case:
+    """A long loop costs per iteration what a short one does. The longest one's results are compared with JAX's."""
+    counts, width = ((3, 6), 3) if tiny else ((1_000, 10_000), 64)
+    entries = []
+    for n in counts:
+        ours, peer = _entries(engine, "matrix_vector", {"n": width, "steps": n}, None)
+        goal = Goal("ratio", "at most", 1.2) if entries else None
+        label = f"{n:,} iterations"
+        entries.append(replace(ours, label=label, units=n, goal=goal, is_compared=n == counts[-1]))
+    entries.append(replace(peer, label=f"jax, {label}", units=n))
+    title = "ctrlgrad: cost per iteration by the number of iterations, gradient of matrix-vector products"
+    return Case("scaling-matrix-vector", title, "iteration", tuple(entries), tolerance=1e-8)
 
 
 def first_call_cases(engine: str, tiny: bool) -> Iterator[Case]:

@@ -13,6 +13,9 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.runtime import Frame
 from ctrlgrad.engines.native.stacks import FIRST_ROWS
+from ctrlgrad.memory.arena.pool import POOL
+from ctrlgrad.stacks.blocks import BlockStack
+from ctrlgrad.stacks.storage import UNLIMITED
 
 
 @pytest.fixture
@@ -99,3 +102,35 @@ def test_under_a_budget_stacks_are_begun_as_they_were(nbytes: int) -> None:
     expected = function(xs)
     with cg.memory.budget(device=nbytes):
         np.testing.assert_allclose(function(xs), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("steps", [700, 5000])
+def test_rows_read_as_one_array_get_one_block_after_the_first_run(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """The cotangent of a product's matrix is one product over all rows of a chunk of a distributed loop."""
+    gathered: list[int] = []
+    gather = BlockStack._gathered
+    monkeypatch.setattr(BlockStack, "_gathered", lambda *given: gathered.append(given[2]) or gather(*given))
+
+    def loss(w, h):
+        return cnp.sum(cg.fori_loop(0, steps, lambda _, h: cnp.tanh(w @ h), h))
+
+    rng = np.random.default_rng(0)
+    w, h = rng.normal(size=(64, 64)) / 9.0, rng.normal(size=64)
+    function = cg.function(cg.grad(loss), engine="native")
+    first = function(w, h)
+    assert gathered
+    gathered.clear()
+    np.testing.assert_array_equal(function(w, h), first)
+    assert not gathered
+    np.testing.assert_allclose(cg.function(cg.grad(loss), engine="reference")(w, h), first, rtol=1e-9, atol=1e-12)
+
+
+def test_memory_for_joined_rows_is_used_again() -> None:
+    def rows() -> np.ndarray:
+        return UNLIMITED.array((1 << 15,), np.dtype(np.float64), "rows").open()
+
+    held = rows().nbytes
+    before = POOL.nbytes
+    assert before >= held
+    assert [rows().nbytes for _ in range(3)] == 3 * [held]
+    assert POOL.nbytes == before

@@ -216,7 +216,7 @@ class PlanWriter(OutsideText):
         w.label(exit)
         self.store_word(word, w.op(f"load i64, ptr {ticks}"))
         if left is not None:
-            with self.when(self.is_managed()):
+            with self.w.when(self.is_managed()):
                 self.tell_position()
                 self.ask(Request.END_LOOP, str(step.number))
         self.loops.pop()
@@ -232,7 +232,7 @@ class PlanWriter(OutsideText):
         """Tell a memory manager that a loop begins; the variable of the iterations that a chunk has left."""
         if step.number not in self.layout.chunks:
             return None
-        with self.when(self.is_managed()):
+        with self.w.when(self.is_managed()):
             index = self.layout.captures[step.number]
             for value in self.layout.chunked[step.number].captured:
                 index = self.tell_value(value, index)
@@ -248,7 +248,7 @@ class PlanWriter(OutsideText):
         w, index = self.w, self.layout.chunks[step.number]
         after = w.op(f"sub i64 {w.op(f'load i64, ptr {left}')}, 1")
         w.line(f"store i64 {after}, ptr {left}")
-        with self.when(w.op(f"icmp slt i64 {after}, 0")):
+        with self.w.when(w.op(f"icmp slt i64 {after}, 0")):
             self.tell_position()
             at = index + 1
             for carry in step.carries:
@@ -268,7 +268,7 @@ class PlanWriter(OutsideText):
         w = self.w
         left = w.op(f"sub i64 {w.op(f'load i64, ptr {ticks}')}, 1")
         w.line(f"store i64 {left}, ptr {ticks}")
-        with self.when(w.op(f"icmp sle i64 {left}, 0")):
+        with self.w.when(w.op(f"icmp sle i64 {left}, 0")):
             self.tell_position()
             self.ask(Request.POLL, str(step.number))
             w.line(f"store i64 {self.load_word(self.layout.ticks + step.number)}, ptr {ticks}")

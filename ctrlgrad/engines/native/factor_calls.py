@@ -32,7 +32,7 @@ class FactorsWriter:
         done = w.alloca("i1")
         w.line(f"store i1 {fits}, ptr {done}")
         views = [step.result.view, step.a, *([] if step.b is None else [step.b])]
-        with plan.when(fits):
+        with plan.w.when(fits):
             sizes = [n] if step.b is None else [n, plan.size(step.b.shape[-1])]
             scratch = plan.scratch(f"cg_{self.name}_scratch_{self.kind}", sizes)
             addresses = [target, *(plan.view_address(view) for view in views[1:])]

@@ -9,7 +9,7 @@ from ctrlgrad.engines.native.text import Writer
 
 
 @contextmanager
-def counted_loop(writer: Writer, start: str, end: str, step: int = 1) -> Iterator[str]:
+def counted_loop(writer: Writer, start: str, end: str, step: int | str = 1) -> Iterator[str]:
     """A loop over start, start + step, ... below end; gives the number."""
     variable = writer.alloca("i64")
     head, body, exit = writer.new_label("head"), writer.new_label("body"), writer.new_label("exit")
@@ -21,7 +21,7 @@ def counted_loop(writer: Writer, start: str, end: str, step: int = 1) -> Iterato
     writer.branch_if(inside, body, exit)
     writer.label(body)
     yield i
-    following = writer.op(f"add i64 {i}, {step}")
+    following = writer.op(f"add nsw i64 {i}, {step}")
     writer.line(f"store i64 {following}, ptr {variable}")
     writer.branch(head)
     writer.label(exit)

@@ -13,8 +13,8 @@ import numpy as np
 
 from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.loops import counted_loop
-from ctrlgrad.engines.native.reductions import combine, element_parts
-from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of, splat, type_of
+from ctrlgrad.engines.native.reductions import Sums, combine, element_parts
+from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of, type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import neutral_of
@@ -27,6 +27,8 @@ INDEX = np.dtype(np.int64)
 # sees which element is meant, and keeps small arrays in registers. Of so few points each has registers of its own:
 # elements of small arrays come and go one by one more often than not.
 MOST_POINTS, MOST_INSTRUCTIONS, MOST_SINGLE = 16, 256, 8
+# Vectors in a turn of a reduction; rows that are reduced together, and of how many instructions for an element at most.
+UNROLL, ROWS, MOST_OF_ROWS = 4, 4, 16
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class KernelWriter:
         self.indices: dict[int, str] = {}
         # Reductions that stay in registers: from which depth of the nest on, and their variables.
         self.still: dict[int, int] = {}
-        self.sums: dict[int, dict[tuple[int, int], list[str]]] = {}
+        self.sums: dict[int, Sums] = {}
         points = product(kernel.space)
         work = points.factor * len(kernel.expression.instructions)
         self.is_small = points.is_known and points.factor <= MOST_POINTS and work <= MOST_INSTRUCTIONS
@@ -156,16 +158,57 @@ class KernelWriter:
         if depth == len(axes):
             self.point(offsets, 1)
         elif depth == len(axes) - 1:
-            self.innermost(axes[depth], offsets, *self.ends(depth, axes[depth]))
-        else:
             axis = axes[depth]
-            for i in self.each(*self.ends(depth, axis)):
-                if axis.index is not None:
-                    self.indices[axis.index] = i
-                inner = [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
-                self.nest(axes, depth + 1, inner)
+            self.innermost(axis, [offsets], *self.ends(depth, axis))
+        else:
+            start, end = self.ends(depth, axes[depth])
+            if depth == len(axes) - 2 and self.takes_rows_together(axes):
+                start = self.rows(axes, offsets, start, end)
+            for i in self.each(start, end):
+                self.nest(axes, depth + 1, self.moved(axes[depth], offsets, i))
         for k in starting:
             self.finish(k, offsets)
+
+    def moved(self, axis: Axis, offsets: list[str], i: str) -> list[str]:
+        """The offsets at a position along an axis, which is that axis's index from now on."""
+        if axis.index is not None:
+            self.indices[axis.index] = i
+        return [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
+
+    def takes_rows_together(self, axes: Sequence[Axis]) -> bool:
+        """Whether rows are reduced to numbers of their own, and each may be so short that its loops cost most."""
+        outer, inner = axes[-2:]
+        instructions = self.kernel.expression.instructions
+        if self.is_small or self.kernel.checks or outer.index is not None or len(instructions) > MOST_OF_ROWS:
+            return False
+        if any(i.op == "call" for i in instructions) or (outer.size.is_known and outer.size.factor < ROWS):
+            return False
+        if any(self.still.get(k) != len(axes) - 1 for k in range(len(self.kernel.writes))):
+            return False
+        width = self.width(inner)
+        return not inner.size.is_known or width == 1 or self.unroll(inner, width) == 1
+
+    def rows(self, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
+        """Short rows, several at a time as long as there are so many; where they end.
+
+        One loop serves all of them, and the sums of one do not wait for each other as in a row of its own. Their
+        terms are added in the same order.
+        """
+        w, (outer, inner) = self.w, axes[-2:]
+        first, total = self.ends(len(axes) - 1, inner)
+        stop, width = self.whole(start, end, ROWS), self.width(inner)
+        if width > 1 and not inner.size.is_known:
+            short = w.op(f"icmp slt i64 {total}, {UNROLL * width}")
+            stop = w.op(f"select i1 {short}, i64 {stop}, i64 {start}")
+        for i in self.each(start, stop, ROWS):
+            rows = [self.moved(outer, offsets, w.add(i, str(row))) for row in range(ROWS)]
+            for k in self.still:
+                self.begin(k, axes, ROWS)
+            self.innermost(inner, rows, first, total)
+            for k in self.still:
+                for row, at in enumerate(rows):
+                    self.finish(k, at, row)
+        return stop
 
     def width(self, axis: Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
@@ -211,45 +254,44 @@ class KernelWriter:
         """Where the loop over an axis begins and ends."""
         return "0", self.size(axis.size)
 
-    def innermost(self, axis: Axis, offsets: list[str], start: str, total: str) -> None:
+    def innermost(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str) -> None:
+        """Along the innermost axis, for one row or several, whose offsets are given."""
         width = self.width(axis)
         if width > 1:
-            unroll = self.unroll(axis, width)
+            unroll = self.unroll(axis, width) if len(rows) == 1 else 1
             if unroll > 1:
-                start = self.strip(axis, offsets, start, total, width, unroll)
-            start = self.strip(axis, offsets, start, total, width, 1)
+                start = self.strip(axis, rows, start, total, width, unroll)
+            start = self.strip(axis, rows, start, total, width, 1)
             if axis.size.is_known and axis.size.factor % width == 0:
                 return
         for i in self.each(start, total):
-            self.step(axis, offsets, i, 1, 0)
+            for row, offsets in enumerate(rows):
+                self.point(self.moved(axis, offsets, i), 1, row, axis)
 
     def unroll(self, axis: Axis, width: int) -> int:
         """How many vectors a turn takes: several where sums would wait for each other."""
-        is_long = not axis.size.is_known or axis.size.factor >= 8 * width
-        return 4 if self.still and is_long else 1
+        is_long = not axis.size.is_known or axis.size.factor >= 2 * UNROLL * width
+        return UNROLL if self.still and is_long else 1
 
-    def strip(self, axis: Axis, offsets: list[str], start: str, total: str, width: int, unroll: int) -> str:
+    def strip(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str, width: int, unroll: int) -> str:
         """Vectors from start on, as long as whole ones are left; where they end."""
-        w, step = self.w, width * unroll
+        end = self.whole(start, total, width * unroll)
+        for i in self.each(start, end, width * unroll):
+            for k in range(unroll):
+                for row, offsets in enumerate(rows):
+                    self.point(self.moved(axis, offsets, self.w.add(i, str(k * width))), width, k + row, axis)
+        return end
+
+    def whole(self, start: str, total: str, step: int) -> str:
+        """Where whole steps from start on end."""
+        w = self.w
         if is_number(start) and is_number(total):
             length = str(int(total) - int(start))
         else:
             length = total if start == "0" else w.op(f"sub i64 {total}, {start}")
         if is_number(length):
-            end = str(int(start) + int(length) // step * step)
-        else:
-            rest = w.op(f"srem i64 {length}, {step}")
-            end = w.op(f"sub i64 {total}, {rest}")
-        for i in self.each(start, end, step):
-            for k in range(unroll):
-                self.step(axis, offsets, w.add(i, str(k * width)), width, k)
-        return end
-
-    def step(self, axis: Axis, offsets: list[str], i: str, width: int, lane: int) -> None:
-        if axis.index is not None:
-            self.indices[axis.index] = i
-        inner = [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
-        self.point(inner, width, lane, axis)
+            return str(int(start) + int(length) // step * step)
+        return w.op(f"sub i64 {total}, {w.op(f'srem i64 {length}, {step}')}")
 
     # One point, or a vector of them.
 
@@ -282,7 +324,7 @@ class KernelWriter:
         count = len(kernel.operands)
         for k, write in enumerate(kernel.writes):
             if k in self.still:
-                self.accumulate(k, write, [outputs[o] for o in write.outputs], width, lane)
+                self.sums[k].add([outputs[o] for o in write.outputs], width, lane)
                 continue
             at = offsets[count + k]
             for output, stride in zip(write.indices, write.scattered, strict=True):
@@ -317,66 +359,22 @@ class KernelWriter:
 
     # Reductions in registers.
 
-    def begin(self, k: int, axes: Sequence[Axis]) -> None:
-        """Variables for the vectors of a turn and for single elements, each with the neutral number."""
-        write = self.kernel.writes[k]
-        dtype, parts = element_parts(write.view.dtype)
-        neutral = constant(neutral_of(write.how, dtype), dtype)
-        forms = [(1, 0)]
+    def begin(self, k: int, axes: Sequence[Axis], rows: int = 1) -> None:
+        """Sums for each vector of a turn, or for each row of several."""
         width = self.width(axes[-1]) if axes else 1
-        if width > 1:
-            forms += [(width, lane) for lane in range(self.unroll(axes[-1], width))]
-        variables: dict[tuple[int, int], list[str]] = {}
-        for form in forms:
-            kind = type_of(dtype, form[0])
-            start = neutral if form[0] == 1 else splat(neutral, dtype, form[0])
-            variables[form] = [self.w.alloca(kind) for _ in range(parts)]
-            for variable in variables[form]:
-                self.w.line(f"store {kind} {start}, ptr {variable}")
-        self.sums[k] = variables
+        lanes = rows if rows > 1 or width == 1 else self.unroll(axes[-1], width)
+        forms = [(1, row) for row in range(rows)] + [(width, lane) for lane in range(lanes) if width > 1]
+        self.sums[k] = Sums(self.w, self.kernel.writes[k], forms)
 
-    def accumulate(self, k: int, write: Write, values: Sequence[str], width: int, lane: int) -> None:
-        dtype, _ = element_parts(write.view.dtype)
-        kind = type_of(dtype, width)
-        for variable, value in zip(self.sums[k][width, lane], values, strict=True):
-            before = self.w.op(f"load {kind}, ptr {variable}")
-            after = combine(self.w, write.how, dtype, before, value, width)
-            self.w.line(f"store {kind} {after}, ptr {variable}")
-
-    def finish(self, k: int, offsets: list[str]) -> None:
-        """Bring the variables of a reduction together and write the result."""
+    def finish(self, k: int, offsets: list[str], row: int | None = None) -> None:
+        """Write what a reduction has come to, all of it or that of one row."""
         write = self.kernel.writes[k]
         dtype, parts = element_parts(write.view.dtype)
         base, at = self.target(k, offsets)
         for part in range(parts):
-            total = self.total(k, write, dtype, part)
-            self.store(base, at, dtype, parts, part, total, 1)
+            self.store(base, at, dtype, parts, part, self.sums[k].total(part, row), 1)
 
     def target(self, k: int, offsets: list[str]) -> tuple[str, str]:
         """Where a reduction goes: an address, and the position there."""
         place = len(self.kernel.operands) + k
         return self.bases[place], offsets[place]
-
-    def total(self, k: int, write: Write, dtype: np.dtype, part: int) -> str:
-        w, one = self.w, type_of(dtype)
-        single = w.op(f"load {one}, ptr {self.sums[k][1, 0][part]}")
-        vectors = []
-        for (width, _), variables in self.sums[k].items():
-            if width > 1:
-                vectors.append((width, w.op(f"load {type_of(dtype, width)}, ptr {variables[part]}")))
-        if not vectors:
-            return single
-        width, vector = vectors[0]
-        for _, other in vectors[1:]:
-            vector = combine(w, write.how, dtype, vector, other, width)
-        while width > 1:
-            kind, half = type_of(dtype, width), width // 2
-            low, high = (", ".join(f"i32 {n}" for n in r) for r in (range(half), range(half, width)))
-            a = w.op(f"shufflevector {kind} {vector}, {kind} poison, <{half} x i32> <{low}>")
-            b = w.op(f"shufflevector {kind} {vector}, {kind} poison, <{half} x i32> <{high}>")
-            width = half
-            if width == 1:
-                a = w.op(f"extractelement <1 x {one}> {a}, i64 0")
-                b = w.op(f"extractelement <1 x {one}> {b}, i64 0")
-            vector = combine(w, write.how, dtype, a, b, width)
-        return combine(w, write.how, dtype, single, vector, 1)

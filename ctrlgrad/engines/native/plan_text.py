@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -241,17 +240,8 @@ class PlanText:
         self.stop_if(self.w.op(f"icmp ne i64 {answer}, 0"), Status.RAISED)
 
     def ask_if(self, condition: str, request: Request, a: str = "0", b: str = "0") -> None:
-        with self.when(condition):
+        with self.w.when(condition):
             self.ask(request, a, b)
-
-    @contextmanager
-    def when(self, condition: str, *, unlikely: bool = True) -> Iterator[None]:
-        yes, after = self.w.new_label("when"), self.w.new_label("after")
-        self.w.branch_if(condition, yes, after)
-        self.w.label(yes)
-        yield
-        self.w.branch(after)
-        self.w.label(after)
 
     def stop_if(self, condition: str, status: Status, site: int = 0, found: str = "0", bound: str = "0") -> None:
         """End the run where a condition holds, saying why and in which iterations."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
-from ctrlgrad.engines.native.text import Writer, type_of
+from ctrlgrad.engines.native.text import Writer, constant, splat, type_of
+from ctrlgrad.plan.model import Write
+from ctrlgrad.plan.reductions import neutral_of
 
 
 def element_parts(dtype: np.dtype) -> tuple[np.dtype, int]:
@@ -32,3 +36,53 @@ def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) ->
         sign = "s" if dtype.kind == "i" else "u"
         taken = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
     return w.op(f"select {condition} {taken}, {kind} {b}, {kind} {a}")
+
+
+class Sums:
+    """What a reduction has gathered in registers: variables for vectors and for single elements, several of each where
+    they would wait for each other or belong to different rows. A form is a width and which of several."""
+
+    def __init__(self, writer: Writer, write: Write, forms: Iterable[tuple[int, int]]) -> None:
+        self.w, self.how = writer, write.how
+        self.dtype, parts = element_parts(write.view.dtype)
+        neutral = constant(neutral_of(write.how, self.dtype), self.dtype)
+        self.variables: dict[tuple[int, int], list[str]] = {}
+        for form in forms:
+            kind = type_of(self.dtype, form[0])
+            start = neutral if form[0] == 1 else splat(neutral, self.dtype, form[0])
+            self.variables[form] = [writer.alloca(kind) for _ in range(parts)]
+            for variable in self.variables[form]:
+                writer.line(f"store {kind} {start}, ptr {variable}")
+
+    def add(self, values: Sequence[str], width: int, which: int) -> None:
+        """One step, for an element's parts or a vector of them."""
+        kind = type_of(self.dtype, width)
+        for variable, value in zip(self.variables[width, which], values, strict=True):
+            before = self.w.op(f"load {kind}, ptr {variable}")
+            after = combine(self.w, self.how, self.dtype, before, value, width)
+            self.w.line(f"store {kind} {after}, ptr {variable}")
+
+    def total(self, part: int, row: int | None = None) -> str:
+        """All variables in one number, or those of one row."""
+        w, one = self.w, type_of(self.dtype)
+        single = w.op(f"load {one}, ptr {self.variables[1, row or 0][part]}")
+        vectors = []
+        for (width, which), variables in self.variables.items():
+            if width > 1 and row in (None, which):
+                vectors.append((width, w.op(f"load {type_of(self.dtype, width)}, ptr {variables[part]}")))
+        if not vectors:
+            return single
+        width, vector = vectors[0]
+        for _, other in vectors[1:]:
+            vector = combine(w, self.how, self.dtype, vector, other, width)
+        while width > 1:
+            kind, half = type_of(self.dtype, width), width // 2
+            low, high = (", ".join(f"i32 {n}" for n in r) for r in (range(half), range(half, width)))
+            a = w.op(f"shufflevector {kind} {vector}, {kind} poison, <{half} x i32> <{low}>")
+            b = w.op(f"shufflevector {kind} {vector}, {kind} poison, <{half} x i32> <{high}>")
+            width = half
+            if width == 1:
+                a = w.op(f"extractelement <1 x {one}> {a}, i64 0")
+                b = w.op(f"extractelement <1 x {one}> {b}, i64 0")
+            vector = combine(w, self.how, self.dtype, a, b, width)
+        return combine(w, self.how, self.dtype, single, vector, 1)

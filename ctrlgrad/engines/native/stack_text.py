@@ -88,7 +88,7 @@ class StackText(PlanText):
             told = self.load_word(self.layout.shapes[handle] + k)
             same = self.w.op(f"icmp eq i64 {told}, {self.size(size)}")
             is_ready = self.w.op(f"and i1 {is_ready}, {same}")
-        with self.when(self.w.op(f"xor i1 {is_ready}, true")):
+        with self.w.when(self.w.op(f"xor i1 {is_ready}, true")):
             self.row_shape(step.result)
             self.ask(Request.NEW_STACK, str(handle))
         for word in (words + frame.COUNT, words + frame.IDLE, fresh):
@@ -129,7 +129,7 @@ class StackText(PlanText):
         full = self.w.op(
             f"icmp sge i64 {self.load_word(words + frame.COUNT)}, {self.load_word(words + frame.CAPACITY)}"
         )
-        with self.when(full):
+        with self.w.when(full):
             self.row_shape(stack)
             self.ask(Request.FULL, str(handle))
         return self.row_at(stack, self.load_word(words + frame.COUNT))
@@ -230,7 +230,7 @@ class StackText(PlanText):
         else:
             bad = w.op(f"icmp uge i64 {at}, {length}")
         self.stop_if(bad, Status.INDEX, site, given, length)
-        with self.when(w.op(f"icmp slt i64 {at}, {below}")):
+        with self.w.when(w.op(f"icmp slt i64 {at}, {below}")):
             self.row_shape(stack)
             self.ask(Request.GATHER, str(handle))
         return at, length
@@ -250,13 +250,13 @@ class StackText(PlanText):
         w, handle = self.w, self.plan.handles[step.stack]
         words = self.layout.stack(handle)
         at, length = self.found_row(step.stack, step.index, step.site, step.grow)
-        with self.when(w.op(f"icmp eq i64 {self.load_word(words + frame.WRITABLE)}, 0")):
+        with self.w.when(w.op(f"icmp eq i64 {self.load_word(words + frame.WRITABLE)}, 0")):
             self.row_shape(step.stack)
             self.ask(Request.OWN, str(handle))
         at_end = None
         if step.grow:
             at_end = w.op(f"icmp eq i64 {at}, {length}")
-            with self.when(at_end):
+            with self.w.when(at_end):
                 self.top(step.stack)
                 count = self.load_word(words + frame.COUNT)
                 self.store_word(words + frame.COUNT, w.op(f"add i64 {count}, 1"))
@@ -267,7 +267,7 @@ class StackText(PlanText):
             if at_end is not None:
                 again = w.op(f"and i1 {again}, {w.op(f'xor i1 {at_end}, true')}")
             self.stop_if(again, Status.TWICE, step.site, at, "0")
-        with self.when(w.op(f"icmp ne ptr {marks}, null")):
+        with self.w.when(w.op(f"icmp ne ptr {marks}, null")):
             mark = w.op(f"getelementptr i8, ptr {marks}, i64 {at}")
             if step.once:
                 written = w.op(f"icmp ne i8 {w.op(f'load i8, ptr {mark}')}, 0")

@@ -60,6 +60,8 @@ class RunningStack:
         self.last_rows = 0
         # The most rows that there has been room for since the stack was cleared.
         self.most_rows = 0
+        # The most rows that had to lie in one block, to be read as one array: the next ones get one from the beginning.
+        self.joined_rows = 0
         self.is_indexed = False
         # Memory of a block that was emptied, for the next one.
         self.spare: np.ndarray | None = None
@@ -80,11 +82,11 @@ class RunningStack:
             self.clear()
             return
         row = max(self.row_bytes(stack.shape), 1)
-        rows = min(self.most_rows, MOST_KEPT // row)
+        rows = min(max(self.most_rows, self.joined_rows), MOST_KEPT // row)
         if not self.words[frame.CAPACITY] or len(stack.blocks) > 1 or block.storage.open().shape[0] < rows:
             # What lies there is a part of what was pushed, or somebody else's too.
             self.clear()
-            if rows < LEAST_ROWS:
+            if rows < max(LEAST_ROWS, self.joined_rows):
                 return
             block = Block(_resident(self.handle, (rows, *stack.shape), self.dtype), 0)
             self.stack = stack = BlockStack(self.dtype, stack.shape, [block], supply=supply())
@@ -196,7 +198,7 @@ class RunningStack:
         else:
             self.hold(BlockStack(self.dtype, tuple(shape), supply=supply()))
             self.words[frame.BASE] = frame.BEGUN
-            if spare is not None and spare.shape[1:] == tuple(shape):
+            if spare is not None and spare.shape[1:] == tuple(shape) and len(spare) >= self.joined_rows:
                 self.spare = spare
                 self.lend(self.memory, tuple(shape), len(spare))
 
@@ -212,8 +214,10 @@ class RunningStack:
     def join(self) -> None:
         """All rows in one block, to be read."""
         stack = self.settle()
-        if len(stack):
-            self.show(stack.last(len(stack)), False)
+        count = len(stack)
+        self.joined_rows = max(self.joined_rows, count)
+        if count:
+            self.show(stack.last(count), False)
 
     def copy_rows(self, address: int) -> None:
         """Copy all rows to memory."""
@@ -236,6 +240,8 @@ class RunningStack:
             if self.open is None and self.lend_unused(shape):
                 return
             room = max(LEAST_ROWS, min(2 * self.last_room() or FIRST_ROWS, CHUNK_BYTES // row))
+            if not count:
+                room = max(room, self.joined_rows)
         else:
             # Memory counts: several stacks have to find room.
             room = 2 * self.last_rows if self.last_rows else LEAST_ROWS

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -161,6 +163,16 @@ class Writer:
     def branch_if(self, condition: str, yes: str, no: str) -> None:
         """End the block: go on at one label or another."""
         self._lines.append(f"  br i1 {condition}, label %{yes}, label %{no}")
+
+    @contextmanager
+    def when(self, condition: str) -> Iterator[None]:
+        """What is written inside runs where the condition holds."""
+        inside, after = self.new_label("when"), self.new_label("after")
+        self.branch_if(condition, inside, after)
+        self.label(inside)
+        yield
+        self.branch(after)
+        self.label(after)
 
     def phi(self, kind: str) -> Phi:
         """Write a phi, at the start of a block."""

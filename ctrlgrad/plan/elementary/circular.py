@@ -13,7 +13,7 @@ import math
 
 from ctrlgrad.plan.elementary.constants import Format
 from ctrlgrad.plan.elementary.exponential import Functions
-from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, horner, square_root
+from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, horner, paired, square_root
 from ctrlgrad.plan.expression import Number, fma, select
 
 
@@ -31,11 +31,11 @@ def circular(f: Format) -> Functions:
 
     def sin_of(r: Number) -> Number:
         z = r * r
-        return fma(r * z, horner(z, f.sin_tail), r)
+        return fma(r * z, paired(z, f.sin_tail), r)
 
     def cos_of(r: Number) -> Number:
         z = r * r
-        return fma(z * z, horner(z, f.cos_tail), fma(z, -0.5, 1.0))
+        return fma(z * z, paired(z, f.cos_tail), fma(z, -0.5, 1.0))
 
     def with_sign(y: Number, sign_bits: Number) -> Number:
         """y, negated where the top bit of the integer is set."""

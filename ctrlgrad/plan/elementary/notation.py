@@ -47,3 +47,13 @@ def horner(x: Number, coefficients: Sequence[float]) -> Number:
     for coefficient in reversed(rest):
         value = fma(value, x, coefficient)
     return value
+
+
+def paired(x: Number, coefficients: Sequence[float]) -> Number:
+    """The same polynomial in half as many dependent steps, for one multiplication more (G. Estrin, "Organization of
+    Computer Systems", 1960): of the square of `x`, with pairs of terms as coefficients."""
+    pairs = [horner(x, coefficients[k : k + 2]) for k in range(0, len(coefficients), 2)]
+    square, value = x * x, pairs.pop()
+    for pair in reversed(pairs):
+        value = fma(value, square, pair)
+    return value

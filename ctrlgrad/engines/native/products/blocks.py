@@ -8,9 +8,9 @@ A small product reads B where it lies; a large one, or one whose B does not lie 
 
 from __future__ import annotations
 
+from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.pack import SLACK, pack_name
 from ctrlgrad.engines.native.products.real import Real
-from ctrlgrad.engines.native.products.text import Function, Number
 from ctrlgrad.engines.native.products.tiles import PARAMETERS as TILE
 from ctrlgrad.engines.native.products.tiles import heights, tile_name, widths
 from ctrlgrad.engines.native.products.vector import times_name
@@ -91,7 +91,7 @@ def strip(real: Real, vectors: int, tail: bool) -> str:
     # What is left lies in one panel, where A is packed.
     a, done = real.at(f, "%a", f.mul(whole, "%sa")), whole
     for rows in reversed(heights(real)[:-1]):
-        bit = f.let(f"and i64 {left}, {rows}")
+        bit = f.op(f"and i64 {left}, {rows}")
         with f.when(f.test("ne", bit, 0)):
             call(rows, a, done)
         a, done = real.at(f, a, f.mul(bit, "%ra")), f.add(done, bit)
@@ -140,7 +140,7 @@ def block(real: Real) -> str:
     packs = f.both(f.test("sge", "%n", PACK_A_COLUMNS), f.test("sgt", f.mul("%m", deepest), most))
     with f.loop(0, "%k", depth) as p, f.loop(0, "%m", height) as i:
         k, m = f.smaller(f.sub("%k", p), depth), f.smaller(f.sub("%m", i), height)
-        more = f.let(f"or i1 %more, {f.test('ne', p, 0)}")
+        more = f.op(f"or i1 %more, {f.test('ne', p, 0)}")
         a = real.at(f, "%a", f.add(f.mul(p, "%ca"), f.mul(i, "%ra")))
         with f.when(packs):
             f.line(f"call void @{pack_name(real, 'a')}(ptr %scratch, ptr {a}, i64 %ca, i64 %ra, i64 {k}, i64 {m})")
@@ -165,13 +165,13 @@ def gemm(real: Real) -> str:
         f.leave()
     lies_in_columns = f.both(f.test("eq", "%rb", 1), f.test("ne", "%cb", 1))
     few = f.test("sle", "%m", 3)
-    with f.leaving_when(f.let(f"or i1 {f.test('eq', '%m', 1)}, {f.both(few, lies_in_columns)}")):
+    with f.leaving_when(f.op(f"or i1 {f.test('eq', '%m', 1)}, {f.both(few, lies_in_columns)}")):
         with f.loop(0, "%m") as i:
             a, c = real.at(f, "%a", f.mul(i, "%ra")), real.at(f, "%c", f.mul(i, "%rc"))
             f.line(f"{times}(ptr {c}, i64 1, ptr %b, i64 %cb, i64 %rb, ptr {a}, i64 %ca, i64 %n, i64 %k, i1 {more})")
         f.leave()
     small = f.test("sle", f.mul("%k", "%n"), READ_WHERE_IT_LIES // real.bytes)
-    small = f.let(f"or i1 {small}, {f.test('sle', '%m', FEW_ROWS)}")
+    small = f.op(f"or i1 {small}, {f.test('sle', '%m', FEW_ROWS)}")
     with f.leaving_when(f.both(small, f.test("eq", "%cb", 1))):
         arguments = given(BLOCK, sa="%ra", panel=real.columns, more=more)
         f.line(f"call void @block_{real.name}({arguments}, ptr %scratch)")
@@ -185,7 +185,7 @@ def gemm(real: Real) -> str:
         f.line(f"call void @{pack_name(real, 'b')}(ptr %scratch, ptr {b}, i64 %rb, i64 %cb, i64 {k}, i64 {n})")
         rest = real.at(f, "%scratch", f.add(f.mul(f.rounded_up(n, real.columns), k), SLACK // real.bytes))
         a, c = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%c", j)
-        again = f.let(f"or i1 {more}, {f.test('ne', p, 0)}")
+        again = f.op(f"or i1 {more}, {f.test('ne', p, 0)}")
         right: dict[str, Number] = {"b": "%scratch", "panel": f.mul(k, real.columns), "rb": real.columns}
         arguments = given(BLOCK, a=a, sa="%ra", **right, n=n, k=k, c=c, more=again)
         f.line(f"call void @block_{real.name}({arguments}, ptr {rest})")

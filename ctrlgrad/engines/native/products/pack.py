@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.real import Real
-from ctrlgrad.engines.native.products.text import Function, Number
 
 PARAMETERS = [("ptr", "to"), ("ptr", "b"), ("i64", "rb"), ("i64", "cb"), ("i64", "k"), ("i64", "n")]
 SLACK = 64

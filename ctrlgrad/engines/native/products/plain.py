@@ -6,7 +6,7 @@ cg_gemm_TYPE(the arguments of the float products; strides count numbers, and `sc
 from __future__ import annotations
 
 from ctrlgrad.engines.native.products.blocks import GEMM
-from ctrlgrad.engines.native.products.text import Function
+from ctrlgrad.engines.native.products.function import Function
 
 INTEGERS = {"i8": 1, "i16": 2, "i32": 4, "i64": 8}
 COMPLEX = {"c64": "float", "c128": "double"}
@@ -26,7 +26,7 @@ def _integers(kind: str) -> str:
         with f.loop(0, "%k") as p:
             a = f.load(kind, f.at("%a", f.add(f.mul(i, "%ra"), f.mul(p, "%ca")), kind), size)
             b = f.load(kind, f.at("%b", f.add(f.mul(p, "%rb"), f.mul(j, "%cb")), kind), size)
-            f.set(total, f.let(f"add {kind} {f.get(total)}, {f.let(f'mul {kind} {a}, {b}')}"))
+            f.set(total, f.op(f"add {kind} {f.get(total)}, {f.op(f'mul {kind} {a}, {b}')}"))
         f.store(kind, f.get(total), f.at("%c", f.add(f.mul(i, "%rc"), j), kind), size)
     f.leave()
     return f.text()
@@ -41,7 +41,7 @@ def _complex(name: str, part: str) -> str:
         return f.load(part, address, size), f.load(part, f.at(address, 1, part), size)
 
     def add_product(total: str, a: str, b: str) -> str:
-        return f.let(f"call {part} @{fma}({part} {a}, {part} {b}, {part} {total})")
+        return f.op(f"call {part} @{fma}({part} {a}, {part} {b}, {part} {total})")
 
     with f.loop(0, "%m") as i, f.loop(0, "%n") as j:
         real, imaginary = f.variable(part, "0.0"), f.variable(part, "0.0")
@@ -52,7 +52,7 @@ def _complex(name: str, part: str) -> str:
         with f.loop(0, "%k") as p:
             a = read("%a", f.add(f.mul(i, "%ra"), f.mul(p, "%ca")))
             b = read("%b", f.add(f.mul(p, "%rb"), f.mul(j, "%cb")))
-            less = f.let(f"fneg {part} {a[1]}")
+            less = f.op(f"fneg {part} {a[1]}")
             f.set(real, add_product(add_product(f.get(real), a[0], b[0]), less, b[1]))
             f.set(imaginary, add_product(add_product(f.get(imaginary), a[0], b[1]), a[1], b[0]))
         address = f.at("%c", f.add(f.mul(i, "%rc"), j), pair)

@@ -27,7 +27,7 @@ import os
 import signal
 import sys
 
-from ctrlgrad.engines.native.products.text import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.target import Target
 
 MOST_THREADS = 256
@@ -120,7 +120,7 @@ def _alone() -> str:
 
 
 def _read(f: Function, place: str) -> str:
-    return f.let(f"load atomic i64, ptr {place} seq_cst, align 8")
+    return f.op(f"load atomic i64, ptr {place} seq_cst, align 8")
 
 
 def _write(f: Function, place: str, value: Number) -> None:
@@ -129,11 +129,11 @@ def _write(f: Function, place: str, value: Number) -> None:
 
 def _raise(f: Function, place: str, by: int) -> str:
     """Add, and the value before."""
-    return f.let(f"atomicrmw add ptr {place}, i64 {by} seq_cst")
+    return f.op(f"atomicrmw add ptr {place}, i64 {by} seq_cst")
 
 
 def _call(f: Function, name: str, *arguments: str) -> str:
-    return f.let(f"call i32 @{name}({', '.join(arguments)})")
+    return f.op(f"call i32 @{name}({', '.join(arguments)})")
 
 
 def _lock(f: Function) -> None:
@@ -146,7 +146,7 @@ def _unlock(f: Function) -> None:
 
 def _now() -> str:
     f = Function("pool_now", [], "i64", "internal")
-    time = f.room("[2 x i64]")
+    time = f.alloca("[2 x i64]")
     _call(f, "clock_gettime", f"i32 {_CLOCK_MONOTONIC}", f"ptr {time}")
     seconds, rest = f.load("i64", time, 8), f.load("i64", f.at(time, 1, "i64"), 8)
     f.leave(f"i64 {f.add(f.mul(seconds, 1_000_000_000), rest)}")
@@ -156,16 +156,16 @@ def _now() -> str:
 def _wait_for_change(pause: str | None) -> str:
     """Look at a place until it differs from a value (1), or for `SPIN` nanoseconds (0)."""
     f = Function("pool_look", [("ptr", "place"), ("i64", "value")], "i64", "internal")
-    end = f.add(f.let("call i64 @pool_now()"), SPIN)
-    again, out = f.name("again"), f.name("out")
-    f.jump(again)
+    end = f.add(f.op("call i64 @pool_now()"), SPIN)
+    again, out = f.new_label("again"), f.new_label("out")
+    f.branch(again)
     f.label(again)
     with f.loop(0, _LOOKS):
         with f.leaving_when(f.test("ne", _read(f, "%place"), "%value")):
             f.leave("i64 1")
         if pause:
             f.line(pause)
-    f.branch(f.test("slt", f.let("call i64 @pool_now()"), end), again, out)
+    f.branch_if(f.test("slt", f.op("call i64 @pool_now()"), end), again, out)
     f.label(out)
     f.leave("i64 0")
     return f.text()
@@ -181,27 +181,27 @@ def _job(number: int) -> str:
 def _work() -> str:
     """Claim panels until there are none; the ticket that named none."""
     f = Function("pool_work", [("i64", "worker")], "i64", "internal")
-    again, claim, run, none, last = (f.name(n) for n in ("again", "claim", "run", "none", "last"))
-    f.jump(again)
+    again, claim, run, none, last = (f.new_label(n) for n in ("again", "claim", "run", "none", "last"))
+    f.branch(again)
     f.label(again)
     ticket = _read(f, "@pool_ticket")
     routine, context, panels = (_read(f, _job(k)) for k in range(3))
-    panel = f.let(f"and i64 {ticket}, {_CLOSED}")
-    f.branch(f.test("slt", panel, panels), claim, none)
+    panel = f.op(f"and i64 {ticket}, {_CLOSED}")
+    f.branch_if(f.test("slt", panel, panels), claim, none)
     f.label(claim)
-    pair = f.let(f"cmpxchg ptr @pool_ticket, i64 {ticket}, i64 {f.add(ticket, 1)} seq_cst seq_cst")
-    f.branch(f.let(f"extractvalue {{ i64, i1 }} {pair}, 1"), run, again)
+    pair = f.op(f"cmpxchg ptr @pool_ticket, i64 {ticket}, i64 {f.add(ticket, 1)} seq_cst seq_cst")
+    f.branch_if(f.op(f"extractvalue {{ i64, i1 }} {pair}, 1"), run, again)
     f.label(run)
-    function, pointer = (f.let(f"inttoptr i64 {value} to ptr") for value in (routine, context))
+    function, pointer = (f.op(f"inttoptr i64 {value} to ptr") for value in (routine, context))
     f.line(f"call void {function}(ptr {pointer}, i64 {panel}, i64 %worker)")
     done = f.add(_raise(f, "@pool_done", 1), 1)
-    f.branch(f.test("eq", done, panels), last, again)
+    f.branch_if(f.test("eq", done, panels), last, again)
     f.label(last)
     with f.when(f.test("ne", _read(f, "@pool_caller_sleeps"), 0)):
         _lock(f)
         _call(f, "pthread_cond_signal", "ptr @pool_finished")
         _unlock(f)
-    f.jump(again)
+    f.branch(again)
     f.label(none)
     f.leave(f"i64 {ticket}")
     return f.text()
@@ -210,66 +210,66 @@ def _work() -> str:
 def _worker() -> str:
     """What a thread of the pool does until it is told to stop: work, look for a while, sleep."""
     f = Function("pool_worker", [("ptr", "number")], "ptr", "internal")
-    worker = f.let("ptrtoint ptr %number to i64")
-    again, sleep, wait, woken = (f.name(n) for n in ("again", "sleep", "wait", "woken"))
-    f.jump(again)
+    worker = f.op("ptrtoint ptr %number to i64")
+    again, sleep, wait, woken = (f.new_label(n) for n in ("again", "sleep", "wait", "woken"))
+    f.branch(again)
     f.label(again)
     with f.leaving_when(f.test("ne", _read(f, "@pool_stop"), 0)):
         f.leave("ptr null")
-    seen = f.let(f"call i64 @pool_work(i64 {worker})")
-    changed = f.let(f"call i64 @pool_look(ptr @pool_ticket, i64 {seen})")
-    f.branch(f.test("ne", changed, 0), again, sleep)
+    seen = f.op(f"call i64 @pool_work(i64 {worker})")
+    changed = f.op(f"call i64 @pool_look(ptr @pool_ticket, i64 {seen})")
+    f.branch_if(f.test("ne", changed, 0), again, sleep)
     f.label(sleep)
     _lock(f)
     _raise(f, "@pool_sleepers", 1)
-    check = f.name("check")
-    f.jump(check)
+    check = f.new_label("check")
+    f.branch(check)
     f.label(check)
     same = f.test("eq", _read(f, "@pool_ticket"), seen)
     stays = f.both(same, f.test("eq", _read(f, "@pool_stop"), 0))
-    f.branch(stays, wait, woken)
+    f.branch_if(stays, wait, woken)
     f.label(wait)
     _call(f, "pthread_cond_wait", "ptr @pool_wake", "ptr @pool_mutex")
-    f.jump(check)
+    f.branch(check)
     f.label(woken)
     _raise(f, "@pool_sleepers", -1)
     _unlock(f)
-    f.jump(again)
+    f.branch(again)
     return f.text()
 
 
 def _start(scratch_bytes: int) -> str:
     """Make the threads that are wanted and not there; where the system refuses, those that are there must do."""
     f = Function("pool_start", [], prefix="internal")
-    every, before = f.room("[16 x i64]"), f.room("[16 x i64]")
+    every, before = f.alloca("[16 x i64]"), f.alloca("[16 x i64]")
     # Signals are for the threads that Python knows.
     for k in range(16):
         f.store("i64", -1, f.at(every, k, "i64"), 8)
     _call(f, "pthread_sigmask", f"i32 {_SET_MASK}", f"ptr {every}", f"ptr {before}")
-    again, make, end = (f.name(n) for n in ("again", "make", "end"))
-    f.jump(again)
+    again, make, end = (f.new_label(n) for n in ("again", "make", "end"))
+    f.branch(again)
     f.label(again)
     number = f.add(_read(f, "@pool_started"), 1)
-    f.branch(f.test("slt", number, _read(f, "@pool_wanted")), make, end)
+    f.branch_if(f.test("slt", number, _read(f, "@pool_wanted")), make, end)
     f.label(make)
     scratch = f.at("@pool_scratch", number, "ptr")
-    with f.when(f.let(f"icmp eq ptr {f.load('ptr', scratch, 8)}, null")):
-        f.store("ptr", f.let(f"call ptr @malloc(i64 {scratch_bytes})"), scratch, 8)
-    memory = f.let(f"icmp eq ptr {f.load('ptr', scratch, 8)}, null")
+    with f.when(f.op(f"icmp eq ptr {f.load('ptr', scratch, 8)}, null")):
+        f.store("ptr", f.op(f"call ptr @malloc(i64 {scratch_bytes})"), scratch, 8)
+    memory = f.op(f"icmp eq ptr {f.load('ptr', scratch, 8)}, null")
     refused = f.variable("i64", 1)
-    with f.when(f.let(f"xor i1 {memory}, true")):
+    with f.when(f.op(f"xor i1 {memory}, true")):
         thread = f.at("@pool_threads", number, "i64")
-        argument = f.let(f"inttoptr i64 {number} to ptr")
+        argument = f.op(f"inttoptr i64 {number} to ptr")
         status = _call(f, "pthread_create", f"ptr {thread}", "ptr null", "ptr @pool_worker", f"ptr {argument}")
-        f.set(refused, f.let(f"sext i32 {status} to i64"))
-    ok, no = f.name("ok"), f.name("no")
-    f.branch(f.test("eq", f.get(refused), 0), ok, no)
+        f.set(refused, f.op(f"sext i32 {status} to i64"))
+    ok, no = f.new_label("ok"), f.new_label("no")
+    f.branch_if(f.test("eq", f.get(refused), 0), ok, no)
     f.label(ok)
     _write(f, "@pool_started", number)
-    f.jump(again)
+    f.branch(again)
     f.label(no)
     _write(f, "@pool_wanted", number)
-    f.jump(end)
+    f.branch(end)
     f.label(end)
     _call(f, "pthread_sigmask", f"i32 {_SET_MASK}", f"ptr {before}", "ptr null")
     f.leave()
@@ -281,13 +281,13 @@ _SET_MASK = int(signal.SIG_SETMASK) if hasattr(signal, "SIG_SETMASK") else 2
 
 def _parallel() -> str:
     f = Function("cg_parallel", [("ptr", "routine"), ("ptr", "context"), ("i64", "panels")])
-    alone, shared = f.name("alone"), f.name("shared")
+    alone, shared = f.new_label("alone"), f.new_label("shared")
     several = f.both(f.test("sgt", "%panels", 1), f.test("sgt", _read(f, "@pool_wanted"), 1))
-    trying = f.name("trying")
-    f.branch(several, trying, alone)
+    trying = f.new_label("trying")
+    f.branch_if(several, trying, alone)
     f.label(trying)
-    pair = f.let("cmpxchg ptr @pool_busy, i64 0, i64 1 seq_cst seq_cst")
-    f.branch(f.let(f"extractvalue {{ i64, i1 }} {pair}, 1"), shared, alone)
+    pair = f.op("cmpxchg ptr @pool_busy, i64 0, i64 1 seq_cst seq_cst")
+    f.branch_if(f.op(f"extractvalue {{ i64, i1 }} {pair}, 1"), shared, alone)
 
     f.label(alone)
     with f.loop(0, "%panels") as panel:
@@ -297,13 +297,13 @@ def _parallel() -> str:
     f.label(shared)
     with f.when(f.test("slt", f.add(_read(f, "@pool_started"), 1), _read(f, "@pool_wanted"))):
         f.line("call void @pool_start()")
-    number = f.let(f"and i64 {_read(f, '@pool_ticket')}, {~_CLOSED}")
-    _write(f, "@pool_ticket", f.let(f"add i64 {number}, {(1 << 32) + _CLOSED}"))
-    routine, context = (f.let(f"ptrtoint ptr {value} to i64") for value in ("%routine", "%context"))
+    number = f.op(f"and i64 {_read(f, '@pool_ticket')}, {~_CLOSED}")
+    _write(f, "@pool_ticket", f.op(f"add i64 {number}, {(1 << 32) + _CLOSED}"))
+    routine, context = (f.op(f"ptrtoint ptr {value} to i64") for value in ("%routine", "%context"))
     for k, value in enumerate((routine, context, "%panels")):
         _write(f, _job(k), value)
     _write(f, "@pool_done", 0)
-    _write(f, "@pool_ticket", f.let(f"add i64 {number}, {2 << 32}"))
+    _write(f, "@pool_ticket", f.op(f"add i64 {number}, {2 << 32}"))
     asleep = _read(f, "@pool_sleepers")
     with f.when(f.test("sgt", asleep, 0)):
         # Whoever has looked at the ticket and is about to sleep holds the lock until it sleeps.
@@ -311,7 +311,7 @@ def _parallel() -> str:
         _unlock(f)
         with f.loop(0, f.smaller(asleep, f.sub("%panels", 1))):
             _call(f, "pthread_cond_signal", "ptr @pool_wake")
-    f.let("call i64 @pool_work(i64 0)")
+    f.op("call i64 @pool_work(i64 0)")
     _wait_until_done(f)
     _write(f, "@pool_busy", 0)
     f.leave()
@@ -320,28 +320,28 @@ def _parallel() -> str:
 
 def _wait_until_done(f: Function) -> None:
     look, still, sleep, check, wait, woken, done = (
-        f.name(n) for n in ("look", "still", "sleep", "check", "wait", "woken", "done")
+        f.new_label(n) for n in ("look", "still", "sleep", "check", "wait", "woken", "done")
     )
-    f.jump(look)
+    f.branch(look)
     f.label(look)
     so_far = _read(f, "@pool_done")
-    f.branch(f.test("eq", so_far, "%panels"), done, still)
+    f.branch_if(f.test("eq", so_far, "%panels"), done, still)
     f.label(still)
-    changed = f.let(f"call i64 @pool_look(ptr @pool_done, i64 {so_far})")
-    f.branch(f.test("ne", changed, 0), look, sleep)
+    changed = f.op(f"call i64 @pool_look(ptr @pool_done, i64 {so_far})")
+    f.branch_if(f.test("ne", changed, 0), look, sleep)
     f.label(sleep)
     _lock(f)
     _write(f, "@pool_caller_sleeps", 1)
-    f.jump(check)
+    f.branch(check)
     f.label(check)
-    f.branch(f.test("ne", _read(f, "@pool_done"), "%panels"), wait, woken)
+    f.branch_if(f.test("ne", _read(f, "@pool_done"), "%panels"), wait, woken)
     f.label(wait)
     _call(f, "pthread_cond_wait", "ptr @pool_finished", "ptr @pool_mutex")
-    f.jump(check)
+    f.branch(check)
     f.label(woken)
     _write(f, "@pool_caller_sleeps", 0)
     _unlock(f)
-    f.jump(done)
+    f.branch(done)
     f.label(done)
 
 
@@ -357,8 +357,8 @@ def _threads() -> str:
 def _resize() -> str:
     """All threads end, and as many as are wanted now start with the next call."""
     f = Function("cg_pool_resize", [("i64", "threads")], "i64")
-    pair = f.let("cmpxchg ptr @pool_busy, i64 0, i64 1 seq_cst seq_cst")
-    with f.leaving_when(f.let(f"xor i1 {f.let(f'extractvalue {{ i64, i1 }} {pair}, 1')}, true")):
+    pair = f.op("cmpxchg ptr @pool_busy, i64 0, i64 1 seq_cst seq_cst")
+    with f.leaving_when(f.op(f"xor i1 {f.op(f'extractvalue {{ i64, i1 }} {pair}, 1')}, true")):
         f.leave("i64 0")
     started = _read(f, "@pool_started")
     with f.when(f.test("sgt", started, 0)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ctrlgrad.engines.native.products.text import Function, Number
+from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.target import Target
 
 
@@ -72,7 +72,7 @@ class Real:
 
     def multiply_add(self, f: Function, a: str, b: str, c: str) -> str:
         t = self.scalar
-        return f.let(f"call {t} @llvm.fmuladd.{self.name}({t} {a}, {t} {b}, {t} {c})")
+        return f.op(f"call {t} @llvm.fmuladd.{self.name}({t} {a}, {t} {b}, {t} {c})")
 
     # Vectors.
 
@@ -81,16 +81,16 @@ class Real:
         if mask is None:
             return f.load(self.vector, address, self.bytes)
         given = f"ptr align {self.bytes} {address}, {self.bits} {mask}, {self.vector} zeroinitializer"
-        return f.let(f"call {self.vector} @llvm.masked.load.{self.suffix}.p0({given})")
+        return f.op(f"call {self.vector} @llvm.masked.load.{self.suffix}.p0({given})")
 
     def mask(self, f: Function, count: str) -> str:
         """The first `count` lanes."""
         wide = f"<{self.lanes} x i{8 * self.bytes}>"
-        narrow = f.let(f"trunc i64 {count} to i{8 * self.bytes}") if self.bytes < 8 else count
-        first = f.let(f"insertelement {wide} undef, i{8 * self.bytes} {narrow}, i32 0")
-        counts = f.let(f"shufflevector {wide} {first}, {wide} undef, <{self.lanes} x i32> zeroinitializer")
+        narrow = f.op(f"trunc i64 {count} to i{8 * self.bytes}") if self.bytes < 8 else count
+        first = f.op(f"insertelement {wide} undef, i{8 * self.bytes} {narrow}, i32 0")
+        counts = f.op(f"shufflevector {wide} {first}, {wide} undef, <{self.lanes} x i32> zeroinitializer")
         own = ", ".join(f"i{8 * self.bytes} {k}" for k in range(self.lanes))
-        return f.let(f"icmp slt {wide} <{own}>, {counts}")
+        return f.op(f"icmp slt {wide} <{own}>, {counts}")
 
     def write(self, f: Function, value: str, address: str) -> None:
         f.store(self.vector, value, address, self.bytes)
@@ -105,42 +105,42 @@ class Real:
         lanes, kind = self.lanes, self.vector
         while lanes:
             half = f"<{lanes} x {self.scalar}>" if lanes > 1 else self.scalar
-            bit = f.let(f"and i64 {count}, {lanes}")
+            bit = f.op(f"and i64 {count}, {lanes}")
             with f.when(f.test("ne", bit, 0)):
                 now, to = f.get(left), f.get(place)
                 if lanes > 1:
                     low = ", ".join(f"i32 {k}" for k in range(lanes))
-                    first = f.let(f"shufflevector {kind} {now}, {kind} undef, <{lanes} x i32> <{low}>")
+                    first = f.op(f"shufflevector {kind} {now}, {kind} undef, <{lanes} x i32> <{low}>")
                 else:
-                    first = f.let(f"extractelement {kind} {now}, i32 0")
+                    first = f.op(f"extractelement {kind} {now}, i32 0")
                 f.store(half, first, to, self.bytes)
                 rest = ", ".join(f"i32 {(k + lanes) % self.lanes}" for k in range(self.lanes))
-                f.set(left, f.let(f"shufflevector {kind} {now}, {kind} undef, <{self.lanes} x i32> <{rest}>"))
+                f.set(left, f.op(f"shufflevector {kind} {now}, {kind} undef, <{self.lanes} x i32> <{rest}>"))
                 f.set(place, self.at(f, to, lanes))
             lanes //= 2
 
     def spread(self, f: Function, value: str) -> str:
         """A scalar in every lane."""
         v = self.vector
-        first = f.let(f"insertelement {v} undef, {self.scalar} {value}, i32 0")
-        return f.let(f"shufflevector {v} {first}, {v} undef, <{self.lanes} x i32> zeroinitializer")
+        first = f.op(f"insertelement {v} undef, {self.scalar} {value}, i32 0")
+        return f.op(f"shufflevector {v} {first}, {v} undef, <{self.lanes} x i32> zeroinitializer")
 
     def shuffled(self, f: Function, one: str, two: str, order: Sequence[int]) -> str:
         """Elements of two vectors, those of the second numbered after those of the first."""
         chosen = ", ".join(f"i32 {k}" for k in order)
-        return f.let(f"shufflevector {self.vector} {one}, {self.vector} {two}, <{self.lanes} x i32> <{chosen}>")
+        return f.op(f"shufflevector {self.vector} {one}, {self.vector} {two}, <{self.lanes} x i32> <{chosen}>")
 
     def fma(self, f: Function, a: str, b: str, c: str) -> str:
         v = self.vector
-        return f.let(f"call {v} @llvm.fmuladd.{self.suffix}({v} {a}, {v} {b}, {v} {c})")
+        return f.op(f"call {v} @llvm.fmuladd.{self.suffix}({v} {a}, {v} {b}, {v} {c})")
 
     def plus(self, f: Function, a: str, b: str) -> str:
-        return f.let(f"fadd {self.vector} {a}, {b}")
+        return f.op(f"fadd {self.vector} {a}, {b}")
 
     def total(self, f: Function, value: str) -> str:
         """The sum of a vector's lanes, in whatever order is fast."""
         t = self.scalar
-        return f.let(f"call reassoc {t} @llvm.vector.reduce.fadd.{self.suffix}({t} -0.0, {self.vector} {value})")
+        return f.op(f"call reassoc {t} @llvm.vector.reduce.fadd.{self.suffix}({t} -0.0, {self.vector} {value})")
 
 
 def reals(target: Target) -> tuple[Real, Real]:

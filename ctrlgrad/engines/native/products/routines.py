@@ -12,13 +12,13 @@ from typing import Any
 
 from llvmlite import binding
 
-from ctrlgrad.engines.native import objects, target
+from ctrlgrad.engines.native import loops, objects, target, text
 from ctrlgrad.engines.native.objects import ObjectCode
-from ctrlgrad.engines.native.products import blocks, pack, plain, pool, real, shared, solves, text, tiles, vector
+from ctrlgrad.engines.native.products import blocks, function, pack, plain, pool, real, shared, solves, tiles, vector
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.target import Target
 
-_MODULES = (blocks, pack, plain, pool, real, shared, solves, text, tiles, vector)
+_MODULES = (blocks, function, loops, pack, plain, pool, real, shared, solves, text, tiles, vector)
 _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_pack_a_{}", "cg_pack_b_{}")
 _INTRINSICS = (
     "declare i64 @llvm.smin.i64(i64, i64)",

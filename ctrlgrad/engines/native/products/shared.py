@@ -11,8 +11,8 @@ cut between tiles, so that the result does not depend on the number of threads.
 from __future__ import annotations
 
 from ctrlgrad.engines.native.products.blocks import GEMM, given
+from ctrlgrad.engines.native.products.function import Function
 from ctrlgrad.engines.native.products.real import Real
-from ctrlgrad.engines.native.products.text import Function
 from ctrlgrad.engines.native.products.vector import LONGEST
 
 WORK_TO_SHARE = 1 << 20
@@ -35,10 +35,10 @@ def _call(real: Real, whole: str) -> str:
     name = {"gemm": f"cg_gemm_{real.name}", "packed": f"cg_gemm_packed_{real.name}"}[whole]
     f = Function(name, GEMM)
     work = f.mul(f.mul("%m", "%n"), "%k")
-    alone, share = f.name("alone"), f.name("share")
-    f.branch(f.test("slt", work, WORK_TO_SHARE), alone, share)
+    alone, share = f.new_label("alone"), f.new_label("share")
+    f.branch_if(f.test("slt", work, WORK_TO_SHARE), alone, share)
     f.label(share)
-    threads = f.let("call i64 @cg_pool_threads()")
+    threads = f.op("call i64 @cg_pool_threads()")
     parts = f.smaller(f.div(work, WORK_OF_A_PART), f.mul(threads, PARTS_PER_THREAD))
     by_rows = f.test("sgt", "%m", "%n")
     length, other = f.select(by_rows, "i64", "%m", "%n"), f.select(by_rows, "i64", "%n", "%m")
@@ -53,12 +53,12 @@ def _call(real: Real, whole: str) -> str:
     # The last part takes what is left over, at least a tile: so a tile is the same whoever does it.
     panels = f.larger(f.div(f.sub(f.add(length, unit), tile), unit), 1)
     several = f.both(f.test("sgt", threads, 1), f.test("sgt", panels, 1))
-    cut = f.name("cut")
-    f.branch(several, cut, alone)
+    cut = f.new_label("cut")
+    f.branch_if(several, cut, alone)
     f.label(cut)
-    context = f.room(f"[{len(_FIELDS)} x i64]")
-    values = {name: f.let(f"ptrtoint ptr %{name} to i64") if kind == "ptr" else f"%{name}" for kind, name in GEMM}
-    values |= {"by_rows": f.let(f"zext i1 {by_rows} to i64"), "unit": unit, "last": f.sub(panels, 1)}
+    context = f.alloca(f"[{len(_FIELDS)} x i64]")
+    values = {name: f.op(f"ptrtoint ptr %{name} to i64") if kind == "ptr" else f"%{name}" for kind, name in GEMM}
+    values |= {"by_rows": f.op(f"zext i1 {by_rows} to i64"), "unit": unit, "last": f.sub(panels, 1)}
     for k, name in enumerate(_FIELDS):
         f.store("i64", values[name], f.at(context, k, "i64"), 8)
     f.line(f"call void @cg_parallel(ptr @part_{whole}_{real.name}, ptr {context}, i64 {panels})")
@@ -77,7 +77,7 @@ def _part(real: Real, whole: str) -> str:
     found = {name: f.load("i64", f.at("%context", k, "i64"), 8) for k, name in enumerate(_FIELDS)}
     for kind, name in GEMM:
         if kind == "ptr":
-            found[name] = f.let(f"inttoptr i64 {found[name]} to ptr")
+            found[name] = f.op(f"inttoptr i64 {found[name]} to ptr")
     start = f.mul("%part", found["unit"])
     by_rows = f.test("ne", found["by_rows"], 0)
     row, column = f.select(by_rows, "i64", start, 0), f.select(by_rows, "i64", 0, start)
@@ -90,7 +90,7 @@ def _part(real: Real, whole: str) -> str:
     a = real.at(f, found["a"], f.mul(row, found["ra"]))
     b = real.at(f, found["b"], f.mul(column, next_column))
     c = real.at(f, found["c"], f.add(f.mul(row, found["rc"]), column))
-    own = f.let("call ptr @cg_pool_scratch(i64 %worker)")
+    own = f.op("call ptr @cg_pool_scratch(i64 %worker)")
     scratch = f.select(f.test("eq", "%worker", 0), "ptr", found["scratch"], own)
     found |= {"a": a, "b": b, "c": c, "m": m, "n": n, "scratch": scratch}
     f.line(f"call void @{whole}_{real.name}({given(GEMM, **found)})")

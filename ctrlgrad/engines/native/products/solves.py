@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ctrlgrad.engines.native.products.function import Function, Number, Variable
 from ctrlgrad.engines.native.products.real import Real
-from ctrlgrad.engines.native.products.text import Function, Number, Variable
 
 _OPERANDS = [("ptr", "a"), ("i64", "ra"), ("i64", "ca")]
 SOLVE = [
@@ -81,7 +81,7 @@ def _fill(f: Function, real: Real, start: str, width: str, m: str) -> None:
 
 def _subtract(f: Function, real: Real, row: str, factor: str, other: str, first: Number, end: Number) -> None:
     """row -= factor * other, by vectors from `first` to `end`."""
-    factors = real.spread(f, f.let(f"fneg {real.scalar} {factor}"))
+    factors = real.spread(f, f.op(f"fneg {real.scalar} {factor}"))
     with f.loop(first, end, real.lanes) as j:
         place = real.at(f, row, j)
         real.write(f, real.fma(f, factors, real.read(f, real.at(f, other, j)), real.read(f, place)), place)
@@ -117,7 +117,7 @@ def _pivots(real: Real) -> str:
         f.leave(f"i64 {f.add(k, 1)}")
     with f.loop(0, "%n") as k:
         factor = f.select(f.test("eq", k, 0), real.scalar, f.get(sign), "1.0")
-        pivot = f.let(f"fmul {real.scalar} {_diagonal(f, real, k, width)}, {factor}")
+        pivot = f.op(f"fmul {real.scalar} {_diagonal(f, real, k, width)}, {factor}")
         real.put(f, pivot, real.at(f, "%x", k))
     f.leave("i64 0")
     return f.text()
@@ -134,7 +134,7 @@ def _eliminated(f: Function, real: Real, width: Number, sign: Variable | None) -
         best = _pivot(f, real, k, width)
         with f.when(f.test("ne", best, k)):
             if sign is not None:
-                f.set(sign, f.let(f"fneg {real.scalar} {f.get(sign)}"))
+                f.set(sign, f.op(f"fneg {real.scalar} {f.get(sign)}"))
             there = real.at(f, "%scratch", f.mul(best, width))
             with f.loop(first, width, real.lanes) as j:
                 one, two = real.at(f, here, j), real.at(f, there, j)
@@ -142,11 +142,11 @@ def _eliminated(f: Function, real: Real, width: Number, sign: Variable | None) -
                 real.write(f, now, one)
                 real.write(f, was, two)
         pivot = real.element(f, real.at(f, here, k))
-        with f.leaving_when(f.let(f"fcmp oeq {real.scalar} {pivot}, 0.0")):
+        with f.leaving_when(f.op(f"fcmp oeq {real.scalar} {pivot}, 0.0")):
             yield k
         with f.loop(f.add(k, 1), "%n") as i:
             row = real.at(f, "%scratch", f.mul(i, width))
-            factor = f.let(f"fdiv {real.scalar} {real.element(f, real.at(f, row, k))}, {pivot}")
+            factor = f.op(f"fdiv {real.scalar} {real.element(f, real.at(f, row, k))}, {pivot}")
             _subtract(f, real, row, factor, here, first, width)
 
 
@@ -161,12 +161,12 @@ def _pivot(f: Function, real: Real, k: str, width: Number) -> str:
 
     def size(i: str) -> str:
         value = real.element(f, real.at(f, column, f.mul(i, width)))
-        return f.let(f"call {real.scalar} @llvm.fabs.{real.name}({real.scalar} {value})")
+        return f.op(f"call {real.scalar} @llvm.fabs.{real.name}({real.scalar} {value})")
 
     f.set(largest, size(k))
     with f.loop(f.add(k, 1), "%n") as i:
         found = size(i)
-        larger = f.let(f"fcmp ogt {real.scalar} {found}, {f.get(largest)}")
+        larger = f.op(f"fcmp ogt {real.scalar} {found}, {f.get(largest)}")
         f.set(best, f.select(larger, "i64", i, f.get(best)))
         f.set(largest, f.select(larger, real.scalar, found, f.get(largest)))
     return f.get(best)
@@ -176,7 +176,7 @@ def _divide(f: Function, real: Real, row: str, by: str, width: str) -> None:
     divisor = real.spread(f, by)
     with f.loop(0, width, real.lanes) as j:
         place = real.at(f, row, j)
-        real.write(f, f.let(f"fdiv {real.vector} {real.read(f, place)}, {divisor}"), place)
+        real.write(f, f.op(f"fdiv {real.vector} {real.read(f, place)}, {divisor}"), place)
 
 
 def _eliminate(
@@ -204,7 +204,7 @@ def _triangular(real: Real) -> str:
     with f.loop(0, "%n") as count:
         k = f.select(lower, "i64", count, f.sub(f.sub("%n", 1), count))
         pivot = real.element(f, real.at(f, "%a", f.mul(k, f.add("%ra", "%ca"))))
-        with f.leaving_when(f.let(f"fcmp oeq {real.scalar} {pivot}, 0.0")):
+        with f.leaving_when(f.op(f"fcmp oeq {real.scalar} {pivot}, 0.0")):
             f.leave(f"i64 {f.add(k, 1)}")
         _divide(f, real, real.at(f, "%scratch", f.mul(k, width)), pivot, width)
         first, end = f.select(lower, "i64", f.add(k, 1), 0), f.select(lower, "i64", "%n", k)
@@ -223,9 +223,9 @@ def _cholesky(real: Real) -> str:
     with f.loop(0, "%n") as k:
         here = real.at(f, "%scratch", f.mul(k, width))
         square = _diagonal(f, real, k, width)
-        with f.leaving_when(f.let(f"fcmp ole {real.scalar} {square}, 0.0")):
+        with f.leaving_when(f.op(f"fcmp ole {real.scalar} {square}, 0.0")):
             f.leave(f"i64 {f.add(k, 1)}")
-        root = f.let(f"call {real.scalar} @llvm.sqrt.{real.name}({real.scalar} {square})")
+        root = f.op(f"call {real.scalar} @llvm.sqrt.{real.name}({real.scalar} {square})")
         start = f.sub(k, f.rest(k, real.lanes))
         _divide(f, real, real.at(f, here, start), root, f.sub(width, start))
         real.put(f, root, real.at(f, here, k))

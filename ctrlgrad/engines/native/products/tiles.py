@@ -10,8 +10,8 @@ multiplications: they take several steps of the depth at once, in accumulators o
 
 from __future__ import annotations
 
+from ctrlgrad.engines.native.products.function import Function, Variable
 from ctrlgrad.engines.native.products.real import Real
-from ctrlgrad.engines.native.products.text import Function, Variable
 
 PARAMETERS = [
     ("ptr", "a"),

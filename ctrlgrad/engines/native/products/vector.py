@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ctrlgrad.engines.native.products.function import Function, Variable
 from ctrlgrad.engines.native.products.real import Real
-from ctrlgrad.engines.native.products.text import Function, Variable
 
 PARAMETERS = [
     ("ptr", "out"),
@@ -84,7 +84,7 @@ def _put(f: Function, real: Real, value: str, address: str) -> None:
     old = f.variable(real.scalar, "-0.0")
     with f.when("%more"):
         f.set(old, real.element(f, address))
-    real.put(f, f.let(f"fadd {real.scalar} {value}, {f.get(old)}"), address)
+    real.put(f, f.op(f"fadd {real.scalar} {value}, {f.get(old)}"), address)
 
 
 # Rows in memory.
@@ -102,19 +102,19 @@ def _rows_at_once(f: Function, real: Real, i: str) -> None:
     _along(f, real, 1, lambda p, mask, chain: step(p, mask))
     result = across(f, real, [f.get(total) for total in sums])
     out = real.at(f, "%out", f.mul(i, "%so"))
-    dense, gaps, done = f.name("dense"), f.name("gaps"), f.name("done")
-    f.branch(f.test("eq", "%so", 1), dense, gaps)
+    dense, gaps, done = f.new_label("dense"), f.new_label("gaps"), f.new_label("done")
+    f.branch_if(f.test("eq", "%so", 1), dense, gaps)
     f.label(dense)
     old = f.variable(real.vector, "zeroinitializer")
     with f.when("%more"):
         f.set(old, real.read(f, out))
     real.write(f, real.plus(f, result, f.get(old)), out)
-    f.jump(done)
+    f.branch(done)
     f.label(gaps)
     for lane in range(real.lanes):
-        value = f.let(f"extractelement {real.vector} {result}, i32 {lane}")
+        value = f.op(f"extractelement {real.vector} {result}, i32 {lane}")
         _put(f, real, value, real.at(f, out, f.mul("%so", lane)) if lane else out)
-    f.jump(done)
+    f.branch(done)
     f.label(done)
 
 
@@ -236,7 +236,7 @@ def _stream(f: Function, real: Real, p: str, columns: int, start: str, end: str)
     numbers = [f.add(p, c) for c in range(columns)]
     factors = [real.spread(f, real.element(f, real.at(f, "%x", f.mul(c, "%sx")))) for c in numbers]
     places = [real.at(f, "%m", f.mul(c, "%cm")) for c in numbers]
-    adds = f.let(f"or i1 %more, {f.test('ne', p, 0)}")
+    adds = f.op(f"or i1 %more, {f.test('ne', p, 0)}")
     whole = f.sub(end, f.rest(f.sub(end, start), real.lanes))
 
     def vector(i: str, mask: str | None) -> str:
