@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Trait, Type, attributes, declare
+from ctrlgrad.ir import INDEX, StackType, TensorType, Trait, Type, attributes, declare
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.types import Dim
+from ctrlgrad.ir.types import Dim, RegionType
 from ctrlgrad.ops.checks import require_kind, scalar_index, stack, template, tensors
 
 # One number per slot.
@@ -30,32 +30,32 @@ def _sizes(operation: str, s: StackType, dims: Sequence[Type]) -> None:
         template(operation, s.element.shape, dims)
 
 
-def _infer_new(operands: Sequence[Type], attrs: attributes.NewStack, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_new(operands: Sequence[Type], attrs: attributes.NewStack, regions: Sequence[RegionType]) -> Sequence[Type]:
     for size in operands:
         scalar_index("stack_new", "the size", size)
     return (StackType(attrs.element),)
 
 
-def _infer_push(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_push(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     s = stack("stack_push", operands[0])
     _element("stack_push", s, operands[1])
     return (s,)
 
 
-def _infer_pop(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_pop(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     s = stack("stack_pop", operands[0])
     _sizes("stack_pop", s, operands[1:])
     return (s, s.element)
 
 
-def _infer_read(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_read(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     s = stack("stack_read", operands[0])
     scalar_index("stack_read", "the index", operands[1])
     _sizes("stack_read", s, operands[2:])
     return (s.element,)
 
 
-def _infer_update(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_update(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     s = stack("stack_write", operands[0])
     scalar_index("stack_write", "the index", operands[1])
     _element("stack_write", s, operands[2])
@@ -67,22 +67,22 @@ def _numbers(operation: str, s: StackType) -> None:
     require_kind(operation, "iufc", (s.element,))
 
 
-def _infer_add(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_add(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     _numbers("stack_add", stack("stack_add", operands[0]))
     return _infer_update(operands, attrs, regions)
 
 
-def _infer_clear(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_clear(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     scalar_index("stack_clear", "the index", operands[1])
     return (stack("stack_clear", operands[0]),)
 
 
-def _infer_resize(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_resize(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     scalar_index("stack_resize", "the length", operands[1])
     return (stack("stack_resize", operands[0]),)
 
 
-def _infer_sum(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_sum(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     if operands[0] != operands[1]:
         raise TypeMismatchError("stack_sum: types differ", expected=str(operands[0]), got=str(operands[1]))
     s = stack("stack_sum", operands[0])
@@ -90,18 +90,18 @@ def _infer_sum(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Gr
     return (s,)
 
 
-def _infer_length(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_length(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     stack("stack_length", operands[0])
     return (INDEX,)
 
 
-def _infer_to_tensor(operands: Sequence[Type], attrs: attributes.Rows, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_to_tensor(operands: Sequence[Type], attrs: attributes.Rows, regions: Sequence[RegionType]) -> Sequence[Type]:
     s = stack("stack_to_tensor", operands[0])
     _sizes("stack_to_tensor", s, operands[1:])
     return (TensorType(s.element.dtype, (attrs.size, *s.element.shape)),)
 
 
-def _infer_from_tensor(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_from_tensor(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("stack_from_tensor", operands)
     if x.rank == 0:
         raise ShapeError("stack_from_tensor: a scalar has no rows", expected="rank 1 or more", got=str(x))
@@ -124,13 +124,13 @@ def _row_counts(operation: str, counts: Type) -> None:
         raise TypeMismatchError(f"{operation}: the row counts", expected=str(ROW_COUNTS), got=str(counts))
 
 
-def _infer_rows(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_rows(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
     s = stack("stack_rows", operands[0])
     _axis("stack_rows", s.element, attrs.axis)
     return (ROW_COUNTS,)
 
 
-def _infer_concat(operands: Sequence[Type], attrs: attributes.Concat, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_concat(operands: Sequence[Type], attrs: attributes.Concat, regions: Sequence[RegionType]) -> Sequence[Type]:
     s = stack("stack_concat", operands[0])
     axis = attrs.axis
     _axis("stack_concat", s.element, axis)
@@ -140,7 +140,7 @@ def _infer_concat(operands: Sequence[Type], attrs: attributes.Concat, regions: S
     return (_without(s.element, axis, attrs.size),)
 
 
-def _infer_split(operands: Sequence[Type], attrs: attributes.Split, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_split(operands: Sequence[Type], attrs: attributes.Split, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("stack_split", operands[:1])
     axis, element = attrs.axis, attrs.element
     _axis("stack_split", x, axis)

@@ -78,7 +78,7 @@ ADAPTED = {
 }
 
 # Parts some of whose modules still import each other in a circle, as a rule hidden by TYPE_CHECKING.
-CIRCULAR = {"ir", "engines"}
+CIRCULAR = {"engines"}
 
 # What a part may put into a table of a part below it when it is imported: the declarations of ops, and the array
 # functions and the namespace that tensors find by name. The engine that stands above the others still waits.

@@ -152,7 +152,7 @@ def _ordinary(node: FlatNode) -> None:
     if op.arity is not None and len(operands) != op.arity:
         raise fail(node, "wrong number of operands", str(op.arity), str(len(operands)))
     try:
-        types = tuple(op.infer([v.type for v in operands], node.attrs, node.regions))
+        types = tuple(op.infer([v.type for v in operands], node.attrs, [r.type for r in node.regions]))
     except CtrlgradError as error:
         raise fail(node, error.problem, error.expected or "operands that fit", error.got or "others") from error
     _same(node, "result", types, results)

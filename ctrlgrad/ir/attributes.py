@@ -12,14 +12,16 @@ import enum
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
 from ctrlgrad.ir.types import Shape as Sizes
 from ctrlgrad.ir.types import TensorType
+
+T = TypeVar("T")
 
 
 class Dynamic(enum.Enum):
@@ -194,8 +196,19 @@ class Hook(Attributes):
     label: str
 
 
+class _Capturing:
+    """Of an op whose first operands, and first inputs of its regions, are captures."""
+
+    __slots__ = ()
+    captures: int
+
+    def split(self, operands: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+        """What stands for the operands, or for a region's inputs: that of the captures, and that of the others."""
+        return operands[: self.captures], operands[self.captures :]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loop(Attributes):
+class Loop(_Capturing, Attributes):
     """What the user asked of a loop, and what passes note of it."""
 
     maximum_iterations: int | None = None
@@ -214,7 +227,12 @@ class Loop(Attributes):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Attributes):
+class Branch(Attributes):
+    """Says nothing, but that the first operand selects a region, which sees the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(_Capturing, Attributes):
     """See `ctrlgrad.ops.call`."""
 
     kind: str

@@ -67,7 +67,7 @@ class Builder:
         if op.arity is not None and len(operands) != op.arity:
             raise VerificationError(f"{op.name}: takes {op.arity} operands", got=f"{len(operands)} operands")
         attrs = op.attributes(attrs)
-        types = op.infer([v.type for v in operands], attrs, regions)
+        types = op.infer([v.type for v in operands], attrs, [region.type for region in regions])
         hints = [None] * len(types) if hints is None else hints
         results = tuple(Value(t, h) for t, h in zip(types, hints, strict=True))
         self.nodes.append(Node(op, tuple(operands), results, attrs, tuple(regions), source or self.source))

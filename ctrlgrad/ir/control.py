@@ -24,6 +24,7 @@ from ctrlgrad.source import Source
 
 T = TypeVar("T")
 PLAIN_LOOP = attributes.Loop()
+PLAIN_BRANCH = attributes.Branch()
 
 
 def _blank(value: Value) -> Value:
@@ -77,11 +78,10 @@ class Loop:
         assert is_loop(node), f"{node} is not a loop"
         cond, body = node.regions
         attrs = attributes.Loop.of(node)
-        count = attrs.captures
-        entered = list(zip(node.operands, cond.inputs, body.inputs, strict=True))
+        captured, carried = attrs.split(list(zip(node.operands, cond.inputs, body.inputs, strict=True)))
         left = zip(body.outputs, node.results, strict=True)
-        carries = tuple(Carry(*into, *out) for into, out in zip(entered[count:], left, strict=True))
-        captures = tuple(Capture(*into) for into in entered[:count])
+        carries = tuple(Carry(*into, *out) for into, out in zip(carried, left, strict=True))
+        captures = tuple(Capture(*into) for into in captured)
         return cls(captures, carries, cond, body, attrs, node.source)
 
     @classmethod
@@ -194,7 +194,7 @@ class Branch:
     def node(self) -> Node:
         """The branch as a node of a graph."""
         operands = (self.selector, *self.operands)
-        return Node(OPS["cond"], operands, self.results, regions=self.branches, source=self.source)
+        return Node(OPS["cond"], operands, self.results, PLAIN_BRANCH, self.branches, self.source)
 
 
 class Rule(Protocol):
@@ -223,8 +223,8 @@ class Call:
     def of(cls, node: Node) -> Call:
         assert is_call(node), f"{node} is not a call"
         attrs = attributes.Call.of(node)
-        captures, arguments = node.operands[: attrs.captures], node.operands[attrs.captures :]
-        return cls(captures, arguments, node.regions, node.results, attrs, node.source)
+        captures, arguments = attrs.split(node.operands)
+        return cls(tuple(captures), tuple(arguments), node.regions, node.results, attrs, node.source)
 
     @property
     def kind(self) -> str:
@@ -306,7 +306,7 @@ def emit_branch(
 ) -> tuple[Value, ...]:
     """Append a branch over the captures of its regions, which have no other inputs; returns its results."""
     operands = [selector, *branches.captures]
-    return builder.emit_all("cond", operands, regions=branches.regions, source=source, hints=hints)
+    return builder.emit_all("cond", operands, PLAIN_BRANCH, regions=branches.regions, source=source, hints=hints)
 
 
 def emit_call(

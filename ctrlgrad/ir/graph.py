@@ -13,7 +13,8 @@ from typing import Any
 from ctrlgrad.ir.attributes import NO_ATTRS, Attributes
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.ir.op import Op
-from ctrlgrad.ir.types import TensorType, Type
+from ctrlgrad.ir.printer import format_graph
+from ctrlgrad.ir.types import RegionType, TensorType, Type
 from ctrlgrad.source import Source
 
 
@@ -66,9 +67,12 @@ class Graph:
     # What stages and engines made of this graph, by the owner of the cache; never part of its meaning.
     caches: dict[Cache[Any, Any], Recent[Any, Any]] = field(default_factory=dict, repr=False)
 
-    def __str__(self) -> str:
-        from ctrlgrad.ir.printer import format_graph  # the printer needs this module first
+    @property
+    def type(self) -> RegionType:
+        """The types of its inputs and outputs."""
+        return RegionType(tuple(v.type for v in self.inputs), tuple(v.type for v in self.outputs))
 
+    def __str__(self) -> str:
         return format_graph(self)
 
     def __repr__(self) -> str:

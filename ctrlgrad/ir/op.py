@@ -10,14 +10,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.ir.attributes import Attributes, Given
-from ctrlgrad.ir.types import Type
-
-if TYPE_CHECKING:
-    from ctrlgrad.ir.graph import Graph
+from ctrlgrad.ir.types import RegionType, Type
 
 
 class Trait(enum.Enum):
@@ -35,14 +32,14 @@ class Trait(enum.Enum):
     __hash__ = object.__hash__
 
 
-TypeRule = Callable[[Sequence[Type], Any, "Sequence[Graph]"], Sequence[Type]]
+TypeRule = Callable[[Sequence[Type], Any, Sequence[RegionType]], Sequence[Type]]
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
     """A declaration. `arity` is None for a variable number of operands.
 
-    `infer(operand types, attributes, regions)` gives the result types or raises a `CtrlgradError`.
+    `infer(operand types, attributes, region types)` gives the result types or raises a `CtrlgradError`.
     """
 
     name: str

@@ -22,13 +22,59 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ctrlgrad.ir import attributes
-from ctrlgrad.ir.control import Branch, Loop, view
-from ctrlgrad.ir.graph import Graph, Node, Value
+from ctrlgrad.ir.attributes import Attributes
+from ctrlgrad.ir.op import Op
+from ctrlgrad.ir.types import BOOL, Type
+from ctrlgrad.source import Source
+
+# A graph prints itself, so `ctrlgrad.ir.graph` stands above; this is what the printer sees of one.
+
+
+class Value(Protocol):
+    @property
+    def type(self) -> Type: ...
+
+    @property
+    def hint(self) -> str | None: ...
+
+
+class Node(Protocol):
+    @property
+    def op(self) -> Op: ...
+
+    @property
+    def operands(self) -> Sequence[Value]: ...
+
+    @property
+    def results(self) -> Sequence[Value]: ...
+
+    @property
+    def attrs(self) -> Attributes: ...
+
+    @property
+    def regions(self) -> Sequence[Graph]: ...
+
+    @property
+    def source(self) -> Source | None: ...
+
+
+class Graph(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def inputs(self) -> Sequence[Value]: ...
+
+    @property
+    def nodes(self) -> Sequence[Node]: ...
+
+    @property
+    def outputs(self) -> Sequence[Value]: ...
 
 
 def format_graph(graph: Graph, *, sources: bool = False) -> str:
@@ -112,21 +158,22 @@ class Printer:
         return f"{self.name(node.operands[0])}[{key}]" + (f", {rest}" if rest else "")
 
     def control(self, node: Node, comment: str) -> list[str]:
-        parts = view(node)
-        assert parts is not None, f"{node} has regions and is no loop, branch or call"
-        head = f"{node.op.name} {self.name(parts.selector)}" if isinstance(parts, Branch) else node.op.name
-        outer = [c.outer for c in parts.captures] if isinstance(parts, Loop) else parts.operands
+        loop = attributes.Loop.find(node)
+        is_branch = attributes.Branch.find(node) is not None
+        head = f"{node.op.name} {self.name(node.operands[0])}" if is_branch else node.op.name
+        outer = loop.split(node.operands)[0] if loop is not None else node.operands[is_branch:]
         outer_names = [self.name(v) for v in outer]
         for region in node.regions:
             self.names.update(zip(region.inputs, outer_names, strict=False))
         if outer_names:
             head += f" captures({', '.join(outer_names)})"
-        if isinstance(parts, Loop):
+        if loop is not None:
             entries = []
-            for carry in parts.carries:
-                start = self.name(carry.init)
-                self.names[carry.in_cond] = self.names[carry.in_body] = self.fresh(carry.in_cond.hint or "c")
-                entries.append(f"{self.names[carry.in_body]} = {start}")
+            carried = (loop.split(values)[1] for values in (node.operands, *(r.inputs for r in node.regions)))
+            for init, in_cond, in_body in zip(*carried, strict=True):
+                start = self.name(init)
+                self.names[in_cond] = self.names[in_body] = self.fresh(in_cond.hint or "c")
+                entries.append(f"{self.names[in_body]} = {start}")
             head += f" carry({', '.join(entries)})"
         extras = [f"{k}={v!r}" for k, v in node.attrs.shown().items()]
         if extras:
@@ -143,12 +190,10 @@ class Printer:
 
 def region_name(node: Node, number: int) -> str:
     """What a region of a node is: "cond", "body", "true", "branch 2"."""
-    match view(node):
-        case Loop():
-            return ("cond", "body")[number]
-        case Branch() as branch:
-            is_bool = branch.selector.tensor.dtype == np.dtype(bool)
-            return ("false", "true")[number] if is_bool else f"branch {number}"
+    if attributes.Loop.find(node) is not None:
+        return ("cond", "body")[number]
+    if attributes.Branch.find(node) is not None:
+        return ("false", "true")[number] if node.operands[0].type == BOOL else f"branch {number}"
     return f"region {number}"
 
 

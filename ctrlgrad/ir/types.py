@@ -85,6 +85,15 @@ class StackType:
 
 Type = TensorType | StackType
 
+
+@dataclass(frozen=True, slots=True)
+class RegionType:
+    """What the type rule of an op sees of a region: the types of its inputs and outputs."""
+
+    inputs: tuple[Type, ...]
+    outputs: tuple[Type, ...]
+
+
 BOOL = TensorType(np.dtype(bool))
 INDEX = TensorType(np.dtype(np.int64))
 

@@ -67,7 +67,7 @@ class _Verifier:
         for region in node.regions:
             self.graph(region)
         try:
-            types = tuple(node.op.infer([v.type for v in node.operands], node.attrs, node.regions))
+            types = tuple(node.op.infer([v.type for v in node.operands], node.attrs, [r.type for r in node.regions]))
         except CtrlgradError as error:
             raise self.fail(f"operands break the type rule: {error.problem}", node) from error
         declared = tuple(v.type for v in node.results)

@@ -21,28 +21,27 @@ from collections.abc import Sequence
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
-from ctrlgrad.ir.types import Type
+from ctrlgrad.ir.types import RegionType, Type
 
 KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "rows")
 
 
-def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
-    declared = [v.type for v in regions[0].inputs]
+def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    declared = regions[0].inputs
     if len(declared) != len(operands) or not all(d.accepts(t) for d, t in zip(declared, operands, strict=True)):
         raise TypeMismatchError(
             "call: the operands do not fit",
             expected=", ".join(map(str, declared)),
             got=", ".join(map(str, operands)),
         )
-    return [v.type for v in regions[0].outputs]
+    return regions[0].outputs
 
 
 declare("call", None, _infer_call, attributes=attributes.Call)
 
 
-def _infer_barrier(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_barrier(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     return (operands[0],)
 
 

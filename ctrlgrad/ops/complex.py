@@ -8,9 +8,8 @@ import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, TypeRule, declare
-from ctrlgrad.ir.types import TensorType, Type
+from ctrlgrad.ir.types import RegionType, TensorType, Type
 from ctrlgrad.ops.checks import tensors
 from ctrlgrad.ops.elementwise import broadcast
 
@@ -23,7 +22,7 @@ REAL_OF: dict[np.dtype, np.dtype] = {c: r for r, c in COMPLEX_OF.items()}
 
 
 def _on_complex(name: str, *, real: bool) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
         (x,) = tensors(name, operands)
         if x.dtype not in REAL_OF:
             raise TypeMismatchError(f"{name}: the operand is not complex", expected="c64 or c128", got=str(x))
@@ -32,7 +31,7 @@ def _on_complex(name: str, *, real: bool) -> TypeRule:
     return infer
 
 
-def _infer_complex(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_complex(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     re, im = types = tensors("complex", operands)
     if re.dtype != im.dtype or re.dtype not in COMPLEX_OF:
         raise TypeMismatchError(

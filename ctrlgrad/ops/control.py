@@ -15,10 +15,8 @@ from collections.abc import Sequence
 
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import attributes
-from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import declare
-from ctrlgrad.ir.types import BOOL, Type, join
+from ctrlgrad.ir.types import BOOL, RegionType, Type, join
 from ctrlgrad.ops.checks import scalar_index
 
 
@@ -30,38 +28,38 @@ def _accept(what: str, declared: Sequence[Type], given: Sequence[Type]) -> None:
             raise TypeMismatchError(f"{what}: value {position} has another type", expected=str(d), got=str(g))
 
 
-def _infer_while(operands: Sequence[Type], attrs: attributes.Loop, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_while(operands: Sequence[Type], attrs: attributes.Loop, regions: Sequence[RegionType]) -> Sequence[Type]:
     cond, body = regions
-    carry = [v.type for v in body.inputs[attrs.captures :]]
-    _accept("while: operands", [v.type for v in body.inputs], operands)
-    _accept("while: inputs of the cond", [v.type for v in body.inputs], [v.type for v in cond.inputs])
-    _accept("while: result of the cond", [BOOL], [v.type for v in cond.outputs])
-    _accept("while: result of the body", carry, [v.type for v in body.outputs])
+    _, carry = attrs.split(body.inputs)
+    _accept("while: operands", body.inputs, operands)
+    _accept("while: inputs of the cond", body.inputs, cond.inputs)
+    _accept("while: result of the cond", [BOOL], cond.outputs)
+    _accept("while: result of the body", carry, body.outputs)
     return carry
 
 
-def _infer_cond(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_cond(operands: Sequence[Type], attrs: attributes.Branch, regions: Sequence[RegionType]) -> Sequence[Type]:
     selector, *rest = operands
     if selector != BOOL:
         scalar_index("cond", "the selector", selector)
     elif len(regions) != 2:
         raise TypeMismatchError("cond: a bool selects one of two branches", got=f"{len(regions)} branches")
-    results = [v.type for v in regions[0].outputs]
+    results = list(regions[0].outputs)
     for number, region in enumerate(regions):
-        _accept(f"cond: inputs of branch {number}", [v.type for v in region.inputs], rest)
+        _accept(f"cond: inputs of branch {number}", region.inputs, rest)
         if len(region.outputs) != len(results):
             raise TypeMismatchError("cond: the branches yield different numbers of values")
         for position, output in enumerate(region.outputs):
-            joined = join(results[position], output.type)
+            joined = join(results[position], output)
             if joined is None:
                 raise TypeMismatchError(
                     f"cond: the branches differ in result {position}",
                     expected=str(results[position]),
-                    got=str(output.type),
+                    got=str(output),
                 )
             results[position] = joined
     return results
 
 
 declare("while", None, _infer_while, attributes=attributes.Loop)
-declare("cond", None, _infer_cond)
+declare("cond", None, _infer_cond, attributes=attributes.Branch)

@@ -11,16 +11,15 @@ from collections.abc import Sequence
 
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
-from ctrlgrad.ir.types import Type
+from ctrlgrad.ir.types import RegionType, Type
 
 
-def _infer_callback(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_callback(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     return ()
 
 
-def _infer_watch(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_watch(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     return (operands[0],)
 
 

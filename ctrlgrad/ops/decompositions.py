@@ -13,9 +13,8 @@ import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import TypeRule, declare
-from ctrlgrad.ir.types import Dim, TensorType, Type, broadcast_shapes
+from ctrlgrad.ir.types import Dim, RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import tensors
 
 _DTYPES = tuple(np.dtype(d) for d in (np.float32, np.float64, np.complex64, np.complex128))
@@ -38,7 +37,7 @@ def _side(x: TensorType) -> Dim:
 def _square(name: str) -> TypeRule:
     """From square matrices to matrices of the same type."""
 
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
         (x,) = tensors(name, operands)
         _matrix(name, x, square=True)
         n = _side(x)
@@ -50,7 +49,7 @@ def _square(name: str) -> TypeRule:
 def _scalar(name: str, *, real: bool) -> TypeRule:
     """From square matrices to a number each."""
 
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
         (x,) = tensors(name, operands)
         _matrix(name, x, square=True)
         return (TensorType(_real(x.dtype) if real else x.dtype, x.shape[:-2]),)
@@ -62,7 +61,7 @@ def _real(dtype: np.dtype) -> np.dtype:
     return np.zeros(0, dtype).real.dtype
 
 
-def _infer_solve(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_solve(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     a, b = tensors("solve", operands)
     _matrix("solve", a, square=True)
     _matrix("solve", b, square=False)
@@ -75,7 +74,7 @@ def _infer_solve(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
     return (TensorType(b.dtype, (*batch, sizes.pop() if sizes else None, b.shape[-1])),)
 
 
-def _infer_along(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_along(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     a, e = tensors("adjugate_along", operands)
     _matrix("adjugate_along", a, square=True)
     joined = broadcast_shapes((a.shape, e.shape))
@@ -84,7 +83,7 @@ def _infer_along(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
     return (TensorType(a.dtype, joined),)
 
 
-def _infer_qr(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_qr(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("orthonormal", operands)
     _matrix("orthonormal", x, square=False)
     rows, columns = x.shape[-2:]
@@ -93,7 +92,7 @@ def _infer_qr(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Gra
     return (x,)
 
 
-def _infer_eigenvalues(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_eigenvalues(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("eigenvalues", operands)
     _matrix("eigenvalues", x, square=True)
     return (TensorType(_real(x.dtype), (*x.shape[:-2], _side(x))),)
@@ -103,13 +102,17 @@ def _smaller(rows: Dim, columns: Dim) -> Dim:
     return None if rows is None or columns is None else min(rows, columns)
 
 
-def _infer_singular_values(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_singular_values(
+    operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]
+) -> Sequence[Type]:
     (x,) = tensors("singular_values", operands)
     _matrix("singular_values", x, square=False)
     return (TensorType(_real(x.dtype), (*x.shape[:-2], _smaller(*x.shape[-2:]))),)
 
 
-def _infer_singular_vectors(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_singular_vectors(
+    operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]
+) -> Sequence[Type]:
     (x,) = tensors("singular_vectors", operands)
     _matrix("singular_vectors", x, square=False)
     rows, columns = x.shape[-2:]
@@ -117,7 +120,7 @@ def _infer_singular_vectors(operands: Sequence[Type], attrs: Attributes, regions
     return (TensorType(x.dtype, (*x.shape[:-2], both, _smaller(rows, columns))),)
 
 
-def _infer_pinv(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_pinv(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     x, rtol = tensors("pinv", operands)
     _matrix("pinv", x, square=False)
     *batch, rows, columns = x.shape

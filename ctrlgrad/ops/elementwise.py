@@ -12,9 +12,8 @@ import numpy as np
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, TypeRule, declare
-from ctrlgrad.ir.types import TensorType, Type, broadcast_shapes
+from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import require_kind, tensors
 
 BOOL = np.dtype(bool)
@@ -46,7 +45,7 @@ def _same_dtype(operation: str, types: Sequence[TensorType]) -> np.dtype:
 
 
 def _rule(name: str, kinds: str, result: np.dtype | None) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
         types = tensors(name, operands)
         dtype = _same_dtype(name, types)
         require_kind(name, kinds, types)
@@ -87,13 +86,13 @@ _declare_all(2, "iu", "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bit
 declare("integer_power", 2, _rule("integer_power", "iu", None), Trait.ELEMENTWISE, Trait.CHEAP)
 
 
-def _infer_abs(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_abs(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("abs", operands)
     dtype = np.dtype(x.dtype.type(0).real.dtype) if x.dtype.kind == "c" else x.dtype
     return (TensorType(dtype, x.shape),)
 
 
-def _infer_where(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_where(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     condition, a, b = types = tensors("where", operands)
     if condition.dtype != BOOL:
         raise TypeMismatchError(
@@ -105,12 +104,12 @@ def _infer_where(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
     return (broadcast("where", types, _same_dtype("where", (a, b))),)
 
 
-def _infer_cast(operands: Sequence[Type], attrs: attributes.Cast, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_cast(operands: Sequence[Type], attrs: attributes.Cast, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("cast", operands)
     return (TensorType(attrs.dtype, x.shape),)
 
 
-def _infer_identity(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_identity(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     return (operands[0],)
 
 

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
-from ctrlgrad.ir.types import Type
+from ctrlgrad.ir.types import RegionType, Type
 from ctrlgrad.ops.checks import axes, tensors
 
 
-def _infer_fft(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_fft(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("fft", operands)
     (axis,) = axes("fft", (attrs.axis,), x.rank)
     if x.dtype.kind != "c":

@@ -13,9 +13,8 @@ from typing import Any
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
-from ctrlgrad.ir.types import Dim, Shape, TensorType, Type, broadcast_shapes
+from ctrlgrad.ir.types import Dim, RegionType, Shape, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import require_kind, scalar_index, tensors
 
 
@@ -122,13 +121,13 @@ def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:
             scalar_index(operation, "a slice's bound", t)
 
 
-def _infer_getitem(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_getitem(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
     x, *indices = tensors("getitem", operands)
     _check_operands("getitem", attrs.key, indices)
     return (TensorType(x.dtype, indexed_shape(x.shape, attrs.key, indices)),)
 
 
-def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
     x, value, *indices = tensors("an indexed update", operands)
     _check_operands("an indexed update", attrs.key, indices)
     region = indexed_shape(x.shape, attrs.key, indices)
@@ -157,7 +156,7 @@ def _infer_update(operands: Sequence[Type], attrs: attributes.Index, regions: Se
 declare("getitem", None, _infer_getitem, attributes=attributes.Index)
 
 
-def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_added(operands: Sequence[Type], attrs: attributes.Index, regions: Sequence[RegionType]) -> Sequence[Type]:
     # What does not add up is not added to a part either: `add` takes no booleans.
     require_kind("additem", "iufc", tensors("additem", operands[:1]))
     return _infer_update(operands, attrs, regions)

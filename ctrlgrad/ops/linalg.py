@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
-from ctrlgrad.ir.types import TensorType, Type, broadcast_shapes
+from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import tensors
 
 
-def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     a, b = tensors("matmul", operands)
     if a.dtype != b.dtype or a.dtype.kind not in "iufc":
         raise TypeMismatchError(

@@ -8,9 +8,8 @@ import numpy as np
 
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.ir import attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, TypeRule, declare
-from ctrlgrad.ir.types import Shape, TensorType, Type
+from ctrlgrad.ir.types import RegionType, Shape, TensorType, Type
 from ctrlgrad.ops.checks import axes, default_int, require_kind, tensors
 
 
@@ -22,7 +21,7 @@ def reduced_shape(shape: Shape, over: Sequence[int], keepdims: bool) -> Shape:
 
 
 def _reduction(name: str, kinds: str, result: np.dtype | None = None, *, needs_elements: bool = False) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: attributes.Reduction, regions: Sequence[Graph]) -> Sequence[Type]:
+    def infer(operands: Sequence[Type], attrs: attributes.Reduction, regions: Sequence[RegionType]) -> Sequence[Type]:
         (x,) = tensors(name, operands)
         require_kind(name, kinds, (x,))
         over = axes(name, attrs.axes, x.rank)
@@ -52,7 +51,7 @@ declare("argmin", 1, _reduction("argmin", "biuf", default_int(), needs_elements=
 
 
 def _infer_scan(name: str, kinds: str) -> TypeRule:
-    def infer(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
+    def infer(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
         (x,) = tensors(name, operands)
         require_kind(name, kinds, (x,))
         axes(name, (attrs.axis,), x.rank)

@@ -11,28 +11,29 @@ from collections.abc import Sequence
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
-from ctrlgrad.ir.types import INDEX, Dim, TensorType, Type, broadcast_shapes
+from ctrlgrad.ir.types import INDEX, Dim, RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import axes, product, require_kind, template, tensors
 
 
-def _infer_constant(operands: Sequence[Type], attrs: attributes.Constant, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_constant(
+    operands: Sequence[Type], attrs: attributes.Constant, regions: Sequence[RegionType]
+) -> Sequence[Type]:
     return (TensorType(attrs.value.dtype, attrs.value.shape),)
 
 
-def _infer_dim(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_dim(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("dim", operands)
     axes("dim", (attrs.axis,), x.rank)
     return (INDEX,)
 
 
-def _infer_iota(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_iota(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]) -> Sequence[Type]:
     template("iota", attrs.shape, operands)
     return (TensorType(INDEX.dtype, attrs.shape),)
 
 
-def _infer_reshape(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_reshape(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]) -> Sequence[Type]:
     x, *dims = tensors("reshape", operands)
     template("reshape", attrs.shape, dims)
     before, after = product(x.shape), product(attrs.shape)
@@ -46,7 +47,9 @@ def _infer_reshape(operands: Sequence[Type], attrs: attributes.Shape, regions: S
     return (TensorType(x.dtype, attrs.shape),)
 
 
-def _infer_broadcast_to(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_broadcast_to(
+    operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]
+) -> Sequence[Type]:
     x, *dims = tensors("broadcast_to", operands)
     shape = attrs.shape
     template("broadcast_to", shape, dims)
@@ -65,7 +68,7 @@ def _infer_broadcast_to(operands: Sequence[Type], attrs: attributes.Shape, regio
     return (TensorType(x.dtype, shape),)
 
 
-def _infer_sum_to(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_sum_to(operands: Sequence[Type], attrs: attributes.Shape, regions: Sequence[RegionType]) -> Sequence[Type]:
     x, *dims = tensors("sum_to", operands)
     shape = attrs.shape
     template("sum_to", shape, dims)
@@ -75,7 +78,7 @@ def _infer_sum_to(operands: Sequence[Type], attrs: attributes.Shape, regions: Se
     return (TensorType(x.dtype, shape),)
 
 
-def _infer_transpose(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_transpose(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("transpose", operands)
     if sorted(attrs.axes) != list(range(x.rank)):
         raise ShapeError(
@@ -87,7 +90,9 @@ def _infer_transpose(operands: Sequence[Type], attrs: attributes.Axes, regions: 
     return (TensorType(x.dtype, tuple(x.shape[axis] for axis in attrs.axes)),)
 
 
-def _infer_expand_dims(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_expand_dims(
+    operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]
+) -> Sequence[Type]:
     (x,) = tensors("expand_dims", operands)
     rank = x.rank + len(attrs.axes)
     new = axes("expand_dims", attrs.axes, rank)
@@ -95,7 +100,7 @@ def _infer_expand_dims(operands: Sequence[Type], attrs: attributes.Axes, regions
     return (TensorType(x.dtype, tuple(1 if axis in new else next(old) for axis in range(rank))),)
 
 
-def _infer_squeeze(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_squeeze(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("squeeze", operands)
     over = axes("squeeze", attrs.axes, x.rank)
     for axis in over:
@@ -109,13 +114,13 @@ def _infer_squeeze(operands: Sequence[Type], attrs: attributes.Axes, regions: Se
     return (TensorType(x.dtype, tuple(d for axis, d in enumerate(x.shape) if axis not in over)),)
 
 
-def _infer_flip(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_flip(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("flip", operands)
     axes("flip", attrs.axes, x.rank)
     return (x,)
 
 
-def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
     types = tensors("concat", operands)
     first, axis = types[0], attrs.axis
     axes("concat", (axis,), first.rank)
@@ -144,14 +149,14 @@ def _infer_concat(operands: Sequence[Type], attrs: attributes.Axis, regions: Seq
     return (TensorType(first.dtype, tuple(shape)),)
 
 
-def _infer_common_size(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_common_size(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("common_size", operands)
     if x.dtype != INDEX.dtype or x.rank != 1:
         raise TypeMismatchError("common_size: not a list of sizes", expected=f"{INDEX.dtype}[n]", got=str(x))
     return (INDEX,)
 
 
-def _infer_forget(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_forget(operands: Sequence[Type], attrs: attributes.Axes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("forget_sizes", operands)
     over = axes("forget_sizes", attrs.axes, x.rank)
     return (TensorType(x.dtype, tuple(None if axis in over else d for axis, d in enumerate(x.shape))),)

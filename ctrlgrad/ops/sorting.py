@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.graph import Graph
 from ctrlgrad.ir.op import Trait, declare
-from ctrlgrad.ir.types import INDEX, TensorType, Type
+from ctrlgrad.ir.types import INDEX, RegionType, TensorType, Type
 from ctrlgrad.ops.checks import axes, tensors
 
 _ORDERED = "biuf"
 
 
-def _infer_argsort(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_argsort(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("argsort", operands)
     if x.dtype.kind not in _ORDERED:
         raise TypeMismatchError("argsort: the dtype has no order", expected="a real dtype", got=str(x))
@@ -23,7 +22,7 @@ def _infer_argsort(operands: Sequence[Type], attrs: attributes.Axis, regions: Se
     return (TensorType(INDEX.dtype, x.shape),)
 
 
-def _infer_searchsorted(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_searchsorted(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     row, values = tensors("searchsorted", operands)
     if row.rank != 1:
         raise ShapeError("searchsorted: the sorted operand is not one-dimensional", got=str(row))
@@ -32,7 +31,7 @@ def _infer_searchsorted(operands: Sequence[Type], attrs: Attributes, regions: Se
     return (TensorType(INDEX.dtype, values.shape),)
 
 
-def _infer_nonzero(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
+def _infer_nonzero(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("nonzero", operands)
     if x.rank == 0:
         raise ShapeError("nonzero: a scalar has no positions", got=str(x))
