@@ -13,7 +13,7 @@ from ctrlgrad.engines.native.runtime import Frame, Program
 from ctrlgrad.engines.pushes import Pushed, describe
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Push, Report
-from ctrlgrad.ir import Graph, Node, StackType, attributes
+from ctrlgrad.ir import Graph, Node, StackType, attributes, is_loop
 from ctrlgrad.plan import model
 from ctrlgrad.plan.model import Block, Branch, Factorise, Kernel, Loop, Outside, Product, Stack, Step
 from ctrlgrad.plan.sizes import Size, Sizes
@@ -40,7 +40,7 @@ def _interpreted(graph: Graph, reason: str) -> Report:
 def _interpreted_loops(graph: Graph, reason: str) -> Iterator[LoopReport]:
     for node in graph.nodes:
         inner = [loop for region in node.regions for loop in _interpreted_loops(region, reason)]
-        if node.op.name == "while":
+        if is_loop(node):
             yield LoopReport(loop_name(node), "reference", reason, inner=inner)
         else:
             yield from inner
@@ -153,8 +153,8 @@ class _Account:
 
 def _carried_stacks(loop: Node) -> list[int]:
     """The positions of the stacks that a loop carries among its operands."""
-    captures = attributes.Loop.of(loop).captures
-    return [i for i, v in enumerate(loop.operands) if i >= captures and isinstance(v.type, StackType)]
+    captured, carried = attributes.Loop.of(loop).split(loop.operands)
+    return [i for i, v in enumerate(carried, len(captured)) if isinstance(v.type, StackType)]
 
 
 __all__ = ["explain"]

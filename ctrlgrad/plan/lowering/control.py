@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ctrlgrad.ir import Graph, Node, StackType, Value, attributes
+from ctrlgrad import ir
+from ctrlgrad.ir import Node, StackType, Value
 from ctrlgrad.plan.lowering.stack_facts import StackFacts
 from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State, Unsupported, parts_of
 from ctrlgrad.plan.model import Array, Block, Branch, Carry, Loop, Register, Stack, View
@@ -29,46 +30,45 @@ class _Changing:
 
 
 def loop(state: State, node: Node, visit: Visit) -> None:
-    captures = attributes.Loop.of(node).captures
-    cond, body = node.regions
-    outer = [state.items[v] for v in node.operands]
+    parts = ir.Loop.of(node)
     changing: frozenset[_Changing] = frozenset()
     while True:
         count = len(state.sites)
-        attempt = _Attempt(state, node, outer, changing)
-        found = attempt.run(cond, body, captures, visit)
+        attempt = _Attempt(state, node, parts, changing)
+        found = attempt.run(visit)
         if not found:
             break
         # The steps of the attempt are dropped; so are the places it named.
         del state.sites[count:]
         changing |= found
-    attempt.finish(captures)
+    attempt.finish()
 
 
 class _Attempt:
     """A loop lowered on the assumption that no dimensions but these change."""
 
-    def __init__(self, state: State, node: Node, outer: Sequence[Item], changing: frozenset[_Changing]) -> None:
-        self.state, self.node, self.outer, self.changing = state, node, list(outer), changing
+    def __init__(self, state: State, node: Node, parts: ir.Loop, changing: frozenset[_Changing]) -> None:
+        self.state, self.node, self.parts, self.changing = state, node, parts, changing
         self.carries: list[Carry] = []
         self.inside: list[Item] = []
         # The registers of changing dimensions: inside an iteration, and after the loop.
         self.dims: dict[_Changing, tuple[Register, Register]] = {}
 
-    def run(self, cond: Graph, body: Graph, captures: int, visit: Visit) -> frozenset[_Changing]:
-        state = self.state
+    def run(self, visit: Visit) -> frozenset[_Changing]:
+        state, cond, body = self.state, self.parts.cond, self.parts.body
+        captured = [state.items[c.outer] for c in self.parts.captures]
         # Arrays at the start, in memory; made outside of the loop.
-        starts = [self._start(item, v) for item, v in zip(self.outer[captures:], body.inputs[captures:], strict=True)]
+        starts = [self._start(state.items[c.init]) for c in self.parts.carries]
         with state.block() as around:
             self.counter = state.register(INDEX, "i")
             for change in sorted(self.changing, key=lambda c: (c.position, c.axis)):
                 self.dims[change] = (state.register(INDEX, "n"), state.register(INDEX, "n"))
             self.inside = [self._inside(k, start) for k, start in enumerate(starts)]
             with state.block() as condition:
-                items = [*self.outer[:captures], *self.inside]
+                items = [*captured, *self.inside]
                 (test,) = state.run(cond, dict(zip(cond.inputs, items, strict=True)), visit)
             with state.block() as block:
-                items = [*self.outer[:captures], *self.inside]
+                items = [*captured, *self.inside]
                 outputs = state.run(body, dict(zip(body.inputs, items, strict=True)), visit)
                 found = self._compare(outputs)
                 if found:
@@ -80,7 +80,7 @@ class _Attempt:
         self.starts, self.following = starts, following
         return frozenset()
 
-    def _start(self, item: Item, inside: Value) -> Item:
+    def _start(self, item: Item) -> Item:
         if isinstance(item, tuple | Stack):
             return item
         return self.state.dense(item).view
@@ -113,7 +113,7 @@ class _Attempt:
             return item
         return self.state.dense(item).view
 
-    def finish(self, captures: int) -> None:
+    def finish(self) -> None:
         state = self.state
         results: list[Item] = []
         carries: list[Carry] = []
@@ -152,7 +152,7 @@ class _Attempt:
                 self.test,
                 Block(tuple(self.block.steps)),
                 self.counter,
-                attributes.Loop.of(self.node).maximum_iterations,
+                self.parts.attrs.maximum_iterations,
                 self.node,
                 number,
             )
@@ -190,18 +190,19 @@ class _into:
 
 def call(state: State, node: Node, visit: Visit) -> None:
     """A function that is called: its nodes stand where the call did."""
-    (region,) = node.regions[:1]
-    operands = [state.items[v] for v in node.operands]
-    results = state.run(region, dict(zip(region.inputs, operands, strict=True)), visit)
+    parts = ir.Call.of(node)
+    operands = [state.items[v] for v in parts.operands]
+    results = state.run(parts.function, dict(zip(parts.function.inputs, operands, strict=True)), visit)
     state.items.update(zip(node.results, results, strict=True))
 
 
 def branch(state: State, node: Node, visit: Visit) -> None:
-    (selector,) = state.numbers(node.operands[0])
-    outer = [state.items[v] for v in node.operands[1:]]
+    parts = ir.Branch.of(node)
+    (selector,) = state.numbers(parts.selector)
+    outer = [state.items[v] for v in parts.operands]
     blocks: list[Scope] = []
     yielded: list[list[Item]] = []
-    for region in node.regions:
+    for region in parts.branches:
         with state.block() as block:
             yielded.append(state.run(region, dict(zip(region.inputs, outer, strict=True)), visit))
         blocks.append(block)

@@ -60,8 +60,11 @@ RULES: dict[str, Rule] = {
 }
 
 
-# Rules that write an op with other ops.
+# Rules that lower nodes of other graphs: regions, or an op written with other ops.
 WITH_OTHERS: dict[str, Callable[[State, Node, Callable[[Node], None]], None]] = {
+    "while": control.loop,
+    "cond": control.branch,
+    "call": control.call,
     "cumsum": scans.scan,
     "cumprod": scans.scan,
     "det": factors.determinant,
@@ -151,13 +154,7 @@ def _argument(state: State, value: Value, dims: tuple[Size, ...], shape: Argumen
 
 def _visit(state: State, node: Node, visit: Callable[[Node], None]) -> None:
     name = node.op.name
-    if name == "while":
-        control.loop(state, node, visit)
-    elif name == "cond":
-        control.branch(state, node, visit)
-    elif name == "call":
-        control.call(state, node, visit)
-    elif name in WITH_OTHERS:
+    if name in WITH_OTHERS:
         WITH_OTHERS[name](state, node, visit)
     elif Trait.ELEMENTWISE in node.op.traits:
         try:

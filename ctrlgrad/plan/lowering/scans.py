@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.ir import Builder, Graph, Node, TensorType, Value, attributes
+from ctrlgrad.ir import Builder, Closed, Graph, Node, TensorType, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.plan.expression import ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.arithmetic import needs_elements, reduced
 from ctrlgrad.plan.lowering.state import INDEX, State, Tensor, broadcast, expression_of
@@ -115,9 +116,8 @@ def _as_loop(node: Node) -> Graph:
     written = body.emit("setitem", (result, grown, at), {"key": key})
     body_region = body.finish([body.emit("add", (i, one)), grown, written])
 
-    attrs: dict[str, Any] = {"captures": 2, "maximum_iterations": None, "parallel_iterations": 1, "swap_memory": None}
-    attrs |= {"checkpoint": None, "name": node.op.name}
-    results = builder.emit_all("while", (x, size, zero, total, x), attrs, regions=(cond_region, body_region))
+    closed = Closed((x, size), (cond_region, body_region))
+    results = emit_loop(builder, closed, (zero, total, x), attributes.Loop(name=node.op.name))
     return builder.finish([results[2]])
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.ir import Builder, Graph, Node, Value, attributes
+from ctrlgrad.ir import Builder, Closed, Graph, Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.ir.control import emit_loop
 from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, reshape, where
 from ctrlgrad.plan.expression import BOOL
 from ctrlgrad.plan.lowering.outside import or_outside, outside
@@ -151,16 +152,15 @@ def _while(
     body: Callable[..., list[Term]],
 ) -> list[Term]:
     """A loop; what both functions take are the captured terms and the carried ones."""
-    regions = []
+    regions: list[Graph] = []
     for name, make in (("cond", condition), ("body", body)):
         inner = Builder(builder, name)
         inner.source = node.source
-        made: Any = make(*(Term(inner, inner.input(t.type)) for t in (*captured, *carried)))
-        results: list[Value] = [t.value for t in made] if isinstance(made, list) else [made.value]
+        found: Any = make(*(Term(inner, inner.input(t.type)) for t in (*captured, *carried)))
+        results: list[Value] = [t.value for t in found] if isinstance(found, list) else [found.value]
         regions.append(inner.finish(results))
-    attrs: dict[str, Any] = {"captures": len(captured), "maximum_iterations": None, "parallel_iterations": 1}
-    attrs |= {"swap_memory": None, "checkpoint": None, "name": node.op.name}
-    values = builder.emit_all("while", [t.value for t in (*captured, *carried)], attrs, regions=tuple(regions))
+    closed = Closed(tuple(t.value for t in captured), tuple(regions))
+    values = emit_loop(builder, closed, [t.value for t in carried], attributes.Loop(name=node.op.name))
     return [Term(builder, value) for value in values]
 
 
