@@ -12,8 +12,9 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.autograph import convert
-from ctrlgrad.engines import Report, after_failure, current_without, explain_on, program_of, run_on
+from ctrlgrad.engines import Report, current_without
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
+from ctrlgrad.execution import after_failure, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names

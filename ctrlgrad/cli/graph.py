@@ -17,8 +17,8 @@ from ctrlgrad.cli.target import load_target
 from ctrlgrad.dataflow import Settings, lower
 from ctrlgrad.dataflow.drawing import format_flat_dot, format_partition_dot
 from ctrlgrad.dataflow.settings import partitioned
-from ctrlgrad.engines import plan_text
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.execution import plan_text
 from ctrlgrad.ir import Graph, format_graph
 from ctrlgrad.ir.dot import format_dot
 

@@ -28,7 +28,7 @@ from ctrlgrad.dataflow.mpi_run import run_over_ranks
 from ctrlgrad.dataflow.mpi_transport import Run as RankRun
 from ctrlgrad.dataflow.partition import Edge
 from ctrlgrad.dataflow.settings import Prepared, Settings, current_settings, is_cuda, prepare
-from ctrlgrad.engines import asks_for_memory, refuse_checkpoint, register_engine
+from ctrlgrad.engines import asks_for_memory, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.engines.reference import FiniteCheck, Run
 from ctrlgrad.engines.row_blocks import rows_in_blocks
@@ -372,7 +372,5 @@ def drive(executor: Executor, transport: Transport, arguments: Sequence[Any]) ->
 def _waiting(executors: Mapping[str, Executor]) -> list[str]:
     return [line for executor in executors.values() for line in executor.blocked()]
 
-
-register_engine("dataflow", run_dataflow)
 
 __all__ = ["Exchange", "Mailbox", "Outcome", "run_dataflow", "run_flat", "run_prepared"]

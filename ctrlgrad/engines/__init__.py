@@ -1,29 +1,20 @@
-"""Engines run graphs. They are interchangeable: the reference engine says what a graph means."""
+"""Engines run graphs. They are interchangeable: the reference engine says what a graph means.
+
+`ctrlgrad.execution`, above all of them, runs a graph on the engine of a name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
-import numpy as np
-
-from ctrlgrad import memory
-from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
 from ctrlgrad.engines.chunks import chunk_bytes
-from ctrlgrad.engines.derivative_point import with_point
-from ctrlgrad.engines.exact_errors import error_of, exact_errors
-from ctrlgrad.engines.forward_reads import first_forward
-from ctrlgrad.engines.pushes import row_pushes_of
-from ctrlgrad.engines.reference import REFERENCE, FiniteCheck, Run, interpret
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import Report
-from ctrlgrad.engines.row_blocks import rows_in_blocks
-from ctrlgrad.errors import CtrlgradError, IndexOutOfRangeError, NonFiniteError, UserInputError
+from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.ir.caching import Cache
-from ctrlgrad.memory.session import current
 from ctrlgrad.passes import OPTIMISATIONS, optimise
 from ctrlgrad.plan import PASSES as PLAN_PASSES
 
@@ -31,169 +22,6 @@ ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
 
 # What to do where no chunk can be run again.
 SWAP_INSTEAD = "swap_memory=True in place of checkpoint"
-# (graph, arguments, check_nans) -> outputs
-Runner = Callable[[Graph, Sequence[Any], bool], list[Any]]
-# Engines that run a whole graph in a way of their own; they stand above this layer and put themselves here.
-_RUNNERS: dict[str, Runner] = {}
-
-
-def register_engine(name: str, runner: Runner) -> None:
-    """Say how the engine of a name in `ENGINES` runs graphs."""
-    _RUNNERS[name] = runner
-
-
-def run_on(
-    engine: str,
-    graph: Graph,
-    arguments: Sequence[Any],
-    check_nans: bool = False,
-    *,
-    failure: Exception | None = None,
-) -> list[Any]:
-    """The outputs of a graph for the given arrays (and lists, for stacks), by an engine."""
-    try:
-        if failure is not None:
-            return _run_natively(graph, arguments, failure)
-        return _run_on(engine, graph, arguments, check_nans)
-    except (NonFiniteError, IndexOutOfRangeError) as error:
-        # Under a budget the reference engine could need more memory than there is.
-        found = error if current() is not None else _told_again(engine, error, graph, arguments)
-        if found is error:
-            raise
-        raise found from error
-
-
-def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequence[Any]) -> CtrlgradError:
-    """The error with what only another run can say of it."""
-    if engine == "cuda" and not all(isinstance(x, np.ndarray | np.generic | list) for x in arguments):
-        from ctrlgrad.engines.cuda.cupy_library import cupy_library
-        from ctrlgrad.engines.cuda.engine import read_arguments
-
-        arguments = read_arguments(cupy_library(), arguments)
-    if isinstance(error, NonFiniteError):
-        return with_point(error, graph, arguments)
-    if engine == "dataflow" and not any(note.startswith("on rank") for note in error.notes):
-        # Iterations overlap there, and devices: another read may have come first.
-        error = error_of(graph, arguments) or error
-    return first_forward(error, graph, arguments) if isinstance(error, IndexOutOfRangeError) else error
-
-
-def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool) -> list[Any]:
-    if engine != "cuda" or check_nans:
-        _check_on_host(engine, arguments)
-    if engine in _RUNNERS:
-        return _RUNNERS[engine](graph, arguments, check_nans)
-    if engine == "cuda" and not check_nans:
-        return _run_on_cuda(graph, arguments)
-    if current() is None and asks_for_memory(graph):
-        with memory.budget():
-            return _run_on(engine, graph, arguments, check_nans)
-    if engine in ("auto", "native") and not check_nans:
-        return _run_natively(graph, arguments)
-    if engine not in ("auto", "native"):
-        refuse_checkpoint(graph, f"engine={engine!r}")
-    return _interpret(graph, arguments, Run(finite=FiniteCheck() if check_nans else None))
-
-
-def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]] | None:
-    """What runs a graph natively for arguments of the sizes of these, where nothing else has to be looked at.
-
-    Errors that it raises are given to `after_failure`. None where the graph asks for memory, or has no plan.
-    """
-    from ctrlgrad.engines.native.engine import Unsupported, patterns_of  # loads llvmlite
-
-    if asks_for_memory(graph):
-        return None
-    found = patterns_of(_optimised(graph, frozenset())).program(arguments)
-    return None if isinstance(found, Unsupported) else found
-
-
-def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> list[Any]:
-    """What `run_on` would do, now that running a graph natively has failed: the outputs, or the error as it is told."""
-    return run_on("native", graph, arguments, failure=error)
-
-
-def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
-    """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
-    from ctrlgrad.engines.native.engine import NeedsAnotherPlan, Unsupported, run  # loads llvmlite
-
-    optimised = _optimised(graph, current_without())
-    try:
-        with exact_errors(graph, optimised, arguments):
-            if failure is not None:
-                raise failure
-            return as_lists(run(optimised, arguments, current_without()))
-    except Unsupported as found:
-        again, reason = Run(), str(found)
-    except NeedsAnotherPlan as found:
-        again, reason = Run(silent_callbacks=found.callbacks), str(found)
-    # No plan fits: the reference engine computes it, or says what is wrong. It runs no chunk again.
-    outputs = _interpret(graph, arguments, again)
-    refuse_checkpoint(graph, f"a graph that the reference engine has to run: {reason}", hint=f"use {SWAP_INSTEAD}")
-    return outputs
-
-
-def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
-    """The outputs by the reference engine's kernels; in a session they count bytes, and keep saved values in blocks."""
-    if current() is None:
-        return as_lists(interpret(graph, arguments, run, REFERENCE))
-    if run.is_watched:
-        # Every node is looked at, and every row: they stay where they are.
-        return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
-    with rows_in_blocks(lambda: row_pushes_of(graph), keeps_axes=True):
-        return as_lists(interpret(graph, arguments, run, IN_BLOCKS))
-
-
-def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:
-    for position, x in enumerate(arguments):
-        if hasattr(x, "__cuda_array_interface__"):
-            raise UserInputError(
-                f"array {position} lies on a GPU, and engine={engine!r} computes on the processor",
-                expected="NumPy arrays, or engine='cuda'",
-                got=type(x).__name__,
-                hint="use cg.options(engine='cuda'), or pass array.get()",
-            )
-
-
-def _run_on_cuda(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
-    from ctrlgrad.engines.cuda.cupy_library import cupy_library
-    from ctrlgrad.engines.cuda.engine import read_arguments, run_on_device
-
-    if current() is None and asks_for_memory(graph):
-        with memory.budget():
-            return _run_on_cuda(graph, arguments)
-    library, distributed = cupy_library(), optimised_graph(graph)
-    with exact_errors(graph, distributed, arguments, lambda given: read_arguments(library, given)):
-        return run_on_device(library, distributed, arguments)
-
-
-def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
-    """Run a graph on the CUDA engine, or by another name on the native one, and say what was done with it."""
-    if engine == "cuda":
-        from ctrlgrad.engines.cuda import report
-        from ctrlgrad.engines.cuda.cupy_library import cupy_library
-
-        return report.explain_on(cupy_library(), optimised_graph(graph), arguments)
-    from ctrlgrad.engines.native.report import explain  # loads llvmlite
-
-    _check_on_host("native", arguments)
-    return explain(optimised_graph(graph), arguments, current_without())
-
-
-def plan_text(graph: Graph, arguments: Sequence[Any]) -> str:
-    """The plan that the native engine makes of a graph, for arguments of the sizes of these."""
-    from ctrlgrad.engines.native.engine import Unsupported, plan_of, shapes_of  # loads llvmlite
-    from ctrlgrad.plan.printer import format_plan
-
-    optimised = optimised_graph(graph)
-    try:
-        return format_plan(plan_of(optimised, shapes_of(optimised, arguments), current_without()))
-    except Unsupported as reason:
-        raise UserInputError(
-            f"{graph.name}: there is no plan for these arguments; the reference engine runs it", got=str(reason)
-        ) from reason
-
-
 # By the passes that are left out, and the bytes of a chunk.
 _OPTIMISED: Cache[tuple[frozenset[str], int], Graph] = Cache(8)
 _ASKS_FOR_MEMORY: Cache[None, bool] = Cache(1)
@@ -262,15 +90,9 @@ def without_passes(*names: str) -> Iterator[None]:
 __all__ = [
     "ENGINES",
     "Report",
-    "after_failure",
     "asks_for_memory",
     "current_without",
-    "explain_on",
     "optimised_graph",
-    "plan_text",
-    "program_of",
     "refuse_checkpoint",
-    "register_engine",
-    "run_on",
     "without_passes",
 ]

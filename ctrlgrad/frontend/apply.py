@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines import run_on
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TypeMismatchError
+from ctrlgrad.execution import run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor, is_operand, leaked

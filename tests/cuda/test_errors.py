@@ -10,9 +10,10 @@ import pytest
 from instruments.stand_in import StandIn, StandInArray
 from passes.test_errors import CASES, graph_of, normal
 
-from ctrlgrad.engines import optimised_graph, run_on
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.errors import ExecutionError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import walk
 
 

@@ -17,8 +17,8 @@ from ctrlgrad.dataflow.clusters import cluster
 from ctrlgrad.dataflow.partition import partition
 from ctrlgrad.dataflow.placement import place
 from ctrlgrad.dataflow.settings import refuse_gpus
-from ctrlgrad.engines import run_on
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import walk
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 

@@ -15,8 +15,8 @@ from instruments.comparing import assert_same
 from instruments.dataflow_runs import leaves_of, run, short_delays
 from programs import BY_NAME, PROGRAMS, Program
 
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.cuda.devices import registered
+from ctrlgrad.execution import run_on
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"parallel_iterations": 1},

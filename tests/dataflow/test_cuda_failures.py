@@ -15,7 +15,6 @@ from instruments.stand_in import StandIn
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow.devices import local_devices
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.cuda.copies import Copies
 from ctrlgrad.engines.cuda.devices import registered
 from ctrlgrad.errors import (
@@ -26,6 +25,7 @@ from ctrlgrad.errors import (
     TierRefusedError,
     UserInputError,
 )
+from ctrlgrad.execution import run_on
 from ctrlgrad.memory.devices.simulated import Fault
 
 

@@ -13,8 +13,8 @@ from instruments.dataflow_runs import run
 
 import ctrlgrad as cg
 from ctrlgrad.dataflow import FlatBuilder
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.cuda.stacks import DeviceStack
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import INDEX, StackType, TensorType
 
 

@@ -15,7 +15,7 @@ from instruments.dataflow_runs import at_random, run, short_delays
 import ctrlgrad as cg
 from ctrlgrad.dataflow import FlatBuilder
 from ctrlgrad.dataflow.clusters import CUTS
-from ctrlgrad.engines import run_on
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import BOOL, INDEX, Graph
 
 PARTS, PROGRAMS = 10, 500

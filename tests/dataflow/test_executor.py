@@ -24,9 +24,9 @@ from ctrlgrad.dataflow.messages import Message
 from ctrlgrad.dataflow.partition import partition
 from ctrlgrad.dataflow.plan import ClusterStep
 from ctrlgrad.dataflow.settings import Prepared, placed, prepare
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.reference import stack_kernels
 from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError, NonFiniteError
+from ctrlgrad.execution import run_on
 
 EVERY_CUT: tuple[dict[str, Any], ...] = (
     {},

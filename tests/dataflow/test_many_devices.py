@@ -14,8 +14,8 @@ from instruments.dataflow_runs import at_random, leaves_of, run, short_delays
 from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg
-from ctrlgrad.engines import run_on
 from ctrlgrad.errors import IndexOutOfRangeError
+from ctrlgrad.execution import run_on
 
 WAYS: tuple[dict[str, Any], ...] = (
     {"parallel_iterations": 1},

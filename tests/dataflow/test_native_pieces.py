@@ -14,9 +14,9 @@ from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native import engine, pieces
 from ctrlgrad.errors import MemoryBudgetError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 
 SIZE = 256

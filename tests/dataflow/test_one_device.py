@@ -12,7 +12,7 @@ from instruments.comparing import assert_same
 from instruments.dataflow_runs import leaves_of, run
 from programs import BY_NAME, PROGRAMS, Program
 
-from ctrlgrad.engines import run_on
+from ctrlgrad.execution import run_on
 
 WAYS: tuple[dict[str, Any], ...] = (
     {},

@@ -6,8 +6,8 @@ import pytest
 from op_cases import DTYPES, FEW_DTYPES, MAKERS, cases_of
 from op_cases.looped import FORMS, assert_agree, looped
 
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.reference import run_graph
+from ctrlgrad.execution import run_on
 
 
 @pytest.mark.parametrize("op", sorted(MAKERS))

@@ -17,7 +17,7 @@ from ctrlgrad.dataflow import FlatGraph, Recorder, Settings
 from ctrlgrad.dataflow.partition import Partition
 from ctrlgrad.dataflow.scopes import frames_of
 from ctrlgrad.dataflow.settings import partitioned
-from ctrlgrad.engines import run_on
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import StackType
 
 

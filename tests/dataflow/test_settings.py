@@ -15,8 +15,8 @@ from ctrlgrad import dataflow
 from ctrlgrad.dataflow import Recorder, Settings
 from ctrlgrad.dataflow.devices import single_threaded_products
 from ctrlgrad.dataflow.settings import placed, prepare
-from ctrlgrad.engines import run_on
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.execution import run_on
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,14 @@ from rule_cases import CASES
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.engines import _optimised, run_on
+from ctrlgrad.engines import _optimised
 from ctrlgrad.engines import chunks as engine_chunks
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary, cupy_library
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ctrlgrad.engines import current_without, optimised_graph, run_on
+from ctrlgrad.engines import current_without, optimised_graph
 from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.runtime import Program
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines import _optimised, run_on
+from ctrlgrad.engines import _optimised
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 from instruments.stand_in import StandIn, StandInArray
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ctrlgrad as cg
-from ctrlgrad.engines import run_on
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Branch, Builder, Call, Graph, Loop, Node, TensorType, Value, close, rewrite, verify, view, walk
 from ctrlgrad.ir.control import Capture, Carry, emit_call
 from ctrlgrad.passes import remove_dead_code
@@ -186,7 +186,7 @@ def test_equal_constants_become_one() -> None:
 
 # Positions of region ops are known in one place.
 
-# The views, and the attributes that say how many captures there are. An expression's "call" is of an elementary function.
+# The views, and the attributes that count captures. (An expression's "call" is of an elementary function.)
 KNOWING = {"ctrlgrad/ir/control.py", "ctrlgrad/ir/attributes.py", "ctrlgrad/plan/expression.py"}
 _NAMES = r"""["'](while|cond|call)["']"""
 SIGNS = {

@@ -18,10 +18,10 @@ from programs import BY_NAME, PROGRAMS, Program
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory, tree
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.pushes import RowPush
 from ctrlgrad.engines.row_blocks import RowBlock, RowPushes, RowTails, row_pushes, rows_in_blocks
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError, UserInputError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import walk
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.stacks.blocks import BlockStack

@@ -22,8 +22,8 @@ from recurrent import recomputing, sequence, swapping
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory, tree
-from ctrlgrad.engines import run_on
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError, UserInputError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import StackType
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.residency.planner import Planner

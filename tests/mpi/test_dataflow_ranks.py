@@ -20,7 +20,7 @@ import numpy as np
 from ctrlgrad import dataflow, tree
 from ctrlgrad.dataflow.engine import Outcome, run_prepared
 from ctrlgrad.dataflow.settings import prepare
-from ctrlgrad.engines import run_on
+from ctrlgrad.execution import run_on
 
 RANKS, DEVICES = 3, 2
 sent = received = 0

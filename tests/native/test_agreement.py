@@ -21,8 +21,8 @@ from random_programs.engines import Settings
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native.runtime import Program as Compiled
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import TensorType
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Loop, Outside

@@ -16,7 +16,7 @@ from instruments.natively import run_natively
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.engines import run_on
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import TensorType, verify, walk
 
 Function = Callable[..., Any]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ctrlgrad as cg
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native.engine import run
+from ctrlgrad.execution import run_on
 
 SIZES = [(0, 3, 2), (2, 0, 3), (2, 3, 0), (0, 0, 0), (1, 0, 1), (1, 0, 3), (3, 0, 1), (0, 1, 1)]
 

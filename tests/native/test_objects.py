@@ -21,9 +21,9 @@ from programs import BY_NAME
 
 import ctrlgrad as cg
 from ctrlgrad import tree
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native import engine, objects, target
 from ctrlgrad.engines.native.objects import CannotLoad, ObjectCode
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir.caching import Recent
 
 TEXT = "define i64 @f(i64 %x) {\n %y = add i64 %x, 1\n ret i64 %y\n}\n"

@@ -16,7 +16,7 @@ from rule_cases import CASES, Case
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import run_on
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import OPS, Graph, Node, attributes
 
 

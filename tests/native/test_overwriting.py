@@ -15,7 +15,7 @@ from instruments.natively import compiled, run_natively
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import run_on
+from ctrlgrad.execution import run_on
 from ctrlgrad.plan.model import Loop
 
 VECTOR = np.array([1.0, -2.0, 3.0])

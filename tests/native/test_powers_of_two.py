@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import ctrlgrad as cg
-from ctrlgrad.engines import optimised_graph, run_on
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import engine
+from ctrlgrad.execution import run_on
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Compute, Kernel
 

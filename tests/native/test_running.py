@@ -12,9 +12,10 @@ import pytest
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import optimised_graph, run_on
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.native import engine, target
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MaximumIterationsError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir.caching import Recent
 
 

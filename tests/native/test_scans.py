@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native import engine
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Builder, TensorType
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Outside

@@ -10,9 +10,9 @@ import pytest
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.stacks import RunningStack, copied
+from ctrlgrad.execution import run_on
 from ctrlgrad.stacks.blocks import BlockStack
 
 DOUBLE = np.dtype(np.float64)

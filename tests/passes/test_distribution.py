@@ -13,8 +13,9 @@ from passes.pass_cases import CASES, DISTRIBUTED, LAYER, Case, loops, normal, re
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import run_on, without_passes
+from ctrlgrad.engines import without_passes
 from ctrlgrad.errors import MaximumIterationsError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph, attributes, count_ops, verify, walk
 from ctrlgrad.passes import CHUNK_BYTES, OPTIMISATIONS, distribute, optimise
 

@@ -12,9 +12,10 @@ from instruments.checked import checked
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import run_on, without_passes
+from ctrlgrad.engines import without_passes
 from ctrlgrad.engines.exact_errors import exact_errors
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MaximumIterationsError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph, walk
 from ctrlgrad.passes import OPTIMISATIONS, distribute, hoist_invariants, split_products
 

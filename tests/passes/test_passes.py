@@ -13,9 +13,10 @@ import pytest
 from passes.pass_cases import CASES, DISTRIBUTED, Case, normal
 
 import ctrlgrad as cg
-from ctrlgrad.engines import run_on, without_passes
+from ctrlgrad.engines import without_passes
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Builder, TensorType, attributes, verify, walk
 from ctrlgrad.passes import OPTIMISATIONS, fold, optimise, remove_dead_code, sink_slices
 from ctrlgrad.plan import PASSES as PLAN_PASSES

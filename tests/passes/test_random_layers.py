@@ -18,7 +18,8 @@ from instruments.checked import checked
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import run_on, without_passes
+from ctrlgrad.engines import without_passes
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import count_ops, verify, walk
 from ctrlgrad.passes import OPTIMISATIONS, distribute, optimise
 

@@ -18,8 +18,9 @@ import numpy as np
 import ctrlgrad as cg
 from ctrlgrad import dataflow, memory
 from ctrlgrad.dataflow import FlatNode
-from ctrlgrad.engines import optimised_graph, run_on
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.errors import MaximumIterationsError, MemoryBudgetError, TracingError, TypeMismatchError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph, StackType, verify, walk
 from ctrlgrad.plan.checking.machine import RunEndedError, execute
 from ctrlgrad.plan.lowering import Unsupported

@@ -3,7 +3,7 @@
 A kernel writes a pushed value straight into the next slot; a popped row is read where it lies. Blocks double in length
 up to `BLOCK_BYTES`, so that allocation costs nothing per push; a loop over the iterations of a chunk says how many
 rows it will push, and gets one block for all of them, which is then the operand of a product without a copy. In a
-session blocks of loops that push come from the memory manager, see `ctrlgrad.engines.cuda.saved`.
+session blocks of loops that push come from the memory manager, by a `Supply` (`ctrlgrad.engines.cuda.saved`).
 
 Invariants: no block is empty; rows at and above `count` mean nothing; a block is written to only while it is `open`:
 not when another stack holds it too, nor when a row was popped off it, which may still be read, nor when the chunk that
@@ -19,15 +19,13 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.leases import Saved
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.ownership import POPPED_ALONE
-
-if TYPE_CHECKING:
-    from ctrlgrad.engines.cuda.saved import RowSupply, Saved
 
 LEAST_ROWS, BLOCK_BYTES = 16, 16 << 20
 
@@ -47,6 +45,21 @@ class DeviceBlock:
     saved: Saved | None = None
 
 
+class Supply(Protocol):
+    """Where a stack gets its blocks while a chunk runs."""
+
+    @property
+    def is_over(self) -> bool: ...
+
+    def block(self, shape: tuple[int, ...], dtype: np.dtype) -> DeviceBlock:
+        """A block to push on."""
+        ...
+
+    def enter(self, label: str, most: int) -> None:
+        """A loop inside is going to push at most so many rows."""
+        ...
+
+
 class DeviceStack:
     """A run-time stack as blocks on the device. Elements may differ in shape from block to block."""
 
@@ -59,7 +72,7 @@ class DeviceStack:
         # Rows that the next block has at least.
         self.room = room
         # Where a chunk gives this stack its blocks.
-        self.pushing: RowSupply | None = None
+        self.pushing: Supply | None = None
         # The block of a memory manager that was read last, and its rows.
         self._opened: DeviceBlock | None = None
         self._rows: Any = None

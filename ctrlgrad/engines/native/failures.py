@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ctrlgrad.engines.native import frame as words
 from ctrlgrad.engines.native.frame import Status
 from ctrlgrad.engines.native.positions import noted
+from ctrlgrad.engines.native.running import Frame
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.stack_kernels import beyond_the_slots, written_twice
 from ctrlgrad.plan.model import Site
-
-if TYPE_CHECKING:
-    from ctrlgrad.engines.native.runtime import Frame
 
 
 class NeedsAnotherPlan(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -10,14 +10,12 @@ from ctrlgrad.engines.block_kernels import IN_BLOCKS
 from ctrlgrad.engines.native.frame import operand_words
 from ctrlgrad.engines.native.memory import array_at
 from ctrlgrad.engines.native.positions import iterations, noted
+from ctrlgrad.engines.native.running import Frame
 from ctrlgrad.engines.native.whole_stacks import WHOLE_STACKS
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.model import Array, Stack, View
-
-if TYPE_CHECKING:
-    from ctrlgrad.engines.native.runtime import Frame
 
 
 class Outside:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from ctrlgrad.engines.native.running import Frame
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.engines.reference.control_kernels import note
 from ctrlgrad.errors import MaximumIterationsError
 from ctrlgrad.plan.effects import blocks_of
 from ctrlgrad.plan.model import Block, Guard, Kernel, Loop, Plan, ReadRow, Step, WriteRow
-
-if TYPE_CHECKING:
-    from ctrlgrad.engines.native.runtime import Frame
 
 Loops = tuple[Loop, ...]
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.account import CPU, forget_values, giving_back
 from ctrlgrad.engines.chunks import Chunk, Chunks, Replaying, chunk_bytes, managed
 from ctrlgrad.engines.native import frame as words
+from ctrlgrad.engines.native.running import Frame
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.replay import EntryState
 from ctrlgrad.errors import MemoryBudgetError
@@ -29,9 +30,6 @@ from ctrlgrad.plan.chunks import ChunkedLoop
 from ctrlgrad.plan.model import Stack
 from ctrlgrad.stacks.blocks import BlockStack
 from ctrlgrad.stacks.storage import Storage
-
-if TYPE_CHECKING:
-    from ctrlgrad.engines.native.runtime import Frame
 
 # The first chunk is short, since most loops are; the least and the most iterations of one.
 FIRST_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS = 256, 16, 1 << 16
