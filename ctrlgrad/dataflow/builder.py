@@ -24,12 +24,12 @@ and nothing here says when those are alive.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.attributes import Enter
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, carry_switches, consumers, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import (
     ROOT,
@@ -42,9 +42,9 @@ from ctrlgrad.dataflow.scopes import (
     guards_of,
     next_iteration,
 )
-from ctrlgrad.errors import VerificationError
+from ctrlgrad.errors import VerificationError, locate
 from ctrlgrad.ir import BOOL, OPS, Graph, Op, TensorType, Type, Value, join
-from ctrlgrad.ir.attributes import Given
+from ctrlgrad.ir.attributes import NO_ATTRS, Given
 from ctrlgrad.source import Source, here
 
 
@@ -94,7 +94,7 @@ class FlatBuilder:
         op: Op | str,
         operands: Sequence[Value],
         results: Sequence[Value],
-        attrs: Given | None = None,
+        attrs: Given = NO_ATTRS,
         *,
         controls: Sequence[Value] = (),
         orders: Sequence[Value] = (),
@@ -104,15 +104,19 @@ class FlatBuilder:
     ) -> FlatNode:
         """Append a node as it is; the methods below say what each kind of node is."""
         op = _op_of(op) if isinstance(op, str) else op
-        given: Any = attrs or {}
-        given = MappingProxyType(dict(given)) if op.name in flat.PRIMITIVES else op.attributes(given)
+        source = source or (here() if self.by_hand else None)
+        try:
+            given = op.attributes(attrs)
+        except VerificationError as error:
+            locate(error, op.name, source)
+            raise
         node = FlatNode(
             op,
             tuple(operands),
             tuple(results),
             given,
             tuple(regions),
-            source or (here() if self.by_hand else None),
+            source,
             controls=tuple(controls),
             orders=tuple(orders),
             device=device,
@@ -120,14 +124,14 @@ class FlatBuilder:
         self.nodes.append(node)
         return node
 
-    def ops(self, op: str, operands: Sequence[Value], attrs: Given | None = None, **more: Any) -> Any:
+    def ops(self, op: str, operands: Sequence[Value], attrs: Given = NO_ATTRS, **more: Any) -> Any:
         """An ordinary op of `ctrlgrad.ops`, its result types by its own rule; all its results."""
         declared = _op_of(op)
-        attrs = declared.attributes(attrs or {})
+        attrs = declared.attributes(attrs)
         types = declared.infer([v.type for v in operands], attrs, ())
         return self.add(declared, operands, [Value(t) for t in types], attrs, **more).results
 
-    def op(self, op: str, operands: Sequence[Value], attrs: Given | None = None, **more: Any) -> Value:
+    def op(self, op: str, operands: Sequence[Value], attrs: Given = NO_ATTRS, **more: Any) -> Value:
         """An ordinary op with one result."""
         (value,) = self.ops(op, operands, attrs, **more)
         result: Value = value
@@ -174,7 +178,7 @@ class FlatBuilder:
 
         `type` is that of the carry, where later iterations have other sizes.
         """
-        attrs = {"frame": frame, "constant": constant, "parallel_iterations": parallel_iterations}
+        attrs = Enter(frame=frame, constant=constant, parallel_iterations=parallel_iterations)
         return self.add(flat.ENTER, (data,), (Value(type or data.type, data.hint),), attrs, **more).result
 
     def exit(self, data: Value, **more: Any) -> Value:
@@ -306,13 +310,14 @@ def _in_frame(
     """Rules 3 to 5 for one node."""
     frame = frames.of_node[node]
     if node.op is flat.ENTER:
-        first = frames.opened_by[node.attrs["frame"]]
-        window = first.attrs["parallel_iterations"]
-        if node.attrs["parallel_iterations"] != window:
+        first = frames.opened_by[Enter.of(node).frame]
+        window = Enter.of(first).parallel_iterations
+        entered = Enter.of(node)
+        if entered.parallel_iterations != window:
             expected = f"parallel_iterations={window}, as {describe(first)}"
-            raise fail(node, "a frame with two windows", expected, str(node.attrs["parallel_iterations"]))
-        if not node.attrs["constant"] and not node.attrs.get("control"):
-            _carry(node, producer_of, consumers_of, conditions[node.attrs["frame"]])
+            raise fail(node, "a frame with two windows", expected, str(entered.parallel_iterations))
+        if not entered.constant and not entered.control:
+            _carry(node, producer_of, consumers_of, conditions[Enter.of(node).frame])
     elif node.op is flat.NEXT_ITERATION:
         if frame == ROOT:
             raise fail(node, "there is no iteration in the root frame", "a value inside a frame", "one outside")

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.attributes import Cluster, Enter
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, consumers, in_order, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import Guard, frames_of, guard_of, guards_of
 from ctrlgrad.ir import OPS, Graph, Node, StackType, Value
@@ -137,7 +138,7 @@ class _Cutter:
                     levels[node] = level
                     changes = True
                 if node.op is flat.ENTER:
-                    frame = node.attrs["frame"]
+                    frame = Enter.of(node).frame
                     entered[frame] = max(entered.get(frame, 0), level)
         return levels
 
@@ -217,7 +218,7 @@ def _piece(members: list[FlatNode], cutter: _Cutter, used: set[Value]) -> FlatNo
         flat.CLUSTER,
         tuple(operands),
         results,
-        {"effect": effect},
+        Cluster(effect=effect),
         (region,),
         first.source,
         controls=tuple(controls),

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.attributes import Enter, Message
 from ctrlgrad.dataflow.devices import parse_device
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, FlatPrinter, label_of
 from ctrlgrad.dataflow.partition import Partition
@@ -157,7 +158,7 @@ class _Flat(Drawing):
         ends: dict[int, dict[Op, FlatNode]] = {}
         for node in nodes:
             if node.op in (flat.SEND, flat.RECV):
-                ends.setdefault(node.attrs["edge"], {})[node.op] = node
+                ends.setdefault(Message.of(node).edge, {})[node.op] = node
         for number, end in sorted(ends.items()):
             start, arrival = self.drawn[end[flat.SEND]], self.drawn[end[flat.RECV]]
             self.edge(start, arrival, f'style=bold, color="#28a745", {label(f"edge {number}")}')
@@ -168,7 +169,8 @@ def _is_scalar(node: Node) -> bool:
 
 
 def _drawn_in(node: FlatNode, frames: Frames) -> str:
-    return str(node.attrs["frame"]) if node.op is flat.ENTER else frames.of_node[node]
+    entered = Enter.find(node)
+    return frames.of_node[node] if entered is None else entered.frame
 
 
 # Traces.
@@ -232,7 +234,8 @@ class Recorder:
     def fired(
         self, device: str, name: str, node: FlatNode, frame: str, tag: tuple[int, ...], began: float, is_dead: bool
     ) -> None:
-        edge = node.attrs["edge"] if node.op in (flat.SEND, flat.RECV) else None
+        message = Message.find(node)
+        edge = None if message is None else message.edge
         firing = Firing(device, name, node.op.name, frame, tag, began, self.now(), is_dead, edge)
         with self._lock:
             self.firings.append(firing)

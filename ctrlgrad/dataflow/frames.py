@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.attributes import Recv
 from ctrlgrad.dataflow.devices import DeviceRun
 from ctrlgrad.dataflow.graph import FlatNode
 from ctrlgrad.dataflow.scopes import describe
@@ -317,8 +317,9 @@ def _missing(step: Step, iteration: Iteration) -> str:
         for k, value in enumerate(step.node.operands)
         if iteration.slots[step.first + k] is None
     ]
-    if step.node.op is flat.RECV and iteration.slots[step.first] is None:
-        missing.append(f"a message on edge {step.node.attrs['edge']}")
+    received = Recv.find(step.node)
+    if received is not None and iteration.slots[step.first] is None:
+        missing.append(f"a message on edge {received.edge}")
     return ", ".join(missing) or "a control"
 
 

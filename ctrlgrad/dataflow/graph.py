@@ -2,7 +2,7 @@
 
     Switch(p, d)      -> one result per branch, d on the side that p chooses, dead on the others (0 is false, 1 is true)
     Merge(d0, d1, ..) -> the operand that is alive
-    Enter(d)          -> d in iteration 0 of a child frame (`attrs["frame"]`), or in all of its iterations ("constant")
+    Enter(d)          -> d in iteration 0 of a child `frame`, or, `constant`, in all of its iterations
     NextIteration(d)  -> d in the next iteration of the frame
     Exit(d)           -> d in the parent frame
 
@@ -33,19 +33,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ctrlgrad.dataflow.attributes import Cluster, Enter, LoopCond, Recv, Send
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.ir import Graph, Node, Op, Type, Value, attributes
-from ctrlgrad.ir.attributes import NO_ATTRS
+from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.ir.printer import Printer, format_attrs
+from ctrlgrad.ir.types import RegionType
 
 # What `tf.while_loop` and `ctrlgrad.while_loop` have as their default.
 PARALLEL_ITERATIONS = 32
 
 
-def _not_inferred(operands: Sequence[Type], attrs: Mapping[str, Any], regions: Sequence[Graph]) -> Sequence[Type]:
+def _not_inferred(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     raise VerificationError(
         "the results of a primitive do not follow from its operands alone",
         expected="result types from `FlatBuilder`, which the verifier checks",
@@ -54,13 +55,13 @@ def _not_inferred(operands: Sequence[Type], attrs: Mapping[str, Any], regions: S
 
 SWITCH = Op("Switch", 2, _not_inferred)
 MERGE = Op("Merge", None, _not_inferred)
-ENTER = Op("Enter", 1, _not_inferred)
+ENTER = Op("Enter", 1, _not_inferred, family=Enter)
 EXIT = Op("Exit", 1, _not_inferred)
 NEXT_ITERATION = Op("NextIteration", 1, _not_inferred)
-LOOP_COND = Op("LoopCond", 1, _not_inferred)
-SEND = Op("Send", 1, _not_inferred)
-RECV = Op("Recv", 0, _not_inferred)
-CLUSTER = Op("Cluster", None, _not_inferred)
+LOOP_COND = Op("LoopCond", 1, _not_inferred, family=LoopCond)
+SEND = Op("Send", 1, _not_inferred, family=Send)
+RECV = Op("Recv", 0, _not_inferred, family=Recv)
+CLUSTER = Op("Cluster", None, _not_inferred, family=Cluster)
 PRIMITIVES = {op.name: op for op in (SWITCH, MERGE, ENTER, EXIT, NEXT_ITERATION, LOOP_COND, SEND, RECV, CLUSTER)}
 
 
@@ -68,8 +69,6 @@ PRIMITIVES = {op.name: op for op in (SWITCH, MERGE, ENTER, EXIT, NEXT_ITERATION,
 class FlatNode(Node):
     """One node. `device` is None where the placement has not been decided."""
 
-    # Of an op of `ctrlgrad.ops` what it declares; names and values of a primitive.
-    attrs: Any = NO_ATTRS
     controls: tuple[Value, ...] = ()
     orders: tuple[Value, ...] = ()
     device: str | None = None
@@ -89,7 +88,7 @@ class FlatNode(Node):
 
     @property
     def is_constant_enter(self) -> bool:
-        return self.op is ENTER and bool(self.attrs["constant"])
+        return self.op is ENTER and Enter.of(self).constant
 
     @property
     def is_effectful(self) -> bool:
@@ -212,17 +211,18 @@ class FlatPrinter(Printer):
 def label_of(node: FlatNode) -> str:
     """What is said of a node beside its operands."""
     if node.op is ENTER:
-        window = node.attrs["parallel_iterations"]
-        words = [node.attrs["frame"], "constant" if node.attrs["constant"] else ""]
+        entered = Enter.of(node)
+        words = [entered.frame, "constant" if entered.constant else ""]
+        window = entered.parallel_iterations
         words.append(f"window {window}" if window != PARALLEL_ITERATIONS else "")
         return f"[{', '.join(filter(None, words))}]"
     if node.op is LOOP_COND:
-        maximum = node.attrs.get("maximum_iterations")
+        maximum = LoopCond.of(node).maximum_iterations
         return f"[at most {maximum}]" if maximum is not None else ""
     if node.op is SEND:
-        return f"[edge {node.attrs['edge']} to {node.attrs['to']}]"
+        return f"[edge {Send.of(node).edge} to {Send.of(node).receiver}]"
     if node.op is RECV:
-        return f"[edge {node.attrs['edge']} from {node.attrs['from']}]"
+        return f"[edge {Recv.of(node).edge} from {Recv.of(node).sender}]"
     if node.is_primitive:
         return ""
     shown = format_attrs(node)

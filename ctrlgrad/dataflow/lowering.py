@@ -28,11 +28,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.attributes import Enter, LoopCond
 from ctrlgrad.dataflow.builder import FlatBuilder
 from ctrlgrad.dataflow.graph import FlatGraph
 from ctrlgrad.engines.reference.table import IN_PLACE
 from ctrlgrad.ir import BOOL, OPS, Branch, Call, Graph, Loop, Node, Op, Value, is_loop, view
-from ctrlgrad.ir.attributes import Given
+from ctrlgrad.ir.attributes import NO_ATTRS, Given
 from ctrlgrad.ir.effects import nodes_with_effects
 from ctrlgrad.source import Source
 
@@ -108,7 +109,7 @@ class _Lowering:
         op: Op,
         operands: Sequence[Value],
         results: Sequence[Value],
-        attrs: Given | None = None,
+        attrs: Given = NO_ATTRS,
         *,
         source: Source | None,
         orders: Sequence[Value] = (),
@@ -211,11 +212,10 @@ class _Lowering:
         source = loop.source
         window = loop.attrs.parallel_iterations
         frame = self.frame_name(node)
-        entry = {"frame": frame, "constant": False, "parallel_iterations": window}
 
         def enter(value: Value, like: Value, constant: bool, before: Sequence[Value] = ()) -> Value:
             counts = loop.counts_down and like is loop.carries[0].in_body
-            attrs = {**entry, "constant": constant, "count": counts}
+            attrs = Enter(frame=frame, constant=constant, parallel_iterations=window, count=counts)
             result = [Value(like.type, like.hint)]
             return self.emit(region, flat.ENTER, [value], result, attrs, source=source, orders=before)[0]
 
@@ -235,7 +235,7 @@ class _Lowering:
         test = _Region(lambda: heads[0], set(heads), heads[-1] if has_token else None)
         (wanted,) = self.region(loop.cond, dict(zip(loop.cond.inputs, [*shared, *heads], strict=False)), test)
         predicate = Value(BOOL, "predicate")
-        limit = {"loop": node, "maximum_iterations": loop.attrs.maximum_iterations}
+        limit = LoopCond(loop=node, maximum_iterations=loop.attrs.maximum_iterations)
         self.emit(test, flat.LOOP_COND, [wanted], [predicate], limit, source=source)
         if has_token:
             assert test.effect is not None

@@ -25,13 +25,13 @@ Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroS
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.attributes import Cluster, Enter, LoopCond, Recv, Send
 from ctrlgrad.dataflow.builder import verify_flat
 from ctrlgrad.dataflow.devices import DEFAULT
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_loop_merge, producers
@@ -47,6 +47,7 @@ from ctrlgrad.dataflow.scopes import (
     next_iteration,
 )
 from ctrlgrad.ir import BOOL, OPS, Graph, Node, Op, Type, Value, attributes
+from ctrlgrad.ir.attributes import NO_ATTRS, Attributes
 from ctrlgrad.source import Source
 
 
@@ -118,7 +119,7 @@ class _Half:
         op: Op,
         operands: tuple[Value, ...],
         results: tuple[Value, ...],
-        attrs: Mapping[str, Any],
+        attrs: Attributes,
         controls: tuple[Value, ...],
         source: Source | None,
         device: str,
@@ -138,7 +139,7 @@ class _Partitioner:
         self.enters: dict[str, list[FlatNode]] = {}
         for node in graph.nodes:
             if node.op is flat.ENTER:
-                self.enters.setdefault(node.attrs["frame"], []).append(node)
+                self.enters.setdefault(Enter.of(node).frame, []).append(node)
         self.edges: list[Edge] = []
         self.carries = self._carries()
 
@@ -193,7 +194,7 @@ class _Partitioner:
         """The devices that take part in each loop: those of the nodes in its frame and in the frames inside."""
         found: dict[str, set[str]] = {frame: set() for frame in self.frames.parent}
         for node in self.graph.nodes:
-            frame = node.attrs["frame"] if node.op is flat.ENTER else self.frames.of_node[node]
+            frame = Enter.of(node).frame if node.op is flat.ENTER else self.frames.of_node[node]
             if frame != ROOT:
                 found[frame].add(str(node.device))
         for frame in sorted(found, key=self.frames.depth, reverse=True):
@@ -214,7 +215,7 @@ class _Partitioner:
         half, condition = self.halves[device], self.conditions[frame]
         enters = self.enters[frame]
         # A reversed loop counts down from a number that callbacks and errors on every device ask for.
-        count = next((n for n in enters if n.attrs.get("count") and n.device != device), None)
+        count = next((n for n in enters if Enter.of(n).count and n.device != device), None)
         carry = self.carries.get((frame, device))
         if device == owner and carry is not None and count is None:
             half.begun[frame], half.live[frame] = carry
@@ -228,22 +229,21 @@ class _Partitioner:
         hint = f"control_{frame}"
         first, back, head = (Value(entering.type, hint) for _ in range(3))
         last, current = (Value(entering.type, f"{hint}_{side}") for side in ("false", "true"))
-        window = enters[0].attrs["parallel_iterations"]
-        attrs = {"frame": frame, "constant": False, "parallel_iterations": window}
-        attrs |= {"control": True, "count": count is not None}
+        window = Enter.of(enters[0]).parallel_iterations
+        attrs = Enter(frame=frame, constant=False, parallel_iterations=window, control=True, count=count is not None)
         half.add(flat.ENTER, (entering,), (first,), attrs, controls, source, device)
-        half.add(flat.MERGE, (first, back), (head,), {}, (), source, device)
+        half.add(flat.MERGE, (first, back), (head,), NO_ATTRS, (), source, device)
         half.begun[frame] = head
         predicate = condition.result
         if device != owner:
             arrived = self.bring(predicate, device)
             predicate = Value(BOOL, predicate.hint)
             half.add(
-                flat.LOOP_COND, (arrived,), (predicate,), {"loop": condition.attrs.get("loop")}, (), source, device
+                flat.LOOP_COND, (arrived,), (predicate,), LoopCond(loop=LoopCond.of(condition).loop), (), source, device
             )
             half.here[condition.result] = predicate
-        half.add(flat.SWITCH, (predicate, head), (last, current), {}, (), source, device)
-        half.add(flat.NEXT_ITERATION, (current,), (back,), {}, (), source, device)
+        half.add(flat.SWITCH, (predicate, head), (last, current), NO_ATTRS, (), source, device)
+        half.add(flat.NEXT_ITERATION, (current,), (back,), NO_ATTRS, (), source, device)
         half.live[frame] = current
 
     def trigger(self, frame: str, device: str, entered: FlatNode) -> tuple[Value, ...]:
@@ -280,7 +280,7 @@ class _Partitioner:
                 flat.CLUSTER,
                 (),
                 (value,),
-                {"effect": False},
+                Cluster(effect=False),
                 (body,),
                 like.source,
                 controls=tuple(controls),
@@ -334,7 +334,7 @@ class _Partitioner:
         edge = self.edge(home, device, frame, value.type)
         brought = Value(value.type, value.hint)
         source = self.producer_of[value].source if value in self.producer_of else None
-        sent, got = {"edge": edge.number, "to": device}, {"edge": edge.number, "from": home}
+        sent, got = Send(edge=edge.number, receiver=device), Recv(edge=edge.number, sender=home)
         self.halves[home].add(flat.SEND, (value,), (), sent, (), source, home)
         start = (self.halves[device].begun[frame],) if frame != ROOT else ()
         self.halves[device].add(flat.RECV, (), (brought,), got, start, source, device)

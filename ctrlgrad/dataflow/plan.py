@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.attributes import Cluster, Enter, LoopCond, Recv, Send
 from ctrlgrad.dataflow.builder import verify_flat
 from ctrlgrad.dataflow.devices import Piece, PieceOf
 from ctrlgrad.dataflow.frames import (
@@ -48,7 +49,7 @@ class ClusterStep(Step):
         super().__init__(node, index, first)
         self.piece = piece
         self.blank = [None] * (self.last - first)
-        self.has_effect = bool(node.attrs["effect"])
+        self.has_effect = Cluster.of(node).effect
         # Whether something inside asks which iteration it is in.
         self.needs_iterations = self.has_effect or any(n.regions for n in node.regions[0].nodes)
 
@@ -133,9 +134,10 @@ class EnterStep(Step):
     def __init__(self, node: FlatNode, index: int, first: int, frame: int) -> None:
         super().__init__(node, index, first)
         self.frame = frame
-        self.is_constant = bool(node.attrs["constant"])
+        entered = Enter.of(node)
+        self.is_constant = entered.constant
         # Whether this is the number of iterations of a reversed loop.
-        self.is_count = bool(node.attrs.get("count"))
+        self.is_count = entered.count
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
         value = self.operand(iteration)
@@ -195,31 +197,40 @@ class NextIterationStep(Step):
 class LoopCondStep(Step):
     """The predicate of a frame."""
 
-    __slots__ = ()
+    __slots__ = ("loop", "maximum")
+
+    def __init__(self, node: FlatNode, index: int, first: int) -> None:
+        super().__init__(node, index, first)
+        condition = LoopCond.of(node)
+        self.loop, self.maximum = condition.loop, condition.maximum_iterations
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
         if iteration.dead and self.forwards_deadness(iteration, execution):
             execution.end_at(iteration)
             return
         continues = execution.device.on_host(self.operand(iteration))
-        maximum = self.node.attrs.get("maximum_iterations")
         if not continues:
             execution.end_at(iteration)
-        elif iteration.number == maximum:
-            raise too_many_iterations(self.node.attrs["loop"], maximum, iteration.number)
+        elif iteration.number == self.maximum:
+            assert self.loop is not None, "a loop that was lowered has its node"
+            raise too_many_iterations(self.loop, self.maximum, iteration.number)
         deliver(iteration, self.results[0], continues, execution.ready)
 
 
 class SendStep(Step):
     """A Send: a message in every iteration, dead or alive."""
 
-    __slots__ = ()
+    __slots__ = ("edge",)
+
+    def __init__(self, node: FlatNode, index: int, first: int) -> None:
+        super().__init__(node, index, first)
+        self.edge = Send.of(node).edge
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
         value = self.operand(iteration)
         dead = iteration.dead.pop(self.index, None)
         execution.counts.dead += dead is not None
-        execution.send(self.node.attrs["edge"], iteration.tag, dead, None if dead else value, self.source)
+        execution.send(self.edge, iteration.tag, dead, None if dead else value, self.source)
 
 
 class RecvStep(Step):
@@ -312,14 +323,14 @@ class _Planner:
     def run(self) -> DevicePlan:
         self.open(ROOT, -1)
         for node in self.graph.nodes:
-            if node.op is flat.ENTER and node.attrs["frame"] not in self.numbers:
-                self.open(node.attrs["frame"], self.numbers[self.frames_of.of_node[node]], node)
+            if node.op is flat.ENTER and Enter.of(node).frame not in self.numbers:
+                self.open(Enter.of(node).frame, self.numbers[self.frames_of.of_node[node]], node)
         for node in self.graph.nodes:
             frame = self.frames[self.numbers[self.frames_of.of_node[node]]]
             self.step_of[node] = step = self.step(node, frame, len(frame.steps), len(frame.slots))
             self.put(frame, step, self.pending(node))
             if node.op is flat.ENTER:
-                self.frames[self.numbers[node.attrs["frame"]]].enters += 1
+                self.frames[self.numbers[Enter.of(node).frame]].enters += 1
         root = self.frames[0]
         for place, value in zip(self.part.outputs, self.graph.outputs, strict=True):
             output = OutputStep(value, len(root.steps), len(root.slots), place)
@@ -342,7 +353,7 @@ class _Planner:
         self.numbers[name] = frame.number
         self.frames.append(frame)
         if enter is not None:
-            frame.window = self.window or enter.attrs["parallel_iterations"]
+            frame.window = self.window or Enter.of(enter).parallel_iterations
             report = self.part.reports.get(name)
             frame.report = None if report is None else report.number
             frame.reported = tuple(edge.number for edge in self.part.reported.get(name, ()))
@@ -364,12 +375,12 @@ class _Planner:
             is_of_loop = producer is not None and producer.op is flat.LOOP_COND
             return (LoopSwitchStep if is_of_loop else SwitchStep)(node, index, first)
         if node.op is flat.ENTER:
-            return EnterStep(node, index, first, self.numbers[node.attrs["frame"]])
+            return EnterStep(node, index, first, self.numbers[Enter.of(node).frame])
         step = _STEPS[node.op](node, index, first)
         if node.op is flat.LOOP_COND:
-            frame.loop = node.attrs.get("loop")
+            frame.loop = LoopCond.of(node).loop
         elif node.op is flat.RECV:
-            frame.receives[node.attrs["edge"]] = step
+            frame.receives[Recv.of(node).edge] = step
         return step
 
     def targets(self) -> dict[Value, Targets]:

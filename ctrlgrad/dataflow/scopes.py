@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.attributes import Cluster, Enter
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, is_loop_merge, producers
 from ctrlgrad.errors import CtrlgradError, VerificationError
 from ctrlgrad.ir import BOOL, Op, TensorType, Type, Value
@@ -34,14 +35,6 @@ _RESULTS: dict[Op, int | None] = {
     flat.RECV: 1,
 }
 
-# The attributes of a primitive that the runtime needs.
-_ATTRIBUTES: dict[Op, dict[str, type]] = {
-    flat.ENTER: {"frame": str, "constant": bool, "parallel_iterations": int},
-    flat.SEND: {"edge": int, "to": str},
-    flat.RECV: {"edge": int, "from": str},
-    flat.CLUSTER: {"effect": bool},
-}
-
 
 def describe(node: FlatNode) -> str:
     """How an error calls a node."""
@@ -50,8 +43,8 @@ def describe(node: FlatNode) -> str:
         ops = [inner.op.name for inner in node.regions[0].nodes]
         ops = [name for name in ops if name != "constant"] or ops[:1]
         of = ", ".join([*ops[:3], "..."] if len(ops) > 3 else ops)
-    frame = node.attrs.get("frame") if node.op is flat.ENTER else None
-    details = [f"of {of}" if of else "", f"into {frame}" if frame else ""]
+    entered = Enter.find(node)
+    details = [f"of {of}" if of else "", f"into {entered.frame}" if entered is not None and entered.frame else ""]
     text = " ".join([node.op.name, *(d for d in details if d)])
     return f"{text} ({node.source.short})" if node.source else text
 
@@ -83,17 +76,18 @@ def _arity(node: FlatNode) -> None:
 
 
 def _attributes(node: FlatNode) -> None:
-    for name, kind in _ATTRIBUTES.get(node.op, {}).items():
-        value = node.attrs.get(name)
-        if type(value) is not kind:
-            got = repr(value) if name in node.attrs else "none"
-            raise fail(node, f"the attribute {name!r}", f"one of type {kind.__name__}", got)
-    if node.op is flat.ENTER:
-        if not node.attrs["frame"]:
-            raise fail(node, "the attribute 'frame'", "the name of a frame", "'', which is the root frame's")
-        if node.attrs["parallel_iterations"] < 1:
-            got = str(node.attrs["parallel_iterations"])
-            raise fail(node, "the attribute 'parallel_iterations'", "at least one iteration in flight", got)
+    if type(node.attrs) is not node.op.family:
+        raise fail(node, "attributes of another family", node.op.family.__name__, type(node.attrs).__name__)
+    wrong = node.attrs.complaint()
+    if wrong is not None:
+        name, expected, got = wrong
+        raise fail(node, f"the attribute {name!r}", expected, got)
+    entered = Enter.find(node)
+    if entered is not None and not entered.frame:
+        raise fail(node, "the attribute 'frame'", "the name of a frame", "'', which is the root frame's")
+    if entered is not None and entered.parallel_iterations < 1:
+        got = str(entered.parallel_iterations)
+        raise fail(node, "the attribute 'parallel_iterations'", "at least one iteration in flight", got)
 
 
 def _types(node: FlatNode) -> None:
@@ -134,7 +128,7 @@ def _cluster(node: FlatNode) -> None:
         raise fail(node, "wrong number of regions", "1, the ops that it stands for", str(len(node.regions)))
     (region,) = node.regions
     _same(node, "operand", [v.type for v in region.inputs], node.operands)
-    token = [BOOL] if node.attrs["effect"] else []
+    token = [BOOL] if Cluster.of(node).effect else []
     _same(node, "result", [*(v.type for v in region.outputs), *token], node.results)
 
 
@@ -232,7 +226,7 @@ def frames_of(graph: FlatGraph) -> Frames:
         frames.of_node[node] = frame
         result = frame
         if node.op is flat.ENTER:
-            result = node.attrs["frame"]
+            result = Enter.of(node).frame
             if frames.parent.setdefault(result, frame) != frame:
                 raise VerificationError(
                     f"{describe(node)}: the frame is entered from two frames",
@@ -302,7 +296,7 @@ def check_entered_before_left(graph: FlatGraph, frames: Frames) -> None:
     for node in graph.nodes:
         if node.op is flat.EXIT:
             left.add(frames.of_node[node])
-        late = late or (node.op is flat.ENTER and node.attrs["frame"] in left)
+        late = late or (node.op is flat.ENTER and Enter.of(node).frame in left)
     if not late:
         return  # the order of the nodes shows it
     producer_of = producers(graph)
@@ -311,7 +305,7 @@ def check_entered_before_left(graph: FlatGraph, frames: Frames) -> None:
         values = node.inputs[:1] if is_loop_merge(node, producer_of) else node.inputs
         before[node] = [producer_of[v] for v in values if v in producer_of]
         if node.op is flat.ENTER:
-            before[node.attrs["frame"]].append(node)
+            before[Enter.of(node).frame].append(node)
         elif node.op is flat.EXIT:
             before[node].append(frames.of_node[node])
     try:
@@ -337,7 +331,7 @@ def guards_of(graph: FlatGraph, frames: Frames) -> dict[Value, Guard]:
     for node in graph.nodes:
         above = _above(node, guards, is_loop_merge(node, producer_of))
         if node.op is flat.ENTER:
-            entered[node.attrs["frame"]] = entered.get(node.attrs["frame"], NO_GUARD) | above
+            entered[Enter.of(node).frame] = entered.get(Enter.of(node).frame, NO_GUARD) | above
             above = NO_GUARD
         elif node.op is flat.EXIT:
             above = entered[frames.of_node[node]]

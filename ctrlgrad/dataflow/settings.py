@@ -20,6 +20,7 @@ from typing import Any
 
 from ctrlgrad import memory
 from ctrlgrad.dataflow import graph as flat
+from ctrlgrad.dataflow.attributes import LoopCond
 from ctrlgrad.dataflow.builder import verify_flat
 from ctrlgrad.dataflow.clusters import CUTS, cluster
 from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
@@ -272,8 +273,9 @@ def row_pushes_in(partition: Partition) -> Mapping[Node, RowPush]:
     loops: dict[str, Node] = {}
     for name, part in partition.parts.items():
         for node in part.graph.nodes:
-            if node.op is flat.LOOP_COND and "loop" in node.attrs:
-                loops[frames[name].of_node[node]] = node.attrs["loop"]
+            condition = LoopCond.find(node)
+            if condition is not None and condition.loop is not None:
+                loops[frames[name].of_node[node]] = condition.loop
     found: dict[Node, RowPush] = {}
     for name, part in partition.parts.items():
         for node in part.graph.nodes:

@@ -24,7 +24,6 @@ from ctrlgrad.source import Source
 
 T = TypeVar("T")
 PLAIN_LOOP = attributes.Loop()
-PLAIN_BRANCH = attributes.Branch()
 
 
 def _blank(value: Value) -> Value:
@@ -194,7 +193,7 @@ class Branch:
     def node(self) -> Node:
         """The branch as a node of a graph."""
         operands = (self.selector, *self.operands)
-        return Node(OPS["cond"], operands, self.results, PLAIN_BRANCH, self.branches, self.source)
+        return Node(OPS["cond"], operands, self.results, attributes.Branch(), self.branches, self.source)
 
 
 class Rule(Protocol):
@@ -306,7 +305,7 @@ def emit_branch(
 ) -> tuple[Value, ...]:
     """Append a branch over the captures of its regions, which have no other inputs; returns its results."""
     operands = [selector, *branches.captures]
-    return builder.emit_all("cond", operands, PLAIN_BRANCH, regions=branches.regions, source=source, hints=hints)
+    return builder.emit_all("cond", operands, regions=branches.regions, source=source, hints=hints)
 
 
 def emit_call(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.ir.attributes import Attributes, Given
+from ctrlgrad.ir.attributes import NO_ATTRS, Attributes, Given
 from ctrlgrad.ir.types import RegionType, Type
 
 
@@ -49,14 +49,16 @@ class Op:
     family: type[Attributes] = Attributes
 
     def attributes(self, given: Given) -> Attributes:
-        """The attributes of a node, of names and values."""
+        """The attributes of a node, of names and values; `NO_ATTRS` gives none."""
+        if given is NO_ATTRS and self.family is not Attributes:
+            given = {}
         if isinstance(given, Attributes):
             return given
         try:
             return self.family(**given)
         except TypeError as error:
             names = ", ".join(f.name for f in fields(self.family)) or "no attributes"
-            raise VerificationError(f"{self.name}: {error}", expected=names, got=", ".join(given)) from None
+            raise VerificationError(f"{self.name}: {error}", expected=names, got=", ".join(given) or "none") from None
 
     def __repr__(self) -> str:
         return f"Op({self.name})"

@@ -18,6 +18,7 @@ from programs import BY_NAME
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import FlatGraph, FlatNode
+from ctrlgrad.dataflow.attributes import Enter
 from ctrlgrad.dataflow.graph import FlatPrinter, carry_switches, consumers, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import frames_of
 from ctrlgrad.ir import Value, attributes
@@ -174,7 +175,7 @@ def test_a_loop_faces_its_gradient(update_golden: bool) -> None:
     graph = lowered(cg.grad(power), 1.5, name="grad_power")
     made_by = producers(graph)
     forward, backward = carries(graph, "while_1"), carries(graph, "while_2")
-    (shared,) = (n for n in graph.nodes if n.is_constant_enter and n.attrs["frame"] == "while_1")
+    (shared,) = (n for n in graph.nodes if n.is_constant_enter and Enter.of(n).frame == "while_1")
     beside = Beside(graph)
     beside.title("the product, and its cotangent")
     beside.carry(forward["c1"], backward["d_c1"])

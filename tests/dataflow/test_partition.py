@@ -14,6 +14,7 @@ from instruments.dataflow_runs import run
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import FlatGraph, Recorder, Settings
+from ctrlgrad.dataflow.attributes import Enter
 from ctrlgrad.dataflow.partition import Partition
 from ctrlgrad.dataflow.scopes import frames_of
 from ctrlgrad.dataflow.settings import partitioned
@@ -63,7 +64,7 @@ def test_a_participant_gets_a_control_loop_and_the_predicate() -> None:
 def test_a_recv_in_a_loop_is_started_by_the_control_loop() -> None:
     graph = split(worker, 0.5, 3).parts["cpu:1"].graph
     (recv,) = (node for node in graph.nodes if node.op.name == "Recv")
-    (control,) = (node for node in graph.nodes if node.op.name == "Enter" and node.attrs.get("control"))
+    (control,) = (node for node in graph.nodes if (entered := Enter.find(node)) and entered.control)
     (head,) = (node for node in graph.nodes if node.op.name == "Merge" and control.result in node.operands)
     assert recv.controls == (head.result,)
 

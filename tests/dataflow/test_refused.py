@@ -210,8 +210,12 @@ def send_without_an_edge(b: FlatBuilder) -> Any:
     b.add("Send", (b.input(F64, "x"),), ())
 
 
+def enter_of_a_numbered_frame(b: FlatBuilder) -> Any:
+    return b.enter(b.input(F64, "x"), 3)  # type: ignore[arg-type]
+
+
 def recv_with_an_operand(b: FlatBuilder) -> Any:
-    return b.add("Recv", (b.input(F64, "x"),), (Value(F64),), {"edge": 0, "from": "cpu:1"}).result
+    return b.add("Recv", (b.input(F64, "x"),), (Value(F64),), {"edge": 0, "sender": "cpu:1"}).result
 
 
 def cluster_without_a_region(b: FlatBuilder) -> Any:
@@ -258,14 +262,15 @@ REFUSED: dict[Build, str] = {
     that_waits_for_its_own_exit: r"Enter into loop \(.*\): it waits for what leaves its frame",
     without_a_name: r"Enter of i \(.*\): the attribute 'frame'",
     with_an_output_inside: r"output 0 is not in the root frame",
-    enter_without_attributes: r"Enter \(.*\): the attribute 'frame'",
+    enter_without_attributes: r"Enter: .*missing .*'frame'",
+    enter_of_a_numbered_frame: r"Enter of x into 3 \(.*\): the attribute 'frame'",
     merge_of_two_types: r"Merge: operands of different types",
     carry_of_two_types: r"NextIteration of i \(.*\): the type of an operand",
     switch_with_one_side: r"Switch of x \(.*\): the predicate",
     op_with_too_few_operands: r"add \(.*\): wrong number of operands",
     op_with_too_many_results: r"sin \(.*\): wrong number of results",
     effect_without_a_token: r"callback \(.*\): an effect without its token",
-    send_without_an_edge: r"Send \(.*\): the attribute 'edge'",
+    send_without_an_edge: r"Send: .*missing .*'edge'",
     recv_with_an_operand: r"Recv \(.*\): wrong number of operands",
     cluster_without_a_region: r"Cluster \(.*\): wrong number of regions",
     cluster_of_another_type: r"Cluster \(.*\): the type of operand 0",
@@ -307,8 +312,8 @@ def test_a_late_enter_that_waits_for_nothing_inside_is_none_of_a_cycle() -> None
 def test_messages_by_hand_are_refused_where_the_graph_is_split() -> None:
     b = FlatBuilder()
     x, there = b.input(F64, "x"), Value(F64, "there")
-    b.add("Send", (x,), (), {"edge": 0, "to": "cpu:1"}, device="cpu:0")
-    b.add("Recv", (), (there,), {"edge": 0, "from": "cpu:0"}, device="cpu:1")
+    b.add("Send", (x,), (), {"edge": 0, "receiver": "cpu:1"}, device="cpu:0")
+    b.add("Recv", (), (there,), {"edge": 0, "sender": "cpu:0"}, device="cpu:1")
     graph = b.finish([b.op("sin", [there], device="cpu:1")])
     with pytest.raises(VerificationError, match=r"(Send|Recv) .*\(.*\): there are no messages before") as caught:
         run_flat(graph, [np.float64(1.0)])

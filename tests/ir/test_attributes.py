@@ -109,8 +109,6 @@ def test_a_family_says_its_fields_once() -> None:
     assert [f.name for f in fields(attributes.Reduction)] == ["axes", "keepdims", "all_rows"]
 
 
-# Folders that still read attributes by name, to be converted.
-WAITING = ("ctrlgrad/dataflow",)
 BY_NAME = re.compile(r"""attrs(\.get\(|\[)|["']\w+["'] (not )?in (\w+\.)*attrs\b""")
 
 
@@ -120,7 +118,7 @@ def test_nobody_reads_attributes_by_name() -> None:
         for folder in ("ctrlgrad", "gradients", "stacks", "memory")
         for path in sorted((ROOT / folder).rglob("*.py"))
         for line in path.read_text(encoding="utf-8").splitlines()
-        if BY_NAME.search(line) and not path.relative_to(ROOT).as_posix().startswith(WAITING)
+        if BY_NAME.search(line)
     ]
     assert found == []
 
