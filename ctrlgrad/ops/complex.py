@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.op import Trait, TypeRule, declare
+from ctrlgrad.ir.op import Trait, TypeRule
 from ctrlgrad.ir.types import RegionType, TensorType, Type
 from ctrlgrad.ops.checks import tensors
-from ctrlgrad.ops.elementwise import broadcast
+from ctrlgrad.ops.elementwise import add, broadcast
 
 # The complex dtype whose parts have a real dtype, and back.
 COMPLEX_OF: dict[np.dtype, np.dtype] = {
@@ -41,5 +42,13 @@ def _infer_complex(operands: Sequence[Type], attrs: Attributes, regions: Sequenc
 
 
 for _name, _real in {"conj": False, "real": True, "imag": True}.items():
-    declare(_name, 1, _on_complex(_name, real=_real), Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP)
-declare("complex", 2, _infer_complex, Trait.ELEMENTWISE, Trait.CHEAP, Trait.TOTAL_IF_STATIC)
+    add(_name, 1, _on_complex(_name, real=_real), None, total=Trait.TOTAL)
+
+
+def _complex(re: Any, im: Any) -> Any:
+    result = np.empty(np.broadcast_shapes(re.shape, im.shape), COMPLEX_OF[re.dtype])
+    result.real, result.imag = re, im
+    return result
+
+
+add("complex", 2, _infer_complex, None, numpy=_complex, jax="lax.complex", total=Trait.TOTAL_IF_STATIC)

@@ -1,11 +1,15 @@
-"""Elementwise ops: operands broadcast against each other as in NumPy, dtypes equal (the frontend promotes).
+"""Elementwise ops, each with its facts: operands broadcast as in NumPy, dtypes are equal (the frontend promotes).
 
-Names are NumPy's. Dividing by zero, overflow and the like follow IEEE 754 and raise nothing.
+Names are NumPy's. Dividing by zero, overflow and the like follow IEEE 754 and raise nothing. Where a function has a
+kink, its derivative is the mean of both sides (maximum, minimum, abs), as in JAX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +19,7 @@ from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.op import Trait, TypeRule, declare
 from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import require_kind, tensors
+from ctrlgrad.ops.term import Term, emit, where
 
 BOOL = np.dtype(bool)
 
@@ -54,36 +59,160 @@ def _rule(name: str, kinds: str, result: np.dtype | None) -> TypeRule:
     return infer
 
 
-def _declare_all(arity: int, kinds: str, names: str, result: np.dtype | None = None) -> None:
+# A map from a tangent `t` of one operand to that of the result `z`: `(t, z, *operands)`.
+Partial = Callable[..., Term]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an elementwise op is to the stages that need no more than this: one entry, read by all of them."""
+
+    # Its partial derivatives, None for an operand without one. Being diagonal, each is its own transpose, so both modes
+    # use it. Empty where no operand has one; None where its rule is written out in `gradients.rules`.
+    partials: tuple[Partial | None, ...] | None
+    # NumPy's function.
+    numpy: Callable[..., Any]
+    # JAX's, by its name in the package `jax`.
+    jax: str
+
+
+FACTS: dict[str, Facts] = {}
+
+
+def add(
+    name: str,
+    arity: int,
+    infer: TypeRule,
+    partials: tuple[Partial | None, ...] | None,
+    *,
+    numpy: Callable[..., Any] | None = None,
+    jax: str = "",
+    total: Trait | None = None,
+    attributes: type[Attributes] = Attributes,
+) -> None:
+    """Declare an op with its facts; NumPy and `jax.numpy` have it by its name unless something else is said."""
+    traits = [Trait.ELEMENTWISE, Trait.CHEAP, *([total] if total is not None else ())]
+    declare(name, arity, infer, *traits, attributes=attributes)
+    FACTS[name] = Facts(partials, numpy or getattr(np, name), jax or f"numpy.{name}")
+
+
+def _unary(name: str, kinds: str, partial: Partial, **others: Any) -> None:
+    add(name, 1, _rule(name, kinds, None), (partial,), total=Trait.TOTAL, **others)
+
+
+def _binary(name: str, kinds: str, *partials: Partial | None, **others: Any) -> None:
+    add(name, 2, _rule(name, kinds, None), partials, total=Trait.TOTAL_IF_STATIC, **others)
+
+
+def _without_derivative(arity: int, kinds: str, names: str, result: np.dtype | None = None) -> None:
+    total = Trait.TOTAL if arity == 1 else Trait.TOTAL_IF_STATIC
     for name in names.split():
-        total = Trait.TOTAL if arity == 1 else Trait.TOTAL_IF_STATIC
-        declare(name, arity, _rule(name, kinds, result), Trait.ELEMENTWISE, Trait.CHEAP, total)
+        add(name, arity, _rule(name, kinds, result), (), total=total)
 
 
 INEXACT, REAL, NUMERIC, ANY = "fc", "iuf", "iufc", "biufc"
 
-_declare_all(1, NUMERIC, "negative square")
+
+def _sigmoid(x: Any) -> Any:
+    return np.tanh(x * x.dtype.type(0.5)) * x.dtype.type(0.5) + x.dtype.type(0.5)
+
+
+_unary("negative", NUMERIC, lambda t, z, x: -t)
+_unary("square", NUMERIC, lambda t, z, x: t * (2 * x))
+_unary("reciprocal", INEXACT, lambda t, z, x: -t * (z * z))
+_unary("sqrt", INEXACT, lambda t, z, x: t * 0.5 / z)
+_unary("exp", INEXACT, lambda t, z, x: t * z)
+_unary("exp2", "f", lambda t, z, x: t * (z * math.log(2)))
+_unary("expm1", INEXACT, lambda t, z, x: t * (z + 1))
+_unary("log", INEXACT, lambda t, z, x: t / x)
+_unary("log1p", INEXACT, lambda t, z, x: t / (x + 1))
+_unary("log2", INEXACT, lambda t, z, x: t / (x * math.log(2)))
+_unary("log10", INEXACT, lambda t, z, x: t / (x * math.log(10)))
+_unary("sin", INEXACT, lambda t, z, x: t * emit("cos", x))
+_unary("cos", INEXACT, lambda t, z, x: -t * emit("sin", x))
+_unary("tan", INEXACT, lambda t, z, x: t * (1 + z * z))
+_unary("sinh", INEXACT, lambda t, z, x: t * emit("cosh", x))
+_unary("cosh", INEXACT, lambda t, z, x: t * emit("sinh", x))
+_unary("tanh", INEXACT, lambda t, z, x: t * (1 - z * z))
+_unary("arcsin", INEXACT, lambda t, z, x: t / emit("sqrt", 1 - x * x))
+_unary("arccos", INEXACT, lambda t, z, x: -t / emit("sqrt", 1 - x * x))
+_unary("arctan", INEXACT, lambda t, z, x: t / (1 + x * x))
+_unary("arcsinh", INEXACT, lambda t, z, x: t / emit("sqrt", 1 + x * x))
+_unary("arccosh", INEXACT, lambda t, z, x: t / (emit("sqrt", x - 1) * emit("sqrt", x + 1)))
+_unary("arctanh", INEXACT, lambda t, z, x: t / (1 - x * x))
+_unary("sigmoid", INEXACT, lambda t, z, x: t * (z * (1 - z)), numpy=_sigmoid, jax="nn.sigmoid")
+
+_binary("add", NUMERIC, lambda t, z, x, y: t, lambda t, z, x, y: t)
+_binary("subtract", NUMERIC, lambda t, z, x, y: t, lambda t, z, x, y: -t)
+_binary("multiply", NUMERIC, lambda t, z, x, y: t * y, lambda t, z, x, y: t * x)
+_binary("divide", INEXACT, lambda t, z, x, y: t / y, lambda t, z, x, y: -(t / y) * z)
+
+
+def _power_base(t: Term, z: Term, x: Term, y: Term) -> Term:
+    """y x^(y-1), and 0 for y = 0 at x = 0. For y = 0 elsewhere x^-1 stays: further derivatives need it."""
+    base = where(y.equals(0), where(x.equals(0), 1, x), x)
+    return t * (y * base ** (y - 1))
+
+
+def _power_exponent(t: Term, z: Term, x: Term, y: Term) -> Term:
+    """x^y log x, and 0 at x = 0."""
+    return t * (z * emit("log", where(x.equals(0), 1, x)))
+
+
+_binary("power", INEXACT, _power_base, _power_exponent)
+
+
+def _share(x: Term, y: Term, chosen: Term) -> Term:
+    """1 where x is chosen, 0 where y is, 1/2 where they are equal."""
+    like = x.equals(y)
+    return where(like, 0.5, emit("cast", chosen, dtype=x.dtype))
+
+
+_binary("maximum", REAL, lambda t, z, x, y: t * _share(x, y, x > y), lambda t, z, x, y: t * _share(y, x, y > x))
+_binary("minimum", REAL, lambda t, z, x, y: t * _share(x, y, x < y), lambda t, z, x, y: t * _share(y, x, y < x))
+# x - y * floor(x / y)
+_binary("remainder", REAL, lambda t, z, x, y: t, lambda t, z, x, y: -t * emit("floor", x / y))
+_binary(
+    "arctan2",
+    "f",
+    lambda t, z, y, x: t * (x / (x * x + y * y)),
+    lambda t, z, y, x: -t * (y / (x * x + y * y)),
+)
+
+
+def _part_of_hypot(t: Term, z: Term, x: Term) -> Term:
+    """x / z, and 0 at the tip of the cone."""
+    return t * (x / where(z.equals(0), 1, z))
+
+
+_binary("hypot", "f", lambda t, z, x, y: _part_of_hypot(t, z, x), lambda t, z, x, y: _part_of_hypot(t, z, y))
+# The second operand counts by its sign alone.
+_binary("copysign", "f", lambda t, z, x, y: t * (emit("copysign", 1, x) * emit("copysign", 1, y)), None)
+
+
+def _softmax_of_two(t: Term, z: Term, x: Term) -> Term:
+    """exp(x - z), 0 where both operands are -inf, and 1 where x is inf."""
+    return t * emit("exp", where(x.equals(math.inf), 0, x - where(z.equals(-math.inf), 0, z)))
+
+
+_binary("logaddexp", "f", lambda t, z, x, y: _softmax_of_two(t, z, x), lambda t, z, x, y: _softmax_of_two(t, z, y))
+
 # Of complex numbers, the sign varies continuously: the frontend divides by the modulus.
-_declare_all(1, REAL, "sign")
-_declare_all(1, INEXACT, "exp expm1 log log1p log2 log10 sqrt sigmoid reciprocal")
-_declare_all(1, INEXACT, "sin cos tan tanh sinh cosh arcsin arccos arctan arcsinh arccosh arctanh")
-_declare_all(1, "f", "exp2 floor ceil trunc rint")
-_declare_all(1, "f", "signbit", BOOL)
-_declare_all(1, INEXACT, "isnan isinf isfinite", BOOL)
-_declare_all(1, "b", "logical_not")
-_declare_all(2, NUMERIC, "add subtract multiply")
-_declare_all(2, INEXACT, "divide")
-_declare_all(2, INEXACT, "power")
-_declare_all(2, REAL, "maximum minimum floor_divide remainder")
-_declare_all(2, "f", "arctan2 logaddexp hypot copysign nextafter")
-_declare_all(2, "b", "logical_and logical_or logical_xor")
-_declare_all(2, ANY, "equal not_equal", BOOL)
-_declare_all(2, "biuf", "less less_equal greater greater_equal", BOOL)
+_without_derivative(1, REAL, "sign")
+_without_derivative(1, "f", "floor ceil trunc rint")
+_without_derivative(1, "f", "signbit", BOOL)
+_without_derivative(1, INEXACT, "isnan isinf isfinite", BOOL)
+_without_derivative(1, "b", "logical_not")
+_without_derivative(2, REAL, "floor_divide")
+_without_derivative(2, "f", "nextafter")
+_without_derivative(2, "b", "logical_and logical_or logical_xor")
+_without_derivative(2, ANY, "equal not_equal", BOOL)
+_without_derivative(2, "biuf", "less less_equal greater greater_equal", BOOL)
 # Bits of integers; booleans have the logical ops.
-_declare_all(1, "iu", "bitwise_invert")
-_declare_all(2, "iu", "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift")
+_without_derivative(1, "iu", "bitwise_invert")
+_without_derivative(2, "iu", "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift")
 # A negative exponent is an error at run time, so this is not total, unlike `power`.
-declare("integer_power", 2, _rule("integer_power", "iu", None), Trait.ELEMENTWISE, Trait.CHEAP)
+add("integer_power", 2, _rule("integer_power", "iu", None), (), numpy=np.power, jax="numpy.power")
 
 
 def _infer_abs(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -113,8 +242,9 @@ def _infer_identity(operands: Sequence[Type], attrs: Attributes, regions: Sequen
     return (operands[0],)
 
 
-declare("abs", 1, _infer_abs, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP)
-declare("where", 3, _infer_where, Trait.ELEMENTWISE, Trait.CHEAP, Trait.TOTAL_IF_STATIC)
+add("abs", 1, _infer_abs, None, total=Trait.TOTAL)
+_CHOSEN = (None, lambda t, z, c, x, y: where(c, t, 0), lambda t, z, c, x, y: where(c, 0, t))
+add("where", 3, _infer_where, _CHOSEN, total=Trait.TOTAL_IF_STATIC)
 declare("cast", 1, _infer_cast, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)
 # The identity whose derivative is zero.
 declare("stop_gradient", 1, _infer_identity, Trait.TOTAL, Trait.VIEW, Trait.CHEAP, Trait.SHAPE_OF_FIRST)

@@ -16,6 +16,7 @@ from ctrlgrad.plan.elementary import complex as of_complex
 from ctrlgrad.plan.elementary import exact
 from ctrlgrad.plan.elementary.complex import Pair
 from ctrlgrad.plan.elementary.notation import absolute, is_nan
+from ctrlgrad.plan.elementary.table import MAX_ULP
 from ctrlgrad.plan.expression import ExpressionBuilder, Number, call, select
 
 Operand = Number | Pair
@@ -123,11 +124,9 @@ def _through_single(function: Callable[..., Number]) -> Callable[..., Number]:
     return wide
 
 
-def _calls(names: str) -> _Table:
+def _calls(*names: str) -> _Table:
     """Elementary functions, by their names."""
-    return {
-        name: _through_single(lambda *args, _name=name: call(_name, args[0].dtype, *args)) for name in names.split()
-    }
+    return {name: _through_single(lambda *args, _name=name: call(_name, args[0].dtype, *args)) for name in names}
 
 
 def _fmod(x: Number, y: Number) -> Number:
@@ -172,8 +171,7 @@ _INTEGER |= {
 }
 
 _FLOAT = _ARITHMETIC | _COMPARISONS | _WHERE | _primitives("negative divide abs sqrt floor ceil trunc rint copysign")
-_FLOAT |= _calls("exp exp2 expm1 log log2 log10 log1p sigmoid power logaddexp hypot arctan2")
-_FLOAT |= _calls("sin cos tan tanh sinh cosh arcsin arccos arctan arcsinh arccosh arctanh")
+_FLOAT |= _calls(*MAX_ULP)
 _FLOAT |= {
     "reciprocal": lambda x: 1.0 / x,
     "sign": exact.sign,

@@ -8,19 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax import lax
 
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.verify.jax_ops import TENSOR_OPS, Entry, _elementwise
 from ctrlgrad.verify.recording import Sizes
 
-_SAME = """log2 log10 exp2 arcsinh arccosh arctanh hypot copysign nextafter signbit bitwise_and bitwise_or bitwise_xor
-bitwise_invert bitwise_left_shift bitwise_right_shift conj real imag"""
-
 _FIRST = frozenset(TENSOR_OPS)
-TENSOR_OPS |= {name: _elementwise(getattr(jnp, name)) for name in _SAME.split()}
-TENSOR_OPS["integer_power"] = _elementwise(jnp.power)
-TENSOR_OPS["complex"] = _elementwise(lambda re, im: lax.complex(*jnp.broadcast_arrays(re, im)))
 
 
 def _argsort(node: Node, sizes: Sizes | None, x: Any) -> Any:

@@ -7,15 +7,18 @@ nothing about derivatives: those are JAX's own.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.nn
 import jax.numpy as jnp
 from jax import lax
 
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.attributes import Key
+from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.ops.indexing import fill
 from ctrlgrad.verify.recording import Sizes, is_dynamic
 
@@ -23,19 +26,19 @@ Entry = Callable[..., Any]
 
 TENSOR_OPS: dict[str, Entry] = {}
 
-# Ops that JAX's NumPy has under the same name with the same meaning.
-_SAME = """negative sign square exp expm1 log log1p sqrt sin cos tan tanh sinh cosh arcsin arccos arctan reciprocal
-abs floor ceil trunc rint isnan isinf isfinite logical_not add subtract multiply divide power maximum minimum
-floor_divide remainder arctan2 logaddexp logical_and logical_or logical_xor equal not_equal less less_equal greater
-greater_equal where"""
-
 
 def _elementwise(fn: Callable[..., Any]) -> Entry:
     return lambda node, sizes, *operands: fn(*operands)
 
 
-TENSOR_OPS |= {name: _elementwise(getattr(jnp, name)) for name in _SAME.split()}
-TENSOR_OPS["sigmoid"] = _elementwise(jax.nn.sigmoid)
+def _on_one_shape(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Functions of `lax` do not broadcast."""
+    return lambda *operands: fn(*jnp.broadcast_arrays(*operands))
+
+
+for _name, _facts in FACTS.items():
+    _function = operator.attrgetter(_facts.jax)(jax)
+    TENSOR_OPS[_name] = _elementwise(_on_one_shape(_function) if _facts.jax.startswith("lax.") else _function)
 TENSOR_OPS["barrier"] = TENSOR_OPS["forget_sizes"] = TENSOR_OPS["watch"] = lambda node, sizes, x: x
 TENSOR_OPS["callback"] = lambda node, sizes, *operands: ()
 TENSOR_OPS["stop_gradient"] = lambda node, sizes, x: lax.stop_gradient(x)

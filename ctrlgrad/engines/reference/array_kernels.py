@@ -11,15 +11,9 @@ import numpy as np
 from ctrlgrad.engines.reference.table import PURE, Pure, same, template_shape
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ops.elementwise import FACTS
 
-_UFUNCS = """negative sign square exp expm1 log log1p sqrt sin cos tan tanh sinh cosh arcsin arccos arctan reciprocal
-floor ceil trunc rint isnan isinf isfinite logical_not add subtract multiply divide power maximum minimum floor_divide
-remainder arctan2 logaddexp logical_and logical_or logical_xor equal not_equal less less_equal greater
-greater_equal log2 log10 exp2 arcsinh arccosh arctanh hypot copysign nextafter signbit bitwise_and bitwise_or
-bitwise_xor bitwise_invert bitwise_left_shift bitwise_right_shift conj"""
-
-
-PURE |= {name: same(getattr(np, name)) for name in _UFUNCS.split()}
+PURE |= {name: same(facts.numpy) for name, facts in FACTS.items()}
 
 # Python's operators do the same on arrays, and on NumPy's scalars in a tenth of the time.
 _OPERATORS: dict[str, Callable[..., Any]] = {
@@ -38,16 +32,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 PURE |= {name: same(fn) for name, fn in _OPERATORS.items()}
 
 
-def _sigmoid(x: Any) -> Any:
-    return np.tanh(x * x.dtype.type(0.5)) * x.dtype.type(0.5) + x.dtype.type(0.5)
-
-
-PURE["abs"] = lambda node: np.abs
-PURE["sigmoid"] = lambda node: _sigmoid
-PURE["where"] = lambda node: np.where
-PURE["integer_power"] = same(np.power)
-PURE["real"] = lambda node: lambda x: x.real
-PURE["imag"] = lambda node: lambda x: x.imag
 PURE["stop_gradient"] = lambda node: lambda x: x
 
 
@@ -58,19 +42,7 @@ def _cast(node: Node) -> Callable[..., Any]:
     return lambda x: x.astype(dtype)
 
 
-def _complex(node: Node) -> Callable[..., Any]:
-    dtype = node.result.tensor.dtype
-
-    def kernel(re: Any, im: Any) -> Any:
-        result = np.empty(np.broadcast_shapes(re.shape, im.shape), dtype)
-        result.real, result.imag = re, im
-        return result
-
-    return kernel
-
-
 PURE["cast"] = _cast
-PURE["complex"] = _complex
 PURE["matmul"] = lambda node: np.matmul
 
 

@@ -22,8 +22,7 @@ from ctrlgrad.plan.elementary.notation import absolute
 from ctrlgrad.plan.elementary.power import FEW_BITS, integer_power, powers
 from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Number
 
-# For float32 and float64.
-_MAX_ULP = {
+MAX_ULP = {
     "exp": (1.1, 1.1),
     "exp2": (1.2, 1.2),
     "expm1": (1.8, 2.2),
@@ -50,6 +49,7 @@ _MAX_ULP = {
     "logaddexp": (2.0, 2.0),
     "fmod": (0.0, 0.0),
 }
+"""The functions of floats, each with the stated bound of its error for float32 and float64."""
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -93,12 +93,12 @@ def elementary(name: str, dtype: np.dtype) -> Elementary:
     beyond = is_beyond_fmod(f) if name == "fmod" else _beyond(f) if name in ("sin", "cos", "tan") else None
     library = None if beyond is None else name + ("f" if f is SINGLE else "")
     arity = 2 if name in ("power", "arctan2", "hypot", "logaddexp", "fmod") else 1
-    return Elementary(name, dtype, arity, _MAX_ULP[name][column], function, beyond, library)
+    return Elementary(name, dtype, arity, MAX_ULP[name][column], function, beyond, library)
 
 
 def all_elementary() -> list[Elementary]:
     """Every function on every dtype."""
-    floats = [elementary(name, f.dtype) for f in (SINGLE, DOUBLE) for name in _MAX_ULP]
+    floats = [elementary(name, f.dtype) for f in (SINGLE, DOUBLE) for name in MAX_ULP]
     return floats + [elementary("integer_power", np.dtype(dtype)) for dtype in _INTEGERS]
 
 
