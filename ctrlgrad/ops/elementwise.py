@@ -19,6 +19,7 @@ from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.op import Trait, TypeRule, declare
 from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import require_kind, tensors
+from ctrlgrad.ops.special import FORMULAS, of_arrays
 from ctrlgrad.ops.term import Term, emit, where
 
 BOOL = np.dtype(bool)
@@ -141,6 +142,13 @@ _unary("arcsinh", INEXACT, lambda t, z, x: t / emit("sqrt", 1 + x * x))
 _unary("arccosh", INEXACT, lambda t, z, x: t / (emit("sqrt", x - 1) * emit("sqrt", x + 1)))
 _unary("arctanh", INEXACT, lambda t, z, x: t / (1 - x * x))
 _unary("sigmoid", INEXACT, lambda t, z, x: t * (z * (1 - z)), numpy=_sigmoid, jax="nn.sigmoid")
+_unary(
+    "erfinv",
+    "f",
+    lambda t, z, x: t * (emit("exp", z * z) * (math.sqrt(math.pi) / 2)),
+    numpy=of_arrays(FORMULAS["erfinv"]),
+    jax="scipy.special.erfinv",
+)
 
 _binary("add", NUMERIC, lambda t, z, x, y: t, lambda t, z, x, y: t)
 _binary("subtract", NUMERIC, lambda t, z, x, y: t, lambda t, z, x, y: -t)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.nn
 import jax.numpy as jnp
+import jax.scipy.special
 from jax import lax
 
 from ctrlgrad.ir import Node, attributes

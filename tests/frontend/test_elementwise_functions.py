@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,23 @@ def test_unary(name: str, dtype: str) -> None:
     assert_same(run(ours, [x]), expected, "traced")
     assert_same(run(ours, [x], unknown=True), expected, "unknown sizes")
     assert_same(run(theirs, [x]), expected, "protocol")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_the_inverse_error_function(dtype: str) -> None:
+    x = np.array([0, 0.1, -0.5, 0.75, -0.9, 0.96875], dtype)
+    (found,) = run(cnp.erfinv, [x])
+    assert found.dtype == x.dtype
+    np.testing.assert_allclose([math.erf(y) for y in found.tolist()], x, rtol=4 * float(np.finfo(dtype).eps))
+    assert_same([cnp.erfinv(x)], [found], "eager")
+    ends = cnp.erfinv(np.array([1, -1, 1.5, -2, np.inf, np.nan], dtype))
+    np.testing.assert_array_equal(ends, np.array([np.inf, -np.inf, *[np.nan] * 4], dtype))
+
+
+def test_the_inverse_error_function_takes_whole_numbers_and_no_complex_ones() -> None:
+    assert cnp.erfinv(np.array([0, 1])).dtype == np.float64
+    with pytest.raises(TypeMismatchError, match="erfinv"):
+        cnp.erfinv(0.5j)
 
 
 @pytest.mark.parametrize("decimals", [-1, 0, 2])

@@ -30,6 +30,7 @@ from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
+from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.plan.elementary.table import all_elementary
 
 # Of a thread: the library that it works with, and the session's memory that it counts its arrays against.
@@ -197,10 +198,6 @@ def _bits(dtype: str) -> Callable[[Any], Any]:
     return lambda x: np.asarray(x).view(dtype)[()]
 
 
-def _sigmoid(x: Any) -> Any:
-    return np.tanh(x * x.dtype.type(0.5)) * x.dtype.type(0.5) + x.dtype.type(0.5)
-
-
 # What the functions of kernels mean, in NumPy's words.
 MEANING: dict[str, Any] = {name: getattr(np, name) for name in ("sqrt", "floor", "ceil", "trunc", "rint", "copysign")}
 MEANING |= {
@@ -213,8 +210,10 @@ MEANING |= {
 }
 MEANING |= {name: _typed(name) for name in C_TYPES}
 MEANING |= {f"bits_{name}": _bits(name) for name in C_TYPES}
-_ELEMENTARY = {"sigmoid": _sigmoid, "integer_power": np.power}
-MEANING |= {function_name(f.name, f.dtype): _ELEMENTARY.get(f.name) or getattr(np, f.name) for f in all_elementary()}
+MEANING |= {
+    function_name(f.name, f.dtype): FACTS[f.name].numpy if f.name in FACTS else getattr(np, f.name)
+    for f in all_elementary()
+}
 
 _STATEMENT = re.compile(r"(?:(?P<dtype>\w+) )?(?P<name>\w+) = (?P<value>.+);")
 

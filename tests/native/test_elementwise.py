@@ -6,11 +6,12 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from elementwise_signatures import NAMES, expression_of, part_of, signatures
+from error_function import erfinv
 from evaluating import Program, compiled, vector_width
 
 # Results that are rounded, as a function of several steps rounds.
 _NAMES = """exp expm1 log log1p log2 log10 sigmoid exp2 sin cos tan tanh sinh cosh arcsin arccos arctan arcsinh arccosh
-arctanh power arctan2 logaddexp hypot"""
+arctanh power arctan2 logaddexp hypot erfinv"""
 ROUNDED = frozenset(_NAMES.split())
 ROUNDED_OF_COMPLEX = ROUNDED | {"sqrt", "abs", "multiply", "square", "divide", "reciprocal"}
 TOLERANCE = {"float16": 2e-3, "float32": 2e-6, "float64": 4e-15, "complex64": 4e-6, "complex128": 8e-15}
@@ -20,6 +21,9 @@ def in_numpy(name, dtype, operands):
     if name == "sigmoid":
         (x,) = operands
         return (1 / (1 + np.exp(-x.astype(np.result_type(x, np.float64))))).astype(x.dtype)
+    if name == "erfinv":
+        (x,) = operands
+        return erfinv(x.astype(np.longdouble)).astype(dtype)
     if name == "cast":
         (x,) = operands
         return (x.real if x.dtype.kind == "c" and dtype.kind not in "bc" else x).astype(dtype)

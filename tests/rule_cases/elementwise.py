@@ -9,7 +9,7 @@ import ctrlgrad.numpy as cnp
 from rule_cases.case import DIFFERENCES, JAX, Case, inside, normal, positive
 
 _ANYWHERE = """negative square exp expm1 exp2 sin cos tan tanh sinh cosh arctan arcsinh sigmoid abs reciprocal arcsin
-arccos arctanh"""
+arccos arctanh erfinv"""
 CASES: dict[str, Case] = {}
 CASES |= {name: Case(getattr(cnp, name), (inside(1, 3),)) for name in _ANYWHERE.split()}
 CASES |= {name: Case(getattr(cnp, name), (positive(1, 3),)) for name in "log log1p log2 log10 sqrt".split()}  # noqa: SIM905

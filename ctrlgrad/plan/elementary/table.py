@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ctrlgrad.ops import special
 from ctrlgrad.plan.elementary.circular import circular, inverses
 from ctrlgrad.plan.elementary.constants import DOUBLE, SINGLE, Format
 from ctrlgrad.plan.elementary.exact import divisions, is_beyond_fmod, lengths, sums_of_exponentials
 from ctrlgrad.plan.elementary.exponential import Functions, exponentials
 from ctrlgrad.plan.elementary.logarithm import logarithms
-from ctrlgrad.plan.elementary.notation import absolute
+from ctrlgrad.plan.elementary.notation import absolute, square_root
 from ctrlgrad.plan.elementary.power import FEW_BITS, integer_power, powers
-from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Number
+from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Number, select
 
 MAX_ULP = {
     "exp": (1.1, 1.1),
@@ -48,6 +49,7 @@ MAX_ULP = {
     "hypot": (0.51, 2.2),
     "logaddexp": (2.0, 2.0),
     "fmod": (0.0, 0.0),
+    "erfinv": (4.0, 5.5),
 }
 """The functions of floats, each with the stated bound of its error for float32 and float64."""
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -107,7 +109,8 @@ def _functions(f: Format) -> Functions:
     functions: Functions = {}
     for family in (exponentials, logarithms, powers, circular, inverses, lengths, sums_of_exponentials, divisions):
         functions |= family(f)
-    return functions
+    given = special.Functions(f is SINGLE, functions["log"], square_root, select)
+    return functions | {name: functools.partial(formula, of=given) for name, formula in special.FORMULAS.items()}
 
 
 def _beyond(f: Format) -> Callable[[Number], Number]:

@@ -10,6 +10,7 @@ from typing import Any
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Factory, Kernel, call
 from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ops.special import FORMULAS, Formula, of_arrays
 
 _NAMES = """negative square exp expm1 log log1p sqrt sin cos tan tanh sinh cosh arcsin arccos arctan reciprocal floor
 ceil trunc rint isnan isinf isfinite add subtract multiply divide power maximum minimum floor_divide remainder arctan2
@@ -21,6 +22,16 @@ def _function(name: str) -> Factory:
     def factory(node: Node) -> Kernel:
         def kernel(context: Context, operands: list[Any]) -> Any:
             return getattr(context.xp, name)(*map(context.on_device, operands))
+
+        return call(kernel)
+
+    return factory
+
+
+def _of_formula(formula: Formula) -> Factory:
+    def factory(node: Node) -> Kernel:
+        def kernel(context: Context, operands: list[Any]) -> Any:
+            return of_arrays(formula, context.xp)(context.on_device(operands[0]))
 
         return call(kernel)
 
@@ -63,4 +74,5 @@ def _complex(node: Node) -> Kernel:
 
 
 DEVICE |= {name: _function(name) for name in _NAMES.split()}
+DEVICE |= {name: _of_formula(formula) for name, formula in FORMULAS.items()}
 DEVICE |= {"sigmoid": _sigmoid, "cast": _cast, "complex": _complex}
