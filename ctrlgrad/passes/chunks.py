@@ -41,7 +41,7 @@ class Found:
     producers: dict[Node, Row] = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
     tail: Tail | None = None
-    # Left factors that the body has only the other way round, by the product's left operand.
+    # Left factors that the body has only transposed, by the product's left operand.
     turned: dict[Value, Value] = field(default_factory=dict)
 
     @property
@@ -57,9 +57,9 @@ class Found:
     def factors(self, product: Node) -> tuple[Value, Value]:
         """The two values that are collected: `[k, m]` and `[k, n]`, of which the product is `left.T @ right`."""
         left, right = product.operands
-        made = definitions(self.loop.body).get(left)
-        if made is not None and made.op.name == "transpose" and attributes.Axes.of(made).axes == (1, 0):
-            return made.operands[0], right
+        producer = definitions(self.loop.body).get(left)
+        if producer is not None and producer.op.name == "transpose" and attributes.Axes.of(producer).axes == (1, 0):
+            return producer.operands[0], right
         if left not in self.turned:
             m, k = left.tensor.shape
             self.turned[left] = Value(TensorType(left.tensor.dtype, (k, m)), left.hint)
@@ -123,7 +123,7 @@ class ChunkedLoop:
         regions = Closed((*shared, *produced.values(), limit), self._inner_regions(list(produced), collected))
         attrs = replace(self.loop.attrs, chunk=self.chunk, maximum_iterations=None)
         results = emit_loop(outer, regions, [*kept, start, *stacks], attrs)
-        taken = results[len(kept)]
+        steps = results[len(kept)]
         outputs = list(carry)
         for i, value in zip(self.kept, results, strict=False):
             outputs[i] = value
@@ -136,11 +136,11 @@ class ChunkedLoop:
         for total in self.found.sums.totals:
             outputs[total.position] = outer.emit("add", [outputs[total.position], held.total(total)])
         if self.found.tail is not None:
-            ends = self._emit_tail(outer, dict(zip(self.loop.body.inputs, inputs, strict=True)), held, taken)
+            ends = self._emit_tail(outer, dict(zip(self.loop.body.inputs, inputs, strict=True)), held, steps)
             for i, value in zip(self.tail.carries, ends, strict=True):
                 outputs[i] = value
         if done is not None:
-            outputs.append(outer.emit("add", [done, taken]))
+            outputs.append(outer.emit("add", [done, steps]))
         return outer.finish(outputs)
 
     def _outer_cond(self) -> Graph:
@@ -248,13 +248,13 @@ class ChunkedLoop:
 
     def _sums(self) -> set[Node]:
         """The additions that made up the carries which something leaves."""
-        made = definitions(self.loop.body)
+        producers = definitions(self.loop.body)
         found: set[Node] = set()
 
         def visit(value: Value, terms: set[Value]) -> None:
             if value not in terms:
-                found.add(made[value])
-                for v in made[value].operands:
+                found.add(producers[value])
+                for v in producers[value].operands:
                     visit(v, terms)
 
         for position in self.left:
@@ -265,17 +265,17 @@ class ChunkedLoop:
     # The loop over the rows of the tail's products.
 
     def _emit_tail(
-        self, outer: Builder, copies: Mapping[Value, Value], held: Collected, taken: Value
+        self, outer: Builder, copies: Mapping[Value, Value], held: Collected, steps: Value
     ) -> tuple[Value, ...]:
         """The last values of the tail's carries."""
         tail = self.tail
-        batches = {p: self._batch(outer, p, copies, held, taken) for p in tail.products}
+        batches = {p: self._batch(outer, p, copies, held, steps) for p in tail.products}
         used = {v for node in (*tail.nodes, *tail.again) for v in node.operands}
         rows = [v for v in self.found.collected if v in used]
         shared = self.loop.shared
         counters = [self.loop.carries[i] for i in tail.counters]
         carries = [*counters, *(self.loop.carries[i] for i in tail.carries)]
-        captures = (*(copies[v] for v in shared), *batches.values(), *(held.rows(v) for v in rows), taken)
+        captures = (*(copies[v] for v in shared), *batches.values(), *(held.rows(v) for v in rows), steps)
         inits = [*(copies[c.in_body] for c in carries), outer.constant(0, INDEX.dtype)]
         inner = Builder(name="body")
         inner.source = self.loop.source
@@ -297,7 +297,7 @@ class ChunkedLoop:
         test = Builder(name="cond")
         inputs = [test.input(v.type, v.hint) for v in body.inputs]
         cond = test.finish([test.emit("less", [inputs[-1], inputs[len(captures) - 1]])])
-        # It counts its steps up, whichever way the loop counts.
+        # It counts its steps up, whatever the loop counts.
         attrs = replace(self.loop.attrs, chunk=self.chunk, maximum_iterations=None, counts_down=False)
         results = emit_loop(outer, Closed(captures, (cond, body)), inits, attrs)
         return results[len(counters) : len(carries)]

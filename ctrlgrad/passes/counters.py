@@ -24,24 +24,26 @@ def _count_results(node: Node, builder: Builder) -> Sequence[Value] | None:
         return None
     call = Call.of(node)
     inside = dict(zip(call.function.inputs, call.operands, strict=True))
-    made = definitions(call.function)
+    producers = definitions(call.function)
     builder.keep(node)
     return [
-        _count(builder, output, made, inside) if output.type == INDEX and _is_counted(output, made, inside) else result
+        _count(builder, output, producers, inside)
+        if output.type == INDEX and _is_counted(output, producers, inside)
+        else result
         for result, output in zip(call.results, call.function.outputs, strict=True)
     ]
 
 
-def _is_counted(value: Value, made: dict[Value, Node], inside: dict[Value, Value]) -> bool:
-    node = made.get(value)
+def _is_counted(value: Value, producers: dict[Value, Node], inside: dict[Value, Value]) -> bool:
+    node = producers.get(value)
     if node is None or node.op.name == "constant":
         return value.type == INDEX and (node is not None or value in inside)
-    return node.op.name in ("add", "subtract") and all(_is_counted(v, made, inside) for v in node.operands)
+    return node.op.name in ("add", "subtract") and all(_is_counted(v, producers, inside) for v in node.operands)
 
 
-def _count(builder: Builder, value: Value, made: dict[Value, Node], inside: dict[Value, Value]) -> Value:
+def _count(builder: Builder, value: Value, producers: dict[Value, Node], inside: dict[Value, Value]) -> Value:
     if value not in inside:
-        for v in made[value].operands:
-            _count(builder, v, made, inside)
-        copy_node(builder, made[value], inside)
+        for v in producers[value].operands:
+            _count(builder, v, producers, inside)
+        copy_node(builder, producers[value], inside)
     return inside[value]

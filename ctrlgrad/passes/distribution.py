@@ -55,9 +55,9 @@ def distribute(graph: Graph, chunk: int | None = None, chunk_bytes: int = CHUNK_
 def _bytes_collected(graph: Graph, is_inside: bool = False) -> int:
     """What one iteration of the greediest loop collects and is given by producers, unknown sizes guessed."""
     most = 0
-    made = definitions(graph)
+    producers = definitions(graph)
     for node in graph.nodes:
-        found = _find(node, made, is_inside)
+        found = _find(node, producers, is_inside)
         inside = [_bytes_collected(region, is_inside or is_loop(node)) for region in node.regions]
         most = max([most, *inside, sum(map(bytes_of, found.held)) if found is not None else 0])
     return most
@@ -68,13 +68,13 @@ class _Distributing(Rewriter):
         super().__init__(graph, outer, owner)
         self._chunk = chunk
         self._is_inside: bool = outer is not None and owner is not None and (outer._is_inside or is_loop(owner))
-        self._made = definitions(graph)
+        self._producers = definitions(graph)
 
     def region(self, node: Node, region: Graph) -> Graph:
         return _Distributing(region, self._chunk, self, node).run()
 
     def visit(self, node: Node) -> Sequence[Value] | None:
-        found = _find(node, self._made, self._is_inside)
+        found = _find(node, self._producers, self._is_inside)
         return None if found is None else ChunkedLoop(found, self._chunk).emit(self.builder)
 
 
@@ -110,9 +110,9 @@ def _find_producers(loop: Loop, made_outside: Mapping[Value, Node]) -> dict[Node
     return found
 
 
-def _starts_inside(start: Value, made: Mapping[Value, Node]) -> bool:
+def _starts_inside(start: Value, producers: Mapping[Value, Node]) -> bool:
     """Whether a counter starts from a constant that is no negative index."""
-    node = made.get(start)
+    node = producers.get(start)
     return node is not None and node.op.name == "constant" and int(attributes.Constant.of(node).value) >= 0
 
 

@@ -30,7 +30,7 @@ def fold(graph: Graph) -> Graph:
 class _Folding(Rewriter):
     def __init__(self, graph: Graph, outer: Rewriter | None = None, owner: Node | None = None) -> None:
         super().__init__(graph, outer, owner)
-        self._made: dict[Value, Node] = {}
+        self._producers: dict[Value, Node] = {}
         self._constants: dict[Value, np.ndarray] = {}
 
     def visit(self, node: Node) -> Sequence[Value] | None:
@@ -42,20 +42,20 @@ class _Folding(Rewriter):
             value = self.builder.constant(array)
             self._constants[value] = array
             return (value,)
-        same = _identity(node, self._made, self._constants)
+        same = _identity(node, self._producers, self._constants)
         if same is not None:
             return (same,)
-        self._made.update((v, node) for v in node.results)
+        self._producers.update((v, node) for v in node.results)
         return None
 
 
-def _identity(node: Node, made: dict[Value, Node], constants: dict[Value, np.ndarray]) -> Value | None:
+def _identity(node: Node, producers: dict[Value, Node], constants: dict[Value, np.ndarray]) -> Value | None:
     """The value that a node only repeats."""
     name = node.op.name
     if name == "cast" and node.operands[0].type == node.result.type:
         return node.operands[0]
     if name == "transpose":
-        inner = made.get(node.operands[0])
+        inner = producers.get(node.operands[0])
         if inner is not None and inner.op.name == "transpose":
             axes = [attributes.Axes.of(inner).axes[a] for a in attributes.Axes.of(node).axes]
             return inner.operands[0] if axes == sorted(axes) else None

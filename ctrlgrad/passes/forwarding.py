@@ -23,24 +23,24 @@ def _forward(node: Node, builder: Builder) -> Sequence[Value] | None:
     if not is_branch(node):
         return None
     branch = Branch.of(node)
-    made = [definitions(region) for region in branch.branches]
+    producers = [definitions(region) for region in branch.branches]
     forwarded = []
     for position, result in enumerate(branch.results):
-        found = [_passed_on(branch, k, position, made[k]) for k in range(len(branch.branches))]
+        found = [_passed_on(branch, k, position, producers[k]) for k in range(len(branch.branches))]
         is_forwarded = isinstance(result.type, TensorType) and _are_one(found)
         forwarded.append(_in_front(found[0], builder) if is_forwarded else result)
     builder.keep(node)
     return forwarded
 
 
-def _passed_on(branch: Branch, k: int, position: int, made: dict[Value, Node]) -> Value | Node | None:
+def _passed_on(branch: Branch, k: int, position: int, producers: dict[Value, Node]) -> Value | Node | None:
     """The operand that branch k passes on as a result, or the constant."""
     region = branch.branches[k]
     output = region.outputs[position]
     if output.type != branch.results[position].type:
         return None
-    if output in made:
-        return made[output] if made[output].op.name == "constant" else None
+    if output in producers:
+        return producers[output] if producers[output].op.name == "constant" else None
     operand = branch.operands[region.inputs.index(output)]
     return operand if operand.type == output.type else None
 

@@ -36,7 +36,7 @@ class _Part:
 class _Joining(Rewriter):
     def __init__(self, graph: Graph, outer: _Joining | None = None, owner: Node | None = None) -> None:
         super().__init__(graph, outer, owner)
-        self._made = definitions(graph)
+        self._producers = definitions(graph)
         self._count = uses(graph)
         self._zeros: set[Value] = set()
         if outer is not None and owner is not None:
@@ -50,7 +50,7 @@ class _Joining(Rewriter):
             self._zeros.add(node.result)
         elif name in ("broadcast_to", "expand_dims", "reshape") and node.operands[0] in self._zeros:
             self._zeros.add(node.result)
-        parts = _chain(node, self._made, self._count, self._zeros)
+        parts = _chain(node, self._producers, self._count, self._zeros)
         if parts is None:
             return None
         return self.builder.emit_all("concat", [self.value(p.value) for p in parts], {"axis": parts[0].axis})
@@ -66,7 +66,7 @@ def _entering(node: Node, region: Graph) -> Iterable[tuple[Value, Value]]:
     return ()
 
 
-def _chain(node: Node, made: dict[Value, Node], count: dict[Value, int], zeros: set[Value]) -> list[_Part] | None:
+def _chain(node: Node, producers: dict[Value, Node], count: dict[Value, int], zeros: set[Value]) -> list[_Part] | None:
     """The parts of a chain of updates that ends at this node, in the order of their slices."""
     parts: list[_Part] = []
     while True:
@@ -77,9 +77,9 @@ def _chain(node: Node, made: dict[Value, Node], count: dict[Value, int], zeros: 
         base = node.operands[0]
         if base in zeros:
             break
-        if base not in made or count[base] != 1:
+        if base not in producers or count[base] != 1:
             return None
-        node = made[base]
+        node = producers[base]
     parts.sort(key=lambda p: p.start)
     return parts if _cover(parts, node.result.tensor.shape) else None
 

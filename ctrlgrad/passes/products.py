@@ -59,10 +59,10 @@ class _SplittingRows(_OfBody):
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
         self._outside = outside_recurrence(loop)
-        self._made = definitions(loop.body)
+        self._producers = definitions(loop.body)
 
     def visit(self, node: Node) -> Sequence[Value] | None:
-        parts = _parts(node, self._made, self._outside)
+        parts = _parts(node, self._producers, self._outside)
         if parts is None:
             return None
         total: Value | None = None
@@ -79,11 +79,11 @@ class _SplittingRows(_OfBody):
         return (total,)
 
 
-def _parts(node: Node, made: dict[Value, Node], outside: set[Value]) -> tuple[Value, ...] | None:
+def _parts(node: Node, producers: dict[Value, Node], outside: set[Value]) -> tuple[Value, ...] | None:
     """The parts of the concatenation that a product's left side is, if that should come apart."""
     if node.op.name != "matmul" or any(v.tensor.rank != 2 or not v.tensor.is_static for v in node.operands):
         return None
-    left = made.get(node.operands[0])
+    left = producers.get(node.operands[0])
     if left is None or left.op.name != "concat" or attributes.Axis.of(left).axis not in (1, -1):
         return None
     kinds = {v in outside for v in left.operands}

@@ -25,14 +25,14 @@ class Row:
 
 def counters(loop: Loop) -> set[Value]:
     """The carries that each iteration adds 1 to."""
-    made = definitions(loop.body)
+    producers = definitions(loop.body)
     found = set()
     for carry, out in zip(loop.carried, loop.body.outputs, strict=True):
-        step = made.get(out)
+        step = producers.get(out)
         if step is None or step.op.name != "add" or carry.type != INDEX or carry not in step.operands:
             continue
         (other,) = [v for v in step.operands if v is not carry] or [carry]
-        constant = made.get(other)
+        constant = producers.get(other)
         if constant is not None and constant.op.name == "constant" and attributes.Constant.of(constant).value == 1:
             found.add(carry)
     return found
@@ -73,15 +73,15 @@ def outside_recurrence(loop: Loop) -> set[Value]:
 
 def inductions(loop: Loop) -> dict[int, Node]:
     """Carries that are counted up or down by a constant or a capture: their positions, and the nodes that count."""
-    made, shared = definitions(loop.body), set(loop.shared)
+    producers, shared = definitions(loop.body), set(loop.shared)
     found = {}
     for position, (carry, out) in enumerate(zip(loop.carried, loop.body.outputs, strict=True)):
-        node = made.get(out)
+        node = producers.get(out)
         if node is None or node.op.name not in ("add", "subtract") or carry.type != INDEX:
             continue
         first, second = node.operands
         step = first if second is carry and node.op.name == "add" else second if first is carry else carry
-        if step is not carry and (step in shared or (step in made and made[step].op.name == "constant")):
+        if step is not carry and (step in shared or (step in producers and producers[step].op.name == "constant")):
             found[position] = node
     return found
 

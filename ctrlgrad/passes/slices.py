@@ -30,15 +30,15 @@ class _Sinking(Rewriter):
         for node in graph.nodes:
             for v in node.operands:
                 readers.setdefault(v, []).append(node)
-        self._made = definitions(graph)
+        self._producers = definitions(graph)
         # Values of which only slices are used, and which can be had in slices.
         self._sliced = {
             v
-            for v, node in self._made.items()
+            for v, node in self._producers.items()
             if v in readers
             and v not in graph.outputs
             and _can_sink(node)
-            and not _accumulates(node, self._made)
+            and not _accumulates(node, self._producers)
             and all(map(_is_slice, readers[v]))
             and _pays(node, readers[v])
         }
@@ -58,7 +58,7 @@ class _Sinking(Rewriter):
         known = (value, repr(key))
         if known not in self._sunk:
             if value in self._sliced:
-                self._sunk[known] = self._sink(self._made[value], key)
+                self._sunk[known] = self._sink(self._producers[value], key)
             else:
                 self._sunk[known] = self.builder.emit("getitem", [self.value(value)], {"key": key})
         return self._sunk[known]
@@ -86,11 +86,11 @@ def _can_sink(node: Node) -> bool:
     return Trait.ELEMENTWISE in node.op.traits
 
 
-def _accumulates(node: Node, made: dict[Value, Node]) -> bool:
+def _accumulates(node: Node, producers: dict[Value, Node]) -> bool:
     """Whether a node adds a product to an array of its size: a matrix product can do that itself."""
     if node.op.name != "add" or any(v.type != node.result.type for v in node.operands):
         return False
-    return any(v in made and made[v].op.name == "matmul" for v in node.operands)
+    return any(v in producers and producers[v].op.name == "matmul" for v in node.operands)
 
 
 def _pays(node: Node, slices: list[Node]) -> bool:

@@ -54,47 +54,53 @@ class Sums:
 def find_sums(loop: Loop, placed: Collection[Node]) -> Sums:
     """The sums over a loop's iterations; the products in them that can leave it and are not `placed` elsewhere."""
     found = Sums()
-    made, count, tested = definitions(loop.body), uses(loop.body), uses(loop.cond)
+    producers, count, tested = definitions(loop.body), uses(loop.body), uses(loop.cond)
     for position, c in enumerate(loop.carries):
         carry, out = c.in_body, c.next
         if isinstance(carry.type, StackType) or count[carry] != 1 or tested[c.in_cond]:
             continue
-        terms = _terms(out, made, count)
+        terms = _terms(out, producers, count)
         if carry not in terms or count[out] != 1:
             continue
         found.terms[position] = [v for v in terms if v is not carry]
         for v in terms:
-            if v in made and is_heavy(made[v]) and count[v] == 1 and made[v] not in placed and carry.type == v.type:
-                found.products.append(Product(position, made[v]))
+            if (
+                v in producers
+                and is_heavy(producers[v])
+                and count[v] == 1
+                and producers[v] not in placed
+                and carry.type == v.type
+            ):
+                found.products.append(Product(position, producers[v]))
     return found
 
 
 def find_totals(sums: Sums, body: Graph, collected: Collection[Value]) -> None:
     """Note the terms that are reductions of collected values."""
-    made, count = definitions(body), uses(body)
-    taken = {p.node.result for p in sums.products}
+    producers, count = definitions(body), uses(body)
+    products = {p.node.result for p in sums.products}
     for position, terms in sums.terms.items():
         if len(set(terms)) < len(terms):
             continue
         for v in terms:
-            total = None if v in taken else _total(position, v, made, count)
+            total = None if v in products else _total(position, v, producers, count)
             if total is not None and total.collected in collected:
                 sums.totals.append(total)
 
 
-def _terms(value: Value, made: dict[Value, Node], count: Counter[Value]) -> list[Value]:
+def _terms(value: Value, producers: dict[Value, Node], count: Counter[Value]) -> list[Value]:
     """The terms of a sum, through sums that are used nowhere else."""
-    node = made.get(value)
+    node = producers.get(value)
     if node is None or node.op.name != "add" or count[value] != 1 or any(v.type != value.type for v in node.operands):
         return [value]
-    return [term for v in node.operands for term in _terms(v, made, count)]
+    return [term for v in node.operands for term in _terms(v, producers, count)]
 
 
-def _total(position: int, term: Value, made: dict[Value, Node], count: Counter[Value]) -> Total | None:
+def _total(position: int, term: Value, producers: dict[Value, Node], count: Counter[Value]) -> Total | None:
     """A term as a reduction along fixed axes, of sizes that are known."""
     if not isinstance(term.type, TensorType) or not term.type.is_static:
         return None
-    node = made.get(term)
+    node = producers.get(term)
     if node is None or node.op.name not in ("sum", "sum_to") or count[term] != 1:
         return Total(position, term, term, ())
     (x, *_), rank = node.operands, term.tensor.rank

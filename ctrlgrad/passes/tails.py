@@ -43,10 +43,10 @@ class Recurrence:
     # Nodes that have a place already, and positions of carries that have.
     placed: Collection[Node] = ()
     settled: Collection[int] = ()
-    made: dict[Value, Node] = field(init=False)
+    producers: dict[Value, Node] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.made = definitions(self.loop.body)
+        self.producers = definitions(self.loop.body)
 
     def follows(self, value: Value, factor: Value) -> tuple[set[Node], set[int]] | None:
         """What follows from a value that is computed from `factor`; None if the loop needs some of it."""
@@ -60,8 +60,8 @@ class Recurrence:
         if any(node.regions or has_effect(node.op, node.regions) for node in nodes):
             return None
         needed = upstream(self.loop, [factor])
-        made = {v for node in nodes for v in node.results} | {c.in_body for c in carries}
-        return None if made & needed else (nodes, positions)
+        defined = {v for node in nodes for v in node.results} | {c.in_body for c in carries}
+        return None if defined & needed else (nodes, positions)
 
 
 def can_leave(product: Node, shared: Collection[Value]) -> bool:
@@ -108,7 +108,7 @@ def _tail(recurrence: Recurrence, products: list[Node], nodes: set[Node], positi
         """Whether a value is at hand in the tail's own loop, or cheap to have again there."""
         if value in at_hand or value in counters:
             return True
-        node = recurrence.made.get(value)
+        node = recurrence.producers.get(value)
         if node is None or node.regions or len(node.results) != 1 or isinstance(value.type, StackType):
             return False
         if Trait.CHEAP not in node.op.traits and node.op.name != "constant" and value not in row_values:
@@ -121,7 +121,7 @@ def _tail(recurrence: Recurrence, products: list[Node], nodes: set[Node], positi
         if value in counters:
             node = counted[counters[value]]
         else:
-            node = recurrence.made[value]
+            node = recurrence.producers[value]
             again[value] = node
         for v in node.operands:
             if v is not value:
