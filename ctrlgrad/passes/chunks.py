@@ -297,7 +297,7 @@ class ChunkedLoop:
         test = Builder(name="cond")
         inputs = [test.input(v.type, v.hint) for v in body.inputs]
         cond = test.finish([test.emit("less", [inputs[-1], inputs[len(captures) - 1]])])
-        # It counts its steps up, whatever the loop counts.
+        # It counts its steps up, whether the loop counts up or down.
         attrs = replace(self.loop.attrs, chunk=self.chunk, maximum_iterations=None, counts_down=False)
         results = emit_loop(outer, Closed(captures, (cond, body)), inits, attrs)
         return results[len(counters) : len(carries)]

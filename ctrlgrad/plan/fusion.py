@@ -72,21 +72,21 @@ class _Group:
         for register in kernel.numbers:
             if register not in self.numbers:
                 self.numbers.append(register)
-        numbers: list[Number] = []
+        emitted: list[Number] = []
         for instruction in kernel.expression.instructions:
-            args = [numbers[a] for a in instruction.args]
+            args = [emitted[a] for a in instruction.args]
             value = instruction.value
             if instruction.op == "load":
                 place = places[value[0]]
                 if isinstance(place, tuple):
-                    numbers.append(place[value[1]])
+                    emitted.append(place[value[1]])
                     continue
                 value = (place, value[1])
             elif instruction.op == "scalar":
                 value = self.numbers.index(kernel.numbers[value])
-            numbers.append(self.builder.emit(instruction.op, args, instruction.dtype, value))
+            emitted.append(self.builder.emit(instruction.op, args, instruction.dtype, value))
         start = len(self.outputs)
-        self.outputs += [numbers[o] for o in kernel.expression.outputs]
+        self.outputs += [emitted[o] for o in kernel.expression.outputs]
         for write in kernel.writes:
             self.writes.append(
                 replace(
@@ -126,7 +126,7 @@ def _trimmed(group: _Group, outputs: list[int], writes: list[Write], checks: lis
     builder = ExpressionBuilder()
     operands: list[Operand] = []
     numbers: list[Register] = []
-    numbers: dict[int, Number] = {}
+    emitted: dict[int, Number] = {}
     for number in sorted(needed):
         instruction = instructions[number]
         value = instruction.value
@@ -140,8 +140,8 @@ def _trimmed(group: _Group, outputs: list[int], writes: list[Write], checks: lis
             if register not in numbers:
                 numbers.append(register)
             value = numbers.index(register)
-        numbers[number] = builder.emit(instruction.op, [numbers[a] for a in instruction.args], instruction.dtype, value)
-    expression = builder.finish(*(numbers[o] for o in outputs))
+        emitted[number] = builder.emit(instruction.op, [emitted[a] for a in instruction.args], instruction.dtype, value)
+    expression = builder.finish(*(emitted[o] for o in outputs))
     nodes = tuple(dict.fromkeys(group.nodes))
     return Kernel(group.space, tuple(operands), tuple(numbers), expression, tuple(writes), tuple(checks), nodes)  # type: ignore[arg-type]
 

@@ -7,8 +7,8 @@ import pytest
 from plan.plans import placed, plan_of
 
 import ctrlgrad as cg
-from ctrlgrad.engines import run_on
 from ctrlgrad.engines.native import engine
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.builder import Builder
 from ctrlgrad.plan.effects import walk
