@@ -155,7 +155,7 @@ class StackText(PlanText):
     def mark(self, words: int, at: str) -> None:
         """Note that a row is written, where marks are kept: then all rows lie in one block."""
         marks = self.load_word(words + frame.MARKS, "ptr")
-        with self.when(self.w.op(f"icmp ne ptr {marks}, null")):
+        with self.w.when(self.w.op(f"icmp ne ptr {marks}, null")):
             self.w.line(f"store i8 1, ptr {self.w.op(f'getelementptr i8, ptr {marks}, i64 {at}')}")
 
     def store_row(self, row: View | Sequence[Register], address: str, nbytes: Size) -> None:
