@@ -75,13 +75,18 @@ def cases() -> list[Case]:
         found.append(Case(op, operands, attrs, unknown or {}))
 
     for dtype in FLOATS:
-        for op in names("negative sign square exp expm1 sin cos tan tanh sinh cosh arctan sigmoid abs"):
+        for op in names(
+            "negative sign square exp exp2 expm1 sin cos tan tanh sinh cosh arctan arcsinh sigmoid abs signbit"
+        ):
             add(op, normal(2, 3, dtype=dtype))
-        for op in names("log log1p sqrt arcsin arccos reciprocal"):
+        for op in names("log log1p log2 log10 sqrt arcsin arccos arctanh erfinv reciprocal"):
             add(op, positive(4, dtype=dtype))
+        add("arccosh", positive(4, dtype=dtype) + 1)
         for op in names("floor ceil trunc rint isnan isinf isfinite"):
             add(op, np.array([-1.5, -0.2, 0.5, 2.5, np.inf, np.nan], dtype))
         for op in names("add subtract multiply divide maximum minimum floor_divide remainder arctan2 logaddexp"):
+            add(op, normal(2, 1, dtype=dtype), normal(3, dtype=dtype))
+        for op in names("hypot copysign nextafter"):
             add(op, normal(2, 1, dtype=dtype), normal(3, dtype=dtype))
         add("power", positive(3, dtype=dtype), normal(2, 3, dtype=dtype))
         add("where", bools(3), normal(2, 3, dtype=dtype), normal(3, dtype=dtype))
@@ -93,6 +98,11 @@ def cases() -> list[Case]:
             add(op, integers(2, 1, dtype=dtype), integers(3, dtype=dtype))
         for op in names("floor_divide remainder"):
             add(op, integers(6, dtype=dtype), np.array([-3, 2, 1, 4, -1, 3], dtype))
+        add("bitwise_invert", integers(4, dtype=dtype))
+        for op in names("bitwise_and bitwise_or bitwise_xor"):
+            add(op, integers(2, 1, dtype=dtype), integers(3, dtype=dtype))
+        for op in names("bitwise_left_shift bitwise_right_shift integer_power"):
+            add(op, integers(6, dtype=dtype), np.array([0, 1, 2, 3, 4, 5], dtype))
         add("matmul", integers(2, 3, dtype=dtype), integers(3, 2, dtype=dtype))
     for op in names("equal not_equal less less_equal greater greater_equal"):
         add(op, integers(2, 4), integers(4))
@@ -101,7 +111,8 @@ def cases() -> list[Case]:
     add("logical_not", bools(4))
     for op in names("logical_and logical_or logical_xor"):
         add(op, bools(2, 4), bools(4))
-    for op in names("negative exp sqrt tanh abs"):
+    add("complex", normal(2, 1), normal(3))
+    for op in names("negative exp sqrt tanh abs conj real imag"):
         add(op, normal(3) + 1j * normal(3))
     for source in (normal(4) * 3, integers(4), bools(4), normal(4, dtype=np.float32), normal(2) + 1j * normal(2)):
         for target in ("float32", "float64", "int32", "int64", "bool", "complex128"):
