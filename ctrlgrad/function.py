@@ -296,15 +296,15 @@ def _bases(x: Any) -> list[Any]:
 def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
     """Results as the user gets them: arrays of their own that share no memory with arguments or constants."""
     handed: list[Any] = []
-    taken = {id(y) for x in arguments for y in _bases(x)}
+    shared = {id(y) for x in arguments for y in _bases(x)}
     for value, x in zip(graph.outputs, results, strict=True):
         if isinstance(value.type, StackType):
             handed.append(EagerStack(value.type, list(x)))
             continue
         array = np.asarray(x)
-        if array.base is not None or not array.flags.writeable or id(array) in taken:
+        if array.base is not None or not array.flags.writeable or id(array) in shared:
             array = array.copy()
-        taken.add(id(array))
+        shared.add(id(array))
         handed.append(array)
     return handed
 

@@ -65,9 +65,9 @@ def if_stmt(
     known = _known_flags(predicate)
     before = get_state()
 
-    def branch(block: Callable[[], None], taken: bool) -> Callable[[], Sequence[Any]]:
+    def branch(block: Callable[[], None], side: bool) -> Callable[[], Sequence[Any]]:
         def run() -> Sequence[Any]:
-            set_state(tuple(_decided(name, x, known, taken) for name, x in zip(names, before, strict=True)))
+            set_state(tuple(_decided(name, x, known, side) for name, x in zip(names, before, strict=True)))
             block()
             return get_state()
 
@@ -109,10 +109,10 @@ def _known_flags(predicate: Tensor) -> dict[Value, bool]:
     return known
 
 
-def _decided(name: str, x: Any, known: dict[Value, bool], taken: bool) -> Any:
-    """A flag as it is in the branch that is taken when the predicate is `taken`: decided, where it is the predicate."""
+def _decided(name: str, x: Any, known: dict[Value, bool], side: bool) -> Any:
+    """A flag as it is in the branch that is taken when the predicate is `side`: decided, where it is the predicate."""
     if is_flag(name) and isinstance(x, Tensor) and x.value in known:
-        return known[x.value] == taken
+        return known[x.value] == side
     return x
 
 

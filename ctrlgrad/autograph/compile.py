@@ -33,12 +33,12 @@ class Factory:
         cells: dict[str, CellType] = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
         closure = tuple(cells[name] for name in self.code.co_freevars)
         make = FunctionType(self.code, fn.__globals__, _INNER, None, closure)
-        made: FunctionType = make(runtime)
-        made.__name__, made.__qualname__, made.__module__ = fn.__name__, fn.__qualname__, fn.__module__
-        made.__doc__, made.__annotations__ = fn.__doc__, fn.__annotations__
-        made.__defaults__, made.__kwdefaults__ = fn.__defaults__, fn.__kwdefaults__
-        made.__dict__.update(fn.__dict__)
-        return made
+        compiled: FunctionType = make(runtime)
+        compiled.__name__, compiled.__qualname__, compiled.__module__ = fn.__name__, fn.__qualname__, fn.__module__
+        compiled.__doc__, compiled.__annotations__ = fn.__doc__, fn.__annotations__
+        compiled.__defaults__, compiled.__kwdefaults__ = fn.__defaults__, fn.__kwdefaults__
+        compiled.__dict__.update(fn.__dict__)
+        return compiled
 
 
 def _wrapped(statement: ast.stmt, name: str, free: tuple[str, ...]) -> list[ast.stmt]:

@@ -172,10 +172,10 @@ def _converted_argument(x: Any) -> Any:
     if not isinstance(fn, FunctionType) or not is_users(fn):
         return x
     try:
-        made = _converted(fn)
+        converted = _converted(fn)
     except Unconvertible:
         return x
-    return MethodType(made, x.__self__) if isinstance(x, MethodType) else made
+    return MethodType(converted, x.__self__) if isinstance(x, MethodType) else converted
 
 
 def _call_as_it_is(fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], reason: Unconvertible) -> Any:

@@ -246,10 +246,10 @@ def _unroll(iterator: Iterator[Any], extra_test: Callable[[], Any], body: Callab
     """Each further iteration as a branch on whether the loop still runs."""
     for target in iterator:
 
-        def taken(target: Any = target) -> None:
+        def run(target: Any = target) -> None:
             body(target)
 
-        if_stmt(extra_test(), taken, lambda: None, state.get, state.set, state.names, len(state.names))
+        if_stmt(extra_test(), run, lambda: None, state.get, state.set, state.names, len(state.names))
 
 
 def _stage_for(items: Items, extra_test: Callable[[], Any] | None, body: Callable[[Any], None], state: State) -> None:

@@ -65,9 +65,9 @@ class TensorArray(Elements):
         size = [] if self.requested_size is None else [cast(self.requested_size, np.int64)]
         attrs = {"element": element}
         if builder is None:
-            made = Builder()
-            inputs = [made.input(type_of(n)) for n in size]
-            graph = made.finish([made.emit("stack_new", inputs, attrs)])
+            builder = Builder()
+            inputs = [builder.input(type_of(n)) for n in size]
+            graph = builder.finish([builder.emit("stack_new", inputs, attrs)])
             return evaluate(graph, size)[0]
         operands = [n.value if isinstance(n, Tensor) else builder.constant(n) for n in size]
         return Tensor(builder, builder.emit("stack_new", operands, attrs, source=here(), hint="array"))

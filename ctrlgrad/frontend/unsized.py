@@ -14,9 +14,9 @@ class Unsized(np.ndarray):
 
     @staticmethod
     def of(x: Any, axes: tuple[int, ...]) -> Unsized:
-        made = np.asarray(x).view(Unsized)
-        made.axes = axes
-        return made
+        array = np.asarray(x).view(Unsized)
+        array.axes = axes
+        return array
 
     @property
     def known(self) -> tuple[int | None, ...]:

@@ -42,12 +42,12 @@ class Recent(Generic[K, V]):
                     break
             waiting.wait()
         try:
-            made = make()
+            value = make()
             with self._lock:
-                self._entries[key] = made
+                self._entries[key] = value
                 while len(self._entries) > self.most:
                     self._entries.popitem(last=False)
-            return made
+            return value
         finally:
             with self._lock:
                 del self._pending[key]

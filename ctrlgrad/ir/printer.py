@@ -91,7 +91,7 @@ class Printer:
     def __init__(self, sources: bool) -> None:
         self.sources = sources
         self.names: dict[Value, str] = {}
-        self.taken: dict[str, int] = {}
+        self.counts: dict[str, int] = {}
 
     def name(self, value: Value) -> str:
         if value not in self.names:
@@ -101,11 +101,11 @@ class Printer:
     def fresh(self, wish: str) -> str:
         wish = "".join(c if c.isalnum() or c in "_." else "_" for c in wish) or "v"
         while True:
-            count = self.taken.get(wish, -1 if wish != "v" else 0) + 1
-            self.taken[wish] = count
+            count = self.counts.get(wish, -1 if wish != "v" else 0) + 1
+            self.counts[wish] = count
             name = wish if count == 0 else f"{wish}{count}" if wish == "v" else f"{wish}_{count}"
-            if name == wish or name not in self.taken:
-                self.taken.setdefault(name, 0)
+            if name == wish or name not in self.counts:
+                self.counts.setdefault(name, 0)
                 return name
 
     def join(self, values: Sequence[Value]) -> str:

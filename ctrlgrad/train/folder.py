@@ -39,20 +39,20 @@ def held(out: Path | None, resume: bool) -> Iterator[Path]:
                 "--resume: which run?", expected="the folder of a run", got="no --out", hint="add --out DIR"
             )
         out = next(path for number in itertools.count(1) if not (path := Path("runs", str(number))).exists())
-    made: list[Path] = []
+    created: list[Path] = []
     lock = None
     try:
         try:
             check(out, resume)
             if not resume:
-                made = _make(out)
+                created = _make(out)
             lock = _locked(out)
         except OSError as error:
             raise UserInputError("--out: the folder cannot be written", got=f"{out}: {error.strerror}") from None
         check(out, resume)  # what another process did in between
         yield out
     finally:
-        for folder in reversed(made):
+        for folder in reversed(created):
             with contextlib.suppress(OSError):  # it is not empty
                 folder.rmdir()
         if lock is not None:
@@ -79,12 +79,12 @@ def check(out: Path, resume: bool) -> None:
 def _make(out: Path) -> list[Path]:
     """Make a folder; returns which ones were made for it, the outermost first."""
     missing = [path for path in (out, *out.parents) if not path.exists()]
-    made = []
+    created = []
     for path in reversed(missing):
         with contextlib.suppress(FileExistsError):  # another process was faster
             path.mkdir()
-            made.append(path)
-    return made
+            created.append(path)
+    return created
 
 
 def _locked(out: Path) -> int | None:

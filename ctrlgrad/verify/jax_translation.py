@@ -188,10 +188,10 @@ class _Scan(_Form):
 
     def branch(self, node: Node, operands: Arrays) -> Arrays:
         selector, *rest = operands
-        taken = sorted(self.recording.branches.get(node, ()))
-        assert taken, "a node that never ran stands in a loop or branch that is not translated"
-        if len(taken) == 1:
-            return self.run(node.regions[taken[0]], tuple(rest))
+        executed = sorted(self.recording.branches.get(node, ()))
+        assert executed, "a node that never ran stands in a loop or branch that is not translated"
+        if len(executed) == 1:
+            return self.run(node.regions[executed[0]], tuple(rest))
         first: list[Arrays] = []
 
         def function(region: Graph) -> Callable[..., Arrays]:
@@ -204,8 +204,8 @@ class _Scan(_Form):
             return call
 
         # A branch that the recorded run never took is not translated: its place is held by one that it took.
-        chosen = [number if number in taken else taken[0] for number in range(len(node.regions))]
-        functions = {number: function(node.regions[number]) for number in taken}
+        chosen = [number if number in executed else executed[0] for number in range(len(node.regions))]
+        functions = {number: function(node.regions[number]) for number in executed}
         result: Arrays = lax.switch(selector.astype(jnp.int32), [functions[number] for number in chosen], *rest)
         return result
 
