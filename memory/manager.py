@@ -223,6 +223,13 @@ class Manager:
             elif rows != block.rows:
                 raise ExecutionError(f"block {block.label!r}: {rows} rows this time, {block.rows} the first time")
 
+    def settle(self, block: BlockRecord) -> None:
+        """A block of a chunk that goes on is written; `Block.settle` calls it."""
+        with self.lock:
+            if block.is_open:
+                self._enter()
+                self.writer.settle(block)
+
     def seal(self, chunk: ChunkRecord, seconds: float) -> None:
         """A chunk's blocks are written; `Chunk.seal` calls it."""
         with self.lock:
