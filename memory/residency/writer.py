@@ -60,7 +60,8 @@ class Writer:
 
     def settle(self, block: BlockRecord) -> None:
         """All computation that fills one of a chunk's blocks has been issued."""
-        self._written(block.chunk, [block])
+        if block.is_open:
+            self._written(block.chunk, [block])
 
     def seal(self, chunk: ChunkRecord, seconds: float) -> None:
         """All computation that fills a chunk's blocks has been issued; it takes so many seconds."""
