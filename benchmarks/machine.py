@@ -16,7 +16,7 @@ import numpy as np
 import ctrlgrad
 
 
-def header(engine: str = "reference") -> str:
+def header(engine: str) -> str:
     """One line for the top of a table."""
     found = description()
     versions = f"Python {found['python']}, NumPy {found['numpy']}, ctrlgrad {found['ctrlgrad']}"

@@ -67,7 +67,7 @@ WHAT: dict[str, Callable[[Any], Any]] = {
 def microseconds_per_row(fn: Callable[[Any], Any], rows: int, repeats: int) -> float:
     """The best of repeated runs, in processor time, so that other work on the machine counts little.
 
-    The function is traced before the first.
+    The function is compiled before the first.
     """
     xs = np.random.default_rng(0).standard_normal((rows, WIDTH))
     fn(xs[:2])
@@ -82,18 +82,19 @@ def microseconds_per_row(fn: Callable[[Any], Any], rows: int, repeats: int) -> f
 def main() -> None:
     parser = argparse.ArgumentParser(description="cost per row by the number of rows")
     parser.add_argument("--repeats", type=int, default=3, help="runs per figure; the best is shown (default 3)")
-    repeats = parser.parse_args().repeats
-    table = Table(title=f"processor microseconds per row of {WIDTH} float64, best of {repeats} runs")
+    parser.add_argument("--engine", default="native", help="ctrlgrad's engine (default native)")
+    options = parser.parse_args()
+    table = Table(title=f"processor microseconds per row of {WIDTH} float64, best of {options.repeats} runs")
     table.add_column("what")
     for rows in ROWS:
         table.add_column(f"{rows:,} rows", justify="right")
     table.add_column("last / first", justify="right")
     for name, fn in WHAT.items():
-        traced = cg.function(fn, signature=(SPEC,))
-        figures = [microseconds_per_row(traced, rows, repeats) for rows in ROWS]
+        traced = cg.function(fn, engine=options.engine, signature=(SPEC,))
+        figures = [microseconds_per_row(traced, rows, options.repeats) for rows in ROWS]
         table.add_row(escape(name), *(f"{x:.2f}" for x in figures), f"{figures[-1] / figures[0]:.2f}")
     console = Console(width=120)
-    console.print(header())
+    console.print(header(options.engine))
     console.print(table)
 
 

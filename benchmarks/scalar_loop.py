@@ -77,7 +77,7 @@ def main() -> None:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
             table.add_row(*process.submit(row, n).result())
     console = Console(width=120)
-    console.print(header())
+    console.print(header("reference"))
     console.print(table)
 
 

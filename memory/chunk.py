@@ -39,6 +39,7 @@ class BlockRecord:
     rows: int
     holders: int = 1
     pins: int = 0
+    # It is still being written.
     is_open: bool = True
     failures: list[BaseException] = field(default_factory=list)
 
@@ -122,6 +123,9 @@ class BlockOwner(Protocol):
     def shrink(self, block: BlockRecord, rows: int) -> None:
         """Only the first rows are worth keeping."""
 
+    def settle(self, block: BlockRecord) -> None:
+        """The block is complete."""
+
     def open(self, block: BlockRecord) -> Any:
         """The block's array, resident and pinned."""
 
@@ -182,6 +186,12 @@ class Block:
             raise ExecutionError(f"block {self.label!r}: it has no {rows} rows, its shape is {record.shape}")
         self._manager.shrink(record, rows)
 
+    def settle(self) -> None:
+        """All computation that fills the rows has been issued: the block may leave before its chunk is over."""
+        if self._writable:
+            self.sealed()
+            self._manager.settle(self._record)
+
     def sealed(self) -> None:
         """The array is no longer to be written to; the chunk calls it."""
         self._array = None
@@ -196,7 +206,7 @@ class Block:
         Raises `MemoryBudgetError`, `TierRefusedError` or `BlockLostError` where the rows cannot be had.
         """
         if self._writable:
-            raise ExecutionError(f"block {self.label!r}: opened before its chunk was sealed")
+            raise ExecutionError(f"block {self.label!r}: opened before its chunk was sealed, or it was settled")
         array = self._manager.open(self._record)
         self._array = array
         return array

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.stacks.storage import UNLIMITED, Blocks, Resident, Storage, Supply, Tail, Tails
+from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply, Tail, Tails
 
 
 @dataclass(slots=True)
@@ -53,10 +53,8 @@ class BlockStack:
     shared: bool = False
     # Which slots were written, where a loop asks; None: all of them. A slot that was not holds zeros.
     written: np.ndarray | None = None
-    # Where rows that are brought together get their memory, and where a loop that pushes is to take its blocks from, if
-    # not from its own chunk.
+    # Where rows that are brought together get their memory.
     supply: Supply = UNLIMITED
-    pushing: Blocks | None = None
     # Where single rows that are pushed get their blocks, and the block on top while it takes more.
     tails: Tails | None = None
     tail: Tail | None = None
@@ -84,7 +82,7 @@ class BlockStack:
         for block in self.blocks:
             block.storage.share()
         blocks = [Block(block.storage, block.count) for block in self.blocks]
-        return BlockStack(self.dtype, self.shape, blocks, True, self.written, self.supply, self.pushing, self.tails)
+        return BlockStack(self.dtype, self.shape, blocks, True, self.written, self.supply, self.tails)
 
     def append(self, storage: Storage, count: int) -> None:
         """Take over memory of which `count` rows were filled."""

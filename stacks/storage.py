@@ -26,6 +26,9 @@ class Storage(Protocol):
     def shrink(self, rows: int) -> None:
         """Only the first rows matter from now on."""
 
+    def settle(self) -> None:
+        """No more rows are written."""
+
     def share(self) -> None:
         """Another block holds this storage too."""
 
@@ -47,9 +50,6 @@ class Tail(Storage, Protocol):
 
     def put(self, row: Any) -> bool:
         """Write the next row; False where no more are taken, or none like this one."""
-
-    def settle(self) -> None:
-        """No more rows are taken."""
 
 
 class Tails(Protocol):
@@ -89,6 +89,9 @@ class Resident:
         if rows * 2 < len(self.array):
             self.array = self.array[:rows].copy()
             self.unused = []
+
+    def settle(self) -> None:
+        pass
 
     def share(self) -> None:
         pass

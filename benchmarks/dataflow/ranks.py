@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -32,7 +33,9 @@ class Ranks:
 
     def __init__(self, ranks: int, n: int, dependent: bool) -> None:
         root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        mpirun = [str(Path(sys.executable).with_name("mpirun")), "--oversubscribe", "--bind-to", "none"]
+        # That of this Python, else of the machine; where there is none, its name is told by the error.
+        folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        mpirun = [shutil.which("mpirun", path=folders) or "mpirun", "--oversubscribe", "--bind-to", "none"]
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(START)
             port = server.getsockname()[1]

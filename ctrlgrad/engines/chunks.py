@@ -1,8 +1,8 @@
-"""The chunks of a running loop and their memory: from the pool, or from the memory manager of the session.
+"""The chunks of a running loop in a session, and their memory.
 
-A loop begins a chunk, takes blocks from it, runs, and seals it. Without a session that is all there is to it. In one,
-the manager counts the blocks, may ask for the state that the chunk starts from, and may copy the blocks away, or drop
-them and have the chunk run again.
+A loop begins a chunk, takes blocks from it, runs, and seals it. The manager counts the blocks, may ask for the state
+that the chunk starts from, and may copy the blocks away, or drop them and have the chunk run again: then it takes the
+same blocks from a `Replaying`. What an engine does with its stacks meanwhile is its own business.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.engines.account import CPU, empty, with_room
+from ctrlgrad.engines.account import with_room
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Node, attributes
-from ctrlgrad.memory.chunk import Recompute
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
-from ctrlgrad.stacks.storage import Blocks, Resident, Storage
+from ctrlgrad.stacks.storage import Blocks, Storage
 
 # The share of a budget that one chunk may push.
 SHARE = 4
@@ -48,56 +48,14 @@ class Chunk(Blocks, Protocol):
     def running(self) -> AbstractContextManager[None]:
         """Around the computation itself, to measure it."""
 
-    def seal(self) -> None:
-        """It is over, and its blocks are written."""
+    def seal(self, ran: Any = None) -> None:
+        """It is over, and its blocks are written; `ran` says how it ran, to whoever runs it again."""
 
     def discard(self) -> None:
         """It failed, or is run again with more room."""
 
 
-class Chunks(Protocol):
-    """One run of a loop."""
-
-    is_counted: bool
-
-    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
-        """The next chunk; `snapshot` gives the state that it starts from, of `state_bytes` bytes."""
-
-    def finish(self) -> None:
-        """The loop is over."""
-
-    def abandon(self) -> None:
-        """The loop has failed: nobody reads what it pushed."""
-
-
-class _Loose:
-    """A run of a loop and at once each of its chunks, where nobody has to know when a chunk begins and ends."""
-
-    is_counted = True
-
-    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
-        return self
-
-    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        return Resident(empty(shape, dtype, label))
-
-    def running(self) -> AbstractContextManager[None]:
-        return _NOTHING
-
-    def seal(self) -> None:
-        pass
-
-    discard = finish = abandon = seal
-
-
-class _Uncounted(_Loose):
-    """A loop without a session: its blocks come from the pool."""
-
-    is_counted = False
-
-
 _NOTHING: AbstractContextManager[None] = nullcontext()
-UNCOUNTED = _Uncounted()
 
 
 class Held:
@@ -125,6 +83,11 @@ class Held:
     def shrink(self, rows: int) -> None:
         self.block.shrink(rows)
 
+    def settle(self) -> None:
+        if self.is_writable:
+            self.is_writable = False
+            self.block.settle()
+
     def share(self) -> None:
         self.block.share()
 
@@ -137,13 +100,12 @@ class ManagedChunk:
 
     def __init__(self, loop: ManagedLoop, chunk: memory.Chunk) -> None:
         self.manager, self.label, self.phase, self.is_part = loop.manager, loop.label, loop.phase, loop.is_part
-        self.chunk = chunk
+        self.chunk, self.replay = chunk, loop.replay
         self.seconds = 0.0
         self._held: list[Held] = []
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        nbytes = math.prod(shape) * dtype.itemsize
-        self._held.append(Held(with_room(lambda: self.chunk.block(shape, dtype, label), nbytes)))
+        self._held.append(_held(self.chunk, shape, dtype, label))
         return self._held[-1]
 
     @contextmanager
@@ -153,8 +115,10 @@ class ManagedChunk:
             yield
         self.seconds += time.perf_counter() - start
 
-    def seal(self) -> None:
+    def seal(self, ran: Any = None) -> None:
         self._over()
+        if self.replay is not None:
+            self.replay.ran[self.chunk.index] = ran
         self.chunk.seal(self.seconds)
 
     def discard(self) -> None:
@@ -168,12 +132,12 @@ class ManagedChunk:
 
 
 class ManagedLoop:
-    """One run of a loop in a session."""
+    """One run of a loop that pushes."""
 
-    is_counted = True
-
-    def __init__(self, node: Node, manager: memory.Manager, replay: Recompute | None, phase: Phase, swap: Any) -> None:
-        self.manager, self.label, self.phase = manager, loop_name(node), phase
+    def __init__(
+        self, node: Node, manager: memory.Manager, replay: Replay[Any] | None, phase: Phase, swap: bool | None
+    ) -> None:
+        self.manager, self.replay, self.label, self.phase = manager, replay, loop_name(node), phase
         # The loop over chunks around it is what is recorded.
         self.is_part = attributes.Loop.of(node).chunk is not None
         # Of a loop over chunks and the loop over one chunk inside it, the outer one is run again.
@@ -205,33 +169,98 @@ def _cannot_repeat(node: Node) -> UserInputError:
     )
 
 
-class Measured(_Loose):
-    """A loop that pushes nothing, in a session: its time is recorded."""
+class _Unsealed:
+    """A chunk of which nobody has to know when it is over."""
+
+    def running(self) -> AbstractContextManager[None]:
+        return _NOTHING
+
+    def seal(self, ran: Any = None) -> None:
+        pass
+
+    def discard(self) -> None:
+        pass
+
+
+class Measured(_Unsealed):
+    """A loop that pushes nothing and its one chunk: its time is recorded."""
 
     def __init__(self, node: Node, manager: memory.Manager, phase: Phase) -> None:
         self.manager, self.label, self.phase = manager, loop_name(node), phase
         self.is_part = attributes.Loop.of(node).chunk is not None
 
+    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
+        return self
+
+    def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
+        raise AssertionError("a loop that pushes nothing needs no block")
+
     def running(self) -> AbstractContextManager[None]:
         return _NOTHING if self.is_part else self.manager.running(self.label, self.phase)
 
+    def finish(self) -> None:
+        pass
 
-class Replaying(_Loose):
+    abandon = finish
+
+
+class Replaying(_Unsealed):
     """A chunk that is run again: its blocks are those of the first time."""
 
     def __init__(self, chunk: memory.Chunk) -> None:
         self.chunk = chunk
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
-        nbytes = math.prod(shape) * dtype.itemsize
-        return Held(with_room(lambda: self.chunk.block(shape, dtype, label), nbytes))
+        return _held(self.chunk, shape, dtype, label)
 
 
-def managed(node: Node, replay: Recompute | None, phase: Phase, pushes: bool) -> Chunks:
-    """The chunks of a loop in the session that there is."""
-    session = current()
-    assert session is not None
-    manager = session.manager(CPU)
+def _held(chunk: memory.Chunk, shape: Sequence[int], dtype: np.dtype, label: str) -> Held:
+    """A block of a chunk, for which others leave."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    return Held(with_room(lambda: chunk.block(shape, dtype, label), nbytes))
+
+
+@dataclass(frozen=True)
+class EntryState:
+    """What a chunk starts from, beside what its loop captures. None stands for a stack that is made anew."""
+
+    carry: tuple[Any, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(bytes_of, self.carry))
+
+
+def bytes_of(x: Any) -> int:
+    """What holding a carried value costs: an array or a number; rows of a stack count with the stack."""
+    return int(x.nbytes) if hasattr(x, "ndim") else 0
+
+
+R = TypeVar("R")
+
+
+class Replay(Generic[R]):
+    """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.Recompute`; `R` says how a chunk ran."""
+
+    def __init__(self) -> None:
+        # By the chunk's index.
+        self.ran: dict[int, R] = {}
+
+    def run(self, state: EntryState, chunk: Replaying, ran: R) -> EntryState:
+        """Run the chunk that began with a state as it ran, into its blocks; gives the state after it."""
+        raise NotImplementedError
+
+    def advance(self, state: EntryState, chunk: memory.Chunk) -> EntryState:
+        return self.run(state, Replaying(chunk), self.ran[chunk.index])
+
+    def copy_bytes(self, state: EntryState) -> int:
+        return state.nbytes
+
+
+def managed(
+    node: Node, manager: memory.Manager, replay: Replay[Any] | None, phase: Phase, pushes: bool
+) -> ManagedLoop | Measured:
+    """A run of a loop that begins; `replay` where its chunks can be run again."""
     if not pushes:
         return Measured(node, manager, phase)
     # What the loop over one chunk collects for itself is used at once, by the products after it.
@@ -239,9 +268,15 @@ def managed(node: Node, replay: Recompute | None, phase: Phase, pushes: bool) ->
     return ManagedLoop(node, manager, replay, phase, swap)
 
 
-def chunks_of(node: Node, replay: Recompute | None, phase: Phase, pushes: bool) -> Chunks:
-    """The chunks of a loop that runs now."""
-    return UNCOUNTED if current() is None else managed(node, replay, phase, pushes)
-
-
-__all__ = ["UNCOUNTED", "Chunk", "Chunks", "Replaying", "Snapshot", "chunk_bytes", "chunks_of", "managed"]
+__all__ = [
+    "Chunk",
+    "EntryState",
+    "ManagedChunk",
+    "ManagedLoop",
+    "Measured",
+    "Replay",
+    "Replaying",
+    "bytes_of",
+    "chunk_bytes",
+    "managed",
+]

@@ -1,9 +1,9 @@
 """Which loops run in chunks that a memory manager keeps, and a loop as a plan of its own, to run a chunk again.
 
-A loop that is in no other loop and pushes on stacks from outside it runs in chunks: at the head of an iteration it may
-come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing but push
-to the stacks that it carries, and calls nothing with effects, a chunk can be run again from the values that its carries
-began with.
+Of nested loops the outermost one that pushes on stacks from outside it runs in chunks: at the head of an iteration it
+may come back to the driver, which seals what was pushed so far and lends fresh blocks. Where the loop does nothing but
+push to the stacks that it carries, and calls nothing with effects, a chunk can be run again from the values that its
+carries began with.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ctrlgrad.ir import Trait
+from ctrlgrad.ir import Trait, attributes
 from ctrlgrad.plan.effects import INDEX, defines, names_of, numbers_of, reads, walk, yields
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder
 from ctrlgrad.plan.model import (
@@ -36,16 +36,6 @@ from ctrlgrad.plan.model import (
 from ctrlgrad.plan.sizes import Size
 
 
-def outermost_loops(block: Block) -> Iterator[Loop]:
-    """The loops that are in no other."""
-    for step in block.steps:
-        if isinstance(step, Loop):
-            yield step
-        elif isinstance(step, Branch):
-            for each in step.blocks:
-                yield from outermost_loops(each)
-
-
 @dataclass(frozen=True)
 class ChunkedLoop:
     """What a loop in chunks does with the stacks that it carries, by their handles."""
@@ -58,6 +48,32 @@ class ChunkedLoop:
     can_repeat: bool
     # Where it can be repeated, what it reads from outside.
     captured: tuple[Value, ...]
+
+    @property
+    def pushes(self) -> bool:
+        return bool(self.pushed or self.pushed_inside)
+
+
+def loops_in_chunks(plan: Plan) -> Iterator[ChunkedLoop]:
+    """The loops that run in chunks: those in no other loop, or where such a one does not push, those inside that do."""
+    return _in_chunks(plan, plan.body, False)
+
+
+def _in_chunks(plan: Plan, block: Block, is_inner: bool) -> Iterator[ChunkedLoop]:
+    for step in block.steps:
+        if isinstance(step, Branch):
+            for each in step.blocks:
+                yield from _in_chunks(plan, each, is_inner)
+        elif isinstance(step, Loop):
+            found = chunked_loop(plan, step)
+            # What the loop over one chunk collects for itself is used at once, by the products after it.
+            if found.pushes and not (is_inner and attributes.Loop.of(step.node).chunk is not None):
+                yield found
+                continue
+            inside = list(_in_chunks(plan, step.body, True))
+            if not (inside or is_inner):
+                yield found
+            yield from inside
 
 
 def chunked_loop(plan: Plan, loop: Loop) -> ChunkedLoop:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ctrlgrad.ir.types import dtype_name
-from ctrlgrad.plan.chunks import chunked_loop, outermost_loops
+from ctrlgrad.plan.chunks import loops_in_chunks
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.formulas import formulas
@@ -65,8 +65,7 @@ class _Printer:
         # What each buffer holds, in the order of the text, and what it holds now.
         self.holds: dict[int, list[str]] = {buffer.number: [] for buffer in plan.buffers}
         self.now: dict[int, str] = {}
-        chunks = [chunked_loop(plan, loop) for loop in outermost_loops(plan.body)] if plan.handles else []
-        self.chunked = {c.loop: c for c in chunks if c.pushed or c.pushed_inside}
+        self.chunked = {c.loop: c for c in loops_in_chunks(plan) if c.pushes} if plan.handles else {}
 
     def lines(self) -> Iterator[str]:
         plan = self.plan

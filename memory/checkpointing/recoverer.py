@@ -86,7 +86,7 @@ class Recoverer:
             block.slots[0].nbytes
             for chunk in self._evictor.index.in_level(0)
             for block in chunk.blocks
-            if block.slots[0] is not None and block.slots[0].kind == BLOCKS and (block.pins or not chunk.is_sealed)
+            if block.slots[0] is not None and block.slots[0].kind == BLOCKS and (block.pins or block.is_open)
         )
         return other + pinned
 

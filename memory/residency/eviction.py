@@ -96,12 +96,15 @@ class Evictor:
         return self._start(level, keep) or self._give_up_copies(level, keep) or (level == 0 and self._spare_state())
 
     def movable(self, level: int, keep: ChunkRecord | None = None) -> Iterator[BlockRecord]:
-        """Blocks that lie in a level and may leave it, the oldest first."""
+        """Blocks that lie in a level and may leave it, the oldest first.
+
+        Of a chunk that is under way those that are complete may, whoever asks.
+        """
         for chunk in self.index.in_level(level):
-            if chunk is keep or not chunk.is_sealed:
+            if chunk is keep and chunk.is_sealed:
                 continue
             for block in chunk.blocks:
-                if block.slots[level] is not None and not block.pins and block.holders:
+                if block.slots[level] is not None and not (block.is_open or block.pins) and block.holders:
                     yield block
 
     def recoverable(self, chunk: ChunkRecord) -> bool:

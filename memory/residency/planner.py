@@ -77,10 +77,14 @@ class Planner:
 
         Whether the bytes for it are there is only seen when it is done: it takes more than copies do.
         """
-        self._copied.add(label)
+        self.copy_only(label)
         was_chosen = label in self._computed
         self._computed.discard(label)
         return was_chosen
+
+    def copy_only(self, label: str) -> None:
+        """Never choose from now on to compute chunks of such loops again."""
+        self._copied.add(label)
 
     def wants_state(self, label: str) -> bool:
         """Whether a loop to which both policies are open keeps a chunk's entry state."""

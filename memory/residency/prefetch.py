@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.errors import BlockLostError
+from ctrlgrad.errors import BlockLostError, MemoryBudgetError
 from ctrlgrad.memory.arena.arena import Slot
 from ctrlgrad.memory.arena.ledger import BLOCKS, STATES, Account
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
@@ -99,7 +99,7 @@ class Prefetcher:
             if len(block.slots) > 2 and block.slots[1] is None and block.slots[2] is not None:
                 landing = self._evictor.take(1, block.nbytes, BLOCKS, f"reading {block.label}", block.chunk)
                 self._mover.fetch(block, 2, landing)
-            slot = self._evictor.take(0, block.nbytes, BLOCKS, f"reading {block.label}", block.chunk)
+            slot = self._take_to_read(block)
             if block.slots[1] is None:
                 self._evictor.arena.retire(slot)
                 raise BlockLostError(f"block {block.label!r}: no tier has its bytes")
@@ -107,6 +107,14 @@ class Prefetcher:
         finally:
             block.pins -= 1
         return slot
+
+    def _take_to_read(self, block: BlockRecord) -> Slot:
+        """The device's bytes for a block, for which others of its chunk leave only where nothing else can."""
+        nbytes, what = block.nbytes, f"reading {block.label}"
+        try:
+            return self._evictor.take(0, nbytes, BLOCKS, what, block.chunk)
+        except MemoryBudgetError:
+            return self._evictor.take(0, nbytes, BLOCKS, what)
 
     def fetch_ahead(self, current: ChunkRecord) -> None:
         """Fetch blocks that are read after those of a chunk, the next ones first, into free bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -57,27 +58,34 @@ class Writer:
         slot = self._evictor.take(0, nbytes, kind, f"computing {block.label} again", block.chunk)
         return slot, self._device.array(slot.piece, block.shape, block.dtype)
 
+    def settle(self, block: BlockRecord) -> None:
+        """All computation that fills one of a chunk's blocks has been issued."""
+        if block.is_open:
+            self._written(block.chunk, [block])
+
     def seal(self, chunk: ChunkRecord, seconds: float) -> None:
         """All computation that fills a chunk's blocks has been issued; it takes so many seconds."""
-        written = self._written(chunk)
+        written = self._written(chunk, [block for block in chunk.blocks if block.is_open])
         chunk.is_sealed = True
-        for block in chunk.blocks:
-            block.is_open = False
-            slot = block.slots[0]
-            if slot is not None:
-                slot.written = slot.last_use = written
-                chunk.nbytes += slot.nbytes
         self._planner.ran(chunk, seconds)
+        if any(block.holders and block.slots[0] is None for block in chunk.blocks):
+            # Its blocks do not find room together, as they would have to for it to be computed again.
+            self._planner.copy_only(chunk.loop.label)
         self._recorder.sealed(chunk)
         self._throttle.issued(written)
 
-    def _written(self, chunk: ChunkRecord) -> Mark:
-        """A mark after the computation that fills a chunk's blocks."""
-        for block in chunk.blocks:
-            slot = block.slots[0]
-            if slot is not None and slot.written is None:
-                self._recorder.log(Fill(block.number, slot.number))
-        return self._order.mark(self._device.compute)
+    def _written(self, chunk: ChunkRecord, blocks: Sequence[BlockRecord]) -> Mark:
+        """Close blocks; a mark after the computation that fills them."""
+        slots = [(block, slot) for block in blocks if (slot := block.slots[0]) is not None]
+        for block, slot in slots:
+            self._recorder.log(Fill(block.number, slot.number))
+        written = self._order.mark(self._device.compute)
+        for block in blocks:
+            block.is_open = False
+        for _, slot in slots:
+            slot.written = slot.last_use = written
+            chunk.nbytes += slot.nbytes
+        return written
 
     def leave_early(self, sealed: ChunkRecord) -> None:
         """Start copies before the bytes are needed, and drop what a loop without a budget need not keep."""

@@ -44,7 +44,7 @@ class Ran:
         self.held.append(Held(self.chunk.block(shape, dtype, label)))
         return self.held[-1]
 
-    def seal(self) -> None:
+    def seal(self, ran: object = None) -> None:
         for held in self.held:
             held.is_writable = False
         self.held.clear()

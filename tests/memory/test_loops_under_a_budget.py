@@ -303,6 +303,30 @@ def test_a_loop_around_a_scan_is_run_again() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
+def loops_in_a_loop(x: Any, n: Any) -> Any:
+    """The outer loop pushes what the inner one does: an iteration of it is most of the rows."""
+    inner = lambda _, x: cg.fori_loop(0, n, lambda _, z: np.sin(z) * 1.01, x) + x
+    return cnp.sum(cg.fori_loop(0, 3, inner, x))
+
+
+def descent(x: Any, n: Any) -> Any:
+    """The outer loop carries no stack: each iteration of it begins those of the inner loop anew."""
+    slope = cg.grad(lambda x: cnp.sum(cg.fori_loop(0, n, lambda _, z: np.sin(z) * 1.01, x)))
+    return cg.fori_loop(0, 3, lambda _, x: x - 0.1 * slope(x), x)
+
+
+@pytest.mark.parametrize("fn", [cg.grad(loops_in_a_loop), descent], ids=["pushing", "not pushing"])
+@pytest.mark.parametrize("limit", [1 << 13, 1 << 15])
+def test_an_iteration_of_an_outer_loop_may_push_more_than_the_budget(fn: Any, limit: int) -> None:
+    """Rows of 128 bytes, 500 of them in each iteration of the outer loop."""
+    x, function = np.linspace(0.1, 0.9, 16), cg.function(fn, engine="native")
+    expected = function(x, 500)
+    with checked_session(limit) as session:
+        np.testing.assert_allclose(function(x, 500), expected, rtol=1e-12)
+        stats = session.manager().stats
+        assert stats.bytes_out or stats.recomputed_chunks
+
+
 def growing(x: Any, **option: Any) -> Any:
     """A loop in which a size depends on data."""
     body = lambda c: (c[0] + 1, c[1] + 0.1 * cnp.sum(x[: c[0] % 7 + 1]) * np.sin(c[1]))

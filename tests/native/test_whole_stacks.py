@@ -44,8 +44,17 @@ def test_resized(given: tuple[BlockStack, list], length: int) -> None:
     blocks, rows = given
     before = blocks.rows()
     kernel = IN_PLACE["stack_resize"](Node(OPS["stack_resize"], (), ()))
-    same(WHOLE_STACKS["stack_resize"](blocks, np.int64(length)), kernel([list(rows), length], Run()))
+    same(WHOLE_STACKS["stack_resize"](blocks.copy(), np.int64(length)), kernel([list(rows), length], Run()))
     same(blocks, before)
+
+
+def test_a_stack_that_gets_shorter_stays_where_it_is() -> None:
+    """A loop that takes a row off in each iteration costs a row each."""
+    blocks, _ = stack(5)
+    array = blocks.blocks[0].storage.open()
+    for length in (4, 3):
+        blocks = WHOLE_STACKS["stack_resize"](blocks, np.int64(length))
+        assert blocks.blocks[0].storage.open() is array
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from random_programs.generate import generate
 from ctrlgrad import tree
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.plan.checker import check
-from ctrlgrad.plan.chunks import chunked_loop, loop_plan, outermost_loops
+from ctrlgrad.plan.chunks import loop_plan, loops_in_chunks
 from ctrlgrad.plan.model import Plan
 from ctrlgrad.plan.placement import place
 
@@ -27,9 +27,9 @@ PER_RUN = 10
 def check_all(plan: Plan) -> None:
     """The plan, and those of its loops whose chunks can be run again."""
     check(plan)
-    for loop in outermost_loops(plan.body):
-        if chunked_loop(plan, loop).can_repeat:
-            check(place(loop_plan(plan, loop).plan))
+    for found in loops_in_chunks(plan):
+        if found.can_repeat:
+            check(place(loop_plan(plan, found.loop).plan))
 
 
 @pytest.mark.parametrize("name", SMALL)

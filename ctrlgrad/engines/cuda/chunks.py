@@ -14,14 +14,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ctrlgrad.engines.chunks import ManagedChunk, ManagedLoop, Measured, chunk_bytes
+from ctrlgrad.engines.chunks import ManagedChunk, bytes_of, chunk_bytes, managed
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.replay import BodyReplay, Needed, Ran, entry_state
+from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk, RowSupply
 from ctrlgrad.engines.cuda.stacks import DeviceStack
-from ctrlgrad.engines.replay import StackRoles, bytes_of
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.profile.records import Phase
@@ -98,7 +98,7 @@ class WatchedChunks:
         self._grows = attributes.Loop.of(node).chunks_of is None
         phase: Phase = "backward" if roles.pops else "forward"
         self.owned: list[int] = []
-        self.runs: ManagedLoop | Measured = Measured(node, memory.manager, phase)
+        self.runs = managed(node, memory.manager, None, phase, False)
         self._node, self._phase = node, phase
         self._chunk: PushedChunk | None = None
         self._supplies: dict[int, RowSupply] = {}
@@ -114,8 +114,7 @@ class WatchedChunks:
         """Take over those stacks that no loop around this one has."""
         self.owned = [i for i in self.roles.pushed if _is_free(carry[i])]
         if self.owned:
-            swap = attributes.Loop.of(self._node).swap_memory
-            self.runs = ManagedLoop(self._node, self.memory.manager, self.replay, self._phase, swap)
+            self.runs = managed(self._node, self.memory.manager, self.replay, self._phase, True)
 
     def before(self, carry: Values) -> None:
         if self._chunk is not None:
@@ -152,13 +151,11 @@ class WatchedChunks:
             self._clock.ran(begun, ended, nbytes)
             rate = self._clock.per_byte
             chunk.seconds = time.perf_counter() - self._start if rate is None else rate * nbytes
-            if self.replay is not None:
-                expected = {i: supply.expected for i, supply in self._supplies.items()}
-                self.replay.ran[chunk.chunk.index] = Ran(self._ran, expected)
+        ran = Ran(self._ran, {i: supply.expected for i, supply in self._supplies.items()})
         self._rows |= {i: supply.pushed / self._ran for i, supply in self._supplies.items() if self._rows_vary(i)}
         pushed.end()
         self._chunk = None
-        pushed.seal()
+        pushed.seal(ran)
         if self._grows:
             most = chunk_bytes() * self._ran // nbytes if nbytes else MOST_ITERATIONS
             self.length = max(1, min(2 * self.length, most, MOST_ITERATIONS))

@@ -21,9 +21,9 @@ from ctrlgrad.engines.cuda.masking import Masked, masked_body
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of, results_of
 from ctrlgrad.engines.cuda.program import Program, Values, to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay
+from ctrlgrad.engines.cuda.roles import roles_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
-from ctrlgrad.engines.replay import roles_of
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
 from ctrlgrad.ir import Node, StackType, attributes, control
 

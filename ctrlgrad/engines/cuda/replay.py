@@ -9,18 +9,17 @@ states, which is the manager's work, and not as values of the computation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ctrlgrad.engines.chunks import Replaying
+from ctrlgrad.engines.chunks import EntryState, Replay, Replaying
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
 from ctrlgrad.engines.cuda.program import Program, Values
+from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference import Run
-from ctrlgrad.engines.replay import EntryState, StackRoles
-from ctrlgrad.memory.chunk import Chunk
 
 
 def entry_state(carry: Sequence[Any], roles: StackRoles, context: Context) -> tuple[EntryState, int]:
@@ -44,25 +43,20 @@ class Ran:
     expected: dict[int, int]
 
 
-@dataclass(eq=False)
-class BodyReplay:
-    """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.Recompute`."""
+class BodyReplay(Replay[Ran]):
+    """Runs the body of a loop, whose carry lives in `places`, as often as a chunk did."""
 
-    body: Program
-    shared: Values
-    roles: StackRoles
-    # Where the carry lives.
-    places: Places
-    context: Context
-    is_masked: bool
-    # By the chunk's index.
-    ran: dict[int, Ran] = field(default_factory=dict)
+    def __init__(
+        self, body: Program, shared: Values, roles: StackRoles, places: Places, context: Context, is_masked: bool
+    ) -> None:
+        super().__init__()
+        self.body, self.shared, self.roles, self.places = body, shared, roles, places
+        self.context, self.is_masked = context, is_masked
 
-    def advance(self, state: EntryState, chunk: Chunk) -> EntryState:
-        """Run the chunk that began with a state, into its blocks; gives the state after it."""
-        memory, ran = self.context.memory, self.ran[chunk.index]
+    def run(self, state: EntryState, chunk: Replaying, ran: Ran) -> EntryState:
+        memory = self.context.memory
         assert memory is not None
-        again = PushedChunk(memory, Replaying(chunk).begin(None), is_owner=False)
+        again = PushedChunk(memory, chunk, is_owner=False)
         carry = list(state.carry)
         for i, role in self.roles.pushed.items():
             carry[i] = []
@@ -84,9 +78,6 @@ class BodyReplay:
         again.end()
         again.seal()
         return after
-
-    def copy_bytes(self, state: EntryState) -> int:
-        return state.nbytes
 
 
 class Needed:

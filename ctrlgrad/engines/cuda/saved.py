@@ -108,12 +108,12 @@ class PushedChunk:
                 saved.storage.shrink(block.count)
             block.open, block.array = False, None
 
-    def seal(self) -> None:
+    def seal(self, ran: Any = None) -> None:
         """After `end`: leave the blocks to the manager. In a chunk that runs again it takes them by itself."""
         blocks, self._blocks = self._blocks, []
         # A block that somebody still reads must not leave in between.
         with self.memory.manager.lock:
-            self.chunk.seal()
+            self.chunk.seal(ran)
             for block in blocks:
                 assert block.saved is not None
                 assert self.is_owner or not block.saved.is_in_use

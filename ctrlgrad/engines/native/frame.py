@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from ctrlgrad.plan.chunks import ChunkedLoop, chunked_loop, outermost_loops
+from ctrlgrad.plan.chunks import ChunkedLoop, loops_in_chunks
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Value, View
 
@@ -70,12 +70,9 @@ class Status(IntEnum):
     ROWS = 9
 
 
-# The words of one stack, and of one buffer. `IDLE` is not 0 where nobody needs what it holds any more; `FRESH`, where
-# it is an empty stack with capacity that no step has asked for yet.
-BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS, IDLE, FRESH = range(8)
-STACK_WORDS = 8
-# The base of a stack that was begun and has no block yet.
-BEGUN = 1
+# The words of one stack, and of one buffer. `IDLE` is not 0 where nobody needs what it holds any more.
+BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS, IDLE = range(7)
+STACK_WORDS = 7
 ADDRESS, BYTES, BUFFER_IDLE = range(3)
 BUFFER_WORDS = 3
 
@@ -125,11 +122,11 @@ class Layout:
             rows = plan.rows[stack]
             if handle not in self.shapes and rows is not None:
                 self.shapes[handle] = self.take(len(rows))
-        for loop in outermost_loops(plan.body):
-            self.chunked[loop.number] = chunked_loop(plan, loop)
+        for found in loops_in_chunks(plan):
+            loop = found.loop
+            self.chunked[loop.number] = found
             self.chunks[loop.number] = self.take(1 + sum(value_words(c.inside) for c in loop.carries))
-            captured = self.chunked[loop.number].captured
-            self.captures[loop.number] = self.take(sum(map(value_words, captured)))
+            self.captures[loop.number] = self.take(sum(map(value_words, found.captured)))
         for step in walk(plan.body):
             if isinstance(step, Loop):
                 self.loops[step.number] = step

@@ -308,7 +308,7 @@ class Frame:
         """Let go of what the plan does not need any more. The code waits for an answer meanwhile."""
         self.memory.give_back()
         for stack in self.stacks:
-            if stack.words[frame.IDLE] or stack.words[frame.FRESH]:
+            if stack.words[frame.IDLE]:
                 stack.clear()
 
     # Loops in chunks.

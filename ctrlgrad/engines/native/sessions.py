@@ -15,14 +15,22 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.account import CPU, forget_values, giving_back
-from ctrlgrad.engines.chunks import Chunk, Chunks, Replaying, chunk_bytes, managed
+from ctrlgrad.engines.chunks import (
+    Chunk,
+    EntryState,
+    ManagedLoop,
+    Measured,
+    Replay,
+    Replaying,
+    chunk_bytes,
+    managed,
+)
 from ctrlgrad.engines.native import frame as words
 from ctrlgrad.engines.native.running import Frame
 from ctrlgrad.engines.reference.control_kernels import loop_name
-from ctrlgrad.engines.replay import EntryState
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Trait
-from ctrlgrad.memory.chunk import Chunk as MemoryChunk
+from ctrlgrad.memory import Manager
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
@@ -41,6 +49,13 @@ class _Length:
 
     iterations: int
     room: int
+
+
+def manager() -> Manager:
+    """The memory manager of this call."""
+    session = current()
+    assert session is not None
+    return session.manager(CPU)
 
 
 class Session:
@@ -71,10 +86,7 @@ class Session:
         return program(arguments)
 
     def keep_to_copies(self, names: Collection[str]) -> bool:
-        session = current()
-        assert session is not None
-        manager = session.manager(CPU)
-        changed = {name for name in names if manager.keep_to_copies(name)}
+        changed = {name for name in names if manager().keep_to_copies(name)}
         return bool(changed)
 
     def _run(self, arguments: Any) -> list[Any]:
@@ -115,10 +127,9 @@ class LoopInChunks:
         self.handles = (*roles.pushed, *roles.pushed_inside)
         # Of a chunk that is run again: where its blocks come from, and the room of the first ones.
         self.again = again
-        self.chunks: Chunks | None = None
+        self.chunks: ManagedLoop | Measured | None = None
         self.chunk: Chunk | None = None
         self.running: AbstractContextManager[None] | None = None
-        self.replay: LoopReplay | None = None
         self.before, self.room, self.limit = 0, 0, FIRST_ITERATIONS
         self.bytes_before = 0
 
@@ -129,10 +140,9 @@ class LoopInChunks:
             self.set_room(1 << 62)
             return
         pushes = bool(self.handles)
-        if self.roles.can_repeat:
-            self.replay = LoopReplay(self.frame, self.roles)
+        replay = LoopReplay(self.frame, self.roles) if self.roles.can_repeat else None
         phase: Phase = "backward" if self.roles.pops else "forward"
-        self.chunks = managed(self.loop.node, self.replay, phase, pushes)
+        self.chunks = managed(self.loop.node, manager(), replay, phase, pushes)
         if pushes:
             # The first iteration begins the first chunk.
             self.set_room(0)
@@ -219,10 +229,8 @@ class LoopInChunks:
         done = self.counter() - self.before
         for handle in self.handles:
             self.frame.stacks[handle].close_block()
-        if self.replay is not None:
-            self.replay.lengths[self.before] = _Length(done, self.room)
         if done:
-            chunk.seal()
+            chunk.seal(_Length(done, self.room))
         else:
             chunk.discard()
         self.bytes_before = sum(self.frame.stacks[h].nbytes for h in self.handles)
@@ -264,41 +272,28 @@ class LoopInChunks:
         return sum(x.nbytes for x in self.carried() if x is not None)
 
     def snapshot(self) -> tuple[EntryState, int]:
-        state = EntryState(tuple(None if x is None else x.copy() for x in self.carried()), self.counter())
+        state = EntryState(tuple(None if x is None else x.copy() for x in self.carried()))
         return state, state.nbytes
 
 
-class LoopReplay:
-    """Runs chunks of one run of a loop again. Implements `ctrlgrad.memory.Recompute`."""
+class LoopReplay(Replay[_Length]):
+    """Runs a loop as a plan of its own for as many iterations as a chunk had."""
 
     def __init__(self, frame: Frame, roles: ChunkedLoop) -> None:
+        super().__init__()
         self.frame = frame
         self.program, found = frame.program.loop_program(roles.loop.number)
         captured = frame.told(found.captured, frame.layout.captures[roles.loop.number])
         # What lies in the plan's own memory is overwritten once the plan needs it no more.
         self.captured = [frame.kept(value, x) for value, x in zip(found.captured, captured, strict=True)]
-        self.lengths: dict[int, _Length] = {}
-        self.roles = roles
+        self.carried = [c.inside for c in roles.loop.carries]
 
-    def advance(self, state: EntryState, chunk: MemoryChunk) -> EntryState:
-        """Run the chunk that began with a state, into its blocks; gives the state after it."""
-        length = self.lengths[state.done]
-        carried = []
-        for value, carry in zip(state.carry, self.roles.loop.carries, strict=True):
-            if isinstance(carry.inside, Stack):
-                carried.append(BlockStack(carry.inside.dtype, ()))
-            else:
-                carried.append(value)
-        results = self.program.run_again(
-            [np.int64(length.iterations), *self.captured, *carried],
-            Replaying(chunk).begin(None),
-            length.room,
-            self.frame.memory.scratch,
-        )
-        carry_after = tuple(
-            None if isinstance(c.inside, Stack) else x for x, c in zip(results, self.roles.loop.carries, strict=True)
-        )
-        return EntryState(carry_after, state.done + length.iterations)
-
-    def copy_bytes(self, state: EntryState) -> int:
-        return state.nbytes
+    def run(self, state: EntryState, chunk: Replaying, ran: _Length) -> EntryState:
+        carry = [
+            BlockStack(inside.dtype, ()) if isinstance(inside, Stack) else value
+            for value, inside in zip(state.carry, self.carried, strict=True)
+        ]
+        arguments = [np.int64(ran.iterations), *self.captured, *carry]
+        results = self.program.run_again(arguments, chunk, ran.room, self.frame.memory.scratch)
+        is_stack = [isinstance(inside, Stack) for inside in self.carried]
+        return EntryState(tuple(None if s else x for s, x in zip(is_stack, results, strict=True)))

@@ -71,7 +71,7 @@ class StackText(PlanText):
             self.store_word(self.layout.shapes[self.plan.handles[stack]] + k, self.size(size))
 
     def new_stack(self, step: NewStack) -> None:
-        """An empty stack, or one of rows that were never written; asked for unless a fresh one is there."""
+        """An empty stack, or one of rows that were never written; asked for unless the last one can begin again."""
         handle, is_known = self.plan.handles[step.result], self.is_shape_known(step.result)
         if step.size is not None:
             if is_known:
@@ -82,7 +82,6 @@ class StackText(PlanText):
             self.ask(Request.NEW_STACK, str(handle))
             return
         words = self.layout.stack(handle)
-        fresh = words + frame.FRESH
         is_ready = self.may_begin_again(words)
         for k, size in enumerate(self.plan.rows[step.result] or ()):
             told = self.load_word(self.layout.shapes[handle] + k)
@@ -91,25 +90,17 @@ class StackText(PlanText):
         with self.w.when(self.w.op(f"xor i1 {is_ready}, true")):
             self.row_shape(step.result)
             self.ask(Request.NEW_STACK, str(handle))
-        for word in (words + frame.COUNT, words + frame.IDLE, fresh):
+        for word in (words + frame.COUNT, words + frame.IDLE):
             self.store_word(word, "0")
 
     def may_begin_again(self, words: int) -> str:
-        """Whether the stack is a fresh one, or has no rows but those of a block that is all its own, or none at all."""
+        """Whether all rows of the stack, if it has any, lie in a block that is its own: pushes may overwrite them."""
         w = self.w
-        takes_rows = w.op(f"icmp ne i64 {self.load_word(words + frame.CAPACITY)}, 0")
-        has_begun = w.op(f"icmp eq i64 {self.load_word(words + frame.BASE)}, {frame.BEGUN}")
-        holds = [
-            w.op(f"or i1 {takes_rows}, {has_begun}"),
-            w.op(f"icmp eq i64 {self.load_word(words + frame.BELOW)}, 0"),
-            w.op(f"icmp eq i64 {self.load_word(words + frame.MARKS)}, 0"),
-            w.op(f"icmp eq i64 {self.load_word(frame.IS_MANAGED)}, 0"),
-        ]
-        has_own = holds[0]
-        for other in holds[1:]:
-            has_own = w.op(f"and i1 {has_own}, {other}")
-        is_fresh = w.op(f"icmp ne i64 {self.load_word(words + frame.FRESH)}, 0")
-        return w.op(f"or i1 {is_fresh}, {has_own}")
+        found = w.op(f"icmp ne i64 {self.load_word(words + frame.WRITABLE)}, 0")
+        for word in (words + frame.BELOW, words + frame.MARKS, frame.IS_MANAGED):
+            is_zero = w.op(f"icmp eq i64 {self.load_word(word)}, 0")
+            found = w.op(f"and i1 {found}, {is_zero}")
+        return found
 
     def row_bytes(self, stack: Stack) -> Size:
         shape = self.plan.rows[stack]

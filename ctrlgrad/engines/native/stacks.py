@@ -4,8 +4,8 @@ The block that it sees is open: pushes fill it, pops empty it, reads and writes 
 the words say how many rows of it are in use. A stack that nobody has touched yet shows no block, only how many rows lie
 below.
 
-Between two runs a stack that nobody else holds keeps one empty block, with room for what the last run pushed: the next
-run begins with it and asks for nothing.
+A stack that begins anew does so in memory that it had (`RunningStack.begin`): within a run compiled code finds its
+block, or the largest that was emptied; between two runs there is room for what the last one pushed.
 """
 
 from __future__ import annotations
@@ -75,24 +75,26 @@ class RunningStack:
         self.most_rows = 0
         self.words[:] = 0
 
+    def begin(self, shape: Sequence[int], room: int = 0) -> None:
+        """An empty stack, in memory that it had; with room for so many rows, if any are asked for."""
+        self.keep(self.open)
+        spare, most_rows = self.spare, self.most_rows
+        self.clear()
+        self.hold(BlockStack(self.dtype, tuple(shape), supply=supply()))
+        self.most_rows = most_rows
+        self.words[frame.WRITABLE] = 1
+        if spare is not None and spare.shape[1:] == tuple(shape) and len(spare) >= self.joined_rows:
+            self.spare, room = spare, max(room, len(spare))
+        if room:
+            self.lend(self.memory, tuple(shape), room)
+
     def rest(self) -> None:
-        """Forget what was pushed, as `clear`; keep one empty block for the next run, if nobody else holds the stack."""
-        stack, block = self.stack, self.open
-        if block is None or self.source is not None or self.is_indexed or stack.written is not None:
+        """Forget what was pushed, as `clear`; have an empty block for the next run, if nobody else holds the stack."""
+        if self.open is None or self.source is not None or self.is_indexed or self.stack.written is not None:
             self.clear()
             return
-        row = max(self.row_bytes(stack.shape), 1)
-        rows = min(max(self.most_rows, self.joined_rows), MOST_KEPT // row)
-        if not self.words[frame.CAPACITY] or len(stack.blocks) > 1 or block.storage.open().shape[0] < rows:
-            # What lies there is a part of what was pushed, or somebody else's too.
-            self.clear()
-            if rows < max(LEAST_ROWS, self.joined_rows):
-                return
-            block = Block(_resident(self.handle, (rows, *stack.shape), self.dtype), 0)
-            self.stack = stack = BlockStack(self.dtype, stack.shape, [block], supply=supply())
-        block.count = block.most = 0
-        self.show(block, True)
-        self.words[frame.FRESH] = 1
+        rows = min(max(self.most_rows, self.joined_rows), MOST_KEPT // max(self.row_bytes(self.stack.shape), 1))
+        self.begin(self.stack.shape, rows if rows >= max(LEAST_ROWS, self.joined_rows) else 0)
 
     # Between compiled code and the rest.
 
@@ -169,7 +171,6 @@ class RunningStack:
         self.words[frame.BELOW] = len(stack) - block.count
         self.words[frame.WRITABLE] = is_writable
         self.words[frame.MARKS] = 0 if stack.written is None else stack.written.ctypes.data
-        self.words[frame.FRESH] = 0
 
     def row_bytes(self, shape: Sequence[int]) -> int:
         return math.prod(shape) * self.dtype.itemsize
@@ -186,21 +187,11 @@ class RunningStack:
 
     def new(self, size: int, shape: Sequence[int]) -> None:
         """An empty stack, or one of rows that were never written."""
-        self.keep(self.open)
-        spare = self.spare
-        most_rows = self.most_rows
+        if not (self.is_ragged or size):
+            self.begin(shape)
+            return
         self.clear()
-        self.most_rows = most_rows
-        if self.is_ragged:
-            self.hold([None] * size)
-        elif size:
-            self.hold(from_rows(self.dtype, tuple(shape), [None] * size, supply()))
-        else:
-            self.hold(BlockStack(self.dtype, tuple(shape), supply=supply()))
-            self.words[frame.BASE] = frame.BEGUN
-            if spare is not None and spare.shape[1:] == tuple(shape) and len(spare) >= self.joined_rows:
-                self.spare = spare
-                self.lend(self.memory, tuple(shape), len(spare))
+        self.hold([None] * size if self.is_ragged else from_rows(self.dtype, tuple(shape), [None] * size, supply()))
 
     def new_rows(self, count: int, shape: tuple[int, ...]) -> None:
         """Rows that compiled code is about to fill."""
@@ -250,7 +241,10 @@ class RunningStack:
 
     def lend(self, source: Source, shape: tuple[int, ...], room: int) -> None:
         """A fresh block on top, with room for so many rows."""
+        below = self.open
         stack = self.settle()
+        if below is not None and below.count:
+            below.storage.settle()
         if not stack.blocks and stack.shape != shape:
             # An empty stack takes the shape of its first row.
             stack = self.stack = BlockStack(self.dtype, shape, supply=supply())

@@ -12,17 +12,18 @@ from ctrlgrad.stacks.blocks import Block, BlockStack
 
 
 def resized(stack: Any, length: Any) -> Any:
-    """The first rows, and rows of zeros behind them where there are too few."""
+    """The first rows, and rows of zeros behind them where there are too few. The stack is the caller's no longer."""
     if not isinstance(stack, BlockStack):
         return None
     count, length = len(stack), int(length)
-    if length == count:
+    if length <= count:
+        # Where they lie: a loop that takes a row off in each iteration must not copy the others each time.
+        stack.drop(count - length)
+        stack.written = None if stack.written is None else stack.written[:length]
         return stack
     made = _filled(stack.dtype, stack.shape, length, _blocks(stack))
-    if stack.written is not None or length > count:
-        made.written = np.zeros(length, np.uint8)
-        kept = min(count, length)
-        made.written[:kept] = 1 if stack.written is None else stack.written[:kept]
+    made.written = np.zeros(length, np.uint8)
+    made.written[:count] = 1 if stack.written is None else stack.written
     return made
 
 

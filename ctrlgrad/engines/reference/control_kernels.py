@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad.engines.reference.interpreter import Kernels, Values, compile_graph
@@ -11,15 +10,6 @@ from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.errors import MaximumIterationsError
 from ctrlgrad.ir import Loop, Node, attributes
-
-
-@dataclass
-class LoopState:
-    """A loop between two iterations."""
-
-    shared: Values
-    carry: Values
-    trips: int = 0
 
 
 class InterpretedLoop:
@@ -32,47 +22,31 @@ class InterpretedLoop:
         self.cond, self.body = (compile_graph(region, kernels) for region in node.regions)
 
     def __call__(self, values: Values, run: Run) -> Any:
-        state = self.start(values)
-        self.advance(state, run)
-        return self.finish(state, run)
-
-    def start(self, values: Values) -> LoopState:
-        """The state before the first iteration; takes the list of operands over."""
-        shared, carry = self.split(values)
-        state = LoopState(list(shared), list(carry))
+        shared, carry = map(list, self.split(values))
+        # The operands are the loop's own: it may overwrite them.
         values.clear()
-        return state
-
-    def finish(self, state: LoopState, run: Run) -> Any:
-        run.counters.looped(self.node, state.trips)
-        return state.carry if len(state.carry) != 1 else state.carry[0]
-
-    def advance(self, state: LoopState, run: Run, pause: Callable[[int], bool] | None = None) -> bool:
-        """Run to the end and return True, or until `pause(iterations)` says so and return False."""
         # A reversed loop starts from the number of iterations and counts down.
         backwards = attributes.Loop.of(self.node).counts_down
-        first = int(state.carry[0]) - 1 if backwards else state.trips
-        step = -1 if backwards else 1
-        run.iterations.append(first)
+        trips, step = 0, -1 if backwards else 1
+        run.iterations.append(int(carry[0]) - 1 if backwards else 0)
         try:
-            while self.cond(state.shared + state.carry, run)[0]:
-                if state.trips == self.maximum:
-                    raise self._too_many(state.trips)
-                arguments = state.shared + state.carry
-                state.carry = []
-                state.carry = self.body(arguments, run)
+            while self.cond(shared + carry, run)[0]:
+                if trips == self.maximum:
+                    raise self._too_many(trips)
+                arguments = shared + carry
+                carry = []
+                carry = self.body(arguments, run)
                 del arguments
-                state.trips += 1
+                trips += 1
                 run.iterations[-1] += step
-                if pause is not None and pause(state.trips):
-                    return False
         except BaseException as error:
             if not isinstance(error, MaximumIterationsError) or error.source is not self.node.source:
                 note(error, self.node, run.iterations[-1], run)
             raise
         finally:
             run.iterations.pop()
-        return True
+        run.counters.looped(self.node, trips)
+        return carry if len(carry) != 1 else carry[0]
 
     def _too_many(self, trips: int) -> MaximumIterationsError:
         return too_many_iterations(self.node, self.maximum, trips)

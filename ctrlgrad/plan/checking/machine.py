@@ -103,7 +103,7 @@ class _Machine(Data):
         return self.heads % 3 == 0 or self.iterations[-1][1] == 0
 
     def chunk_ended(self, step: Loop, iteration: int) -> None:
-        if self.repeating is not None and len(self.iterations) == 1:
+        if self.repeating is not None and step in self.in_chunks:
             self.repeating.at_head(step, iteration)
 
     def goes_on(self, step: Loop, iteration: int) -> bool:

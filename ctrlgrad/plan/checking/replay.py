@@ -169,7 +169,7 @@ class Replay(Steps):
         tokens = [self.wanted(c.init) for c in step.carries]
         numbers = [c for c in step.carries if isinstance(c.inside, Register)]
         before = [c.init for c in numbers]
-        chunked = [c.inside for c in step.carries if isinstance(c.inside, Stack)] if not self.iterations else []
+        chunked = [c.inside for c in step.carries if isinstance(c.inside, Stack)] if step in self.in_chunks else []
         iteration = 0
         self.entered(step)
         while True:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ctrlgrad.plan.checking.memory import Cell, Content, PlanError, Pointer, RunningStack, Token, described
+from ctrlgrad.plan.chunks import loops_in_chunks
 from ctrlgrad.plan.effects import defines, walk
 from ctrlgrad.plan.model import (
     Array,
@@ -44,6 +45,7 @@ class State:
         self.pointers: dict[Place, Pointer] = {}
         self.stacks: dict[int, RunningStack] = {}
         self.iterations: list[tuple[int, int]] = []
+        self.in_chunks = {found.loop for found in loops_in_chunks(plan)}
         # What is being done, outermost first.
         self.at: list[Step | str] = []
         # The numbers that steps read, found once.
@@ -71,7 +73,7 @@ class State:
         raise NotImplementedError
 
     def chunk_ends(self) -> bool:
-        """Whether a chunk of an outermost loop ends before this iteration."""
+        """Whether a chunk of a loop ends before this iteration."""
         raise NotImplementedError
 
     def chunk_ended(self, step: Loop, iteration: int) -> None:

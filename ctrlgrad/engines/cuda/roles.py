@@ -1,33 +1,12 @@
-"""What a chunk of a loop starts from, and whether it can be run again from there, to have its blocks again."""
+"""What a loop does with the stacks that it carries, and whether its chunks can be run again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.ir import Loop, Node, StackType, Trait, walk
 from ctrlgrad.ir.flow import in_an_iteration
-
-
-@dataclass(frozen=True)
-class EntryState:
-    """What a chunk starts from, beside what its loop captures, and how many iterations came before where that counts.
-
-    None stands for a stack that is made anew.
-    """
-
-    carry: tuple[Any, ...]
-    done: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        return sum(map(bytes_of, self.carry))
-
-
-def bytes_of(x: Any) -> int:
-    """What holding a carried value costs: an array or a number; rows of a stack count with the stack."""
-    return int(x.nbytes) if hasattr(x, "ndim") else 0
 
 
 @dataclass(frozen=True)
@@ -68,4 +47,4 @@ def roles_of(node: Node) -> StackRoles:
     return StackRoles(pushed, can_replay and bool(pushed), pops)
 
 
-__all__ = ["EntryState", "PushedStack", "StackRoles", "bytes_of", "roles_of"]
+__all__ = ["PushedStack", "StackRoles", "roles_of"]
