@@ -13,6 +13,7 @@ import pytest
 from instruments.comparing import assert_same
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference, on_stand_in
+from instruments.tables import in_turn
 from programs import PROGRAMS, Program
 from rule_cases import CASES
 
@@ -23,7 +24,7 @@ from ctrlgrad.engines import _optimised
 from ctrlgrad.engines.cuda.report import explain_on
 
 # Which arguments are on the device from the start, by dtype kinds.
-PLACES = pytest.mark.parametrize("kinds", ["", "f", "biuf"], ids=["on the host", "floats", "on the device"])
+PLACES = {"on the host": "", "floats": "f", "on the device": "biuf"}
 
 # Ops that go through the host; none of them is in the corpus.
 THROUGH_HOST = {
@@ -43,14 +44,13 @@ THROUGH_HOST = {
 }
 
 
-@PLACES
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
-def test_corpus(program: Program, kinds: str) -> None:
+@in_turn("program, place", PROGRAMS, list(PLACES))
+def test_corpus(program: Program, place: str) -> None:
     leaves = [np.asarray(x) for x in tree.leaves(program.args)]
     before = [x.copy() for x in leaves]
     for order in (0, 1, 2):
         graph = program.graph(order)
-        ran = on_stand_in(graph, leaves, kinds)
+        ran = on_stand_in(graph, leaves, PLACES[place])
         assert_same(ran.results, program.expected(order))
         assert not ran.counts.host_ops
     for x, old in zip(leaves, before, strict=True):
@@ -84,7 +84,8 @@ def test_case(name: str) -> None:
         specs = tuple(cg.TensorSpec((None,) * x.ndim, dtype) for x in args) if case.unknown else None
         function = cg.value_and_grad(loss, argnums=tuple(range(len(args))))
         graph = cg.function(function, signature=specs).graph(*args)
+        expected = on_reference(graph, args)
         for kinds in ("", "f"):
             ran = on_stand_in(graph, args, kinds)
-            assert_same(ran.results, on_reference(graph, args), rtol)
+            assert_same(ran.results, expected, rtol)
             assert set(ran.counts.host_ops) <= THROUGH_HOST

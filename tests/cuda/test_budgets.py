@@ -75,7 +75,7 @@ def test_loops_over_chunks_inside_loops_over_chunks(way: str, monkeypatch: pytes
     monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)
     monkeypatch.setattr("ctrlgrad.passes.heavy.WORTH_INSIDE", 1)
     xs, *weights = LAYERS
-    leaves = [np.concatenate([xs] * 5), *weights]
+    leaves = [np.concatenate([xs] * 3), *weights]
     graph = cg.function(cg.grad(layer_of_layers, argnums=(1, 2, 3))).graph(*leaves)
     outer = [n for n in optimised_graph(graph).nodes if "chunks_of" in n.attrs.given()]
     assert [any("chunks_of" in n.attrs.given() for n in walk(n.regions[1])) for n in outer] == [True, True]
@@ -125,7 +125,7 @@ def test_a_long_sequence_has_the_same_bits(loop: Callable[..., Any], chunks_of_1
 def test_recomputation_without_a_budget(chunks_of_16_kib: None) -> None:
     """`checkpoint` acts by itself; memory grows with the square root of the length."""
     peaks = []
-    for steps in (60, 240, 960):
+    for steps in (40, 160, 640):
         arguments = sequence(steps)
         expected = unlimited(lstm().graph(*arguments), arguments)
         found, manager = run_within(None, lstm(recomputing).graph(*arguments), arguments)

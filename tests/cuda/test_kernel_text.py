@@ -270,7 +270,7 @@ def test_elementary_functions_have_the_bits_of_the_processors(tmp_path: Path) ->
         np.testing.assert_array_equal(result, run(operands)[0], f"{function.name} of {function.dtype}")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
 def test_as_the_cuda_compiler_reads_it(tmp_path: Path) -> None:
     """Every kernel of the corpus, and every op, in the CUDA compiler's own judgement."""

@@ -13,6 +13,7 @@ import pytest
 from instruments.cards import COPIES, Cards, among
 from instruments.comparing import assert_same
 from instruments.dataflow_runs import leaves_of, run, short_delays
+from instruments.tables import programs_at_orders
 from programs import BY_NAME, PROGRAMS, Program
 
 from ctrlgrad.engines.cuda.devices import registered
@@ -27,8 +28,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@programs_at_orders(0, 1)
 def test_corpus(program: Program, order: int) -> None:
     graph, leaves = program.graph(order), leaves_of(program)
     expected = program.expected(order)

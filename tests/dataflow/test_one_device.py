@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from instruments.comparing import assert_same
 from instruments.dataflow_runs import leaves_of, run
-from programs import BY_NAME, PROGRAMS, Program
+from instruments.tables import programs_at_orders
+from programs import BY_NAME, Program
 
 from ctrlgrad.execution import run_on
 
@@ -22,8 +23,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@programs_at_orders(0, 1)
 def test_corpus(program: Program, order: int) -> None:
     graph, leaves = program.graph(order), leaves_of(program)
     before = [x.copy() for x in leaves]

@@ -16,7 +16,8 @@ import pytest
 import recurrent
 from instruments.checked import checked
 from instruments.sessions import assert_no_chunks, checked_session
-from programs import PROGRAMS, Program
+from instruments.tables import programs_at_orders
+from programs import Program
 from recurrent import recomputing, sequence, swapping
 
 import ctrlgrad as cg
@@ -43,8 +44,7 @@ def assert_all_given_back(manager: Manager) -> None:
     assert not kinds["blocks"] and not kinds["entry states"] and not manager.index, kinds
 
 
-@pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@programs_at_orders(1, 2)
 def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
     """Down to a budget that does not do: until then the values are those of the unlimited run."""
     graph, leaves = program.graph(order), [np.asarray(x) for x in tree.leaves(program.args)]
@@ -96,7 +96,7 @@ def test_a_long_sequence_has_the_same_bits(loop: Callable[..., Any], chunks_of_1
 def test_recomputation_without_a_budget(chunks_of_16_kib: None) -> None:
     """`checkpoint` acts by itself; memory grows with the square root of the length."""
     peaks = []
-    for steps in (250, 1000, 4000):
+    for steps in (200, 800, 3200):
         w, xs = sequence(steps)
         value, gradient = lstm()(w, xs)
         with memory.budget() as session:

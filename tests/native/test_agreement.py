@@ -1,6 +1,6 @@
 """The native engine agrees with the reference engine: the corpus to second order, single floats, random programs.
 
-CTRLGRAD_NATIVE_RANDOM_PROGRAMS says how many random programs (90).
+CTRLGRAD_NATIVE_RANDOM_PROGRAMS says how many random programs (40).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ctrlgrad.ir import TensorType
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Loop, Outside
 
-RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_NATIVE_RANDOM_PROGRAMS", "90"))
-PER_PART = 20
+RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_NATIVE_RANDOM_PROGRAMS", "40"))
+PER_PART = 10
 
 every_program = pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 
