@@ -22,7 +22,6 @@ from programs import BY_NAME, PROGRAMS, Program
 from recurrent import recomputing, sequence, swapping
 
 import ctrlgrad as cg
-from ctrlgrad import tree
 from ctrlgrad.engines import _optimised, optimised_graph
 from ctrlgrad.engines.cuda import chunks
 from ctrlgrad.engines.cuda.context import Context
@@ -34,7 +33,7 @@ lstm = partial(recurrent.lstm, "cuda")
 
 
 def gradient_of(program: Program, order: int) -> tuple[Graph, list[Any]]:
-    return program.graph(order), [np.asarray(x) for x in tree.leaves(program.args)]
+    return program.graph(order), program.leaves
 
 
 CASES = [(program, 1, way) for program in PROGRAMS for way in (SWAP, RECOMPUTE)]

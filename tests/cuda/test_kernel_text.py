@@ -22,7 +22,6 @@ from evaluating import Program, compiled
 from instruments.stand_in import MEANING, StandIn, run_text
 from programs import BY_NAME
 
-from ctrlgrad import tree
 from ctrlgrad.engines import _optimised
 from ctrlgrad.engines.cuda.elementary_functions import definitions
 from ctrlgrad.engines.cuda.expressions import kernel_constant, literal, statements
@@ -75,7 +74,7 @@ def corpus_texts() -> list[KernelText]:
     found: dict[KernelText, None] = {}
     for program in BY_NAME.values():
         library = StandIn()
-        leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+        leaves = program.leaves
         explain_on(library, _optimised(program.graph(1), frozenset()), leaves)
         found |= library.texts
     return list(found)
@@ -83,7 +82,7 @@ def corpus_texts() -> list[KernelText]:
 
 def test_golden_text() -> None:
     program = BY_NAME["lstm"]
-    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    leaves = program.leaves
     report = explain_on(StandIn(), _optimised(program.graph(1), frozenset()), leaves)
     forward, _ = report.all_loops()
     assert forward.kernels == [f"a kernel: {LSTM_STEP}"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.comparing import assert_same_bits
-from instruments.dataflow_runs import at_random, leaves_of, short_delays
+from instruments.dataflow_runs import at_random, short_delays
 from instruments.sessions import assert_no_chunks, checked_session
 from instruments.tables import programs_at_orders
 from programs import PROGRAMS, Program
@@ -34,7 +34,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 @programs_at_orders(1, 2)
 def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
-    graph, leaves = program.graph(order), leaves_of(program)
+    graph, leaves = program.graph(order), program.leaves
     if not any(node.op.name == "stack_push" for node in walk(graph)):
         return
     number = PROGRAMS.index(program) + order

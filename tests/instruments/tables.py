@@ -18,7 +18,7 @@ def in_turn(names: str, rows: Sequence[Any], columns: Sequence[Any]) -> Callable
     """Parametrize a test by two names, `"row, column"`, over all pairs of rows and columns."""
 
     def decorate(test: Callable[..., Any]) -> Any:
-        first = zlib.crc32(test.__code__.co_filename.rpartition("tests")[2].encode() + test.__name__.encode())
+        first = zlib.crc32(f"{test.__module__}.{test.__name__}".encode())
         points = []
         for n, row in enumerate(rows):
             for k, column in enumerate(columns):

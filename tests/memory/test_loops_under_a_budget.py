@@ -22,7 +22,7 @@ from recurrent import recomputing, sequence, swapping
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad import memory, tree
+from ctrlgrad import memory
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import StackType
@@ -47,7 +47,7 @@ def assert_all_given_back(manager: Manager) -> None:
 @programs_at_orders(1, 2)
 def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
     """Down to a budget that does not do: until then the values are those of the unlimited run."""
-    graph, leaves = program.graph(order), [np.asarray(x) for x in tree.leaves(program.args)]
+    graph, leaves = program.graph(order), program.leaves
     if not any(isinstance(v.type, StackType) for node in graph.nodes for v in node.results):
         return  # nothing is pushed
     expected = program.expected(order)

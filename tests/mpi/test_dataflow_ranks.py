@@ -49,7 +49,7 @@ from programs import PROGRAMS
 WAYS = ({}, {"parallel_iterations": 1}, {"order": 3, "parallel_iterations": 2}, {"clusters": "none"})
 chosen = list(enumerate(PROGRAMS))[:: int(sys.argv[2])]
 for number, program in chosen:
-    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    leaves = program.leaves
     compare(program.graph(number % 2), leaves, number, 1e-11, **WAYS[number % len(WAYS)])
 print((len(chosen), sent, received))
 """

@@ -49,10 +49,6 @@ OUTSIDE: dict[str, Sequence[dict[str, int]]] = {
 }
 
 
-def leaves_of(program: Program) -> list[np.ndarray]:
-    return [np.asarray(x) for x in tree.leaves(program.args)]
-
-
 def outside_in_loops(program: Compiled) -> Counter[str]:
     """The ops that loops call Python back for; those of inner loops count once for each loop around them."""
     found: Counter[str] = Counter()
@@ -67,7 +63,7 @@ def outside_in_loops(program: Compiled) -> Counter[str]:
 def test_corpus(program: Program, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # tests/plan judges the corpus's plans.
     monkeypatch.delenv("CTRLGRAD_CHECK_PLANS")
-    graph, leaves = program.graph(order), leaves_of(program)
+    graph, leaves = program.graph(order), program.leaves
     before = [x.copy() for x in leaves]
     assert_same(run_natively(graph, leaves), program.expected(order))
     for x, old in zip(leaves, before, strict=True):

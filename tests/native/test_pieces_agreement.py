@@ -26,7 +26,6 @@ from random_programs.expected import UnsuitableError
 from random_programs.generate import generate
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad import tree
 from ctrlgrad.engines.native.parts import parted
 from ctrlgrad.engines.native.pieces import with_parts
 from ctrlgrad.engines.reference import REFERENCE, Run, interpret
@@ -53,13 +52,9 @@ def run_everywhere(graph: Graph, leaves: Sequence[Any]) -> list[Any]:
     return interpret(everywhere(graph), leaves, Run(), with_parts(REFERENCE))
 
 
-def leaves_of(program: Program) -> list[np.ndarray]:
-    return [np.asarray(x) for x in tree.leaves(program.args)]
-
-
 @programs_at_orders(0, 1, 2)
 def test_corpus(program: Program, order: int, parts_run: list[Graph]) -> None:
-    graph, leaves = program.graph(order), leaves_of(program)
+    graph, leaves = program.graph(order), program.leaves
     before = [x.copy() for x in leaves]
     with nullcontext() if order == 1 else interpreted_parts():
         found = run_everywhere(graph, leaves)

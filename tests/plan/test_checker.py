@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
 import pytest
 from instruments.tables import programs_at_orders
 from plan.plans import graph_of, placed
@@ -13,7 +12,6 @@ from plan.small_programs import SMALL
 from programs import Program
 from random_programs.generate import generate
 
-from ctrlgrad import tree
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.plan.checker import check
 from ctrlgrad.plan.chunks import chunked_loop, loop_plan, outermost_loops
@@ -43,7 +41,7 @@ def test_the_plan_of_a_small_program_holds(name: str) -> None:
 @programs_at_orders(0, 1, 2)
 def test_the_plans_of_the_corpus_hold(program: Program, order: int) -> None:
     graph = program.graph(order)
-    arguments = [np.asarray(x) for x in tree.leaves(program.args)]
+    arguments = program.leaves
     for each in (graph, optimised_graph(graph)):
         check_all(placed(each, arguments))
 
