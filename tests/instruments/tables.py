@@ -1,7 +1,7 @@
 """Tables of more points than a run has time for: each run has every row, at one of the columns in turn.
 
-The other points are marked `long`; `pytest -m "long or not long"` runs them all. Which column a row has depends on the
-test too, so that two tests of the same programs meet them at different orders.
+The other points are marked `long`, which setup.cfg deselects; `pytest -m "long or not long"` runs all. Which column a
+row has depends on the test too, so that two tests of the same programs meet them at different orders.
 """
 
 from __future__ import annotations
@@ -24,10 +24,15 @@ def in_turn(names: str, rows: Sequence[Any], columns: Sequence[Any]) -> Callable
             for k, column in enumerate(columns):
                 is_its_turn = (first + n - k) % len(columns) == 0
                 marks = [] if is_its_turn else [pytest.mark.long]
-                points.append(pytest.param(row, column, id=f"{row}-{column}", marks=marks))
+                points.append(pytest.param(row, column, id=f"{getattr(row, '__name__', row)}-{column}", marks=marks))
         return pytest.mark.parametrize(names, points)(test)
 
     return decorate
+
+
+def are_whole(config: pytest.Config) -> bool:
+    """Whether a run is not the short one that setup.cfg asks for."""
+    return bool(config.getoption("markexpr") != "not long")
 
 
 def programs_at_orders(*orders: int) -> Callable[[Callable[..., Any]], Any]:

@@ -134,10 +134,11 @@ print("done")
 """
 
 
-def test_large_arrays(mpirun):
-    for _ in range(2):
-        ended = mpirun(2, LARGE)
-        assert ended.code == 0 and ended.stdout.count("done") == 2, ended.stderr
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_large_arrays(mpirun, again):
+    """What is lost at a program's end is not lost each time."""
+    ended = mpirun(2, LARGE)
+    assert ended.code == 0 and ended.stdout.count("done") == 2, ended.stderr
 
 
 # A loop over both ranks. `f` fails on rank 1 in iteration 7, where the table is too short.
