@@ -58,7 +58,7 @@ def test_corpus_in_less_and_less_memory(
     assert_same(results, expected)
     limit = manager.stats.peak_bytes["device"]
     while limit:
-        limit = limit * 3 // 4
+        limit = limit // 2
         try:
             results, manager = run_within(limit, graph, leaves, "biuf")
         except MemoryBudgetError as error:

@@ -35,6 +35,13 @@ def are_whole(config: pytest.Config) -> bool:
     return bool(config.getoption("markexpr") != "not long")
 
 
+def some(cases: Sequence[Any], most: int, config: pytest.Config) -> list[Any]:
+    """So many of the cases at most, evenly, in a short run; all of them in a whole one."""
+    if are_whole(config) or len(cases) <= most:
+        return list(cases)
+    return [cases[n * len(cases) // most] for n in range(most)]
+
+
 def programs_at_orders(*orders: int) -> Callable[[Callable[..., Any]], Any]:
     """Parametrize a test by `program` and `order`, over the corpus."""
     return in_turn("program, order", PROGRAMS, orders)

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same
 from instruments.natively import compiled, run_natively
-from programs import BY_NAME, PROGRAMS, Program
+from instruments.tables import programs_at_orders
+from programs import BY_NAME, Program
 from random_programs.campaign import Batch, run_batch
 from random_programs.engines import Settings
 
@@ -29,8 +30,6 @@ from ctrlgrad.plan.model import Loop, Outside
 
 RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_NATIVE_RANDOM_PROGRAMS", "40"))
 PER_PART = 10
-
-every_program = pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 
 # What loops call Python back for, by program: for the value, the gradient and the second derivative.
 SUM, RESIZE = "stack_sum", "stack_resize"
@@ -58,8 +57,7 @@ def outside_in_loops(program: Compiled) -> Counter[str]:
     return found
 
 
-@every_program
-@pytest.mark.parametrize("order", [0, 1, 2])
+@programs_at_orders(0, 1, 2)
 def test_corpus(program: Program, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # tests/plan judges the corpus's plans.
     monkeypatch.delenv("CTRLGRAD_CHECK_PLANS", raising=False)
