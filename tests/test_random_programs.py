@@ -230,7 +230,7 @@ def test_programs_hold_every_construct() -> None:
     seen: Counter[str] = Counter()
     depths: set[int] = set()
     sizes: set[bool] = set()
-    for number in range(450):
+    for number in range(300):
         program = generate(number)
         contents = program.contents()
         depths.add(contents.pop("depth", 0))

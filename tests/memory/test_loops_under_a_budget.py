@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import recurrent
+from instruments import comparing
 from instruments.checked import checked
 from instruments.sessions import assert_no_chunks, checked_session
 from instruments.tables import programs_at_orders
@@ -29,13 +30,8 @@ from ctrlgrad.ir import StackType
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.residency.planner import Planner
 
+assert_same = partial(comparing.assert_same, rtol=1e-9)
 lstm = partial(recurrent.lstm, "native")
-
-
-def assert_same(found: list[Any], expected: list[Any]) -> None:
-    for x, y in zip(found, expected, strict=True):
-        if not isinstance(x, list):
-            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
 
 
 def assert_all_given_back(manager: Manager) -> None:
