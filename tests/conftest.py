@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import shutil
+import sys
 import tempfile
 
 import pytest
@@ -17,6 +18,9 @@ set_flags()
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Most tests run what they compile once; those of `native` look at machine code as users get it.
 os.environ.setdefault("CTRLGRAD_QUICK_CODE", "1")
+# Processes that tests start import the same modules over and over: what Python makes of them is kept, as is its custom.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Compiled loops of the tests stay out of the user's cache; the workers share one folder.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     _cache = tempfile.mkdtemp(prefix="ctrlgrad-tests-")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from instruments.comparing import assert_same_trees
+from instruments.tables import programs_at_orders
 from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg
@@ -37,19 +39,11 @@ def run_checked(graph: Graph, program: Program) -> list[np.ndarray]:
     return run_graph(graph, tree.leaves(program.args), Run(check_types=True))
 
 
-def assert_same(actual: object, expected: object) -> None:
-    actual_leaves, actual_tree = tree.flatten(actual)
-    expected_leaves, expected_tree = tree.flatten(expected)
-    assert actual_tree == expected_tree
-    for a, b in zip(actual_leaves, expected_leaves, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
-
-
 @every_program
 def test_value_is_that_of_the_python_twin(program: Program) -> None:
     expected = program.numpy_fn(*program.args)
     result = program.function()(*program.args)
-    assert_same(result, expected)
+    assert_same_trees(result, expected)
     assert all(np.asarray(leaf).dtype == np.float64 for leaf in tree.leaves(result))
 
 
@@ -59,7 +53,7 @@ def test_value_is_the_same_outside_of_a_trace(program: Program) -> None:
         with pytest.raises(TracingError, match="take"):
             program.fn(*program.args)
     else:
-        assert_same(program.fn(*program.args), program.numpy_fn(*program.args))
+        assert_same_trees(program.fn(*program.args), program.numpy_fn(*program.args))
 
 
 @every_program
@@ -70,8 +64,7 @@ def test_graph_is_valid_and_runs_as_typed(program: Program, order: int) -> None:
         assert np.all(np.isfinite(leaf))
 
 
-@every_program
-@pytest.mark.parametrize("order", [0, 1, 2])
+@programs_at_orders(0, 1, 2)
 def test_graph_text_is_stable(program: Program, order: int) -> None:
     assert str(program.traced_again(order)) == str(program.graph(order))
 

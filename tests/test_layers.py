@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,14 +110,20 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def import_statements(source: str) -> list[ast.Import | ast.ImportFrom]:
+    """Kept, since two tests look through all modules."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def imports(name: str, source: str, known: frozenset[str], place: str = "") -> Iterator[Import]:
     """Every import statement, those inside functions too; `from package import module` counts as the module."""
-    for node in ast.walk(ast.parse(source)):
-        where = f"{place or name}:{getattr(node, 'lineno', 0)}"
+    for node in import_statements(source):
+        where = f"{place or name}:{node.lineno}"
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(name, alias.name, where)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{where}: relative import"
             for alias in node.names:
                 module = f"{node.module}.{alias.name}"

@@ -1,6 +1,6 @@
 """Random programs: the reference engine, a plain twin, all modes, finite differences and JAX agree on them.
 
-CTRLGRAD_RANDOM_PROGRAMS says how many (80), CTRLGRAD_RANDOM_PROGRAMS_JAX of how many JAX judges one (8; 0 for none);
+CTRLGRAD_RANDOM_PROGRAMS says how many (40), CTRLGRAD_RANDOM_PROGRAMS_JAX of how many JAX judges one (8; 0 for none);
 `random_programs.checks` says what is judged of which share. `python -m tests.random_programs` runs any number outside
 of pytest, on any engine; each engine's tests run some of their own.
 """
@@ -29,9 +29,9 @@ from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule
 from ctrlgrad.ops.term import Term, emit
 from ctrlgrad.verify.finite_differences import Slope
 
-PROGRAMS = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS", "80"))
+PROGRAMS = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS", "40"))
 JAX_EVERY = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS_JAX", "8"))
-PER_BATCH = 40
+PER_BATCH = 20
 
 CONSTRUCTS = {"while_loop", "fori_loop", "scan", "scan reversed", "map", "foldl", "foldr", "cond", "switch", "case"}
 CALLS = {
@@ -230,7 +230,7 @@ def test_programs_hold_every_construct() -> None:
     seen: Counter[str] = Counter()
     depths: set[int] = set()
     sizes: set[bool] = set()
-    for number in range(700):
+    for number in range(300):
         program = generate(number)
         contents = program.contents()
         depths.add(contents.pop("depth", 0))

@@ -35,7 +35,7 @@ def test_program(program: Program) -> None:
     plain = FORMS.get(program.name, program.numpy_fn)
     assert plain is not None
     written = dataclasses.replace(program, fn=cg.function(plain, autograph=True))
-    arguments = [np.asarray(x) for x in tree.leaves(program.args)]
+    arguments = program.leaves
     _same(written.function()(*program.args), run_graph(program.graph(), arguments), 1e-10)
     if program.argnums:
         # By one engine: what machine code makes of the corpus is judged in tests/native.

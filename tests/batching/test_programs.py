@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 from batching import programs
 from batching.rows import check, checked
+from instruments.tables import in_turn
 
 import ctrlgrad as cg
 
 
-@pytest.mark.parametrize("program", programs.SCALAR, ids=lambda p: p.__name__)
-def test_scalar_rows(program: Callable[[Any], Any]) -> None:
-    check(program, programs.SCALAR_ROWS)
+@in_turn("program, order", programs.SCALAR, [1, 2])
+def test_scalar_rows(program: Callable[[Any], Any], order: int) -> None:
+    check(program, programs.SCALAR_ROWS, order)
 
 
-@pytest.mark.parametrize("program", programs.VECTOR, ids=lambda p: p.__name__)
-def test_vector_rows(program: Callable[[Any], Any]) -> None:
-    check(program, programs.VECTOR_ROWS)
+@in_turn("program, order", programs.VECTOR, [1, 2])
+def test_vector_rows(program: Callable[[Any], Any], order: int) -> None:
+    check(program, programs.VECTOR_ROWS, order)
 
 
 @pytest.mark.parametrize("program", programs.SCALAR, ids=lambda p: p.__name__)

@@ -153,12 +153,18 @@ def test_no_picture_of_what_was_not_measured(tmp_path: Path, capsys: pytest.Capt
     assert not list(tmp_path.glob("*.png"))
 
 
-@pytest.mark.slow
-def test_the_cases_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ["dataflow-unrolling-32"],
+        pytest.param(["dataflow-devices-dependent", "dataflow-layers"], marks=pytest.mark.long),
+    ],
+    ids=lambda names: names[-1],
+)
+def test_the_cases_by_the_command(chosen: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAUSE", 0.0)
     monkeypatch.setattr(module, "MOST_RUNS", 1)
     stem = tmp_path / "found"
-    chosen = ["dataflow-devices-dependent", "dataflow-unrolling-32", "dataflow-layers"]
     arguments = ["--tiny", "--engine", "reference", "--repeats", "1", "--output", str(stem), "--only", *chosen]
     main(arguments)
     found = {case["name"]: case["entries"] for case in json.loads(stem.with_suffix(".json").read_text())["cases"]}

@@ -106,11 +106,11 @@ def test_a_process_that_dies_is_reported_with_its_last_words() -> None:
 
 
 def test_patience_ends() -> None:
-    impatient = replace(SURROUNDINGS, patience=3.0)
+    impatient = replace(SURROUNDINGS, patience=1.0)
     case = Case("fake", "a case", "step", (entry("slow", "steady", arguments={"seconds": 60.0}),))
     (slow,) = measure(case, impatient, 1, lambda text: None)
     assert failure_of(slow).status == "timed out"
-    assert "no answer within 3 s" in failure_of(slow).text
+    assert "no answer within 1 s" in failure_of(slow).text
 
 
 def test_what_a_program_prints_is_no_answer() -> None:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from instruments.comparing import assert_same_trees
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -26,13 +27,7 @@ def jax_values(name):
         return jax.tree.map(np.asarray, fn(jax.lax, jnp, *map(jnp.asarray, args)))
 
 
-def assert_same(ours, theirs, rtol=1e-13):
-    leaves, structure = tree.flatten(ours)
-    expected, expected_structure = tree.flatten(theirs)
-    assert structure == expected_structure
-    for a, b in zip(leaves, expected, strict=True):
-        assert np.shape(a) == np.shape(b) and np.asarray(a).dtype.kind == np.asarray(b).dtype.kind
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-14)
+assert_same = functools.partial(assert_same_trees, rtol=1e-13, atol=1e-14)
 
 
 @every_program

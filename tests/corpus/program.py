@@ -50,6 +50,11 @@ class Program:
             if all(np.asarray(leaf).dtype.kind == "f" for leaf in tree.leaves(argument))
         )
 
+    @property
+    def leaves(self) -> list[np.ndarray]:
+        """The arguments' arrays, as a graph of the program takes them."""
+        return [np.asarray(x) for x in tree.leaves(self.args)]
+
     def function(self) -> Any:
         """The program, traced."""
         return cg.function(self.fn, signature=self.signature, name=self.name)

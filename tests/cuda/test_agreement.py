@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pytest
 from instruments.comparing import assert_same
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference, on_stand_in
+from instruments.tables import in_turn
 from programs import PROGRAMS, Program
 from rule_cases import CASES
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad import tree
 from ctrlgrad.engines import _optimised
 from ctrlgrad.engines.cuda.report import explain_on
 
 # Which arguments are on the device from the start, by dtype kinds.
-PLACES = pytest.mark.parametrize("kinds", ["", "f", "biuf"], ids=["on the host", "floats", "on the device"])
+PLACES = {"on the host": "", "floats": "f", "on the device": "biuf"}
+
+TOLERANCE = {"float64": 1e-11, "float32": 2e-5}
 
 # Ops that go through the host; none of them is in the corpus.
 THROUGH_HOST = {
@@ -43,16 +44,14 @@ THROUGH_HOST = {
 }
 
 
-@PLACES
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
-def test_corpus(program: Program, kinds: str) -> None:
-    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+@in_turn("program, way", PROGRAMS, [f"{place}, order {order}" for place in PLACES for order in (0, 1, 2)])
+def test_corpus(program: Program, way: str) -> None:
+    place, order = way.split(", order ")
+    leaves = program.leaves
     before = [x.copy() for x in leaves]
-    for order in (0, 1, 2):
-        graph = program.graph(order)
-        ran = on_stand_in(graph, leaves, kinds)
-        assert_same(ran.results, program.expected(order))
-        assert not ran.counts.host_ops
+    ran = on_stand_in(program.graph(int(order)), leaves, PLACES[place])
+    assert_same(ran.results, program.expected(int(order)))
+    assert not ran.counts.host_ops
     for x, old in zip(leaves, before, strict=True):
         np.testing.assert_array_equal(x, old)
 
@@ -60,7 +59,7 @@ def test_corpus(program: Program, kinds: str) -> None:
 def test_every_way_to_run_a_loop_is_met() -> None:
     found: Counter[str] = Counter()
     for program in PROGRAMS:
-        leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+        leaves = program.leaves
         for kinds in ("", "biuf"):
             library = StandIn()
             given = [library.upload(x) if x.dtype.kind in kinds else x for x in leaves]
@@ -69,8 +68,8 @@ def test_every_way_to_run_a_loop_is_met() -> None:
     assert min(found[mode] for mode in ("counted", "masked", "read")) >= 5
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_case(name: str) -> None:
+@in_turn("name, dtype", list(CASES), list(TOLERANCE))
+def test_case(name: str, dtype: str) -> None:
     """The ops' test cases and their gradients, in double and in single."""
     case = CASES[name]
 
@@ -79,12 +78,12 @@ def test_case(name: str) -> None:
         results = results if isinstance(results, tuple) else (results,)
         return sum(cnp.sum(cnp.sin(cnp.real(r) * (0.7 + k))) for k, r in enumerate(results))
 
-    for dtype, rtol in (("float64", 1e-11), ("float32", 2e-5)):
-        args = [x.astype(dtype) for x in case.args]
-        specs = tuple(cg.TensorSpec((None,) * x.ndim, dtype) for x in args) if case.unknown else None
-        function = cg.value_and_grad(loss, argnums=tuple(range(len(args))))
-        graph = cg.function(function, signature=specs).graph(*args)
-        for kinds in ("", "f"):
-            ran = on_stand_in(graph, args, kinds)
-            assert_same(ran.results, on_reference(graph, args), rtol)
-            assert set(ran.counts.host_ops) <= THROUGH_HOST
+    args = [x.astype(dtype) for x in case.args]
+    specs = tuple(cg.TensorSpec((None,) * x.ndim, dtype) for x in args) if case.unknown else None
+    function = cg.value_and_grad(loss, argnums=tuple(range(len(args))))
+    graph = cg.function(function, signature=specs).graph(*args)
+    expected = on_reference(graph, args)
+    for kinds in ("", "f"):
+        ran = on_stand_in(graph, args, kinds)
+        assert_same(ran.results, expected, TOLERANCE[dtype])
+        assert set(ran.counts.host_ops) <= THROUGH_HOST

@@ -12,7 +12,6 @@ from programs import BY_NAME
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad import tree
 from ctrlgrad.engines import _optimised
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
@@ -21,7 +20,7 @@ from ctrlgrad.engines.cuda.engine import run_with
 def lstm_counts(steps: int, order: int) -> Counts:
     program = BY_NAME["lstm"]
     graph = program.graph(order)
-    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    leaves = program.leaves
     leaves[-2:] = [np.resize(leaves[-2], (steps, *leaves[-2].shape[1:])), np.asarray(steps)]
     return on_stand_in(graph, leaves).counts
 
@@ -48,7 +47,7 @@ def test_a_step_of_an_lstm_and_of_its_gradient() -> None:
 
 def test_a_loop_of_scalars_launches_nothing() -> None:
     program = BY_NAME["newton_iteration"]
-    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    leaves = program.leaves
     counts = on_stand_in(program.graph(1), leaves).counts
     assert (counts.launches, counts.predicate_reads, counts.reads, counts.results) == (0, 0, 0, 0)
 

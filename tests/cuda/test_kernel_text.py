@@ -22,7 +22,6 @@ from evaluating import Program, compiled
 from instruments.stand_in import MEANING, StandIn, run_text
 from programs import BY_NAME
 
-from ctrlgrad import tree
 from ctrlgrad.engines import _optimised
 from ctrlgrad.engines.cuda.elementary_functions import definitions
 from ctrlgrad.engines.cuda.expressions import kernel_constant, literal, statements
@@ -75,7 +74,7 @@ def corpus_texts() -> list[KernelText]:
     found: dict[KernelText, None] = {}
     for program in BY_NAME.values():
         library = StandIn()
-        leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+        leaves = program.leaves
         explain_on(library, _optimised(program.graph(1), frozenset()), leaves)
         found |= library.texts
     return list(found)
@@ -83,7 +82,7 @@ def corpus_texts() -> list[KernelText]:
 
 def test_golden_text() -> None:
     program = BY_NAME["lstm"]
-    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    leaves = program.leaves
     report = explain_on(StandIn(), _optimised(program.graph(1), frozenset()), leaves)
     forward, _ = report.all_loops()
     assert forward.kernels == [f"a kernel: {LSTM_STEP}"]
@@ -270,7 +269,7 @@ def test_elementary_functions_have_the_bits_of_the_processors(tmp_path: Path) ->
         np.testing.assert_array_equal(result, run(operands)[0], f"{function.name} of {function.dtype}")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
 def test_as_the_cuda_compiler_reads_it(tmp_path: Path) -> None:
     """Every kernel of the corpus, and every op, in the CUDA compiler's own judgement."""

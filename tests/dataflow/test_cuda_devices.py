@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from instruments.cards import COPIES, Cards, among
 from instruments.comparing import assert_same
-from instruments.dataflow_runs import leaves_of, run, short_delays
+from instruments.dataflow_runs import run, short_delays
+from instruments.tables import programs_at_orders
 from programs import BY_NAME, PROGRAMS, Program
 
 from ctrlgrad.engines.cuda.devices import registered
@@ -27,10 +28,9 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@programs_at_orders(0, 1)
 def test_corpus(program: Program, order: int) -> None:
-    graph, leaves = program.graph(order), leaves_of(program)
+    graph, leaves = program.graph(order), program.leaves
     expected = program.expected(order)
     number = PROGRAMS.index(program) + order
     found = Cards(COPIES[number % 3])
@@ -48,7 +48,7 @@ def test_corpus(program: Program, order: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["loop_in_a_branch_in_a_loop", "nested_data_dependent_counts", "triple_nesting"])
 def test_nested_loops_in_many_placements(cards: Cards, name: str, seed: int) -> None:
-    graph, leaves = BY_NAME[name].graph(1), leaves_of(BY_NAME[name])
+    graph, leaves = BY_NAME[name].graph(1), BY_NAME[name].leaves
     place = among(["cpu:0", "cuda:0", "cuda:1"], seed)
     found, _ = run(graph, leaves, place=place, order=seed, parallel_iterations=(1, 2, 3, 32)[seed])
     assert_same(found, run_on("reference", graph, leaves))
@@ -57,7 +57,7 @@ def test_nested_loops_in_many_placements(cards: Cards, name: str, seed: int) -> 
 
 @pytest.mark.parametrize("name", ["lstm", "early_exit"])
 def test_second_order(cards: Cards, name: str) -> None:
-    graph, leaves = BY_NAME[name].graph(2), leaves_of(BY_NAME[name])
+    graph, leaves = BY_NAME[name].graph(2), BY_NAME[name].leaves
     expected = run_on("reference", graph, leaves)
     for names in (["cuda:0"], ["cpu:0", "cuda:1"]):
         assert_same(run(graph, leaves, place=among(names, 5))[0], expected)
@@ -66,7 +66,7 @@ def test_second_order(cards: Cards, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lstm", "nested_data_dependent_counts", "early_exit"])
 def test_loops_that_stay_whole(cards: Cards, name: str) -> None:
-    graph, leaves = BY_NAME[name].graph(1), leaves_of(BY_NAME[name])
+    graph, leaves = BY_NAME[name].graph(1), BY_NAME[name].leaves
     found, outcome = run(graph, leaves, loops="whole", place=lambda node: "cuda:0")
     assert_same(found, run_on("reference", graph, leaves))
     assert outcome.counts["cuda:0"].frames_opened == 1

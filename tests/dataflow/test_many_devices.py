@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.comparing import assert_same
-from instruments.dataflow_runs import at_random, leaves_of, run, short_delays
+from instruments.dataflow_runs import at_random, run, short_delays
+from instruments.tables import programs_at_orders
 from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg
@@ -26,10 +27,9 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@programs_at_orders(0, 1)
 def test_corpus(program: Program, order: int) -> None:
-    graph, leaves = program.graph(order), leaves_of(program)
+    graph, leaves = program.graph(order), program.leaves
     expected = program.expected(order)
     number = PROGRAMS.index(program) + order
     for turn in range(2):
@@ -42,7 +42,7 @@ def test_corpus(program: Program, order: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("name", ["loop_in_a_branch_in_a_loop", "nested_data_dependent_counts"])
 def test_nested_loops_in_many_placements(name: str, seed: int) -> None:
-    graph, leaves = BY_NAME[name].graph(1), leaves_of(BY_NAME[name])
+    graph, leaves = BY_NAME[name].graph(1), BY_NAME[name].leaves
     found, _ = run(graph, leaves, place=at_random(3, seed), order=seed, parallel_iterations=(1, 2, 3, 5, 32)[seed % 5])
     assert_same(found, run_on("reference", graph, leaves))
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.comparing import assert_same
-from instruments.dataflow_runs import at_random, leaves_of, run
+from instruments.dataflow_runs import at_random, run
 from instruments.part_plans import interpreted_parts
 from instruments.sessions import checked_session
 from programs import PROGRAMS, Program
@@ -59,7 +59,7 @@ def test_two_layers_on_two_devices(runs: list[Graph], window: int) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_corpus(program: Program) -> None:
-    graph, leaves = program.graph(1), leaves_of(program)
+    graph, leaves = program.graph(1), program.leaves
     place = at_random(2, PROGRAMS.index(program))
     with interpreted_parts() as ran:
         found, _ = run(graph, leaves, pieces="native", place=place, order=1)

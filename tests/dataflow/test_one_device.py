@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from instruments.comparing import assert_same
-from instruments.dataflow_runs import leaves_of, run
-from programs import BY_NAME, PROGRAMS, Program
+from instruments.dataflow_runs import run
+from instruments.tables import programs_at_orders
+from programs import BY_NAME, Program
 
 from ctrlgrad.execution import run_on
 
@@ -22,10 +23,9 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@programs_at_orders(0, 1)
 def test_corpus(program: Program, order: int) -> None:
-    graph, leaves = program.graph(order), leaves_of(program)
+    graph, leaves = program.graph(order), program.leaves
     before = [x.copy() for x in leaves]
     expected = program.expected(order)
     for way in WAYS:
@@ -37,7 +37,7 @@ def test_corpus(program: Program, order: int) -> None:
 
 @pytest.mark.parametrize("name", ["lstm", "loop_in_a_branch_in_a_loop", "nested_data_dependent_counts"])
 def test_second_order(name: str) -> None:
-    graph, leaves = BY_NAME[name].graph(2), leaves_of(BY_NAME[name])
+    graph, leaves = BY_NAME[name].graph(2), BY_NAME[name].leaves
     expected = run_on("reference", graph, leaves)
     for way in WAYS:
         assert_same(run(graph, leaves, **way)[0], expected)
@@ -45,7 +45,7 @@ def test_second_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lstm", "nested_data_dependent_counts", "early_exit"])
 def test_loops_that_stay_whole(name: str) -> None:
-    graph, leaves = BY_NAME[name].graph(1), leaves_of(BY_NAME[name])
+    graph, leaves = BY_NAME[name].graph(1), BY_NAME[name].leaves
     found, outcome = run(graph, leaves, loops="whole")
     assert_same(found, run_on("reference", graph, leaves))
     assert outcome.counts["cpu:0"].frames_opened == 1

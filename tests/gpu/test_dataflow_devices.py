@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.comparing import assert_same
-from instruments.dataflow_runs import at_random, leaves_of, run
+from instruments.dataflow_runs import at_random, run
 from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
@@ -43,7 +43,7 @@ def assert_nothing_is_left() -> None:
 @pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_corpus(program: Program, order: int) -> None:
-    graph, leaves = program.graph(order), leaves_of(program)
+    graph, leaves = program.graph(order), program.leaves
     expected = program.expected(order)
     number = PROGRAMS.index(program) + order
     assert_same(run(graph, leaves, place=lambda node: "cuda:0", **WAYS[number % 4])[0], expected, 1e-9)

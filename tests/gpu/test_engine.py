@@ -18,7 +18,6 @@ from rule_cases import CASES
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad import tree
 from ctrlgrad.engines import _optimised
 from ctrlgrad.engines import chunks as engine_chunks
 from ctrlgrad.engines.cuda.context import Context
@@ -46,7 +45,7 @@ def run(library: CupyLibrary, graph: Graph, arguments: Any, kinds: str = "") -> 
 @pytest.mark.parametrize("kinds", ["", "biuf"], ids=["on the host", "on the device"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=repr)
 def test_corpus(library: CupyLibrary, program: Program, kinds: str) -> None:
-    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    leaves = program.leaves
     for order in (0, 1, 2):
         graph = program.graph(order)
         found, _ = run(library, graph, leaves, kinds)
@@ -97,7 +96,7 @@ def test_counts_are_those_of_the_stand_in(library: CupyLibrary) -> None:
 
     for name in ("lstm", "early_exit", "branch_in_a_loop", "row_writes"):
         program = BY_NAME[name]
-        leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+        leaves = program.leaves
         _, context = run(library, program.graph(1), leaves)
         assert context.counts == on_stand_in(program.graph(1), leaves).counts
 
@@ -185,7 +184,7 @@ def test_a_long_sequence_under_a_budget(library: CupyLibrary, loop: Callable[...
 @pytest.mark.parametrize("name", ["lstm", "masked_rnn", "early_exit", "triple_nesting", "soft_sorting_network"])
 def test_corpus_in_less_and_less_memory(library: CupyLibrary, name: str) -> None:
     program = BY_NAME[name]
-    leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+    leaves = program.leaves
     for order in (1, 2):
         graph = program.graph(order)
         expected = run_on("reference", graph, leaves)

@@ -3,6 +3,7 @@
 | to | module |
 | --- | --- |
 | compare results | `comparing` |
+| have some points of a table in each run, and all of them when asked for | `tables` |
 | judge each plan before it runs (`ctrlgrad.plan.checking` is the judge) | `checked` |
 | run a graph in machine code, and by nothing else | `natively` |
 | run a graph on devices by chance, messages late, nodes in any order; count frames and messages | `dataflow_runs` |

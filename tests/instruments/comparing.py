@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad import tree
+
 
 def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-11) -> None:
     """Relative to each element, or to the largest finite one of an array that holds smaller ones; integers exactly."""
@@ -18,6 +20,16 @@ def assert_same(found: Sequence[Any], expected: Sequence[Any], rtol: float = 1e-
             continue
         largest = np.max(np.abs(b), initial=0.0, where=np.isfinite(b))
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1.0, largest))
+
+
+def assert_same_trees(found: Any, expected: Any, rtol: float = 1e-11, atol: float = 1e-12) -> None:
+    """The same structure around arrays or numbers of the same shapes and kinds."""
+    leaves, structure = tree.flatten(found)
+    expected_leaves, expected_structure = tree.flatten(expected)
+    assert structure == expected_structure
+    for a, b in zip(leaves, expected_leaves, strict=True):
+        assert (np.asarray(a).dtype.kind, np.shape(a)) == (np.asarray(b).dtype.kind, np.shape(b))
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
 
 
 def assert_same_bits(found: Sequence[Any], expected: Sequence[Any]) -> None:

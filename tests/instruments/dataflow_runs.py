@@ -6,18 +6,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-from corpus.program import Program
-
-from ctrlgrad import dataflow, tree
+from ctrlgrad import dataflow
 from ctrlgrad.dataflow import FlatGraph, FlatNode
 from ctrlgrad.dataflow.engine import Outcome, run_prepared
 from ctrlgrad.dataflow.settings import prepare
 from ctrlgrad.ir import Graph
-
-
-def leaves_of(program: Program) -> list[np.ndarray]:
-    return [np.asarray(x) for x in tree.leaves(program.args)]
 
 
 def at_random(devices: int, seed: int, cuda: int = 0) -> Callable[[FlatNode], str]:

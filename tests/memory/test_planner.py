@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
+from instruments.tables import in_turn
 from memory_cases.driving import CHUNK, Driver, chunks
 from memory_cases.model import Setting, forecast
 
@@ -97,10 +99,9 @@ def test_what_fits_is_neither_copied_nor_computed_again() -> None:
     assert result.stats.copies_out == result.stats.drops == 0
 
 
-@pytest.mark.parametrize("length", [30, 90])
-@pytest.mark.parametrize("room", [3, 5, 8, 16])
-@pytest.mark.parametrize("link", [4.0, 1.1, 0.8, 0.5, 0.25])
-def test_the_manager_is_as_quick_as_its_rules(length: int, room: int, link: float) -> None:
+@in_turn("sizes, link", list(product((30, 90), (3, 5, 8, 16))), [4.0, 1.1, 0.8, 0.5, 0.25])
+def test_the_manager_is_as_quick_as_its_rules(sizes: tuple[int, int], link: float) -> None:
+    length, room = sizes
     times = ChunkTimes(1.0, 2.0, 1 / link, 1 / link)
     for ways, share in (({}, None), ({"swap": True}, 1.0), ({"checkpoint": True}, 0.0)):
         result = run(length, room, link * NEEDED, **ways)

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from instruments.stepping import Scheduler, StepDevice, all_schedules
+from instruments.tables import in_turn
 from memory_cases.driving import CHUNK, Driver
 
 from ctrlgrad.errors import VerificationError
@@ -84,8 +85,7 @@ def test_every_interleaving(name: str) -> None:
     assert count > 1
 
 
-@pytest.mark.parametrize("order", ["lazy", "eager"])
-@pytest.mark.parametrize("name", MIDDLE)
+@in_turn("name, order", list(MIDDLE), ["lazy", "eager"])
 def test_every_answer_that_the_host_may_get(name: str, order: str) -> None:
     program, budget, tiers = MIDDLE[name]
     count = 0
@@ -95,8 +95,7 @@ def test_every_answer_that_the_host_may_get(name: str, order: str) -> None:
     assert count > 10
 
 
-@pytest.mark.parametrize("order", ["any", "lazy", "eager"])
-@pytest.mark.parametrize("name", LARGE)
+@in_turn("name, order", list(LARGE), ["any", "lazy", "eager"])
 def test_random_schedules(name: str, order: str) -> None:
     program, budget, tiers = LARGE[name]
     for seed in range(60):

@@ -83,5 +83,5 @@ def text(tmp_path: Path) -> Path:
     rng = random.Random(0)
     words = ["loop", "stack", "value", "graph", "push", "pop", "branch"]
     path = tmp_path / "text.txt"
-    path.write_text("\n".join(f"{n} " + " ".join(rng.choices(words, k=rng.randint(1, 5))) for n in range(120)))
+    path.write_text("\n".join(f"{n} " + " ".join(rng.choices(words, k=rng.randint(1, 3))) for n in range(120)))
     return path

@@ -1,6 +1,6 @@
 """The native engine agrees with the reference engine: the corpus to second order, single floats, random programs.
 
-CTRLGRAD_NATIVE_RANDOM_PROGRAMS says how many random programs (90).
+CTRLGRAD_NATIVE_RANDOM_PROGRAMS says how many random programs (40).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same
 from instruments.natively import compiled, run_natively
-from programs import BY_NAME, PROGRAMS, Program
+from instruments.tables import programs_at_orders
+from programs import BY_NAME, Program
 from random_programs.campaign import Batch, run_batch
 from random_programs.engines import Settings
 
@@ -27,10 +28,8 @@ from ctrlgrad.ir import TensorType
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Loop, Outside
 
-RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_NATIVE_RANDOM_PROGRAMS", "90"))
-PER_PART = 20
-
-every_program = pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_NATIVE_RANDOM_PROGRAMS", "40"))
+PER_PART = 10
 
 # What loops call Python back for, by program: for the value, the gradient and the second derivative.
 SUM, RESIZE = "stack_sum", "stack_resize"
@@ -49,10 +48,6 @@ OUTSIDE: dict[str, Sequence[dict[str, int]]] = {
 }
 
 
-def leaves_of(program: Program) -> list[np.ndarray]:
-    return [np.asarray(x) for x in tree.leaves(program.args)]
-
-
 def outside_in_loops(program: Compiled) -> Counter[str]:
     """The ops that loops call Python back for; those of inner loops count once for each loop around them."""
     found: Counter[str] = Counter()
@@ -62,12 +57,11 @@ def outside_in_loops(program: Compiled) -> Counter[str]:
     return found
 
 
-@every_program
-@pytest.mark.parametrize("order", [0, 1, 2])
+@programs_at_orders(0, 1, 2)
 def test_corpus(program: Program, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # tests/plan judges the corpus's plans.
-    monkeypatch.delenv("CTRLGRAD_CHECK_PLANS")
-    graph, leaves = program.graph(order), leaves_of(program)
+    monkeypatch.delenv("CTRLGRAD_CHECK_PLANS", raising=False)
+    graph, leaves = program.graph(order), program.leaves
     before = [x.copy() for x in leaves]
     assert_same(run_natively(graph, leaves), program.expected(order))
     for x, old in zip(leaves, before, strict=True):

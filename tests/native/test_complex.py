@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same
 from instruments.natively import run_natively
+from instruments.tables import in_turn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -219,19 +220,16 @@ def assert_engines_agree(name: str, dtype: str, order: int) -> None:
     assert_same(found, expected, tolerance)
 
 
-every_program = pytest.mark.parametrize("name", PROGRAMS)
 every_dtype = pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 
 
-@every_program
 @every_dtype
-@pytest.mark.parametrize("order", [0, 1, 2])
+@in_turn("name, order", list(PROGRAMS), [0, 1, 2])
 def test_agreement(name: str, dtype: str, order: int) -> None:
     assert_engines_agree(name, dtype, order)
 
 
-@every_program
-@pytest.mark.parametrize("order", [0, 1, 2])
+@in_turn("name, order", list(PROGRAMS), [0, 1, 2])
 def test_distributed(name: str, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where every product is taken for a heavy one."""
     monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)

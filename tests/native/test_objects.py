@@ -14,13 +14,11 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from instruments.comparing import assert_same_bits
 from programs import BY_NAME
 
 import ctrlgrad as cg
-from ctrlgrad import tree
 from ctrlgrad.engines.native import engine, objects, target
 from ctrlgrad.engines.native.objects import CannotLoad, ObjectCode
 from ctrlgrad.execution import run_on
@@ -354,7 +352,7 @@ def test_quick_code_gives_the_same_bits(name: str, folder: Path, monkeypatch: py
     monkeypatch.setattr(engine, "_FUNCTIONS", Recent(engine.FUNCTIONS))
     for quick in ("", "1"):
         monkeypatch.setenv("CTRLGRAD_QUICK_CODE", quick)
-        leaves = [np.asarray(x) for x in tree.leaves(program.args)]
+        leaves = program.leaves
         found.append(run_on("native", program.traced_again(1), leaves))
     assert levels == [target.GOOD, target.QUICK]
     assert_same_bits(*found)

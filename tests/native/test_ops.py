@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same
 from instruments.natively import run_natively
+from instruments.tables import in_turn
 from rule_cases import CASES, Case
 
 import ctrlgrad as cg
@@ -38,6 +39,10 @@ def in_a_loop(case: Case, dtype: Any) -> Callable[..., Any]:
     return function
 
 
+# A case's values, its gradient, and that in single precision.
+FORMS = {"value": ("float64", 0), "gradient": ("float64", 1), "in single": ("float32", 1)}
+
+
 @cache
 def graph_of(name: str, dtype: Any, order: int) -> Graph:
     case = CASES[name]
@@ -50,9 +55,9 @@ def graph_of(name: str, dtype: Any, order: int) -> Graph:
     return graph
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("dtype", "order"), [("float64", 0), ("float64", 1), ("float32", 1)])
-def test_case(name: str, dtype: str, order: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_turn("name, form", list(CASES), list(FORMS))
+def test_case(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dtype, order = FORMS[form]
     if (dtype, order) != ("float64", 1):
         # The gradient has the ops of the values, and is compiled as users get it.
         monkeypatch.setenv("CTRLGRAD_QUICK_CODE", "1")
@@ -186,8 +191,7 @@ def test_reductions_of_a_dtype(dtype: str) -> None:
 # Matrix products of every small size, each operand in rows and in columns.
 
 
-@pytest.mark.parametrize("sizes", list(product((0, 1, 3), repeat=3)), ids=str)
-@pytest.mark.parametrize("turned", ["neither", "left", "right", "both"])
+@in_turn("sizes, turned", list(product((0, 1, 3), repeat=3)), ["neither", "left", "right", "both"])
 def test_products(sizes: tuple[int, int, int], turned: str) -> None:
     m, k, n = sizes
     rng = np.random.default_rng(sizes)

@@ -1,7 +1,7 @@
 """Pieces agree with the reference engine: the corpus, random programs, random chains of ops by dtype, all layouts.
 
 Graphs with loops and branches are tried too: `everywhere` puts parts into each of their regions.
-CTRLGRAD_PIECES_RANDOM_PROGRAMS says how many random programs (60). First derivatives of the corpus and the first random
+CTRLGRAD_PIECES_RANDOM_PROGRAMS says how many random programs (30). First derivatives of the corpus and the first random
 programs run in machine code; where compiling would take longer than all else, parts run by checked execution.
 """
 
@@ -18,21 +18,21 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same
 from instruments.part_plans import interpreted_parts
+from instruments.tables import programs_at_orders
 from native.piece_agreement import assert_agrees
-from programs import PROGRAMS, Program
+from programs import Program
 from random_programs.engines import Settings, judge
 from random_programs.expected import UnsuitableError
 from random_programs.generate import generate
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad import tree
 from ctrlgrad.engines.native.parts import parted
 from ctrlgrad.engines.native.pieces import with_parts
 from ctrlgrad.engines.reference import REFERENCE, Run, interpret
 from ctrlgrad.ir import Graph, Node
 
-RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_PIECES_RANDOM_PROGRAMS", "60"))
-PER_TEST, COMPILED = 10, 20
+RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_PIECES_RANDOM_PROGRAMS", "30"))
+PER_TEST, COMPILED = 10, 10
 
 
 # Whole programs, parts in every region.
@@ -52,14 +52,9 @@ def run_everywhere(graph: Graph, leaves: Sequence[Any]) -> list[Any]:
     return interpret(everywhere(graph), leaves, Run(), with_parts(REFERENCE))
 
 
-def leaves_of(program: Program) -> list[np.ndarray]:
-    return [np.asarray(x) for x in tree.leaves(program.args)]
-
-
-@pytest.mark.parametrize("order", [0, 1, 2])
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+@programs_at_orders(0, 1, 2)
 def test_corpus(program: Program, order: int, parts_run: list[Graph]) -> None:
-    graph, leaves = program.graph(order), leaves_of(program)
+    graph, leaves = program.graph(order), program.leaves
     before = [x.copy() for x in leaves]
     with nullcontext() if order == 1 else interpreted_parts():
         found = run_everywhere(graph, leaves)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
 import pytest
+from instruments.tables import programs_at_orders
 from plan.plans import graph_of, placed
 from plan.random_plans import graphs_of
 from plan.small_programs import SMALL
-from programs import PROGRAMS, Program
+from programs import Program
 from random_programs.generate import generate
 
-from ctrlgrad import tree
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.plan.checker import check
 from ctrlgrad.plan.chunks import loop_plan, loops_in_chunks
@@ -20,7 +19,7 @@ from ctrlgrad.plan.model import Plan
 from ctrlgrad.plan.placement import place
 
 # How many random programs: each with its gradient and the gradient of that.
-PROGRAMS_CHECKED = int(os.environ.get("CTRLGRAD_RANDOM_PLANS", "60"))
+PROGRAMS_CHECKED = int(os.environ.get("CTRLGRAD_RANDOM_PLANS", "30"))
 PER_RUN = 10
 
 
@@ -39,11 +38,10 @@ def test_the_plan_of_a_small_program_holds(name: str) -> None:
     check_all(placed(graph, program.arguments))
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
-@pytest.mark.parametrize("order", [0, 1, 2])
+@programs_at_orders(0, 1, 2)
 def test_the_plans_of_the_corpus_hold(program: Program, order: int) -> None:
     graph = program.graph(order)
-    arguments = [np.asarray(x) for x in tree.leaves(program.args)]
+    arguments = program.leaves
     for each in (graph, optimised_graph(graph)):
         check_all(placed(each, arguments))
 

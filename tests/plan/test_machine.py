@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.tables import programs_at_orders
 from plan.plans import graph_of, placed, plan_of, reference_kernel
 from plan.random_plans import graphs_of
 from plan.small_programs import SMALL, x4
-from programs import PROGRAMS, Program
+from programs import Program
 from random_programs.generate import generate
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad import tree
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.reference import run_graph
 from ctrlgrad.errors import CtrlgradError
@@ -29,7 +29,7 @@ from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Kernel
 
-RANDOM_PROGRAMS, PER_RUN = 40, 10
+RANDOM_PROGRAMS, PER_RUN = 20, 10
 
 
 def agree(graph: Graph, arguments: list[Any], rtol: float = 1e-9, without: Collection[str] = ()) -> None:
@@ -50,18 +50,16 @@ def test_small_programs(name: str) -> None:
     agree(graph, [np.asarray(x) for x in program.arguments])
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
-@pytest.mark.parametrize("order", [0, 1, 2])
+@programs_at_orders(0, 1, 2)
 def test_the_corpus(program: Program, order: int) -> None:
-    agree(optimised_graph(program.graph(order)), [np.asarray(x) for x in tree.leaves(program.args)])
+    agree(optimised_graph(program.graph(order)), program.leaves)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
-@pytest.mark.parametrize("order", [0, 1, 2])
+@programs_at_orders(0, 1, 2)
 def test_the_corpus_without_passes_over_plans(program: Program, order: int) -> None:
     """Fusion and packing change how a plan computes, not what."""
     graph = optimised_graph(program.graph(order))
-    agree(graph, [np.asarray(x) for x in tree.leaves(program.args)], without=PASSES)
+    agree(graph, program.leaves, without=PASSES)
 
 
 @pytest.mark.parametrize("part", range(RANDOM_PROGRAMS // PER_RUN))

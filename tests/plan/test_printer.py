@@ -16,7 +16,6 @@ from plan.small_programs import SMALL, wide
 from programs import BY_NAME
 
 import ctrlgrad as cg
-from ctrlgrad import tree
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan.effects import walk
@@ -30,7 +29,7 @@ Example = tuple[Graph, list[Any]]
 
 def corpus(name: str, order: int) -> Example:
     program = BY_NAME[name]
-    return optimised_graph(program.graph(order)), [np.asarray(x) for x in tree.leaves(program.args)]
+    return optimised_graph(program.graph(order)), program.leaves
 
 
 def small(name: str) -> Example:

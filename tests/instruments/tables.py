@@ -1,0 +1,47 @@
+"""Tables of more points than a run has time for: each run has every row, at one of the columns in turn.
+
+The other points are marked `long`, which setup.cfg deselects; `pytest -m "long or not long"` runs all. Which column a
+row has depends on the test too, so that two tests of the same programs meet them at different orders.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from programs import PROGRAMS
+
+
+def in_turn(names: str, rows: Sequence[Any], columns: Sequence[Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Parametrize a test by two names, `"row, column"`, over all pairs of rows and columns."""
+
+    def decorate(test: Callable[..., Any]) -> Any:
+        first = zlib.crc32(f"{test.__module__}.{test.__name__}".encode())
+        points = []
+        for n, row in enumerate(rows):
+            for k, column in enumerate(columns):
+                is_its_turn = (first + n - k) % len(columns) == 0
+                marks = [] if is_its_turn else [pytest.mark.long]
+                points.append(pytest.param(row, column, id=f"{getattr(row, '__name__', row)}-{column}", marks=marks))
+        return pytest.mark.parametrize(names, points)(test)
+
+    return decorate
+
+
+def are_whole(config: pytest.Config) -> bool:
+    """Whether a run is not the short one that setup.cfg asks for."""
+    return bool(config.getoption("markexpr") != "not long")
+
+
+def some(cases: Sequence[Any], most: int, config: pytest.Config) -> list[Any]:
+    """So many of the cases at most, evenly, in a short run; all of them in a whole one."""
+    if are_whole(config) or len(cases) <= most:
+        return list(cases)
+    return [cases[n * len(cases) // most] for n in range(most)]
+
+
+def programs_at_orders(*orders: int) -> Callable[[Callable[..., Any]], Any]:
+    """Parametrize a test by `program` and `order`, over the corpus."""
+    return in_turn("program, order", PROGRAMS, orders)
