@@ -38,14 +38,7 @@ def pack_name(real: Real, operand: str) -> str:
     return f"cg_pack_{operand}_{real.name}"
 
 
-def packs(real: Real) -> list[str]:
-    return [
-        _pack(pack_name(real, "b"), Packing(real, real.columns)),
-        _pack(pack_name(real, "a"), Packing(real, real.rows)),
-    ]
-
-
-def _pack(name: str, packing: Packing) -> str:
+def pack(name: str, packing: Packing) -> str:
     f, real, width = Function(name, PARAMETERS), packing.real, packing.width
     with f.leaving_when(f.test("eq", "%cb", 1)):
         _rows(f, packing)
