@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.ir import Loop, Node, StackType, Trait, walk
 from ctrlgrad.ir.flow import in_an_iteration
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class EntryState:
     """What a chunk starts from, beside what its loop captures, and how many iterations came before where that counts.
 
@@ -30,7 +30,7 @@ def bytes_of(x: Any) -> int:
     return int(x.nbytes) if hasattr(x, "ndim") else 0
 
 
-@dataclass(frozen=True)
+@record
 class PushedStack:
     """A carried stack that a loop only pushes on. `rows` are those of an iteration, None where loops inside push."""
 
@@ -39,7 +39,7 @@ class PushedStack:
     label: str
 
 
-@dataclass(frozen=True)
+@record
 class StackRoles:
     """What a loop does with the stacks that it carries, by their positions in the carry."""
 

@@ -12,17 +12,17 @@ transposed in registers. Whole vectors are written, so that `to` needs `slack` b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.real import Real
+from ctrlgrad.records import record
 
 PARAMETERS = [("ptr", "to"), ("ptr", "b"), ("i64", "rb"), ("i64", "cb"), ("i64", "k"), ("i64", "n")]
 SLACK = 64
 ROWS_AT_ONCE = 8
 
 
-@dataclass(frozen=True)
+@record
 class Packing:
     """How wide a panel is, in elements, and of how many vectors a row of it is written."""
 

@@ -8,13 +8,13 @@ right operand and one broadcast element of the left (6 x 2 of 16 registers, 12 x
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.target import Target
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Real:
     """A float type (`name` "f32" or "f64") and the tile of its products on a processor."""
 

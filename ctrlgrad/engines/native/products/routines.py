@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import binding
@@ -32,6 +31,7 @@ from ctrlgrad.engines.native.products import (
 )
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.target import Target
+from ctrlgrad.records import record
 
 _MODULES = (blocks, function, kernels, loops, pack, plain, pool, real, shared, solves, text, tiles, vector, whole)
 _VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}")
@@ -43,7 +43,7 @@ _INTRINSICS = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """Routines that are compiled together: their symbols, and what their text is made for."""
 
