@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,12 +78,25 @@ def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: boo
     return _interpret(graph, arguments, Run(finite=FiniteCheck() if check_nans else None))
 
 
+@functools.cache
+def _load_native() -> None:
+    """Load the native engine and llvmlite, once. What modules define stays: to look for garbage there takes long."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        import ctrlgrad.engines.native.engine  # noqa: F401
+    finally:
+        if collects:
+            gc.enable()
+
+
 def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]] | None:
     """What runs a graph natively for arguments of the sizes of these, where nothing else has to be looked at.
 
     Errors that it raises are given to `after_failure`. None where the graph asks for memory.
     """
-    from ctrlgrad.engines.native.engine import patterns_of  # loads llvmlite
+    _load_native()
+    from ctrlgrad.engines.native.engine import patterns_of
 
     return None if asks_for_memory(graph) else patterns_of(optimised_graph(graph)).program(arguments)
 
@@ -93,7 +108,8 @@ def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> l
 
 def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | None = None) -> list[Any]:
     """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
-    from ctrlgrad.engines.native.engine import SizesDoNotFit, run  # loads llvmlite
+    _load_native()
+    from ctrlgrad.engines.native.engine import SizesDoNotFit, run
 
     optimised = optimised_graph(graph)
     try:
@@ -145,7 +161,8 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
         from ctrlgrad.engines.cuda.cupy_library import cupy_library
 
         return report.explain_on(cupy_library(), optimised_graph(graph), arguments)
-    from ctrlgrad.engines.native.engine import SizesDoNotFit  # loads llvmlite
+    _load_native()
+    from ctrlgrad.engines.native.engine import SizesDoNotFit
     from ctrlgrad.engines.native.report import explain
 
     _check_on_host("native", arguments)
@@ -158,7 +175,8 @@ def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:
 
 def plan_text(graph: Graph, arguments: Sequence[Any]) -> str:
     """The plan that the native engine makes of a graph, for arguments of the sizes of these."""
-    from ctrlgrad.engines.native.engine import plan_of, shapes_of  # loads llvmlite
+    _load_native()
+    from ctrlgrad.engines.native.engine import plan_of, shapes_of
     from ctrlgrad.plan.printer import format_plan
 
     optimised = optimised_graph(graph)

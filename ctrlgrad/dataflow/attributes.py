@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ctrlgrad.ir import Node
 from ctrlgrad.ir.attributes import Attributes
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Enter(Attributes):
     frame: str
     # Whether the value is in all iterations of the frame, not in the first alone.
@@ -21,30 +20,30 @@ class Enter(Attributes):
     control: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class LoopCond(Attributes):
     # The loop that the frame was lowered from; errors name it.
     loop: Node | None = None
     maximum_iterations: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Message(Attributes):
     # The number of an edge of the partition.
     edge: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Send(Message):
     receiver: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Recv(Message):
     sender: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Cluster(Attributes):
     # Whether its last operand and result are effect tokens.
     effect: bool

@@ -13,13 +13,14 @@ import numbers
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
 from ctrlgrad.ir.types import Shape as Sizes
 from ctrlgrad.ir.types import TensorType
+from ctrlgrad.records import record
 
 T = TypeVar("T")
 
@@ -43,7 +44,7 @@ class _Node(Protocol):
     def attrs(self) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Attributes:
     """Of most ops: nothing."""
 
@@ -111,7 +112,7 @@ def _quiet(value: Any) -> Any:
     return field(metadata={"quiet": value})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Constant(Attributes):
     value: np.ndarray
 
@@ -119,76 +120,76 @@ class Constant(Attributes):
         object.__setattr__(self, "value", np.asarray(self.value))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Cast(Attributes):
     dtype: np.dtype
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Axis(Attributes):
     """An axis, counted from the front."""
 
     axis: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Scan(Axis):
     # From the end: the transpose of the forward accumulation.
     reverse: bool = _quiet(False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Order(Axis):
     # From the largest down.
     descending: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Transform(Axis):
     inverse: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Axes(Attributes):
     """Axes, counted from the front."""
 
     axes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Reduction(Axes):
     keepdims: bool = _quiet(False)
     # Of a mapped function: over all rows, so that the result is the same for each of them.
     all_rows: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Shape(Attributes):
     """A shape, with operands for its unknown dimensions; see `ctrlgrad.ops.checks.template`."""
 
     shape: Sizes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Index(Attributes):
     """Items in the order of the axes: an int, a slice, None (a new axis) or `DYNAMIC`."""
 
     key: Key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Described(Attributes):
     # What an error says of the operand.
     what: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Search(Attributes):
     # "left": after those that are less; "right": after those that are less or equal.
     side: Literal["left", "right"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Hook(Attributes):
     """A function of the user that sees values while a graph runs."""
 
@@ -207,7 +208,7 @@ class _Capturing:
         return operands[: self.captures], operands[self.captures :]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Loop(_Capturing, Attributes):
     """What the user asked of a loop, and what passes note of it."""
 
@@ -226,12 +227,12 @@ class Loop(_Capturing, Attributes):
     chunks_of: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Branch(Attributes):
     """Says nothing, but that the first operand selects a region, which sees the others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Call(_Capturing, Attributes):
     """See `ctrlgrad.ops.call`."""
 
@@ -243,14 +244,14 @@ class Call(_Capturing, Attributes):
     rule: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class NewStack(Attributes):
     element: TensorType
     # Made by the gradient transform: the verifier proves that its pops mirror its pushes.
     paired: bool = _hidden(False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Write(Attributes):
     # Whether writing at the length appends a slot; otherwise that index is out of range.
     grow: bool = _quiet(False)
@@ -258,19 +259,19 @@ class Write(Attributes):
     once: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Rows(Attributes):
     # How many there are, where that is known.
     size: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Concat(Axis):
     # Of the result along the axis, where it is known.
     size: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record(kw_only=True)
 class Split(Axis):
     element: TensorType
 

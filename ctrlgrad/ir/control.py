@@ -13,13 +13,14 @@ a graph: captures and carries are added, dropped or put in another order by sayi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.builder import Builder, Closed
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import OPS
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ def _blank(value: Value) -> Value:
     return Value(value.type, value.hint)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Capture:
     """A value that every iteration of a loop sees alike."""
 
@@ -45,7 +46,7 @@ class Capture:
         return cls(outer, _blank(in_body), in_body)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Carry:
     """A value that goes from one iteration of a loop to the next."""
 
@@ -61,7 +62,7 @@ class Carry:
         return cls(init, _blank(in_body), in_body, next, _blank(in_body))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record(eq=False)
 class Loop:
     """A `while`: the body runs as long as the cond yields true; both see the captures and the carries."""
 
@@ -170,7 +171,7 @@ class Loop:
         return Node(OPS["while"], self.operands, self.results, attrs, (self.cond, self.body), self.source)
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record(eq=False)
 class Branch:
     """A `cond`: the selector says which of the branches runs; all see the operands.
 
@@ -204,7 +205,7 @@ class Rule(Protocol):
         """Over the same inputs as the call's function."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record(eq=False)
 class Call:
     """A `call`: a function kept whole, and further regions that say what its derivative is (see `ops.call`).
 

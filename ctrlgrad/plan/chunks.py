@@ -9,7 +9,7 @@ carries began with.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ctrlgrad.ir import Trait, attributes
 from ctrlgrad.plan.effects import INDEX, defines, names_of, numbers_of, reads, walk, yields
@@ -34,9 +34,10 @@ from ctrlgrad.plan.model import (
     WriteRow,
 )
 from ctrlgrad.plan.sizes import Size
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class ChunkedLoop:
     """What a loop in chunks does with the stacks that it carries, by their handles."""
 
@@ -120,7 +121,7 @@ def chunked_loop(plan: Plan, loop: Loop) -> ChunkedLoop:
 # A loop as a plan.
 
 
-@dataclass(frozen=True)
+@record
 class LoopPlan:
     """A loop as a plan of its own. Its arguments: iterations at most, what is `captured`, what is carried."""
 

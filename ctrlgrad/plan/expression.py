@@ -13,10 +13,11 @@ floats follow IEEE 754 and nothing is reassociated or contracted but by an expli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from ctrlgrad.records import record
 
 BOOL = np.dtype(bool)
 
@@ -67,7 +68,7 @@ PRIMITIVES: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Instruction:
     """One operation: `op` of `PRIMITIVES` on the results of earlier instructions, giving a number of `dtype`."""
 
@@ -77,7 +78,7 @@ class Instruction:
     value: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Expression:
     """Instructions and the numbers of those that are results."""
 
@@ -125,7 +126,7 @@ def _key(value: Any) -> Any:
     return (value.dtype, value.tobytes()) if isinstance(value, np.generic) else value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Number:
     """An instruction's result while an expression is built; Python's operators make instructions.
 

@@ -29,9 +29,10 @@ from ctrlgrad.plan.values import Register as Register
 from ctrlgrad.plan.values import Stack as Stack
 from ctrlgrad.plan.values import Value as Value
 from ctrlgrad.plan.values import View as View
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Compute:
     """Numbers from numbers. `scalar` leaves of the expression are positions in `operands`."""
 
@@ -40,7 +41,7 @@ class Compute:
     results: tuple[Register, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Load:
     """The one element of a view (two registers for a complex one)."""
 
@@ -48,7 +49,7 @@ class Load:
     results: Numbers
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Operand:
     """What a kernel reads: a view over the kernel's space, further moved by index instructions.
 
@@ -60,7 +61,7 @@ class Operand:
     gathered: Sizes = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Write:
     """What a kernel writes at each point of its space: outputs of its expression (two for a complex array).
 
@@ -77,7 +78,7 @@ class Write:
     scattered: Sizes = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Kernel:
     """A nest of loops over `space` that evaluates one expression at each point."""
 
@@ -92,7 +93,7 @@ class Kernel:
     nodes: tuple[Node, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Site:
     """A place in the user's code that may fail."""
 
@@ -100,7 +101,7 @@ class Site:
     axis: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Check:
     """An output of an expression that must be true; `found` and `bound` are outputs or registers for the message."""
 
@@ -117,7 +118,7 @@ Assumption = Literal["equal", "rows"]
 GuardStatus = Literal["index", "size", "iterations", "twice", "empty", "value", "equal", "rows"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Guard:
     """Registers that must hold for the run to go on: `condition` true, else the failure of `site`.
 
@@ -131,7 +132,7 @@ class Guard:
     bound: Size = ZERO
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Product:
     """`result = a @ b` (+ `base`): matrices along the last two axes, the axes before them equal batches."""
 
@@ -144,7 +145,7 @@ class Product:
     node: Node | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Pack:
     """The right side of products, laid out as they read it fastest, before the loops that leave it as it is."""
 
@@ -152,7 +153,7 @@ class Pack:
     view: View
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Factorise:
     """Factors of small matrices along the last two axes, and what they are for; the axes before are equal batches.
 
@@ -170,7 +171,7 @@ class Factorise:
     node: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Outside:
     """An op that the reference engine's kernel computes; sizes that only it knows come back as registers."""
 
@@ -186,7 +187,7 @@ class Outside:
         return (0,) if self.node.op.updates and isinstance(self.operands[0], Stack) else ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Push:
     """A row on top of a stack."""
 
@@ -196,7 +197,7 @@ class Push:
     node: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Pop:
     """The last row of a stack, read in place: the row lies there until the stack is popped again."""
 
@@ -206,7 +207,7 @@ class Pop:
     node: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class ReadRow:
     """The row at an index, copied."""
 
@@ -216,7 +217,7 @@ class ReadRow:
     site: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class WriteRow:
     """A stack with another row at an index; "add" adds to the row; `grow` appends at the length."""
 
@@ -230,7 +231,7 @@ class WriteRow:
     site: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Length:
     """How many rows a stack has."""
 
@@ -238,7 +239,7 @@ class Length:
     result: Register
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class NewStack:
     """A stack of `size` rows that were never written."""
 
@@ -247,7 +248,7 @@ class NewStack:
     node: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class ToStack:
     """A stack of the rows of an array, the elements of which lie side by side; they are copied."""
 
@@ -256,7 +257,7 @@ class ToStack:
     node: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class FromStack:
     """All rows of a stack, the first first, as one array: read in place, if nobody needs the stack more, or copied."""
 
@@ -265,7 +266,7 @@ class FromStack:
     node: Node
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class CopyStack:
     """Another stack of the same rows: the old one is needed after an update of the new one."""
 
@@ -273,7 +274,7 @@ class CopyStack:
     result: Stack
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Carry:
     """One carried value: its start, its value inside an iteration, the next one, and the last."""
 
@@ -283,7 +284,7 @@ class Carry:
     result: Value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Move:
     """A copy between places when a block ends: `array`, which lies in `source`, also lies in `target` from now on."""
 
@@ -292,7 +293,7 @@ class Move:
     target: Place
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Block:
     """Steps in order, then moves in order: what the block gives comes to where it is wanted."""
 
@@ -302,7 +303,7 @@ class Block:
     stack_moves: tuple[tuple[Stack, int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Loop:
     """Runs `body` as long as `test` holds after `condition`."""
 
@@ -319,7 +320,7 @@ class Loop:
     entry: Block = Block(())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(eq=False)
 class Branch:
     """Runs block number `selector` (clamped); its `outputs` become the results."""
 

@@ -14,12 +14,13 @@ import numpy as np
 from ctrlgrad.plan.effects import defines, names_of, walk
 from ctrlgrad.plan.model import Array, Block, Branch, Loop, Pack, Plan, Product, Register, Step, View
 from ctrlgrad.plan.sizes import ONE, Size
+from ctrlgrad.records import record
 
 # Smaller matrices stay in the fastest cache as they are.
 LEAST_ELEMENTS = 1024
 
 
-@dataclass(frozen=True)
+@record
 class Panels:
     """How packed operands of one dtype lie: columns of a panel, and elements that are read beyond the end."""
 

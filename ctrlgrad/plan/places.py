@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from ctrlgrad.plan.sizes import Size
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Buffer:
     """Memory for `count` elements. A result's is the caller's; of the others, `is_known_at_entry` says whether the size
     follows from the arguments' sizes."""
@@ -26,7 +26,7 @@ class Buffer:
         return f"b{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """Where an array lies.
 
@@ -41,7 +41,7 @@ class Place:
         return f"{self.kind} {self.number}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Release:
     """What nobody needs any more after a step: buffers that are sized when they are needed, and stacks by handle."""
 

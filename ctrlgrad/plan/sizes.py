@@ -7,10 +7,11 @@ so that one plan serves all lengths. Two sizes are known to be equal where they 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Size:
     """`factor` times the registers called `names` (sorted; a name may stand twice)."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ctrlgrad.plan.sizes import ONE, Size, Sizes, product, row_major
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Register:
     """A real number, or a bool. A complex number is two of them."""
 
@@ -20,7 +19,7 @@ class Register:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Array:
     """A dense array in C order."""
 
@@ -41,7 +40,7 @@ class Array:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class View:
     """Elements of an array: those at the sum of `offset` and of position times stride along each axis, in elements.
 
@@ -69,7 +68,7 @@ class View:
         return not self.offset and self.is_dense and product(self.shape) == self.array.count
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stack:
     """A version of a run-time list of rows of one dtype."""
 

@@ -8,10 +8,10 @@ stream, not of the host.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Take:
     """Bytes of a tier are allocated, and counted from now on."""
 
@@ -21,14 +21,14 @@ class Take:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Give:
     """The bytes of a slot are given back. Those of the device may still be used by computation issued before."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """A block is going to lie in a slot."""
 
@@ -36,7 +36,7 @@ class Place:
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fill:
     """The computation issued so far has filled a slot with a block's rows."""
 
@@ -44,14 +44,14 @@ class Fill:
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Use:
     """The computation issued so far uses a slot that is about to be given back."""
 
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lose:
     """The copy that was to fill a slot has failed: the block is not there."""
 
@@ -59,7 +59,7 @@ class Lose:
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CopyOut:
     """A copy of a block to the next tier away from the device is put on a stream."""
 
@@ -69,7 +69,7 @@ class CopyOut:
     stream: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fetch:
     """A copy of a block to the next tier towards the device is put on a stream."""
 
@@ -79,7 +79,7 @@ class Fetch:
     stream: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Signal:
     """A mark is set in a stream, after all work so far."""
 
@@ -87,7 +87,7 @@ class Signal:
     stream: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Await:
     """A stream, or the host, goes on after a mark."""
 
@@ -95,7 +95,7 @@ class Await:
     mark: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Open:
     """Computation issued from now on reads a block."""
 
@@ -103,14 +103,14 @@ class Open:
     slot: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Close:
     """The reader has issued all that reads the block."""
 
     block: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Evict:
     """A block leaves a tier; another tier has its bytes."""
 
@@ -118,7 +118,7 @@ class Evict:
     level: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Drop:
     """A chunk's blocks leave every tier; the chunk is run again when they are needed."""
 
@@ -127,7 +127,7 @@ class Drop:
     blocks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KeepState:
     """The state at a chunk's start is kept."""
 
@@ -136,7 +136,7 @@ class KeepState:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LetStateGo:
     """A kept state is forgotten."""
 
@@ -144,7 +144,7 @@ class LetStateGo:
     chunk: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Recompute:
     """A chunk of a loop is run again: from a kept state (`entry` is its chunk), or from where the last one ended."""
 
@@ -153,7 +153,7 @@ class Recompute:
     entry: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Free:
     """Nobody will read a block again."""
 

@@ -11,11 +11,12 @@ from typing import Literal
 
 from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.profile.actions import Action
+from ctrlgrad.records import record
 
 Phase = Literal["forward", "backward"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TimedAction:
     """An action, when the host logged it, and of which manager."""
 
@@ -24,7 +25,7 @@ class TimedAction:
     action: Action
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Slice:
     """Something that took time on a stream between two events."""
 
@@ -42,7 +43,7 @@ class Slice:
         return self.ended.time
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Computed(Slice):
     """A chunk's forward or backward computation; `again` where it was a recomputation."""
 
@@ -52,7 +53,7 @@ class Computed(Slice):
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Copied(Slice):
     """A block's copy between two tiers."""
 
@@ -62,7 +63,7 @@ class Copied(Slice):
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stalled(Slice):
     """The computation may have had nothing to do between the two events, for a cause."""
 
@@ -70,7 +71,7 @@ class Stalled(Slice):
     cause: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BytesInUse:
     """Counted bytes of a manager's tier from a time on."""
 
@@ -80,7 +81,7 @@ class BytesInUse:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FellBack:
     """A manager had to do otherwise than planned: what happened to which value, in words."""
 
@@ -89,7 +90,7 @@ class FellBack:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BlockEntry:
     """What a block is: the label of what was pushed, its loop and chunk, and its policy with the reason."""
 

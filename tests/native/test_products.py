@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from native.matrices import FLOATS, dense
 
-from ctrlgrad.engines.native import objects, target
+import ctrlgrad as cg
+from ctrlgrad.engines.native import engine, objects, target
 from ctrlgrad.engines.native.objects import ObjectCode
-from ctrlgrad.engines.native.products import library, pool, real, routines, shared
+from ctrlgrad.engines.native.products import blocks, kernels, library, pool, real, routines, shared
 from ctrlgrad.engines.native.products.library import Products, products
+from ctrlgrad.engines.native.products.tiles import heights
 from ctrlgrad.errors import UserInputError
 
 TOLERANCE = {"f": 2e-5, "d": 1e-12, "F": 2e-5, "D": 1e-12}
@@ -348,7 +350,40 @@ def test_parts_are_compiled_when_they_are_needed_and_once(tmp_path, monkeypatch:
         assert compiled == [("solves", ["f64"]), ("pool", ["f32", "f64"]), ("products", ["f32"])]
 
 
+def test_a_product_needs_the_kernels_of_its_sizes_only() -> None:
+    kind = real.Real("f64", 8, 4, 6, False)
+
+    def found(m: int | None, n: int | None, packed: bool, rows_of_b: bool = False) -> list[str]:
+        names = blocks.needed(kind, m, n, packed, rows_of_b)
+        return [name.removeprefix("cg_").replace("_f64", "") for name in names]
+
+    # 64 rows are ten tiles of 6 and one of 4; 64 columns are tiles of 8.
+    assert found(64, 64, False) == ["tile_4x2", "tile_6x2", "pack_b"]
+    assert found(64, 64, True) == ["tile_4x2", "tile_6x2"]
+    # 11 columns are 8 and 3 lanes; 13 are 8, 4 and one lane, which are one tile of two vectors.
+    assert found(5, 11, True) == ["tile_1x2", "tile_1x1t", "tile_4x2", "tile_4x1t"]
+    assert found(6, 13, True) == ["tile_6x2", "tile_6x2t"]
+    # A that exceeds the second cache is packed, if it serves many columns.
+    assert found(193, 128, True) == ["tile_1x2", "tile_6x2", "pack_a"]
+    assert found(193, 120, True) == ["tile_1x2", "tile_6x2"]
+    # Few rows read B where it lies, if that is in rows; fewer rows are multiplied one by one, if it is in columns.
+    assert found(8, 8, False, rows_of_b=True) == ["tile_2x2", "tile_6x2"]
+    assert found(3, 8, False) == ["tile_1x2", "tile_2x2", "pack_b", "by_vectors"]
+    assert len(found(None, None, False)) == len(kernels.kernels(kind))
+
+
+def test_programs_of_matrices_and_vectors_wait_for_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    addresses = engine._addresses
+    monkeypatch.setattr(engine, "_addresses", lambda names: (asked.extend(names), addresses(names))[1])
+    rng = np.random.default_rng(0)
+    a, x = dense(rng, 37, 29, "float64"), rng.standard_normal(29)
+    product = cg.function(lambda a, x: cg.numpy.tanh(a @ x), engine="native")
+    np.testing.assert_allclose(product(a, x), np.tanh(a @ x), rtol=1e-12)
+    assert {name for name in asked if "tanh" not in name} == {"cg_gemv_f64"}
+
+
 def test_every_routine_has_its_name() -> None:
-    names = list(routines.Routines(target.host()))
-    assert len(names) == len(set(names)) == 2 * 5 + 2 * 8 + 6 + 5
+    names, tiles = list(routines.Routines(target.host())), 3 * len(heights(real.reals(target.host())[0]))
+    assert len(names) == len(set(names)) == 2 * (2 + 4 + 2) + 2 * tiles + 2 * 8 + 6 + 5
     assert all(name.startswith("cg_") and products().address(name) for name in names)

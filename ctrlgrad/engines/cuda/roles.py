@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ctrlgrad.engines.pushes import describe
 from ctrlgrad.ir import Loop, Node, StackType, Trait, walk
 from ctrlgrad.ir.flow import in_an_iteration
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class PushedStack:
     """A carried stack that a loop only pushes on. `rows` are those of an iteration, None where loops inside push."""
 
@@ -18,7 +17,7 @@ class PushedStack:
     label: str
 
 
-@dataclass(frozen=True)
+@record
 class StackRoles:
     """What a loop does with the stacks that it carries, by their positions in the carry."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from ctrlgrad.engines.native import library, objects, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
-from ctrlgrad.engines.native.products import pack
+from ctrlgrad.engines.native.products import pack, real
 from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType
@@ -32,7 +32,16 @@ from ctrlgrad.stacks.blocks import BlockStack
 PATTERNS, FUNCTIONS = 16, 1024
 
 # What the names of routines of `products/` begin with.
-_ROUTINES = ("cg_gemm", "cg_pack", "cg_parallel", "cg_lu_solve", "cg_cholesky", "cg_pivots")
+_ROUTINES = (
+    "cg_by_vectors",
+    "cg_cholesky",
+    "cg_gem",
+    "cg_lu_solve",
+    "cg_pack",
+    "cg_parallel",
+    "cg_pivots",
+    "cg_tile",
+)
 
 _FUNCTIONS: Recent[tuple[int, str], objects.Loaded] = Recent(FUNCTIONS)
 
@@ -60,8 +69,8 @@ def _judged(plan: Plan) -> Plan:
 def _panels() -> dict[np.dtype, Panels]:
     """How this machine's products lay out right sides."""
     found = {}
-    for char, kind in products().reals.items():
-        dtype = np.dtype(char)
+    for kind in real.reals(target.host()):
+        dtype = np.dtype(f"f{kind.bytes}")
         found[dtype] = Panels(kind.columns, pack.SLACK // dtype.itemsize)
     return found
 

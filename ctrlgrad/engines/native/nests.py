@@ -7,7 +7,6 @@ innermost axes stay in registers until these loops are over; others add to memor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import neutral_of
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
+from ctrlgrad.records import record
 
 INDEX = np.dtype(np.int64)
 
@@ -31,7 +31,7 @@ MOST_POINTS, MOST_INSTRUCTIONS, MOST_SINGLE = 16, 256, 8
 UNROLL, ROWS, MOST_OF_ROWS = 4, 4, 16
 
 
-@dataclass(frozen=True)
+@record
 class Axis:
     """An axis of the nest: how long it is, and the strides of operands and writes along it, in elements."""
 

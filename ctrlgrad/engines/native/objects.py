@@ -31,7 +31,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from llvmlite import binding
 
 from ctrlgrad.engines.native import target
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.records import record
 
 MOST_BYTES = 512 << 20
 """What the entries may take together; beyond it, those not used for longest are removed."""
@@ -60,7 +60,7 @@ class CannotLoad(Exception):
     """An object is broken, or uses functions that it was not given."""
 
 
-@dataclass(frozen=True)
+@record
 class ObjectCode:
     """An object file and the names of the functions that it gives."""
 
@@ -238,7 +238,7 @@ def _say_once(level: int, text: str) -> None:
 # Entries.
 
 
-@dataclass(frozen=True)
+@record
 class DiskCache:
     """The entries in a directory that is safe to use."""
 

@@ -6,8 +6,10 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
+from ctrlgrad.engines.native.products import blocks, kernels, real
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Pack, Product
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, row_major
@@ -46,18 +48,26 @@ class ProductWriter:
                 ]
             self.call(addresses, m, n, k, scratch)
 
+    @property
+    def is_vector(self) -> bool:
+        """Whether there is one row or one column, for which there is a routine of its own."""
+        is_one = ONE in self.step.result.view.shape[-2:]
+        return is_one and self.step.packed is None and self.kind in ("f32", "f64")
+
     def scratch(self, m: str, n: str, k: str) -> str:
-        """Memory for the routine, if its matrices are of a kind that wants some."""
-        if self.kind not in ("f32", "f64"):
+        """Memory for the routine, if it is one that wants some."""
+        if self.kind not in ("f32", "f64") or self.is_vector:
             return "null"
         return self.plan.scratch(f"cg_gemm_scratch_{self.kind}", [m, n, k])
 
     def call(self, addresses: list[str], m: str, n: str, k: str, scratch: str) -> None:
         step, plan, w = self.step, self.plan, self.w
         a, b, c = addresses
-        packed = "" if step.packed is None else "_packed"
-        name = f"cg_gemm{packed}_{self.kind}"
+        routine = "gemv" if self.is_vector else "gemm" if step.packed is None else "gemm_packed"
+        name = f"cg_{routine}_{self.kind}"
         w.declare(f"void @{name}(ptr, i64, ptr, i64, i64, ptr, i64, i64, i64, i64, i64, i64, ptr)")
+        if self.kind in ("f32", "f64") and not self.is_vector:
+            self.declare_kernels()
         ldc = plan.size(row_major(step.result.shape)[-2])
         left = ", ".join(f"i64 {plan.size(s)}" for s in step.a.strides[-2:])
         right = ", ".join(f"i64 {plan.size(s)}" for s in step.b.strides[-2:])
@@ -68,6 +78,14 @@ class ProductWriter:
             f"call void @{name}(ptr {c}, i64 {ldc}, ptr {a}, {left}, ptr {b}, {right}, "
             f"i64 {m}, i64 {n}, i64 {k}, i64 {accumulate}, ptr {scratch})"
         )
+
+    def declare_kernels(self) -> None:
+        """Those that a product of these sizes calls; the module is linked with them."""
+        kind = next(kind for kind in real.reals(target.host()) if kind.name == self.kind)
+        m, n = (s.factor if s.is_known else None for s in self.step.result.view.shape[-2:])
+        rows_of_b = self.step.b.strides[-1] == ONE
+        for name in blocks.needed(kind, m, n, self.step.packed is not None, rows_of_b):
+            self.w.declare(kernels.signature(name))
 
 
 def moved(plan: PlanText, address: str, i: str, stride: Size, dtype: np.dtype) -> str:

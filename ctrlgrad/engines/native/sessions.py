@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
 from ctrlgrad.plan.chunks import ChunkedLoop
 from ctrlgrad.plan.model import Stack
+from ctrlgrad.records import record
 from ctrlgrad.stacks.blocks import BlockStack
 from ctrlgrad.stacks.storage import Storage
 
@@ -43,7 +43,7 @@ from ctrlgrad.stacks.storage import Storage
 FIRST_ITERATIONS, LEAST_ITERATIONS, MOST_ITERATIONS = 256, 16, 1 << 16
 
 
-@dataclass(frozen=True)
+@record
 class _Length:
     """How many iterations a chunk ran, and for how many its first blocks had room."""
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import llvmlite
 from llvmlite import binding
 
+from ctrlgrad.records import record
 
-@dataclass(frozen=True)
+
+@record
 class Target:
     """The processor that code is made for: LLVM's triple, its name and its features ("+avx2,+fma,-avx512f,...")."""
 

@@ -8,14 +8,15 @@ approximates, where, and how closely before that rounding stands beside it. `r`,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+
+from ctrlgrad.records import record
 
 Coefficients = tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Format:
     """A floating-point format and its coefficients; every float here is a number of that format."""
 

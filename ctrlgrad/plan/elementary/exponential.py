@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from ctrlgrad.plan.elementary.constants import Format
 from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, horner
 from ctrlgrad.plan.expression import Number, fma, select
+from ctrlgrad.records import record
 
 Functions = dict[str, Callable[..., Number]]
 """Elementary functions by name: numbers to a number."""
@@ -27,7 +27,7 @@ def bits_of(value: float, f: Format) -> int:
     return int(np.array(value, f.dtype).view(f.integer))
 
 
-@dataclass(frozen=True)
+@record
 class ExponentialParts:
     """The steps of exp, which `power` takes too."""
 

@@ -7,7 +7,6 @@ branches, and without conversions between floats and integers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,9 +14,10 @@ from ctrlgrad.plan.elementary.constants import LOG_TAIL_DOUBLE, LOG_TAIL_SINGLE,
 from ctrlgrad.plan.elementary.exponential import Functions, bits_of
 from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, horner, square_root
 from ctrlgrad.plan.expression import Number, fma, select
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Binade:
     """A positive number as 2**n (1 + f)."""
 

@@ -8,7 +8,6 @@ the carry starts with, and once more for those that came out different.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ctrlgrad import ir
 from ctrlgrad.ir import Node, StackType, Value
@@ -17,11 +16,12 @@ from ctrlgrad.plan.lowering.state import INDEX, Item, Scope, State, parts_of
 from ctrlgrad.plan.model import Array, Block, Branch, Carry, Loop, Register, Stack, View
 from ctrlgrad.plan.model import Value as PlanValue
 from ctrlgrad.plan.sizes import Size
+from ctrlgrad.records import record
 
 Visit = Callable[[Node], None]
 
 
-@dataclass(frozen=True)
+@record
 class _Changing:
     """A dimension of a carry that differs from iteration to iteration."""
 

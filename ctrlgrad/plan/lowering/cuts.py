@@ -6,16 +6,16 @@ and `x[1:]` again. A size is cut in two at a number: the least of both, and the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from ctrlgrad.plan.expression import Number, select
 from ctrlgrad.plan.sizes import Size
+from ctrlgrad.records import record
 
 CutPart = Literal["least", "rest"]
 
 
-@dataclass(frozen=True)
+@record
 class Cut:
     """Part of a size that is cut in two at a number: as much as there is up to there, or what is beyond."""
 

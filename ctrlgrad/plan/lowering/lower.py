@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
 from ctrlgrad.plan.elementwise import NoExpression
@@ -13,6 +12,7 @@ from ctrlgrad.plan.lowering.stack_facts import NumbersDiffer, RowsDiffer, StackF
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State
 from ctrlgrad.plan.model import Array, Assumption, Block, Numbers, Plan, Register, Stack
 from ctrlgrad.plan.sizes import Size
+from ctrlgrad.records import record
 
 Rule = Callable[[State, Node], None]
 
@@ -78,7 +78,7 @@ WITH_OTHERS: dict[str, Callable[[State, Node, Callable[[Node], None]], None]] = 
 }
 
 
-@dataclass(frozen=True)
+@record
 class ArgumentShape:
     """What is known of one argument: of an array, each dimension as a number or as a name that equal ones share."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Number
 from ctrlgrad.plan.model import Numbers, Operand, Register, Stack, View
 from ctrlgrad.plan.sizes import ONE, Size, Sizes
+from ctrlgrad.records import record
 
 PARTS: dict[np.dtype, np.dtype] = {
     np.dtype(np.complex64): np.dtype(np.float32),
@@ -22,7 +22,7 @@ def parts_of(dtype: np.dtype) -> tuple[np.dtype, ...]:
     return (PARTS[dtype], PARTS[dtype]) if dtype in PARTS else (dtype,)
 
 
-@dataclass(frozen=True)
+@record
 class Splat:
     """An array all of whose elements are one number."""
 

@@ -9,11 +9,13 @@ A small product reads B where it lies; a large one, or one whose B does not lie 
 from __future__ import annotations
 
 from ctrlgrad.engines.native.products.function import Function, Number
+from ctrlgrad.engines.native.products.kernels import call as call_kernel
 from ctrlgrad.engines.native.products.pack import SLACK, pack_name
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.tiles import PARAMETERS as TILE
 from ctrlgrad.engines.native.products.tiles import heights, tile_name, widths
-from ctrlgrad.engines.native.products.vector import times_name
+from ctrlgrad.engines.native.products.vector import by_vectors_name
+from ctrlgrad.engines.native.products.whole import GEMM, given, without_depth
 
 DEPTH_BYTES = 1024
 """A panel of B is cut to so many bytes per column: with its columns that is half of a first cache of 32 KiB."""
@@ -27,6 +29,8 @@ PACK_A_COLUMNS = 128
 """Columns of B from which packing A pays."""
 READ_WHERE_IT_LIES = 1 << 15
 """Bytes of B up to which packing does not pay, whatever the number of rows."""
+FEW_LONG_ROWS = 3
+"""Rows up to which each is multiplied with a B that lies in columns on its own."""
 FEW_ROWS = 16
 """Rows up to which packing B (that lies in rows) does not pay."""
 
@@ -46,30 +50,10 @@ BLOCK = [
     ("i64", "rc"),
     ("i1", "more"),
 ]
-GEMM = [
-    ("ptr", "c"),
-    ("i64", "rc"),
-    ("ptr", "a"),
-    ("i64", "ra"),
-    ("i64", "ca"),
-    ("ptr", "b"),
-    ("i64", "rb"),
-    ("i64", "cb"),
-    ("i64", "m"),
-    ("i64", "n"),
-    ("i64", "k"),
-    ("i64", "accumulate"),
-    ("ptr", "scratch"),
-]
 
 
 def depth_of_panel(real: Real) -> int:
     return DEPTH_BYTES // real.bytes
-
-
-def given(parameters: list[tuple[str, str]], **changed: Number) -> str:
-    """The arguments of a call that passes on one's own parameters, but for some."""
-    return ", ".join(f"{kind} {changed.get(name, f'%{name}')}" for kind, name in parameters)
 
 
 def strip_name(real: Real, vectors: int, tail: bool) -> str:
@@ -84,7 +68,7 @@ def strip(real: Real, vectors: int, tail: bool) -> str:
 
     def call(rows: int, a: str, i: str) -> None:
         arguments = given(TILE, a=a, c=real.at(f, "%c", f.mul(i, "%rc")))
-        f.line(f"call void @{tile_name(real, rows, vectors, tail)}({arguments})")
+        call_kernel(f, real, tile_name(real, rows, vectors, tail), arguments)
 
     with f.loop(0, whole, real.rows) as i:
         call(real.rows, real.at(f, "%a", f.mul(i, "%sa")), i)
@@ -143,7 +127,8 @@ def block(real: Real) -> str:
         more = f.op(f"or i1 %more, {f.test('ne', p, 0)}")
         a = real.at(f, "%a", f.add(f.mul(p, "%ca"), f.mul(i, "%ra")))
         with f.when(packs):
-            f.line(f"call void @{pack_name(real, 'a')}(ptr %scratch, ptr {a}, i64 %ca, i64 %ra, i64 {k}, i64 {m})")
+            given_a = f"ptr %scratch, ptr {a}, i64 %ca, i64 %ra, i64 {k}, i64 {m}"
+            call_kernel(f, real, pack_name(real, "a"), given_a)
         packed: dict[str, Number] = {"a": "%scratch", "sa": k, "ra": 1, "ca": real.rows}
         lying: dict[str, Number] = {"a": a, "sa": "%sa", "ra": "%ra", "ca": "%ca"}
         kinds = {name: kind for kind, name in BLOCK}
@@ -157,19 +142,13 @@ def block(real: Real) -> str:
 def gemm(real: Real) -> str:
     """C = A B, or C += A B, by one thread; see `scratch` for the memory that it wants."""
     f = Function(f"gemm_{real.name}", GEMM, prefix="internal")
-    more = f.test("ne", "%accumulate", 0)
-    _without_depth(f, real, more)
-    times = f"call void @{times_name(real)}"
-    with f.leaving_when(f.test("eq", "%n", 1)):
-        f.line(f"{times}(ptr %c, i64 %rc, ptr %a, i64 %ra, i64 %ca, ptr %b, i64 %rb, i64 %m, i64 %k, i1 {more})")
-        f.leave()
     lies_in_columns = f.both(f.test("eq", "%rb", 1), f.test("ne", "%cb", 1))
-    few = f.test("sle", "%m", 3)
-    with f.leaving_when(f.op(f"or i1 {f.test('eq', '%m', 1)}, {f.both(few, lies_in_columns)}")):
-        with f.loop(0, "%m") as i:
-            a, c = real.at(f, "%a", f.mul(i, "%ra")), real.at(f, "%c", f.mul(i, "%rc"))
-            f.line(f"{times}(ptr {c}, i64 1, ptr %b, i64 %cb, i64 %rb, ptr {a}, i64 %ca, i64 %n, i64 %k, i1 {more})")
+    few = f.both(f.test("sle", "%m", FEW_LONG_ROWS), lies_in_columns)
+    with f.leaving_when(f.op(f"or i1 {f.test('eq', f.smaller('%m', '%n'), 1)}, {few}")):
+        call_kernel(f, real, by_vectors_name(real), given(GEMM))
         f.leave()
+    more = f.test("ne", "%accumulate", 0)
+    without_depth(f, real, more)
     small = f.test("sle", f.mul("%k", "%n"), READ_WHERE_IT_LIES // real.bytes)
     small = f.op(f"or i1 {small}, {f.test('sle', '%m', FEW_ROWS)}")
     with f.leaving_when(f.both(small, f.test("eq", "%cb", 1))):
@@ -182,7 +161,8 @@ def gemm(real: Real) -> str:
     with f.loop(0, "%n", width) as j, f.loop(0, "%k", depth) as p:
         n, k = f.smaller(f.sub("%n", j), width), f.smaller(f.sub("%k", p), depth)
         b = real.at(f, "%b", f.add(f.mul(p, "%rb"), f.mul(j, "%cb")))
-        f.line(f"call void @{pack_name(real, 'b')}(ptr %scratch, ptr {b}, i64 %rb, i64 %cb, i64 {k}, i64 {n})")
+        given_b = f"ptr %scratch, ptr {b}, i64 %rb, i64 %cb, i64 {k}, i64 {n}"
+        call_kernel(f, real, pack_name(real, "b"), given_b)
         rest = real.at(f, "%scratch", f.add(f.mul(f.rounded_up(n, real.columns), k), SLACK // real.bytes))
         a, c = real.at(f, "%a", f.mul(p, "%ca")), real.at(f, "%c", j)
         again = f.op(f"or i1 {more}, {f.test('ne', p, 0)}")
@@ -197,21 +177,11 @@ def packed(real: Real) -> str:
     """C = A B, or C += A B, for a B packed before: `b` is its first panel; `rb` and `cb` say nothing."""
     f = Function(f"packed_{real.name}", GEMM, prefix="internal")
     more = f.test("ne", "%accumulate", 0)
-    _without_depth(f, real, more)
+    without_depth(f, real, more)
     arguments = given(BLOCK, sa="%ra", panel=f.mul("%k", real.columns), rb=real.columns, more=more)
     f.line(f"call void @block_{real.name}({arguments}, ptr %scratch)")
     f.leave()
     return f.text()
-
-
-def _without_depth(f: Function, real: Real, more: str) -> None:
-    """A sum of nothing is 0."""
-    with f.leaving_when(f.test("eq", "%k", 0)):
-        with f.leaving_when(more):
-            f.leave()
-        with f.loop(0, "%m") as i, f.loop(0, "%n") as j:
-            real.put(f, "0.0", real.at(f, "%c", f.add(f.mul(i, "%rc"), j)))
-        f.leave()
 
 
 def most_scratch(real: Real) -> int:
@@ -236,3 +206,26 @@ def scratch(real: Real) -> str:
 def blocks(real: Real) -> list[str]:
     strips = [strip(real, vectors, tail) for vectors, tail in widths(real)]
     return [*strips, panels(real), block(real), gemm(real), packed(real), scratch(real)]
+
+
+def needed(real: Real, m: int | None, n: int | None, packed: bool, rows_of_b: bool = False) -> list[str]:
+    """The kernels that a product of so many rows and columns (None: not known) calls, whatever its depth.
+
+    `packed`: B was packed before. `rows_of_b`: the elements of a row of B are known to lie side by side.
+    """
+    found = [
+        tile_name(real, rows, vectors, tail)
+        for rows in heights(real)
+        for vectors, tail in widths(real)
+        if (m is None or (m >= rows if rows == real.rows else m % real.rows & rows))
+        and (n is None or (-(-(n % real.columns) // real.lanes) == vectors if tail else n >= real.columns))
+    ]
+    is_high = m is None or m * depth_of_panel(real) > BLOCK_BYTES // real.bytes
+    if is_high and (n is None or n >= PACK_A_COLUMNS):
+        found.append(pack_name(real, "a"))
+    if not packed:
+        if m is None or m > FEW_ROWS or not rows_of_b:
+            found.append(pack_name(real, "b"))
+        if m is None or n is None or m <= FEW_LONG_ROWS or n == 1:
+            found.append(by_vectors_name(real))
+    return found

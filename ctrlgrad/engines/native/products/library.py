@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.native import target
-from ctrlgrad.engines.native.products import pack, pool, real
+from ctrlgrad.engines.native.products import blocks, pack, pool, real
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.routines import Routines
 from ctrlgrad.errors import UserInputError
@@ -58,15 +58,23 @@ class Products:
     def matmul(self, a: np.ndarray, b: np.ndarray, out: np.ndarray, accumulate: bool = False) -> np.ndarray:
         """out = a @ b, or out += a @ b; `out` has dense rows and shares no memory with the others."""
         (m, k), n = a.shape, b.shape[1]
+        if a.dtype.char in self.reals:
+            self._need(a.dtype, m, n, False, _strides(b)[1] == 1)
         self._gemm(f"cg_gemm_{_KINDS[a.dtype.char]}", a, b.ctypes.data, _strides(b), out, (m, n, k), accumulate)
         return out
 
     def matmul_packed(self, a: np.ndarray, packed: np.ndarray, out: np.ndarray, accumulate: bool = False) -> np.ndarray:
         """As `matmul`, the right operand having been packed by `pack`."""
         (m, k), n = a.shape, out.shape[1]
+        self._need(a.dtype, m, n, True)
         name = f"cg_gemm_packed_{_KINDS[a.dtype.char]}"
         self._gemm(name, a, packed.ctypes.data, (0, 0), out, (m, n, k), accumulate)
         return out
+
+    def _need(self, dtype: Any, m: int, n: int, packed: bool, rows_of_b: bool = False) -> None:
+        """Have the kernels for such a product."""
+        for name in blocks.needed(self.reals[np.dtype(dtype).char], m, n, packed, rows_of_b):
+            self.address(name)
 
     def _gemm(
         self,

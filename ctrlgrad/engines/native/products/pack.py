@@ -12,17 +12,17 @@ transposed in registers. Whole vectors are written, so that `to` needs `slack` b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.real import Real
+from ctrlgrad.records import record
 
 PARAMETERS = [("ptr", "to"), ("ptr", "b"), ("i64", "rb"), ("i64", "cb"), ("i64", "k"), ("i64", "n")]
 SLACK = 64
 ROWS_AT_ONCE = 8
 
 
-@dataclass(frozen=True)
+@record
 class Packing:
     """How wide a panel is, in elements, and of how many vectors a row of it is written."""
 
@@ -38,14 +38,7 @@ def pack_name(real: Real, operand: str) -> str:
     return f"cg_pack_{operand}_{real.name}"
 
 
-def packs(real: Real) -> list[str]:
-    return [
-        _pack(pack_name(real, "b"), Packing(real, real.columns)),
-        _pack(pack_name(real, "a"), Packing(real, real.rows)),
-    ]
-
-
-def _pack(name: str, packing: Packing) -> str:
+def pack(name: str, packing: Packing) -> str:
     f, real, width = Function(name, PARAMETERS), packing.real, packing.width
     with f.leaving_when(f.test("eq", "%cb", 1)):
         _rows(f, packing)

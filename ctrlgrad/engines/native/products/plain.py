@@ -5,8 +5,8 @@ cg_gemm_TYPE(the arguments of the float products; strides count numbers, and `sc
 
 from __future__ import annotations
 
-from ctrlgrad.engines.native.products.blocks import GEMM
 from ctrlgrad.engines.native.products.function import Function
+from ctrlgrad.engines.native.products.whole import GEMM
 
 INTEGERS = {"i8": 1, "i16": 2, "i32": 4, "i64": 8}
 COMPLEX = {"c64": "float", "c128": "double"}

@@ -8,13 +8,13 @@ right operand and one broadcast element of the left (6 x 2 of 16 registers, 12 x
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.target import Target
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True)
+@record
 class Real:
     """A float type (`name` "f32" or "f64") and the tile of its products on a processor."""
 
@@ -105,18 +105,18 @@ class Real:
         lanes, kind = self.lanes, self.vector
         while lanes:
             half = f"<{lanes} x {self.scalar}>" if lanes > 1 else self.scalar
-            bit = f.op(f"and i64 {count}, {lanes}")
-            with f.when(f.test("ne", bit, 0)):
-                now, to = f.get(left), f.get(place)
-                if lanes > 1:
-                    low = ", ".join(f"i32 {k}" for k in range(lanes))
-                    first = f.op(f"shufflevector {kind} {now}, {kind} undef, <{lanes} x i32> <{low}>")
-                else:
-                    first = f.op(f"extractelement {kind} {now}, i32 0")
-                f.store(half, first, to, self.bytes)
-                rest = ", ".join(f"i32 {(k + lanes) % self.lanes}" for k in range(self.lanes))
-                f.set(left, f.op(f"shufflevector {kind} {now}, {kind} undef, <{self.lanes} x i32> <{rest}>"))
-                f.set(place, self.at(f, to, lanes))
+            if not count.isdecimal() or int(count) & lanes:
+                with f.when(f.test("ne", f.op(f"and i64 {count}, {lanes}"), 0)):
+                    now, to = f.get(left), f.get(place)
+                    if lanes > 1:
+                        low = ", ".join(f"i32 {k}" for k in range(lanes))
+                        first = f.op(f"shufflevector {kind} {now}, {kind} undef, <{lanes} x i32> <{low}>")
+                    else:
+                        first = f.op(f"extractelement {kind} {now}, i32 0")
+                    f.store(half, first, to, self.bytes)
+                    rest = ", ".join(f"i32 {(k + lanes) % self.lanes}" for k in range(self.lanes))
+                    f.set(left, f.op(f"shufflevector {kind} {now}, {kind} undef, <{self.lanes} x i32> <{rest}>"))
+                    f.set(place, self.at(f, to, lanes))
             lanes //= 2
 
     def spread(self, f: Function, value: str) -> str:

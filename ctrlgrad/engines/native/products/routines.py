@@ -1,25 +1,41 @@
 """The routines of this folder by name: objects of their own for each type, compiled once per machine when first needed.
 
-A program of float32 waits for the products of float32 only, and one without systems of equations for no solves.
+A program of float32 waits for the products of float32 only, one whose products have one row or one column for no
+others, each product for the kernels of its sizes, and a program without systems of equations for no solves.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from llvmlite import binding
 
 from ctrlgrad.engines.native import loops, objects, target, text
 from ctrlgrad.engines.native.objects import ObjectCode
-from ctrlgrad.engines.native.products import blocks, function, pack, plain, pool, real, shared, solves, tiles, vector
+from ctrlgrad.engines.native.products import (
+    blocks,
+    function,
+    kernels,
+    pack,
+    plain,
+    pool,
+    real,
+    shared,
+    solves,
+    tiles,
+    vector,
+    whole,
+)
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.target import Target
+from ctrlgrad.records import record
 
-_MODULES = (blocks, function, loops, pack, plain, pool, real, shared, solves, text, tiles, vector)
-_PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_pack_a_{}", "cg_pack_b_{}")
+_MODULES = (blocks, function, kernels, loops, pack, plain, pool, real, shared, solves, text, tiles, vector, whole)
+_VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}")
+_PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernels_{}")
 _INTRINSICS = (
     "declare i64 @llvm.smin.i64(i64, i64)",
     "declare i64 @llvm.smax.i64(i64, i64)",
@@ -27,7 +43,7 @@ _INTRINSICS = (
 )
 
 
-@dataclass(frozen=True)
+@record
 class Part:
     """Routines that are compiled together: their symbols, and what their text is made for."""
 
@@ -37,12 +53,14 @@ class Part:
 
 
 def parts(machine: Target) -> list[Part]:
-    """The pool first; the others call it."""
+    """What others call comes before them."""
     kinds = real.reals(machine)
     simple = tuple(f"cg_gemm_{kind}" for kind in (*plain.INTEGERS, *plain.COMPLEX))
+    vectors = [Part("vectors", tuple(name.format(kind.name) for name in _VECTORS), (kind,)) for kind in kinds]
     products = [Part("products", tuple(name.format(kind.name) for name in _PRODUCTS), (kind,)) for kind in kinds]
+    alone = [Part(name, (name,), (kind,)) for kind in kinds for name in kernels.compiled_alone(kind)]
     systems = [Part("solves", tuple(solves.symbols(kind)), (kind,)) for kind in kinds]
-    return [Part("pool", pool.SYMBOLS, kinds), *products, *systems, Part("plain", simple, kinds)]
+    return [Part("pool", pool.SYMBOLS, kinds), *vectors, *alone, *products, *systems, Part("plain", simple, kinds)]
 
 
 def source(machine: Target, part: Part) -> str:
@@ -52,18 +70,31 @@ def source(machine: Target, part: Part) -> str:
         lines.append(pool.pool(machine, max(map(blocks.most_scratch, part.kinds))))
     elif part.name == "plain":
         lines += plain.plain()
+    elif part.name == "vectors":
+        (kind,) = part.kinds
+        lines += [*pool.DECLARATIONS, *vector.vectors(kind)]
+        lines += shared.shared(f"cg_gemv_{kind.name}", vector.by_vectors_name(kind), kind)
+    elif part.name == "products":
+        (kind,) = part.kinds
+        lines += [*pool.DECLARATIONS, kernels.table(kind)]
+        lines += [*blocks.blocks(kind), *shared.shared(f"cg_gemm_{kind.name}", f"gemm_{kind.name}", kind)]
+        lines += shared.shared(f"cg_gemm_packed_{kind.name}", f"packed_{kind.name}", kind)
+    elif part.name == "solves":
+        (kind,) = part.kinds
+        lines += solves.solves(kind)
     else:
         (kind,) = part.kinds
-        if part.name == "solves":
-            lines += solves.solves(kind)
-        else:
-            lines += [*pool.DECLARATIONS, *tiles.tiles(kind), *pack.packs(kind), vector.times(kind)]
-            lines += [*blocks.blocks(kind), *shared.shared(kind)]
+        lines.append(kernels.source(kind, part.name))
     return "\n".join(lines)
 
 
 def compiled(machine: Target, part: Part) -> bytes:
-    """Variables become registers, loops are turned; the rest is as written: LLVM's long pipeline finds nothing more."""
+    """Variables become registers, loops are turned; the rest is as written: LLVM's long pipeline finds nothing more.
+
+    What threads do to share work and to wait is a few instructions, for which no pass pays.
+    """
+    if part.name == "pool":
+        return target.compiled(source(machine, part), level=target.QUICK)
     passes: Any = binding.create_new_module_pass_manager()
     for name in ("sroa", "simplify_cfg", "instruction_combine", "loop_rotate", "simplify_cfg"):
         getattr(passes, f"add_{name}_pass")()
@@ -83,10 +114,11 @@ class Routines(Mapping[str, int]):
     def __getitem__(self, name: str) -> int:
         if name not in self._found:
             part = self._part_of[name]
-            uses = {} if part.name != "products" else {symbol: self[symbol] for symbol in pool.SYMBOLS}
+            uses = {symbol: self[symbol] for symbol in pool.SYMBOLS} if part.name in ("vectors", "products") else {}
             with self._lock:
                 if name not in self._found:
                     self._found.update(self._linked(part, uses))
+                    self._fill_tables(part.kinds)
         return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -98,6 +130,14 @@ class Routines(Mapping[str, int]):
     def renew_lock(self) -> None:
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
+
+    def _fill_tables(self, kinds: Iterable[Real]) -> None:
+        """Have products find the kernels that there are."""
+        for kind in kinds:
+            if table := self._found.get(kernels.table_name(kind)):
+                for place, name in enumerate(kernels.kernels(kind)):
+                    if address := self._found.get(name):
+                        ctypes.c_int64.from_address(table + 8 * place).value = address
 
     def _linked(self, part: Part, uses: Mapping[str, int]) -> Mapping[str, int]:
         modules = [__file__, *(str(module.__file__) for module in _MODULES)]

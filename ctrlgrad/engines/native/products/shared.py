@@ -3,6 +3,7 @@
     cg_gemm_TYPE(C, row stride, A, row stride, column stride, B, row stride, column stride,
                  rows, columns, depth, accumulate, scratch)
     cg_gemm_packed_TYPE(the same, B being what cg_pack_b_TYPE made of it; its strides say nothing)
+    cg_gemv_TYPE(the same, of one row or one column)
 
 The longer side of C is cut, so that a part is a product of its own, with the scratch of the thread that does it. It is
 cut between tiles, so that the result does not depend on the number of threads.
@@ -10,10 +11,10 @@ cut between tiles, so that the result does not depend on the number of threads.
 
 from __future__ import annotations
 
-from ctrlgrad.engines.native.products.blocks import GEMM, given
 from ctrlgrad.engines.native.products.function import Function
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.vector import LONGEST
+from ctrlgrad.engines.native.products.whole import GEMM, given
 
 WORK_TO_SHARE = 1 << 20
 """Multiplications from which a product is shared: some 20 microseconds of one thread, more than waking
@@ -27,13 +28,14 @@ LONG_PART = 512
 _FIELDS = [name for _, name in GEMM] + ["by_rows", "unit", "last"]
 
 
-def shared(real: Real) -> list[str]:
-    return [text for whole in ("gemm", "packed") for text in (_part(real, whole), _call(real, whole))]
+def shared(routine: str, alone: str, real: Real) -> list[str]:
+    """The routine of this name, where one thread calls `alone`."""
+    packed = routine.startswith("cg_gemm_packed")
+    return [_part(routine, alone, real, packed), _call(routine, alone, real, packed)]
 
 
-def _call(real: Real, whole: str) -> str:
-    name = {"gemm": f"cg_gemm_{real.name}", "packed": f"cg_gemm_packed_{real.name}"}[whole]
-    f = Function(name, GEMM)
+def _call(routine: str, whole: str, real: Real, packed: bool) -> str:
+    f = Function(routine, GEMM)
     work = f.mul(f.mul("%m", "%n"), "%k")
     alone, share = f.new_label("alone"), f.new_label("share")
     f.branch_if(f.test("slt", work, WORK_TO_SHARE), alone, share)
@@ -46,7 +48,7 @@ def _call(real: Real, whole: str) -> str:
     widest = f.larger(f.div(length, LONG_PART), threads)
     parts = f.select(f.test("sge", other, LONG_PART // 2), "i64", f.smaller(parts, widest), parts)
     tile = f.select(by_rows, "i64", real.rows, real.columns)
-    if whole == "gemm":
+    if not packed:
         vector = f.test("eq", f.smaller("%m", "%n"), 1)
         tile = f.select(vector, "i64", LONGEST * real.lanes, tile)
     unit = f.mul(f.div(f.add(f.div(length, parts), f.sub(tile, 1)), tile), tile)
@@ -61,19 +63,17 @@ def _call(real: Real, whole: str) -> str:
     values |= {"by_rows": f.op(f"zext i1 {by_rows} to i64"), "unit": unit, "last": f.sub(panels, 1)}
     for k, name in enumerate(_FIELDS):
         f.store("i64", values[name], f.at(context, k, "i64"), 8)
-    f.line(f"call void @cg_parallel(ptr @part_{whole}_{real.name}, ptr {context}, i64 {panels})")
+    f.line(f"call void @cg_parallel(ptr @part_{routine}, ptr {context}, i64 {panels})")
     f.leave()
     f.label(alone)
-    f.line(f"call void @{whole}_{real.name}({given(GEMM)})")
+    f.line(f"call void @{whole}({given(GEMM)})")
     f.leave()
     return f.text()
 
 
-def _part(real: Real, whole: str) -> str:
+def _part(routine: str, whole: str, real: Real, packed: bool) -> str:
     """One part of C: some rows, or some columns."""
-    f = Function(
-        f"part_{whole}_{real.name}", [("ptr", "context"), ("i64", "part"), ("i64", "worker")], prefix="internal"
-    )
+    f = Function(f"part_{routine}", [("ptr", "context"), ("i64", "part"), ("i64", "worker")], prefix="internal")
     found = {name: f.load("i64", f.at("%context", k, "i64"), 8) for k, name in enumerate(_FIELDS)}
     for kind, name in GEMM:
         if kind == "ptr":
@@ -86,13 +86,13 @@ def _part(real: Real, whole: str) -> str:
     length = f.select(last, "i64", f.sub(side, start), found["unit"])
     m, n = f.select(by_rows, "i64", length, found["m"]), f.select(by_rows, "i64", found["n"], length)
     # A packed panel's columns lie together: the distance of two of them, over the panel, is the depth.
-    next_column = found["cb"] if whole == "gemm" else found["k"]
+    next_column = found["k"] if packed else found["cb"]
     a = real.at(f, found["a"], f.mul(row, found["ra"]))
     b = real.at(f, found["b"], f.mul(column, next_column))
     c = real.at(f, found["c"], f.add(f.mul(row, found["rc"]), column))
     own = f.op("call ptr @cg_pool_scratch(i64 %worker)")
     scratch = f.select(f.test("eq", "%worker", 0), "ptr", found["scratch"], own)
     found |= {"a": a, "b": b, "c": c, "m": m, "n": n, "scratch": scratch}
-    f.line(f"call void @{whole}_{real.name}({given(GEMM, **found)})")
+    f.line(f"call void @{whole}({given(GEMM, **found)})")
     f.leave()
     return f.text()

@@ -28,12 +28,12 @@ PARAMETERS = [
 
 
 def tile_name(real: Real, rows: int, vectors: int, tail: bool) -> str:
-    return f"tile_{real.name}_{rows}x{vectors}{'t' if tail else ''}"
+    return f"cg_tile_{real.name}_{rows}x{vectors}{'t' if tail else ''}"
 
 
 def tile(real: Real, rows: int, vectors: int, tail: bool) -> str:
     """The text of one kernel."""
-    f = Function(tile_name(real, rows, vectors, tail), PARAMETERS, prefix="internal")
+    f = Function(tile_name(real, rows, vectors, tail), PARAMETERS)
     mask = real.mask(f, "%columns") if tail else None
     at_once = max(1, min(4, (8 if real.rows <= 6 else 16) // (rows * vectors)))
     row_starts = [real.at(f, "%a", f.mul("%ra", row)) if row else "%a" for row in range(rows)]
@@ -108,8 +108,3 @@ def heights(real: Real) -> list[int]:
 def widths(real: Real) -> list[tuple[int, bool]]:
     """How many vectors tiles have, and whether the last may be less than whole."""
     return [(real.vectors, False), *((vectors, True) for vectors in range(1, real.vectors + 1))]
-
-
-def tiles(real: Real) -> list[str]:
-    """Every kernel of a type."""
-    return [tile(real, rows, vectors, tail) for rows in heights(real) for vectors, tail in widths(real)]

@@ -6,6 +6,11 @@ out[i] = sum over p of M[i, p] x[p]. Where rows lie in memory, as many rows as a
 at once, each in an accumulator, which are then added up across: one vector of results. Where columns lie in memory,
 eight vectors of results are held while the columns go by, or, where M is larger than a cache, eight columns are read
 from end to end and added to the results in memory. Other strides, and an x or out with gaps, are scalar.
+
+    cg_by_vectors_TYPE(the arguments of a product)
+
+is a product with one column, or row by row, by one thread. A module that knows of a product that it has one row or one
+column needs no more than this, and waits for no tiles to be compiled.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from collections.abc import Callable
 
 from ctrlgrad.engines.native.products.function import Function, Variable
 from ctrlgrad.engines.native.products.real import Real
+from ctrlgrad.engines.native.products.whole import GEMM, without_depth
 
 PARAMETERS = [
     ("ptr", "out"),
@@ -38,6 +44,30 @@ STREAM_BYTES = 8 << 10
 
 def times_name(real: Real) -> str:
     return f"times_{real.name}"
+
+
+def by_vectors_name(real: Real) -> str:
+    return f"cg_by_vectors_{real.name}"
+
+
+def by_vectors(real: Real) -> str:
+    """C = A B, or C += A B, where B is one column, or for each row of A."""
+    f = Function(by_vectors_name(real), GEMM)
+    more = f.test("ne", "%accumulate", 0)
+    without_depth(f, real, more)
+    call = f"call void @{times_name(real)}"
+    with f.leaving_when(f.test("eq", "%n", 1)):
+        f.line(f"{call}(ptr %c, i64 %rc, ptr %a, i64 %ra, i64 %ca, ptr %b, i64 %rb, i64 %m, i64 %k, i1 {more})")
+        f.leave()
+    with f.loop(0, "%m") as i:
+        a, c = real.at(f, "%a", f.mul(i, "%ra")), real.at(f, "%c", f.mul(i, "%rc"))
+        f.line(f"{call}(ptr {c}, i64 1, ptr %b, i64 %cb, i64 %rb, ptr {a}, i64 %ca, i64 %n, i64 %k, i1 {more})")
+    f.leave()
+    return f.text()
+
+
+def vectors(real: Real) -> list[str]:
+    return [times(real), by_vectors(real)]
 
 
 def times(real: Real) -> str:

@@ -1,0 +1,57 @@
+"""The kernels that products of one type call, each an object of its own: a product of given sizes needs few of them.
+
+A table in memory has their addresses. Whoever declares a product also declares the kernels that its sizes need (see
+`blocks.needed`), so that they are compiled and in the table before it runs.
+"""
+
+from __future__ import annotations
+
+from ctrlgrad.engines.native.products.function import Function
+from ctrlgrad.engines.native.products.pack import PARAMETERS as PACK
+from ctrlgrad.engines.native.products.pack import Packing, pack, pack_name
+from ctrlgrad.engines.native.products.real import Real
+from ctrlgrad.engines.native.products.tiles import PARAMETERS as TILE
+from ctrlgrad.engines.native.products.tiles import heights, tile, tile_name, widths
+from ctrlgrad.engines.native.products.vector import by_vectors_name
+from ctrlgrad.engines.native.products.whole import GEMM
+
+
+def kernels(real: Real) -> list[str]:
+    """Their names, in the order of the table."""
+    tiles = [tile_name(real, rows, vectors, tail) for rows in heights(real) for vectors, tail in widths(real)]
+    return [*tiles, pack_name(real, "a"), pack_name(real, "b"), by_vectors_name(real)]
+
+
+def compiled_alone(real: Real) -> list[str]:
+    """Those that are objects of their own; the others are parts of one."""
+    return [name for name in kernels(real) if name != by_vectors_name(real)]
+
+
+def source(real: Real, name: str) -> str:
+    """The text of one that is compiled alone."""
+    for operand, width in (("a", real.rows), ("b", real.columns)):
+        if name == pack_name(real, operand):
+            return pack(name, Packing(real, width))
+    of_tiles = ((rows, *width) for rows in heights(real) for width in widths(real))
+    return next(tile(real, *size) for size in of_tiles if tile_name(real, *size) == name)
+
+
+def signature(name: str) -> str:
+    """As a module declares a kernel."""
+    parameters = TILE if name.startswith("cg_tile") else PACK if name.startswith("cg_pack") else GEMM
+    return f"void @{name}({', '.join(kind for kind, _ in parameters)})"
+
+
+def table_name(real: Real) -> str:
+    return f"cg_kernels_{real.name}"
+
+
+def table(real: Real) -> str:
+    return f"@{table_name(real)} = global [{len(kernels(real))} x ptr] zeroinitializer, align 64\n"
+
+
+def call(f: Function, real: Real, name: str, arguments: str) -> None:
+    """Call a kernel that the caller's caller has declared."""
+    names = kernels(real)
+    place = f"getelementptr ([{len(names)} x ptr], ptr @{table_name(real)}, i64 0, i64 {names.index(name)})"
+    f.line(f"call void {f.op(f'load atomic ptr, ptr {place} monotonic, align 8')}({arguments})")
