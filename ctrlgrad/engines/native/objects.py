@@ -74,7 +74,7 @@ class Loaded(Mapping[str, int]):
     __hash__ = object.__hash__
 
     def __init__(self, symbols: Sequence[str], tracker: Any) -> None:
-        self._addresses = {name: tracker[name] for name in symbols}
+        self._addresses: dict[str, int] = {name: tracker[name] for name in symbols}
         # Dropped, it takes the code out of memory. llvmlite leaves that out while the interpreter ends: a thread may
         # still be in it then.
         self._tracker = tracker
