@@ -101,6 +101,11 @@ def test_an_update_is_no_mere_push_or_pop(op: Op, cases: list[OpCase]) -> None:
         assert not all(is_same(a[:-1], b) for a, b in changed)
 
 
+@each_op(Use.PASS)
+def test_what_is_passed_on_stays_as_it_is(op: Op, cases: list[OpCase]) -> None:
+    assert all(is_same(results(case)[0], case.operands[0]) for case in cases)
+
+
 @each_op(Use.MEASURE)
 def test_a_measure_depends_on_sizes_alone(op: Op, cases: list[OpCase]) -> None:
     for case in cases:
@@ -200,6 +205,7 @@ WRONG = [
     ("stack_resize", (Use.UPDATE, Use.INDEX), "test_an_index_says_where_and_not_how_large"),
     ("stack_read", (Use.VALUE, Use.INDEX), "test_a_stack_is_looked_at_or_becomes_a_stack"),
     ("stack_read", (Use.MEASURE, Use.INDEX), "test_a_measure_depends_on_sizes_alone"),
+    ("stack_clear", (Use.PASS, Use.INDEX), "test_what_is_passed_on_stays_as_it_is"),
     ("stack_length", (Use.READ,), "test_a_read_depends_on_elements"),
     ("stack_length", (Use.UPDATE,), "test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place"),
     ("stack_sum", (Use.READ, Use.READ), "test_what_is_looked_at_stays_as_it_is"),
