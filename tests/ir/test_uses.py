@@ -112,6 +112,28 @@ def test_a_measure_depends_on_sizes_alone(op: Op, cases: list[OpCase]) -> None:
         assert is_same(results(with_operand(case, 0, other_elements(case.operands[0]))), results(case))
 
 
+@each_op(Use.VALUE)
+def test_what_depends_on_sizes_alone_is_no_value(op: Op, cases: list[OpCase]) -> None:
+    cases = [case for case in cases if case.operands and not case.regions and case.graph().outputs]
+    if op.use(0) is Use.VALUE and cases:
+        assert any(depends_on_elements(case) for case in cases)
+
+
+def depends_on_elements(case: OpCase) -> bool:
+    x, expected = np.asarray(case.operands[0]), results(case)
+    others = [~x] if x.dtype.kind == "b" else [x + x.dtype.type(1), x.dtype.type(3) - x, np.zeros_like(x)]
+    if x.dtype.kind == "f":
+        others += [np.full_like(x, np.nan), np.full_like(x, np.inf)]
+    return any(not is_same(results_or_none(with_operand(case, 0, other)), expected) for other in others)
+
+
+def results_or_none(case: OpCase) -> list[Any]:
+    try:
+        return results(case)
+    except (CtrlgradError, ValueError, IndexError, ArithmeticError):
+        return []
+
+
 @each_op(Use.READ)
 def test_a_read_depends_on_elements(op: Op, cases: list[OpCase]) -> None:
     others = [results(with_operand(case, 0, other_elements(case.operands[0]))) for case in cases]
@@ -210,6 +232,7 @@ WRONG = [
     ("stack_length", (Use.UPDATE,), "test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place"),
     ("stack_sum", (Use.READ, Use.READ), "test_what_is_looked_at_stays_as_it_is"),
     ("setitem", (Use.VALUE, Use.VALUE), "test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place"),
+    ("dim", (), "test_what_depends_on_sizes_alone_is_no_value"),
     ("dim", (Use.READ,), "test_a_read_depends_on_elements"),
 ]
 
