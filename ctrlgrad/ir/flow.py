@@ -1,9 +1,9 @@
 """Where stacks go: the versions of a stack through loops, branches and calls, and what is done to it on the way.
 
-An op that changes a stack takes one version of it and gives the next (`Use`). What owns regions hands versions on: into
-its regions, around a loop, and out again. `StackFlow` knows these steps for whole graphs. Whoever asks where a stack
-goes asks it: the verifier (do the pops mirror the pushes), batching (is it the same stack at the end), the engines
-(what a loop does to the stacks that it carries), reports (what was pushed, and where).
+An op that changes a stack, or passes it on, takes one version of it and gives the next (`Use`). What owns regions hands
+versions on: into its regions, around a loop, and out again. `StackFlow` knows these steps for whole graphs. Whoever
+asks where a stack goes asks it: the verifier (do the pops mirror the pushes), batching (is it the same stack at the
+end), the engines (what a loop does to the stacks that it carries), reports (what was pushed, and where).
 
 What a version may have been, or may become, is followed along every step, whichever branch is taken and however often
 a loop runs.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from ctrlgrad.ir.control import Branch, Call, Carry, Loop, view
 from ctrlgrad.ir.graph import Graph, Node, Value
+from ctrlgrad.ir.op import Use
 from ctrlgrad.ir.types import StackType
 
 
@@ -124,7 +125,7 @@ class StackFlow:
             return Event(kind, node, inside) if any(inside) else None
         for position, v in enumerate(node.operands):
             use = node.op.use(position)
-            if v in versions and (observers or not use.observes):
+            if v in versions and use is not Use.PASS and (observers or not use.observes):
                 return Event(use.name.lower(), node)
         return None
 
@@ -174,7 +175,7 @@ def _steps(node: Node) -> Iterator[tuple[Value, Value]]:
             yield from zip(call.operands, call.function.inputs, strict=True)
             yield from zip(call.function.outputs, call.results, strict=True)
         case None:
-            if node.op.updates:
+            if node.op.use(0).goes_on:
                 yield node.operands[0], node.results[0]
 
 

@@ -43,6 +43,7 @@ class Use(enum.Enum):
     VALUE = "computes with it"
     MEASURE = "asks for its sizes or its length, for none of its elements"
     READ = "looks at elements of it"
+    PASS = "gives it back as the first result, as it is"
     UPDATE = "gives it back as the first result, changed"
     PUSH = "gives it back as the first result, with one more row at its end"
     POP = "gives it back as the first result, without the row at its end"
@@ -55,6 +56,11 @@ class Use(enum.Enum):
     def changes(self) -> bool:
         """Whether the first result is the next version of the operand: made in place where nobody needs this one."""
         return self in _CHANGES
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the first result is the operand, changed or not."""
+        return self is Use.PASS or self.changes
 
     @property
     def observes(self) -> bool:

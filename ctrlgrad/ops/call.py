@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.op import Trait, declare
+from ctrlgrad.ir.op import Trait, Use, declare
 from ctrlgrad.ir.types import RegionType, Type
 
 KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "rows")
@@ -46,4 +46,4 @@ def _infer_barrier(operands: Sequence[Type], attrs: Attributes, regions: Sequenc
 
 
 # The identity, which no pass sees through: what is computed again from it is not merged with what was computed before.
-declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST)
+declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST, uses=(Use.PASS,))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.op import Trait, declare
+from ctrlgrad.ir.op import Trait, Use, declare
 from ctrlgrad.ir.types import RegionType, Type
 
 
@@ -24,4 +24,4 @@ def _infer_watch(operands: Sequence[Type], attrs: Attributes, regions: Sequence[
 
 
 declare("callback", None, _infer_callback, Trait.EFFECT, attributes=attributes.Hook)
-declare("watch", 1, _infer_watch, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Hook)
+declare("watch", 1, _infer_watch, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Hook, uses=(Use.PASS,))

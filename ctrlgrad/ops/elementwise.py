@@ -16,7 +16,7 @@ import numpy as np
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
-from ctrlgrad.ir.op import Trait, TypeRule, declare
+from ctrlgrad.ir.op import Trait, TypeRule, Use, declare
 from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import require_kind, tensors
 from ctrlgrad.ops.special import FORMULAS, of_arrays
@@ -255,4 +255,13 @@ _CHOSEN = (None, lambda t, z, c, x, y: where(c, t, 0), lambda t, z, c, x, y: whe
 add("where", 3, _infer_where, _CHOSEN, total=Trait.TOTAL_IF_STATIC)
 declare("cast", 1, _infer_cast, Trait.ELEMENTWISE, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Cast)
 # The identity whose derivative is zero.
-declare("stop_gradient", 1, _infer_identity, Trait.TOTAL, Trait.VIEW, Trait.CHEAP, Trait.SHAPE_OF_FIRST)
+declare(
+    "stop_gradient",
+    1,
+    _infer_identity,
+    Trait.TOTAL,
+    Trait.VIEW,
+    Trait.CHEAP,
+    Trait.SHAPE_OF_FIRST,
+    uses=(Use.PASS,),
+)

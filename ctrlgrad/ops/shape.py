@@ -172,6 +172,7 @@ declare(
     Trait.TOTAL,
     Trait.SHAPE_OF_FIRST,
     attributes=attributes.Axes,
+    uses=(Use.PASS,),
 )
 declare("constant", 0, _infer_constant, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Constant)
 declare("dim", 1, _infer_dim, Trait.TOTAL, Trait.CHEAP, attributes=attributes.Axis, uses=(Use.MEASURE,))

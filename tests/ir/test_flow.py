@@ -111,12 +111,13 @@ def test_which_operand_a_result_of_a_branch_is(bodies: list[Callable[..., Values
     ("body", "expected"),
     [
         (lambda b, v: [push(b, v[0]), v[1]], [True, True]),
+        (lambda b, v: [b.emit("barrier", [push(b, v[0])]), v[1]], [True, True]),
         (lambda b, v: [v[1], v[0]], [False, False]),
         (lambda b, v: [v[0], v[0]], [True, False]),
         (lambda b, v: loop(b, v, lambda c, w: [pop(c, w[0]), w[1]]), [True, True]),
         (lambda b, v: loop(b, v, lambda c, w: [w[1], w[0]]), [False, False]),
     ],
-    ids=["pushed", "exchanged", "twice", "popped inside", "exchanged inside"],
+    ids=["pushed", "passed on", "exchanged", "twice", "popped inside", "exchanged inside"],
 )
 def test_whether_a_loop_carries_on_the_stack_that_it_starts_with(body: Body, expected: list[bool]) -> None:
     b = Builder()

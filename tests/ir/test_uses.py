@@ -101,10 +101,37 @@ def test_an_update_is_no_mere_push_or_pop(op: Op, cases: list[OpCase]) -> None:
         assert not all(is_same(a[:-1], b) for a, b in changed)
 
 
+@each_op(Use.PASS)
+def test_what_is_passed_on_stays_as_it_is(op: Op, cases: list[OpCase]) -> None:
+    assert all(is_same(results(case)[0], case.operands[0]) for case in cases)
+
+
 @each_op(Use.MEASURE)
 def test_a_measure_depends_on_sizes_alone(op: Op, cases: list[OpCase]) -> None:
     for case in cases:
         assert is_same(results(with_operand(case, 0, other_elements(case.operands[0]))), results(case))
+
+
+@each_op(Use.VALUE)
+def test_what_depends_on_sizes_alone_is_no_value(op: Op, cases: list[OpCase]) -> None:
+    cases = [case for case in cases if case.operands and not case.regions and case.graph().outputs]
+    if op.use(0) is Use.VALUE and cases:
+        assert any(depends_on_elements(case) for case in cases)
+
+
+def depends_on_elements(case: OpCase) -> bool:
+    x, expected = np.asarray(case.operands[0]), results(case)
+    others = [~x] if x.dtype.kind == "b" else [x + x.dtype.type(1), x.dtype.type(3) - x, np.zeros_like(x)]
+    if x.dtype.kind == "f":
+        others += [np.full_like(x, np.nan), np.full_like(x, np.inf)]
+    return any(not is_same(results_or_none(with_operand(case, 0, other)), expected) for other in others)
+
+
+def results_or_none(case: OpCase) -> list[Any]:
+    try:
+        return results(case)
+    except (CtrlgradError, ValueError, IndexError, ArithmeticError):
+        return []
 
 
 @each_op(Use.READ)
@@ -200,10 +227,12 @@ WRONG = [
     ("stack_resize", (Use.UPDATE, Use.INDEX), "test_an_index_says_where_and_not_how_large"),
     ("stack_read", (Use.VALUE, Use.INDEX), "test_a_stack_is_looked_at_or_becomes_a_stack"),
     ("stack_read", (Use.MEASURE, Use.INDEX), "test_a_measure_depends_on_sizes_alone"),
+    ("stack_clear", (Use.PASS, Use.INDEX), "test_what_is_passed_on_stays_as_it_is"),
     ("stack_length", (Use.READ,), "test_a_read_depends_on_elements"),
     ("stack_length", (Use.UPDATE,), "test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place"),
     ("stack_sum", (Use.READ, Use.READ), "test_what_is_looked_at_stays_as_it_is"),
     ("setitem", (Use.VALUE, Use.VALUE), "test_what_is_declared_to_change_is_what_has_a_kernel_that_works_in_place"),
+    ("dim", (), "test_what_depends_on_sizes_alone_is_no_value"),
     ("dim", (Use.READ,), "test_a_read_depends_on_elements"),
 ]
 
