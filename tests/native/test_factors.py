@@ -21,6 +21,7 @@ OPS: dict[str, Callable[[Any, Any], Any]] = {
     "cholesky": lambda a, b: L.cholesky(a @ a.mT + np.eye(3, dtype=a.dtype)),
     "det": lambda a, b: L.det(a),
     "slogdet": lambda a, b: L.slogdet(a),
+    "gradient of det": lambda a, b: cg.grad(lambda a: cnp.sum(cnp.sin(L.det(a))))(a),
 }
 UNKNOWN = (cg.TensorSpec((None, None, None)), cg.TensorSpec((None, None)))
 
@@ -124,9 +125,39 @@ WITHOUT_ANSWER = {
 }
 
 
+NEAR = np.outer([1.0, 2, 3], [1.0, 1, 2])
+FAR_FROM_PRECISE = {
+    "singular": NEAR,
+    "nearly singular": NEAR + 1e-9 * np.random.default_rng(2).normal(size=(3, 3)),
+    "determinant too small for a number": 1e-200 * np.array([[1.0, 2.0], [-3.0, 1.0]]),
+    "one of several": np.stack([np.eye(3), NEAR]),
+}
+
+
+@pytest.mark.parametrize("name", FAR_FROM_PRECISE)
+def test_an_adjugate_that_an_inverse_would_not_give_is_left_to_the_kernel(name: str, calls: list[str]) -> None:
+    a = FAR_FROM_PRECISE[name]
+    expected, found = both(cg.grad(lambda a: cnp.sum(L.det(a))), a)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert calls == ["adjugate"]
+
+
+def test_the_gradient_of_a_determinant_in_a_loop_calls_no_kernel(calls: list[str]) -> None:
+    def total(a: Any) -> Any:
+        return cg.fori_loop(0, 4, lambda t, x: x + L.det(a + 0.1 * t * np.eye(3)) * cnp.sin(x), a[0, 0])
+
+    a = np.random.default_rng(3).normal(size=(3, 3))
+    found = cg.function(cg.grad(total), engine="native")(a)
+    assert not calls
+    np.testing.assert_allclose(found, cg.function(cg.grad(total), engine="reference")(a), rtol=1e-10)
+    step = 1e-6 * np.random.default_rng(4).normal(size=(3, 3))
+    up, down = (cg.function(total, engine="native")(a + k * step) for k in (1, -1))
+    np.testing.assert_allclose((found * step).sum() * 2, up - down, rtol=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("name", WITHOUT_ANSWER)
-@pytest.mark.parametrize("op", ["solve", "cholesky", "det", "slogdet"])
+@pytest.mark.parametrize("op", ["solve", "cholesky", "det", "slogdet", "gradient of det"])
 def test_a_matrix_without_an_answer_is_as_in_the_reference_engine(op: str, name: str) -> None:
     a = WITHOUT_ANSWER[name]
     fn = {**OPS, "cholesky": lambda a, b: L.cholesky(a)}[op]

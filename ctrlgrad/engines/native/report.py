@@ -69,9 +69,10 @@ class _Account:
         if isinstance(step, Loop):
             report.inner.append(self.loop(step))
         elif isinstance(step, Branch):
-            # Without regions, it is there for what a step in machine code could not do.
-            for block in step.blocks if step.node.regions else ():
-                self.block(block, report, around)
+            # Without regions, it has a call of the kernel for what machine code could not do.
+            for inner in (inner for block in step.blocks for inner in block.steps):
+                if not (isinstance(inner, Outside) and inner.node is step.node):
+                    self.step(inner, report, around)
         elif isinstance(step, Kernel):
             ops = ", ".join(node.op.name for node in step.nodes) or "copy"
             report.kernels.append(f"kernel over {self.shape(step.space)}: {ops}")

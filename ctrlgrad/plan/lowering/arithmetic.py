@@ -10,7 +10,7 @@ import numpy as np
 
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.elementwise import elementwise_expression, failure
-from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number
+from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, reach, spread
 from ctrlgrad.plan.lowering.moving import joined
 from ctrlgrad.plan.lowering.state import (
@@ -164,6 +164,17 @@ def reduced(state: State, node: Node, tensor: Tensor, kept: Sizes, shape: Sizes,
     write = Write(target, expression_outputs(dtype), how)
     state.emit(Kernel(tensor.shape, operands, numbers, expression, (write,), nodes=(node,)))
     return array
+
+
+def common_size(state: State, node: Node) -> None:
+    """The number that all of a vector are, 0 where there are none. Where they differ, the kernel says what is wrong."""
+    sizes = state.tensor(node.operands[0])
+    least, most = (state.load(reduced(state, node, sizes, (ONE,), (), how).view)[0] for how in ("min", "max"))
+    count = state.size_register(sizes.shape[0])
+    holds = state.compute([least, most, count], BOOL, lambda a, b, n: a.equals(b) | n.equals(0))
+    state.guard(holds, "size", least, state.size_of(most))
+    found = state.compute([most, count], INDEX, lambda size, n: select(n.equals(0), n, size))
+    state.items[node.result] = (found,)
 
 
 def sum_to(state: State, node: Node) -> None:

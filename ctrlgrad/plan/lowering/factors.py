@@ -1,4 +1,4 @@
-"""Linear systems, Cholesky factors and determinants of small real matrices.
+"""Linear systems, Cholesky factors, determinants and adjugates of small real matrices.
 
 Where a matrix has no answer, or sizes that only run time knows turn out to be large, the reference kernel is called: it
 says what is wrong, or computes it.
@@ -7,18 +7,20 @@ says what is wrong, or computes it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
 from ctrlgrad.ir import Builder, Graph, Node, TensorType
-from ctrlgrad.plan.expression import BOOL
+from ctrlgrad.ops.term import Term, constant, emit
+from ctrlgrad.plan.expression import BOOL, ExpressionBuilder
 from ctrlgrad.plan.lowering.broadcasting import joined_shape, spread
 from ctrlgrad.plan.lowering.outside import or_outside, outside
-from ctrlgrad.plan.lowering.state import State
-from ctrlgrad.plan.model import Array, Factorise, Register, View
-from ctrlgrad.plan.sizes import Size, Sizes
+from ctrlgrad.plan.lowering.state import INDEX, State
+from ctrlgrad.plan.model import Array, Factorise, Kernel, Register, View, Write
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
 
+Factors = Literal["solve", "cholesky", "pivots"]
 # Rows of a matrix up to which code in the loop is faster than a call of LAPACK by way of Python.
 LARGEST = 64
 
@@ -44,7 +46,7 @@ def solve(state: State, node: Node) -> None:
     left = state.in_memory(spread(state, a, (*batch, n, n)))
     right = state.in_memory(spread(state, b, (*batch, n, columns)))
     result = state.array(node.result.tensor.dtype, (*batch, n, columns))
-    done = _emit(state, node, result, left, right)
+    done = _emit(state, node, "solve", result, left, right)
     state.items[node.result] = result.view
     or_outside(state, node, done, lambda: None, result.shape)
 
@@ -55,7 +57,7 @@ def cholesky(state: State, node: Node) -> None:
     a = state.in_memory(state.tensor(node.operands[0]))
     n = _side(state, a.shape)
     result = state.array(node.result.tensor.dtype, (*a.shape[:-2], n, n))
-    done = _emit(state, node, result, a, None)
+    done = _emit(state, node, "cholesky", result, a)
     state.items[node.result] = result.view
     or_outside(state, node, done, lambda: None, result.shape)
 
@@ -67,7 +69,7 @@ def determinant(state: State, node: Node, visit: Callable[[Node], None]) -> None
     a = state.in_memory(state.tensor(node.operands[0]))
     n = _side(state, a.shape)
     pivots = state.array(a.dtype, (*a.shape[:-2], n))
-    done = _emit(state, node, pivots, a, None)
+    done = _emit(state, node, "pivots", pivots, a)
     graph = _of_pivots(node, a.dtype)
 
     def from_pivots() -> None:
@@ -79,15 +81,79 @@ def determinant(state: State, node: Node, visit: Callable[[Node], None]) -> None
         or_outside(state, node, done, from_pivots, pivots.shape[:-1])
 
 
+# The norm of a matrix times its inverse's, by the bytes of a number, up to which adjugates are made of inverses: the
+# error is so many times the rounding.
+_CONDITION = {4: 1e2, 8: 1e4}
+
+
+def adjugate(state: State, node: Node, visit: Callable[[Node], None]) -> None:
+    """det(a) inv(a), where that keeps the digits: of a matrix that has an inverse and is far from having none."""
+    if not _may_be_small(state, node):
+        return
+    a = state.in_memory(state.tensor(node.operands[0]))
+    n = _side(state, a.shape)
+    shape = (*a.shape[:-2], n, n)
+    inverse = state.array(a.dtype, shape)
+    done = _emit(state, node, "solve", inverse, a, _identity(state, a.dtype, shape))
+    of_pivots, of_inverse = _of_pivots(node, a.dtype), _of_inverse(node, a.dtype)
+
+    def from_inverse() -> None:
+        pivots = state.array(a.dtype, shape[:-1])
+        _emit(state, node, "pivots", pivots, a)
+        (det,) = state.run(of_pivots, {of_pivots.inputs[0]: pivots.view}, visit)
+        items = dict(zip(of_inverse.inputs, (a, inverse.view, det), strict=True))
+        state.items[node.result], holds = state.run(of_inverse, items, visit)
+        assert isinstance(holds, tuple)
+        or_outside(state, node, holds[0], lambda: None, shape)
+
+    or_outside(state, node, done, from_inverse, shape)
+
+
+def _identity(state: State, dtype: np.dtype, shape: Sizes) -> View:
+    """The identity for each matrix of a batch."""
+    n = shape[-1]
+    builder = ExpressionBuilder()
+    row, column = (builder.emit("index", (), INDEX, axis) for axis in (0, 1))
+    array = state.array(dtype, (n, n))
+    expression = builder.finish(row.equals(column).convert(dtype))
+    state.emit(Kernel((n, n), (), (), expression, (Write(array.view, (0,)),)))
+    return View(array, (), shape, (*(ZERO for _ in shape[:-2]), n, ONE))
+
+
+def _of_inverse(node: Node, dtype: np.dtype) -> Graph:
+    """Of matrices, their inverses and determinants: the adjugates, and whether these are precise."""
+    rank = node.operands[0].tensor.rank
+    builder = Builder(name=node.op.name)
+    builder.source = node.source
+    a, inverse = (Term(builder, builder.input(TensorType(dtype, (None,) * rank))) for _ in range(2))
+    det = Term(builder, builder.input(TensorType(dtype, (None,) * (rank - 2))))
+
+    def over(op: str, x: Term, axes: tuple[int, ...]) -> Term:
+        return emit(op, x, axes=axes, keepdims=False)
+
+    last = (rank - 2, rank - 1)
+    norms = [over("sum", emit("multiply", x, x), last) for x in (a, inverse)]
+    condition = emit("multiply", *norms)
+    size, number = emit("abs", det), np.finfo(dtype)
+    limit, least, most = (
+        constant(builder, np.asarray(x, dtype)) for x in (_CONDITION[dtype.itemsize] ** 2, number.tiny, number.max)
+    )
+    tests = (emit("less", condition, limit), emit("less_equal", least, size), emit("less_equal", size, most))
+    holds = emit("logical_and", emit("logical_and", tests[0], tests[1]), tests[2])
+    if rank > 2:
+        holds = over("all", holds, tuple(range(rank - 2)))
+    found = emit("multiply", emit("expand_dims", det, axes=last), inverse)
+    return builder.finish([found.value, holds.value])
+
+
 def _side(state: State, shape: Sizes) -> Size:
     rows, columns = shape[-2:]
     state.guard_equal(rows, columns)
     return rows if rows.is_known else columns
 
 
-def _emit(state: State, node: Node, result: Array, a: View, b: View | None) -> Register:
+def _emit(state: State, node: Node, how: Factors, result: Array, a: View, b: View | None = None) -> Register:
     done = state.register(BOOL)
-    how: Any = node.op.name if node.op.name in ("solve", "cholesky") else "pivots"
     state.emit(Factorise(how, result, a, b, done, LARGEST, node))
     return done
 
@@ -112,4 +178,4 @@ def _of_pivots(node: Node, dtype: np.dtype) -> Graph:
     return builder.finish([builder.emit("multiply", (sign, builder.emit("exp", (size,))))])
 
 
-__all__ = ["LARGEST", "cholesky", "determinant", "solve"]
+__all__ = ["LARGEST", "adjugate", "cholesky", "determinant", "solve"]

@@ -41,6 +41,7 @@ RULES: dict[str, Rule] = {
     "any": arithmetic.reduction,
     "all": arithmetic.reduction,
     "sum_to": arithmetic.sum_to,
+    "common_size": arithmetic.common_size,
     "argmax": scans.extreme_index,
     "argmin": scans.extreme_index,
     "matmul": arithmetic.matmul,
@@ -55,6 +56,7 @@ RULES: dict[str, Rule] = {
     "stack_length": stacks.stack_length,
     "stack_from_tensor": stacks.stack_from_tensor,
     "stack_to_tensor": stacks.stack_to_tensor,
+    "stack_resize": stacks.stack_resize,
     "stack_clear": stacks.stack_clear,
 }
 
@@ -66,6 +68,7 @@ WITH_OTHERS: dict[str, Callable[[State, Node, Callable[[Node], None]], None]] = 
     "call": control.call,
     "cumsum": scans.scan,
     "cumprod": scans.scan,
+    "adjugate": factors.adjugate,
     "det": factors.determinant,
     "logabsdet": factors.determinant,
     "det_sign": factors.determinant,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ctrlgrad.ir import Node, Value, attributes
-from ctrlgrad.plan.expression import BOOL
+from ctrlgrad.plan.expression import BOOL, Number
 from ctrlgrad.plan.lowering.outside import outside
 from ctrlgrad.plan.lowering.stack_facts import RowsDiffer, StackFacts
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, broadcast, parts_of, stack_type
 from ctrlgrad.plan.model import (
+    Block,
+    Branch,
     FromStack,
     Guard,
     Length,
@@ -167,6 +169,34 @@ def stack_clear(state: State, node: Node) -> None:
     state.items[node.result] = result
 
 
+def stack_resize(state: State, node: Node) -> None:
+    """Another length. What undoes a row that was appended takes that row away; the kernel does all else."""
+    stack = _stack(state, node.operands[0])
+    if not _is_native(state, stack):
+        outside(state, node)
+        return
+    length = state.register("int64")
+    state.emit(Length(stack, length))
+
+    def chosen(n: Number, m: Number) -> Number:
+        one_more = (n > 0) & n.equals(m + 1)
+        return n.equals(m).convert(INDEX) + 2 * one_more.convert(INDEX)
+
+    how = state.compute([length, state.index(node.operands[1])], INDEX, chosen)
+    with state.block() as by_kernel:
+        outside(state, node)
+        resized = state.items[node.result]
+        assert isinstance(resized, Stack)
+    with state.block() as shorter:
+        popped = state.stack(state.facts[stack])
+        row, _ = _new_row(state, stack)
+        state.emit(Pop(stack, popped, row, node))
+    blocks = (Block(tuple(by_kernel.steps)), Block(()), Block(tuple(shorter.steps)))
+    result = state.stack(state.facts[stack])
+    state.emit(Branch(how, blocks, ((resized,), (stack,), (popped,)), (result,), node))
+    state.items[node.result] = result
+
+
 def stack_length(state: State, node: Node) -> None:
     register = state.register("int64")
     state.emit(Length(_stack(state, node.operands[0]), register))
@@ -224,6 +254,7 @@ __all__ = [
     "stack_pop",
     "stack_push",
     "stack_read",
+    "stack_resize",
     "stack_to_tensor",
     "stack_type",
     "stack_write",
