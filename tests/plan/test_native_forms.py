@@ -7,8 +7,8 @@ import pytest
 from instruments.natively import run_natively
 from plan.plans import executed, placed
 
-from ctrlgrad.engines import run_on
 from ctrlgrad.errors import ExecutionError
+from ctrlgrad.execution import run_on
 from ctrlgrad.ir import OPS, Builder, Graph, TensorType, Trait
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.lowering.lower import RULES, WITH_OTHERS
