@@ -124,3 +124,12 @@ def test_parts_are_all_points_in_any_order(length: int) -> None:
         assert sorted(i for part in parts for i in range(length)[part]) == list(range(length))
         seen.add(tuple(part.start for part in parts))
     assert len(seen) > 1 or length == 1
+
+
+def test_rows_that_were_never_written_are_popped_as_zeros() -> None:
+    def total(x: Any, n: Any) -> Any:
+        empty = cg.TensorArray("float64", element_shape=(3,))
+        return cnp.sum(cg.fori_loop(0, n, lambda i, c: empty.push(x), empty).stack())
+
+    arguments = [np.array([0.1, 0.2, 0.3]), np.array(2)]
+    agree(graph_of(cg.grad(total), *arguments), arguments)

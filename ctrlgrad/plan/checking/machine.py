@@ -7,6 +7,7 @@ that nobody has written holds NaN. Ops outside of plans are computed by a functi
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -250,10 +251,12 @@ class _Machine(Data):
         target.data = np.frombuffer(np.ascontiguousarray(row).tobytes(), np.uint8).copy()
 
     def got_row(self, step: Pop | ReadRow, source: Cell, target: Cell | None) -> None:
-        if target is source:
-            return
         rows = self.plan.rows[step.stack]
         assert rows is not None
+        if target is source:
+            if source.data is None:  # never written: it holds zeros, and belongs to no stack any more
+                source.data = np.zeros(math.prod(self.shape(rows)) * step.stack.dtype.itemsize, np.uint8)
+            return
         row = self.row_of(step.stack, source)
         if row is None:
             row = np.zeros(self.shape(rows), step.stack.dtype)
