@@ -21,7 +21,9 @@ if importlib.util.find_spec("ctrlgrad.gradients") is None:
 from ctrlgrad import dataflow, debug, memory, numpy
 from ctrlgrad.dataflow import device
 from ctrlgrad.errors import CtrlgradError, GradientMismatch
+from ctrlgrad.frontend.associative_scan import associative_scan
 from ctrlgrad.frontend.branches import cond
+from ctrlgrad.frontend.float0 import float0
 from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
 from ctrlgrad.frontend.switches import case, switch
 from ctrlgrad.frontend.tensor_array import TensorArray
@@ -29,11 +31,15 @@ from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
 from ctrlgrad.function import Function, function
 from ctrlgrad.options import options
 from ctrlgrad.signature import TensorSpec
-from ctrlgrad.transforms.checkpoint import checkpoint
-from ctrlgrad.transforms.custom import custom_jvp, custom_vjp
+from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
+from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.transforms.custom_vjp import custom_vjp
+from ctrlgrad.transforms.eval_shape import eval_shape
 from ctrlgrad.transforms.grad import grad, stop_gradient, value_and_grad, vjp
+from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
 from ctrlgrad.transforms.jacobians import hessian, jacfwd, jacrev
 from ctrlgrad.transforms.jvp import jvp
+from ctrlgrad.transforms.linearize import linearize
 from ctrlgrad.transforms.vmap import vmap
 
 __version__ = "0.1.0"
@@ -67,15 +73,21 @@ __all__ = [
     "GradientMismatch",
     "TensorArray",
     "TensorSpec",
+    "associative_scan",
     "case",
     "check_grads",
     "checkpoint",
+    "checkpoint_policies",
     "cond",
     "custom_jvp",
+    "custom_linear_solve",
+    "custom_root",
     "custom_vjp",
     "dataflow",
     "debug",
     "device",
+    "eval_shape",
+    "float0",
     "foldl",
     "foldr",
     "fori_loop",
@@ -85,6 +97,7 @@ __all__ = [
     "jacfwd",
     "jacrev",
     "jvp",
+    "linearize",
     "map",
     "memory",
     "nn",

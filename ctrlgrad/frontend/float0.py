@@ -1,7 +1,7 @@
 """`float0`: the dtype of the derivative with respect to an integer or a boolean, an array without any bytes.
 
-It is NumPy's structured dtype of JAX, so that programs that ask for it find the same. A graph cannot hold it: in a trace
-a `Float0` stands for such an array, and becomes one where the function that was traced hands out its results.
+It is the structured dtype of NumPy that JAX has for it. A graph cannot hold it: in a trace a `Float0` stands for such
+an array, and becomes one where the function that was traced hands out its results.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctrlgrad import tree
+from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.checks import check_leaves
-from ctrlgrad.frontend.float0 import float0_like
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.function import Function
 from ctrlgrad.signature import StaticArguments
@@ -133,7 +133,8 @@ def jacrev(
     """The Jacobian by reverse mode, row by row; as `jax.jacrev`. Best where outputs are fewer than inputs.
 
     The result has the form that `jacfwd` gives. Results of `fn` are real; with `holomorphic` arguments and results are
-    complex, and `fn` is a holomorphic function. `has_aux` as for `jacfwd`, `allow_int` as for `grad`.
+    complex, and `fn` is a holomorphic function. `has_aux` as for `jacfwd`, with `allow_int` the
+    derivative with respect to integers is zeros of their dtype.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> cg.jacrev(lambda x: np.sum(x * x, keepdims=True))(np.array([1.0, 2.0]))
@@ -161,7 +162,7 @@ def jacrev(
             per_leaf = [
                 FUNCTIONS["reshape"](row := next(found), (*shape, *row.shape[1:]))
                 if i in chosen.floats
-                else float0_like(FUNCTIONS["zeros"]((*shape, *FUNCTIONS["shape"](x)), bool))
+                else FUNCTIONS["zeros"]((*shape, *FUNCTIONS["shape"](x)), type_of(x).dtype)
                 for i, x in enumerate(chosen.leaves)
             ]
             rows.append(chosen.pack(per_leaf))

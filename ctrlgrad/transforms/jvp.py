@@ -7,7 +7,7 @@ from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.batching import batch_whole
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.float0 import is_float0
@@ -18,7 +18,7 @@ from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.gradients.forward import push_forward
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import Source, here
-from ctrlgrad.transforms.tracing import float_positions, leaf_names, trace_function, without_aux
+from ctrlgrad.transforms.tracing import chosen_paths, float_positions, leaf_names, trace_function, without_aux
 
 
 def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
@@ -27,7 +27,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
     Args:
         fn: returns any pytree of arrays; with `has_aux` a pair of it and another one, which is not differentiated.
         primals: a tuple of pytrees of arrays.
-        tangents: a tuple of pytrees like them; for an integer or a boolean zeros of its dtype or of `float0`.
+        tangents: a tuple of pytrees like them; for an integer or a boolean zeros of dtype `float0`.
 
     Returns:
         (outputs, tangents of the outputs), with `has_aux` (outputs, tangents, aux); the tangent of an integer or
@@ -64,7 +64,9 @@ def _jvp(
     same_structure("jvp", source, labels, (leaves, treedef), (given, given_treedef))
     directions = {
         i: _direction(x, t, path, source)
-        for i, (x, t, path) in enumerate(zip(leaves, given, tree.paths(treedef), strict=True))
+        for i, (x, t, path) in enumerate(
+            zip(leaves, given, chosen_paths(fn, primals, range(len(primals))), strict=True)
+        )
     }
     floats = float_positions(leaves)
     hints = leaf_names(fn, primals, range(len(primals)))
@@ -89,19 +91,24 @@ def _jvp(
 def _direction(x: Any, t: Any, path: str, source: Source | None) -> Any:
     """A tangent in the dtype of its primal."""
     primal = type_of(x)
-    if is_float0(t) and not primal.is_differentiable:
-        return t
-    if is_float0(t):
-        given = "float0, which is for integers and booleans"
-    else:
+    if not primal.is_differentiable:
+        if is_float0(t):
+            return t
+        raise DifferentiationError(
+            "jvp: the derivative with respect to a value that is not a float",
+            source=source,
+            expected="float32 or float64 primals, or a tangent of dtype ctrlgrad.float0",
+            got=f"{path}: {primal}",
+            hint="pass it as floats, x.astype(float), or its tangent as numpy.zeros(numpy.shape(x), ctrlgrad.float0)",
+        )
+    if not is_float0(t):
         direction = cast(t, primal.dtype) if isinstance(primal, TensorType) and is_weak(t) else t
         if primal.accepts(type_of(direction)):
             return direction
-        given = str(type_of(direction))
     raise TypeMismatchError(
-        f"jvp: the tangent{path} does not fit its primal",
+        f"jvp: the tangent of {path} does not fit its primal",
         source=source,
         expected=str(primal),
-        got=given,
+        got="float0, which is for integers and booleans" if is_float0(t) else str(type_of(direction)),
         hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal)",
     )
