@@ -140,7 +140,8 @@ def custom_linear_solve(
             differentiated.
         b: a pytree of float arrays.
         solve: `solve(matvec, b)` returns x, with `has_aux` a pair of it and a pytree to hand on.
-        transpose_solve: `transpose_solve(vecmat, y)` solves the transposed equation: reverse mode needs it.
+        transpose_solve: `transpose_solve(vecmat, y)` solves the transposed equation, for reverse mode. Without it
+            reverse mode goes through `solve`.
         symmetric: the function is its own transpose, so that `solve` serves for both.
 
     >>> import numpy as np, ctrlgrad as cg
@@ -176,7 +177,9 @@ def custom_linear_solve(
             if parameters:
                 _, of_matrix = jvp(lambda p: operator(transposed, p)(result[0]), (parameters,), (moving,))
                 change = tree.map(FUNCTIONS["subtract"], change, of_matrix)
-            return result, (solution(transposed, parameters, change)[0], _zeros(result[1]))
+            # With a rule for its transpose the derivative is solved for by rule once more, else by the solver itself.
+            again = found if transposed_solve is None else solution
+            return result, (again(transposed, parameters, change)[0], _zeros(result[1]))
 
         def keep(transposed: bool, parameters: Any, y: Any) -> Any:
             result = solution(transposed, parameters, y)
