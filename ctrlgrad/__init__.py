@@ -42,14 +42,19 @@ from ctrlgrad.transforms.jvp import jvp
 from ctrlgrad.transforms.linearize import linearize
 from ctrlgrad.transforms.vmap import vmap
 
+# As it is called in JAX.
+jit = function
+
 __version__ = "0.1.0"
 
 # What is built on the names above, loaded when first used.
 _LAZY = {
     "check_grads": ("ctrlgrad.verify", "check_grads"),
+    "lax": ("ctrlgrad.lax", None),
     "nn": ("ctrlgrad.nn", None),
     "optim": ("ctrlgrad.optim", None),
     "random": ("ctrlgrad.random", None),
+    "scipy": ("ctrlgrad.scipy", None),
 }
 
 
@@ -96,7 +101,9 @@ __all__ = [
     "hessian",
     "jacfwd",
     "jacrev",
+    "jit",
     "jvp",
+    "lax",
     "linearize",
     "map",
     "memory",
@@ -106,6 +113,7 @@ __all__ = [
     "options",
     "random",
     "scan",
+    "scipy",
     "stop_gradient",
     "switch",
     "unknown_dims",

@@ -56,6 +56,7 @@ from ctrlgrad.frontend.array.linalg import *
 from ctrlgrad.frontend.array.logic import *
 from ctrlgrad.frontend.array.manipulation import *
 from ctrlgrad.frontend.array.numerics import *
+from ctrlgrad.frontend.array.polynomials import *
 from ctrlgrad.frontend.array.ranges import *
 from ctrlgrad.frontend.array.reduction import *
 from ctrlgrad.frontend.array.repeating import *
@@ -154,6 +155,7 @@ __all__ += behind.linalg.__all__
 __all__ += behind.logic.__all__
 __all__ += behind.manipulation.__all__
 __all__ += behind.numerics.__all__
+__all__ += behind.polynomials.__all__
 __all__ += behind.ranges.__all__
 __all__ += behind.reduction.__all__
 __all__ += behind.repeating.__all__

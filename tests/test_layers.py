@@ -39,6 +39,8 @@ LAYERS = {
     "debug": 6,
     "": 6,  # ctrlgrad/__init__.py
     "numpy": 6,
+    "scipy": 7,
+    "lax": 7,
     "nn": 7,
     "random": 7,
     "optim": 7,
@@ -61,6 +63,8 @@ FURTHER = {
     # Outside of a trace an array function computes at once, by the engine that the options name.
     "frontend": {"passes", "execution", "options"},
     "autograph": {"frontend"},
+    "lax": {"scipy"},
+    "nn": {"scipy"},
     "train": {"nn", "optim", "verify"},
     "cli": {"nn", "optim", "train", "verify", "interop"},
 }

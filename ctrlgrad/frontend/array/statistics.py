@@ -183,7 +183,8 @@ def cov(
         scaled = centred * weights
         by = 1.0 if aweights is None else total(weights * cast(operand("cov", aweights), dtype_of(x))) / sum_of_weights
         factor = sum_of_weights - less * by
-    return squeeze(matmul(scaled, centred.T.conj() if dtype_of(x).kind == "c" else centred.T) / factor)
+    found = matmul(scaled, centred.T.conj() if dtype_of(x).kind == "c" else centred.T) / factor
+    return found[0, 0] if shape_of(found) == (1, 1) else found
 
 
 @array_function()
