@@ -18,7 +18,7 @@ if importlib.util.find_spec("ctrlgrad.gradients") is None:
         "elsewhere: after a plain install, Python started in the checkout finds its folder `ctrlgrad` first."
     )
 
-from ctrlgrad import dataflow, debug, memory, numpy
+from ctrlgrad import dataflow, debug, memory, numpy, tree
 from ctrlgrad.dataflow import device
 from ctrlgrad.errors import CtrlgradError, GradientMismatch
 from ctrlgrad.frontend.associative_scan import associative_scan
@@ -116,6 +116,7 @@ __all__ = [
     "scipy",
     "stop_gradient",
     "switch",
+    "tree",
     "unknown_dims",
     "value_and_grad",
     "vjp",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ctrlgrad import tree
-from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.function import Function
@@ -162,7 +161,7 @@ def jacrev(
             per_leaf = [
                 FUNCTIONS["reshape"](row := next(found), (*shape, *row.shape[1:]))
                 if i in chosen.floats
-                else FUNCTIONS["zeros"]((*shape, *FUNCTIONS["shape"](x)), type_of(x).dtype)
+                else FUNCTIONS["zeros"]((*shape, *FUNCTIONS["shape"](x)), FUNCTIONS["zeros_like"](x).dtype)
                 for i, x in enumerate(chosen.leaves)
             ]
             rows.append(chosen.pack(per_leaf))

@@ -75,7 +75,7 @@ class Transformed(Function):
         graph, arrays = lift_constants(traced.finish())
         graph = interned(graph)
         results = hand_out(graph, evaluate(graph, arrays), arrays)
-        return tree.unflatten(traced.treedef, map(without_numbers, traced.leaves, results))
+        return tree.unflatten(traced.treedef, [*map(without_numbers, traced.leaves, results)])
 
 
 def all_but(numbers: int | Sequence[int]) -> Callable[[tuple[Any, ...], dict[str, Any]], Arguments]:

@@ -75,7 +75,7 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
     """
     x = operand("piecewise", x)
     values = [f(x, *args, **kw) if callable(f) else f for f in funclist]
-    found = values.pop() if len(values) == len(condlist) + 1 else 0
+    found: Any = values.pop() if len(values) == len(condlist) + 1 else 0
     for condition, value in zip(condlist, values, strict=True):
         found = where(condition, value, found)
     return found.astype(dtype_of(x))
