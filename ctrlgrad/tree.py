@@ -5,7 +5,7 @@ None is a node without leaves. Classes registered globally with optree work too.
     >>> from ctrlgrad import tree
     >>> leaves, treedef = tree.flatten({"w": [1.0, 2.0], "b": 3.0})
     >>> leaves, tree.unflatten(treedef, leaves)
-    ([3.0, 1.0, 2.0], {'b': 3.0, 'w': [1.0, 2.0]})
+    ([3.0, 1.0, 2.0], {'w': [1.0, 2.0], 'b': 3.0})
     >>> tree.map(lambda x, y: x + y, (1, [2]), (10, [20]))
     (11, [22])
 """
@@ -45,7 +45,7 @@ def map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     """Apply a function leaf by leaf, to several pytrees of one structure at once.
 
     >>> map(abs, {"w": [-1.0], "b": 2.0})
-    {'b': 2.0, 'w': [1.0]}
+    {'w': [1.0], 'b': 2.0}
     """
     return optree.tree_map(fn, tree, *rest, namespace=NAMESPACE)
 
