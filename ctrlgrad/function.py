@@ -49,7 +49,6 @@ class Concrete:
     float0: frozenset[int] = frozenset()
 
     def put_together(self, results: Sequence[Any]) -> Any:
-        """The results in the user's containers."""
         if self.float0:
             results = [np.zeros(np.shape(x), float0) if i in self.float0 else x for i, x in enumerate(results)]
         return tree.unflatten(self.treedef, results)
@@ -64,7 +63,6 @@ class _Signature:
 
     variants: list[Concrete] = field(default_factory=list)
     exact_only: bool = False
-    # Why it cannot be traced for these types, where that is known.
     refused: TracingError | None = None
 
 
@@ -127,7 +125,6 @@ class Function:
         return concrete.put_together(hand_out(concrete.simplified, results, arrays))
 
     def _marked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments, with what is part of the signature as it is marked as `Static`."""
         return self.static.mark(args, kwargs) if self.static else (args, kwargs)
 
     def _key_of_known(self, leaves: Sequence[Any], treedef: Any) -> Any:
@@ -303,7 +300,6 @@ class Function:
 
 
 def _value(leaf: Any) -> Any:
-    """What a leaf that is no input reaches the function as."""
     return leaf.value if isinstance(leaf, Static) else leaf
 
 

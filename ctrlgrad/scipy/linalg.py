@@ -298,7 +298,14 @@ def expm(A: Any, *, max_squarings: int = 16) -> Any:
     norm = cnp.max(cnp.sum(cnp.abs(a), -2))
     squarings = cnp.clip(cnp.ceil(cnp.log2(cnp.maximum(norm / 5.4, 1.0))), 0, max_squarings)
     a = a / cnp.exp2(squarings).astype(a.dtype)
-    b = (64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000, 10559470521600)
+    b: tuple[int, ...] = (
+        64764752532480000,
+        32382376266240000,
+        7771770303897600,
+        1187353796428800,
+        129060195264000,
+        10559470521600,
+    )
     b += (670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1)
     unit = cnp.eye(a.shape[-1], dtype=a.dtype)
     a2 = a @ a

@@ -27,11 +27,11 @@ def _in_double_precision_by_reference():
         yield
 
 
-def same(found: Any, expected: Any, rtol: float = 1e-11) -> None:
+def same(found: Any, expected: Any, rtol: float = 1e-11, atol: float = 1e-12) -> None:
     found, expected = jax.tree.leaves(found), jax.tree.leaves(expected)
     for a, b in zip(found, expected, strict=True):
         assert np.shape(a) == np.shape(b)
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-12)
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
 
 
 ONE_ARGUMENT = """celu elu gelu glu hard_sigmoid hard_silu hard_swish hard_tanh identity leaky_relu log_sigmoid
@@ -74,9 +74,10 @@ def test_attention(causal, heads):
     mask = rng.random((2, 1, 4, 5)) < 0.8
     mask[..., 0] = True
     call = lambda lib: lambda q: lib.dot_product_attention(q, k, v, mask=mask, is_causal=causal)
-    same(call(nn)(q), call(jax.nn)(q), rtol=1e-7)
+    # JAX's softmax is in single precision.
+    same(call(nn)(q), call(jax.nn)(q), atol=1e-6)
     weigh = lambda xp, f: lambda q: xp.sum(f(q) ** 2)
-    same(cg.grad(weigh(cnp, call(nn)))(q), jax.grad(weigh(jnp, call(jax.nn)))(q), rtol=1e-6)
+    same(cg.grad(weigh(cnp, call(nn)))(q), jax.grad(weigh(jnp, call(jax.nn)))(q), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["erf", "erfc", "ndtr", "expit", "gammaln", "digamma", "gamma"])
@@ -146,13 +147,16 @@ def test_matrices_and_their_derivatives(name):
     args = MATRICES[name]
     ours, theirs = getattr(linalg, name), getattr(jax.scipy.linalg, name)
     same(ours(*args), theirs(*args))
-    weigh = lambda xp, f: lambda x: xp.sum(xp.sin(xp.asarray(f(x, *args[1:]))))
+    # JAX takes the symmetric part before it decomposes.
+    given = (lambda x: (x + x.T) / 2) if name == "cholesky" else lambda x: x
+    weigh = lambda xp, f: lambda x: xp.sum(xp.sin(xp.asarray(f(given(x), *args[1:]))))
     same(cg.grad(weigh(cnp, ours))(args[0]), jax.grad(weigh(jnp, theirs))(args[0]), rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["hadamard", "helmert", "hilbert", "pascal", "dft"])
 def test_matrices_of_a_size(name):
-    same(getattr(linalg, name)(4), getattr(jax.scipy.linalg, name)(4), rtol=1e-9)
+    # Some of JAX's are in single precision.
+    same(getattr(linalg, name)(4), getattr(jax.scipy.linalg, name)(4), rtol=1e-5, atol=1e-6)
 
 
 def test_solving_by_factors():

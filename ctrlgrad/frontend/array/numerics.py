@@ -200,7 +200,11 @@ def fmin(x1: Any, x2: Any) -> Any:
 
 @array_function()
 def cbrt(x: Any) -> Any:
-    """The cube root; as `numpy.cbrt`."""
+    """The cube root; as `numpy.cbrt`.
+
+    >>> print(cbrt(27.0))
+    3.0
+    """
     x = floats("cbrt", x)
     size = absolute(x)
     safe = where((size > 0) & (size < np.inf), size, 1)
@@ -238,7 +242,11 @@ radians, degrees = deg2rad, rad2deg
 
 @array_function()
 def fmod(x1: Any, x2: Any) -> Any:
-    """The remainder with the sign of x1; as `numpy.fmod`."""
+    """The remainder with the sign of x1; as `numpy.fmod`.
+
+    >>> print(fmod(-7.0, 3.0))
+    -1.0
+    """
     x1, x2 = _pair(np.fmod, x1, x2)
     if dtype_of(x1).kind in "iu":
         rest = remainder(absolute(x1), absolute(x2)) if dtype_of(x1).kind == "i" else remainder(x1, x2)
