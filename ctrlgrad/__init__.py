@@ -18,10 +18,12 @@ if importlib.util.find_spec("ctrlgrad.gradients") is None:
         "elsewhere: after a plain install, Python started in the checkout finds its folder `ctrlgrad` first."
     )
 
-from ctrlgrad import dataflow, debug, memory, numpy
+from ctrlgrad import dataflow, debug, memory, numpy, tree
 from ctrlgrad.dataflow import device
 from ctrlgrad.errors import CtrlgradError, GradientMismatch
+from ctrlgrad.frontend.associative_scan import associative_scan
 from ctrlgrad.frontend.branches import cond
+from ctrlgrad.frontend.float0 import float0
 from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
 from ctrlgrad.frontend.switches import case, switch
 from ctrlgrad.frontend.tensor_array import TensorArray
@@ -29,21 +31,30 @@ from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
 from ctrlgrad.function import Function, function
 from ctrlgrad.options import options
 from ctrlgrad.signature import TensorSpec
-from ctrlgrad.transforms.checkpoint import checkpoint
-from ctrlgrad.transforms.custom import custom_jvp, custom_vjp
+from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
+from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.transforms.custom_vjp import custom_vjp
+from ctrlgrad.transforms.eval_shape import eval_shape
 from ctrlgrad.transforms.grad import grad, stop_gradient, value_and_grad, vjp
+from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
 from ctrlgrad.transforms.jacobians import hessian, jacfwd, jacrev
 from ctrlgrad.transforms.jvp import jvp
+from ctrlgrad.transforms.linearize import linearize
 from ctrlgrad.transforms.vmap import vmap
+
+# As it is called in JAX.
+jit = function
 
 __version__ = "0.1.0"
 
 # What is built on the names above, loaded when first used.
 _LAZY = {
     "check_grads": ("ctrlgrad.verify", "check_grads"),
+    "lax": ("ctrlgrad.lax", None),
     "nn": ("ctrlgrad.nn", None),
     "optim": ("ctrlgrad.optim", None),
     "random": ("ctrlgrad.random", None),
+    "scipy": ("ctrlgrad.scipy", None),
 }
 
 
@@ -67,15 +78,21 @@ __all__ = [
     "GradientMismatch",
     "TensorArray",
     "TensorSpec",
+    "associative_scan",
     "case",
     "check_grads",
     "checkpoint",
+    "checkpoint_policies",
     "cond",
     "custom_jvp",
+    "custom_linear_solve",
+    "custom_root",
     "custom_vjp",
     "dataflow",
     "debug",
     "device",
+    "eval_shape",
+    "float0",
     "foldl",
     "foldr",
     "fori_loop",
@@ -84,7 +101,10 @@ __all__ = [
     "hessian",
     "jacfwd",
     "jacrev",
+    "jit",
     "jvp",
+    "lax",
+    "linearize",
     "map",
     "memory",
     "nn",
@@ -93,8 +113,10 @@ __all__ = [
     "options",
     "random",
     "scan",
+    "scipy",
     "stop_gradient",
     "switch",
+    "tree",
     "unknown_dims",
     "value_and_grad",
     "vjp",

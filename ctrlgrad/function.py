@@ -18,13 +18,14 @@ from ctrlgrad.execution import after_failure, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
+from ctrlgrad.frontend.float0 import Float0, float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
 from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import check_engine, current_options
 from ctrlgrad.passes import inline_calls, simplify
-from ctrlgrad.signature import Key, TensorSpec, static
+from ctrlgrad.signature import Key, Static, StaticArguments, TensorSpec, static
 from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
@@ -44,6 +45,13 @@ class Concrete:
     graph: Graph
     treedef: tree.TreeDef
     simplified: Graph
+    # The results that stand for arrays of float0.
+    float0: frozenset[int] = frozenset()
+
+    def put_together(self, results: Sequence[Any]) -> Any:
+        if self.float0:
+            results = [np.zeros(np.shape(x), float0) if i in self.float0 else x for i, x in enumerate(results)]
+        return tree.unflatten(self.treedef, results)
 
     def accepts(self, types: Sequence[Type]) -> bool:
         return all(mine.accepts(its) for mine, its in zip(self.types, types, strict=True))
@@ -55,35 +63,44 @@ class _Signature:
 
     variants: list[Concrete] = field(default_factory=list)
     exact_only: bool = False
+    refused: TracingError | None = None
 
 
 class _Bound:
     """The code of a function for arguments of certain types and sizes."""
 
-    def __init__(self, graph: Graph, treedef: tree.TreeDef, program: Callable[[Sequence[Any]], list[Any]]) -> None:
-        self.graph, self.treedef, self.program = graph, treedef, program
+    def __init__(self, concrete: Concrete, program: Callable[[Sequence[Any]], list[Any]]) -> None:
+        self.concrete, self.program = concrete, program
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         try:
             results = self.program(leaves)
         except Exception as error:
             arrays = [np.asarray(x) for x in leaves]
-            results = after_failure(self.graph, arrays, error)
+            results = after_failure(self.concrete.simplified, arrays, error)
             # It may have been compiled again, for what turned out otherwise than it was taken for.
-            self.program = program_of(self.graph, arrays) or self.program
-        return tree.unflatten(self.treedef, [np.asarray(x) for x in results])
+            self.program = program_of(self.concrete.simplified, arrays) or self.program
+        return self.concrete.put_together([np.asarray(x) for x in results])
 
 
 class Function:
     """A Python function that runs as a graph; made by `ctrlgrad.function`."""
 
-    def __init__(self, fn: Callable[..., Any], engine: str, signature: Sequence[Any] | None, name: str | None) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        engine: str,
+        signature: Sequence[Any] | None,
+        name: str | None,
+        static: StaticArguments | None = None,
+    ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.engine = engine
         wish = name or str(getattr(fn, "__name__", "function"))
         self.name: str = wish if wish.isidentifier() else "function"
         self.signature = signature
+        self.static = static
         self.traces = 0
         self._cache: dict[Key, _Signature] = {}
         self._bound: dict[Any, _Bound] = {}
@@ -95,16 +112,20 @@ class Function:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if trace.current() is not None:
             return self.fn(*args, **kwargs)
+        args, kwargs = self._marked(args, kwargs)
         leaves, treedef = tree.flatten((args, kwargs))
         key = self._key_of_known(leaves, treedef)
         bound = None if key is None else self._bound.get(key)
         if bound is not None:
-            return bound(leaves)
+            return bound([x for x in leaves if type(x) is not Static])
         concrete, arrays = self._specialize(args, kwargs)
         results = run_on(self._engine_now(), concrete.simplified, arrays, current_options().check_nans)
         if key is not None:
             self._bind(key, concrete, arrays)
-        return tree.unflatten(concrete.treedef, hand_out(concrete.simplified, results, arrays))
+        return concrete.put_together(hand_out(concrete.simplified, results, arrays))
+
+    def _marked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return self.static.mark(args, kwargs) if self.static else (args, kwargs)
 
     def _key_of_known(self, leaves: Sequence[Any], treedef: Any) -> Any:
         """What a call looks its code up by: None where that is not all that decides what runs."""
@@ -119,6 +140,8 @@ class Function:
                 key += (leaf.dtype, leaf.shape)
             elif kind in _NUMBER_TYPES and (kind is not int or -(1 << 63) <= leaf < 1 << 63):
                 key.append(kind)
+            elif kind is Static:
+                key.append(leaf)
             else:
                 return None
         return tuple(key)
@@ -132,7 +155,7 @@ class Function:
         if program is not None:
             if len(self._bound) >= MOST_BOUND:
                 self._bound.clear()
-            self._bound[key] = _Bound(graph, concrete.treedef, program)
+            self._bound[key] = _Bound(concrete, program)
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph for these arguments, simplified as it would run. Arguments may be `TensorSpec`s.
@@ -146,7 +169,7 @@ class Function:
           return v3
         }
         """
-        return self._specialize(args, kwargs)[0].simplified
+        return self._specialize(*self._marked(args, kwargs))[0].simplified
 
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """Run for these arguments and say what was done, loop by loop; on the native engine, or on "cuda" by that name.
@@ -166,7 +189,7 @@ class Function:
         Raises:
             UserInputError: the engine is not installed, or the arguments lie on a GPU and the engine is another.
         """
-        concrete, arrays = self._specialize(args, kwargs)
+        concrete, arrays = self._specialize(*self._marked(args, kwargs))
         return explain_on(self._engine_now(), concrete.simplified, arrays)
 
     def _engine_now(self) -> str:
@@ -238,7 +261,7 @@ class Function:
         def call(tensors: list[Tensor]) -> Any:
             passed = iter(tensors)
             args, kwargs = tree.unflatten(
-                treedef, [next(passed) if yes else x for x, yes in zip(leaves, is_input, strict=True)]
+                treedef, [next(passed) if yes else _value(x) for x, yes in zip(leaves, is_input, strict=True)]
             )
             try:
                 return self.fn(*args, **kwargs)
@@ -247,7 +270,8 @@ class Function:
 
         traced = Traced(self.name, call, inputs, what=f"{self.name}: the result", builder=Builder(name=self.name))
         graph = traced.finish()
-        return Concrete(tuple(types), graph, traced.treedef, simplify(inline_calls(graph)))
+        empty = frozenset(i for i, x in enumerate(traced.leaves) if isinstance(x, Float0))
+        return Concrete(tuple(types), graph, traced.treedef, simplify(inline_calls(graph)), empty)
 
     def _declared(self, args: tuple[Any, ...], kwargs: dict[str, Any], types: list[Type]) -> list[Type]:
         assert self.signature is not None
@@ -273,6 +297,10 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<ctrlgrad function {self.name}>"
+
+
+def _value(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, Static) else leaf
 
 
 def _endless(name: str) -> TracingError:
@@ -316,6 +344,8 @@ def function(
     signature: Sequence[Any] | None = None,
     name: str | None = None,
     autograph: bool = False,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
 ) -> Any:
     """Make a Python function run as a graph: it is called once per signature, with symbolic tensors.
 
@@ -328,6 +358,8 @@ def function(
         name: how the graph is called.
         autograph: whether Python's `if`, `while`, `for`, `and`, `or` and `not` on traced tensors become `cond` and
             `while_loop`, in `fn` and in the functions of yours that it calls. Needs `ctrlgrad[autograph]`.
+        static_argnums, static_argnames: arguments that are no arrays for the graph but reach `fn` as they are, by
+            position or name; as for `jax.jit`. They are hashable, and each value has a graph of its own.
 
     Two calls whose arrays differ in sizes alone share a graph: at the second call the sizes that differ become
     unknown and the function is traced once more.
@@ -341,7 +373,15 @@ def function(
     """
     check_engine(engine)
     if fn is None:
-        return lambda fn: function(fn, engine=engine, signature=signature, name=name, autograph=autograph)
+        return functools.partial(
+            function,
+            engine=engine,
+            signature=signature,
+            name=name,
+            autograph=autograph,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+        )
     if not callable(fn):
         raise UserInputError(
             "function: the argument is not callable",
@@ -350,9 +390,10 @@ def function(
             got=type(fn).__name__,
             hint="write @ctrlgrad.function above a def, or ctrlgrad.function(fn)",
         )
+    fixed = StaticArguments("function", fn, static_argnums, static_argnames)
     if autograph:
         fn = convert(fn)
-    return Function(fn, engine, signature, name)
+    return Function(fn, engine, signature, name, fixed)
 
 
 __all__ = ["Function", "function", "hand_out"]

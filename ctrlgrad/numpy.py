@@ -42,7 +42,9 @@ from ctrlgrad.frontend.array import matrices as linalg
 from ctrlgrad.frontend.array.accumulation import *
 from ctrlgrad.frontend.array.activation import *
 from ctrlgrad.frontend.array.arithmetic import *
+from ctrlgrad.frontend.array.arranging import *
 from ctrlgrad.frontend.array.bits import *
+from ctrlgrad.frontend.array.choosing import *
 from ctrlgrad.frontend.array.complex import *
 from ctrlgrad.frontend.array.creation import *
 from ctrlgrad.frontend.array.dtypes import *
@@ -53,10 +55,13 @@ from ctrlgrad.frontend.array.joining import *
 from ctrlgrad.frontend.array.linalg import *
 from ctrlgrad.frontend.array.logic import *
 from ctrlgrad.frontend.array.manipulation import *
+from ctrlgrad.frontend.array.numerics import *
+from ctrlgrad.frontend.array.polynomials import *
 from ctrlgrad.frontend.array.ranges import *
 from ctrlgrad.frontend.array.reduction import *
 from ctrlgrad.frontend.array.repeating import *
 from ctrlgrad.frontend.array.sorting import *
+from ctrlgrad.frontend.array.statistics import *
 from ctrlgrad.frontend.array.update import *
 from ctrlgrad.frontend.functions import FUNCTIONS
 
@@ -136,7 +141,9 @@ __all__ = [
 __all__ += behind.accumulation.__all__
 __all__ += behind.activation.__all__
 __all__ += behind.arithmetic.__all__
+__all__ += behind.arranging.__all__
 __all__ += behind.bits.__all__
+__all__ += behind.choosing.__all__
 __all__ += behind.complex.__all__
 __all__ += behind.creation.__all__
 __all__ += behind.dtypes.__all__
@@ -147,8 +154,11 @@ __all__ += behind.joining.__all__
 __all__ += behind.linalg.__all__
 __all__ += behind.logic.__all__
 __all__ += behind.manipulation.__all__
+__all__ += behind.numerics.__all__
+__all__ += behind.polynomials.__all__
 __all__ += behind.ranges.__all__
 __all__ += behind.reduction.__all__
 __all__ += behind.repeating.__all__
 __all__ += behind.sorting.__all__
+__all__ += behind.statistics.__all__
 __all__ += behind.update.__all__

@@ -25,6 +25,7 @@ In a loop the key is carried:
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +63,7 @@ def split(key: Any, num: int = 2) -> Any:
     >>> cg.random.split(cg.random.key(0), 3).shape
     (3, 2)
     """
-    _check_key("split", key)
+    key = _key("split", key)
     return cnp.stack(_encrypted(key, num), axis=1)
 
 
@@ -73,7 +74,7 @@ def fold_in(key: Any, data: Any) -> Any:
     >>> bool((cg.random.fold_in(cg.random.key(0), 1) != cg.random.fold_in(cg.random.key(0), 2)).any())
     True
     """
-    _check_key("fold_in", key)
+    key = _key("fold_in", key)
     number = cnp.reshape(cnp.asarray(data).astype(_U32), (1,))
     return cnp.concat(_threefry(key[:1], key[1:], np.zeros(1, _U32), number))
 
@@ -85,7 +86,7 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = np.uint32) -> Any:
     >>> cg.random.bits(cg.random.key(0), (2,)).dtype
     dtype('uint32')
     """
-    _check_key("bits", key)
+    key = _key("bits", key)
     shape, dtype = _shape("bits", shape), np.dtype(dtype)
     high, low = _encrypted(key, math.prod(shape))
     if dtype == np.uint32:
@@ -171,6 +172,153 @@ def categorical(key: Any, logits: Any, axis: int = -1) -> Any:
     return cnp.argmax(logits + noise, axis=axis)
 
 
+def _tiny(dtype: Any) -> float:
+    return float(np.finfo(dtype).tiny)
+
+
+def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+    """Exponential numbers of mean 1; the numbers of `jax.random.exponential`.
+
+    >>> import ctrlgrad as cg
+    >>> bool(cg.random.exponential(cg.random.key(0), (3,)).min() >= 0)
+    True
+    """
+    return -cnp.log1p(-uniform(key, shape, dtype))
+
+
+def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+    """Numbers of the Gumbel distribution.
+
+    >>> import ctrlgrad as cg
+    >>> cg.random.gumbel(cg.random.key(0), (3,)).shape
+    (3,)
+    """
+    return -cnp.log(-cnp.log(uniform(key, shape, dtype, _tiny(dtype), 1.0)))
+
+
+def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+    """Numbers of the Laplace distribution; those of `jax.random.laplace`.
+
+    >>> import ctrlgrad as cg
+    >>> cg.random.laplace(cg.random.key(0), (3,)).shape
+    (3,)
+    """
+    drawn = uniform(key, shape, dtype, -1.0 + float(np.finfo(dtype).epsneg), 1.0)
+    return cnp.sign(drawn) * cnp.log1p(-cnp.abs(drawn))
+
+
+def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+    """Numbers of the logistic distribution.
+
+    >>> import ctrlgrad as cg
+    >>> cg.random.logistic(cg.random.key(0), (3,)).shape
+    (3,)
+    """
+    drawn = uniform(key, shape, dtype, _tiny(dtype), 1.0)
+    return cnp.log(drawn) - cnp.log1p(-drawn)
+
+
+def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+    """Numbers of the Cauchy distribution; those of `jax.random.cauchy`.
+
+    >>> import ctrlgrad as cg
+    >>> cg.random.cauchy(cg.random.key(0), (3,)).shape
+    (3,)
+    """
+    drawn = uniform(key, shape, dtype, float(np.finfo(dtype).eps), 1.0)
+    return cnp.tan(math.pi * (drawn - 0.5))
+
+
+def rademacher(key: Any, shape: Sequence[int] = (), dtype: Any = np.int64) -> Any:
+    """-1 or 1, each as likely; the numbers of `jax.random.rademacher`.
+
+    >>> import ctrlgrad as cg
+    >>> sorted({int(x) for x in cg.random.rademacher(cg.random.key(0), (20,))})
+    [-1, 1]
+    """
+    drawn = bernoulli(key, 0.5, shape)
+    return (2 * drawn.astype(dtype) - 1).astype(dtype)
+
+
+def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+    """Numbers whose logarithm is normal, with standard deviation `sigma`.
+
+    >>> import ctrlgrad as cg
+    >>> bool(cg.random.lognormal(cg.random.key(0), 2.0, (3,)).min() > 0)
+    True
+    """
+    return cnp.exp(normal(key, shape, dtype) * cnp.asarray(sigma).astype(dtype))
+
+
+def pareto(key: Any, b: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+    """Numbers of the Pareto distribution with tail index b; those of `jax.random.pareto`.
+
+    >>> import ctrlgrad as cg
+    >>> bool(cg.random.pareto(cg.random.key(0), 2.0, (3,)).min() >= 1)
+    True
+    """
+    return cnp.exp(exponential(key, shape, dtype) / cnp.asarray(b).astype(dtype))
+
+
+def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+    """Numbers of the Weibull distribution; those of `jax.random.weibull_min`.
+
+    >>> import ctrlgrad as cg
+    >>> bool(cg.random.weibull_min(cg.random.key(0), 1.0, 2.0, (3,)).min() >= 0)
+    True
+    """
+    return exponential(key, shape, dtype) ** (1.0 / cnp.asarray(concentration).astype(dtype)) * scale
+
+
+def permutation(key: Any, x: Any, axis: int = 0) -> Any:
+    """The rows of an array, or the numbers below an integer, in a random order.
+
+    By sorting random bits of 64 each, so that two are equal about once in 2^64 pairs.
+
+    >>> import ctrlgrad as cg
+    >>> sorted(int(i) for i in cg.random.permutation(cg.random.key(0), 5))
+    [0, 1, 2, 3, 4]
+    """
+    if isinstance(x, int):
+        return cnp.argsort(bits(key, (x,), np.uint64))
+    x = cnp.asarray(x)
+    return cnp.take(x, cnp.argsort(bits(key, (x.shape[axis],), np.uint64)), axis=axis)
+
+
+def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p: Any = None, axis: int = 0) -> Any:
+    """Rows of an array, or numbers below an integer, drawn with or without replacement.
+
+    Args:
+        p: the probability of each row; without replacement they are drawn by adding Gumbel noise to log(p).
+
+    >>> import ctrlgrad as cg
+    >>> sorted(int(i) for i in cg.random.choice(cg.random.key(0), 4, (4,), replace=False))
+    [0, 1, 2, 3]
+    """
+    size = a if isinstance(a, int) else cnp.asarray(a).shape[axis]
+    shape = _shape("choice", shape)
+    count = math.prod(shape)
+    if not replace and count > size:
+        raise UserInputError(
+            "random.choice: more is drawn without replacement than there is",
+            source=here(),
+            expected=f"at most {size}",
+            got=str(count),
+            hint="draw fewer, or with replace=True",
+        )
+    if replace and p is None:
+        numbers = randint(key, shape, 0, size)
+    elif replace:
+        sums = cnp.cumsum(cnp.asarray(p))
+        numbers = cnp.searchsorted(sums, sums[-1] * (1 - uniform(key, shape, sums.dtype)))
+    elif p is None:
+        numbers = cnp.reshape(permutation(key, size)[:count], shape)
+    else:
+        order = cnp.argsort(gumbel(key, (size,)) + cnp.log(cnp.asarray(p)), descending=True)
+        numbers = cnp.reshape(order[:count], shape)
+    return numbers if isinstance(a, int) else cnp.take(cnp.asarray(a), numbers, axis=axis)
+
+
 def _encrypted(key: Any, count: int) -> tuple[Any, Any]:
     """The ciphers of the counters 0, 1, ..., each in two halves."""
     numbers = np.arange(count, dtype=np.uint64)
@@ -194,7 +342,10 @@ def _threefry(k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
     return x0, x1
 
 
-def _check_key(operation: str, key: Any) -> None:
+def _key(operation: str, key: Any) -> Any:
+    """A key as two uint32; one of `jax.random.key` is taken for its numbers."""
+    if "jax" in sys.modules and str(getattr(key, "dtype", "")).startswith("key<"):
+        key = np.asarray(sys.modules["jax"].random.key_data(key))
     dtype, shape = getattr(key, "dtype", None), tuple(getattr(key, "shape", ()))
     if dtype != np.uint32 or shape != (2,):
         raise TypeMismatchError(
@@ -204,6 +355,7 @@ def _check_key(operation: str, key: Any) -> None:
             got=f"{dtype}{list(shape)}" if dtype is not None else type(key).__name__,
             hint="pass random.key(seed), or one row of random.split(key)",
         )
+    return key
 
 
 def _shape(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
@@ -227,4 +379,29 @@ def _float(operation: str, dtype: Any) -> np.dtype:
     return found
 
 
-__all__ = ["bernoulli", "bits", "categorical", "fold_in", "key", "normal", "randint", "split", "uniform"]
+# As it is called in JAX.
+PRNGKey = key
+
+__all__ = [
+    "PRNGKey",
+    "bernoulli",
+    "bits",
+    "categorical",
+    "cauchy",
+    "choice",
+    "exponential",
+    "fold_in",
+    "gumbel",
+    "key",
+    "laplace",
+    "logistic",
+    "lognormal",
+    "normal",
+    "pareto",
+    "permutation",
+    "rademacher",
+    "randint",
+    "split",
+    "uniform",
+    "weibull_min",
+]

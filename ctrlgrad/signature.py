@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import TracingError, TypeMismatchError
+from ctrlgrad import tree
+from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.checks import how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
@@ -31,6 +33,10 @@ class TensorSpec:
     def type(self) -> TensorType:
         return TensorType(np.dtype(self.dtype), tuple(self.shape))
 
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
 
 @dataclass(frozen=True)
 class Static:
@@ -51,6 +57,8 @@ class Key:
 
 def static(leaf: Any) -> Static:
     """A leaf of the arguments that is no array. Raises `TypeMismatchError` where it cannot be compared."""
+    if isinstance(leaf, Static):
+        return leaf
     if isinstance(leaf, Tensor):
         raise TracingError(
             "a traced tensor reached a function outside of its trace",
@@ -72,4 +80,71 @@ def static(leaf: Any) -> Static:
     return Static(leaf, type(leaf))
 
 
-__all__ = ["Key", "Static", "TensorSpec", "static"]
+def python_values_static(pytree: Any) -> Any:
+    """The pytree with its Python integers and booleans marked as part of the signature: they reach the function as
+    they are, so that `if` and `range` work on them."""
+    return tree.map(lambda x: Static(x, type(x)) if type(x) in (bool, int) else x, pytree)
+
+
+class StaticArguments:
+    """The arguments of a function that are part of its signature, by `static_argnums` and `static_argnames`.
+
+    A parameter that one of the two names is static however it is passed, as for `jax.jit`.
+    """
+
+    def __init__(self, operation: str, fn: Callable[..., Any], argnums: Any, argnames: Any) -> None:
+        self.operation = operation
+        self.numbers = _several(operation, "static_argnums", argnums, int)
+        self.names = _several(operation, "static_argnames", argnames, str)
+        try:
+            parameters = [*inspect.signature(fn).parameters.values()]
+        except (TypeError, ValueError):
+            parameters = []
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+            return
+        positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        numbers = {n % len(positional) for n in self.numbers if -len(positional) <= n < len(positional)}
+        named = {positional.index(name) for name in self.names if name in positional}
+        self.names = (*self.names, *(positional[n] for n in sorted(numbers)))
+        self.numbers = (*self.numbers, *sorted(named - numbers))
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers or self.names)
+
+    def mark(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with the static ones marked: each a leaf. Their values must be hashable."""
+        chosen = {n % len(args) for n in self.numbers if -len(args) <= n < len(args)}
+        return (
+            tuple(self._marked(x) if n in chosen else x for n, x in enumerate(args)),
+            {name: self._marked(x) if name in self.names else x for name, x in kwargs.items()},
+        )
+
+    def _marked(self, x: Any) -> Static:
+        try:
+            hash(x)
+        except TypeError as error:
+            raise TypeMismatchError(
+                f"{self.operation}: a static argument is not hashable",
+                source=here(),
+                expected="a number, a string, a tuple or another value that can be compared and hashed",
+                got=type(x).__name__,
+                hint="arrays are no static arguments; a list may be passed as a tuple",
+            ) from error
+        return x if isinstance(x, Static) else Static(x, type(x))
+
+
+def _several(operation: str, name: str, given: Any, kind: type) -> tuple[Any, ...]:
+    """One or several, or None for none, as a tuple."""
+    found = () if given is None else (given,) if isinstance(given, kind) else tuple(given)
+    if any(not isinstance(x, kind) or isinstance(x, bool) for x in found):
+        raise UserInputError(
+            f"{operation}: {name} names no arguments",
+            source=here(),
+            expected=f"one {kind.__name__} or several",
+            got=repr(given),
+            hint=f"{name}=" + ("0, or (0, 2)" if kind is int else "'training', or ('training', 'steps')"),
+        )
+    return found
+
+
+__all__ = ["Key", "Static", "StaticArguments", "TensorSpec", "python_values_static", "static"]

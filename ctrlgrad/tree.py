@@ -1,6 +1,13 @@
 """Pytrees, by optree: nested tuples, lists, dicts, named tuples, dataclasses registered by their owners.
 
 None is a node without leaves. Classes registered globally with optree work too.
+
+    >>> from ctrlgrad import tree
+    >>> leaves, treedef = tree.flatten({"w": [1.0, 2.0], "b": 3.0})
+    >>> leaves, tree.unflatten(treedef, leaves)
+    ([3.0, 1.0, 2.0], {'w': [1.0, 2.0], 'b': 3.0})
+    >>> tree.map(lambda x, y: x + y, (1, [2]), (10, [20]))
+    (11, [22])
 """
 
 from __future__ import annotations
@@ -15,20 +22,31 @@ TreeDef = optree.PyTreeSpec
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
+    """The leaves of a pytree, and how they are put together; see the module's example."""
     leaves, treedef = optree.tree_flatten(tree, is_leaf=is_leaf, namespace=NAMESPACE)
     return leaves, treedef
 
 
 def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
+    """The pytree of these leaves; see the module's example."""
     return optree.tree_unflatten(treedef, leaves)
 
 
 def leaves(tree: Any) -> list[Any]:
+    """The leaves of a pytree.
+
+    >>> leaves({"w": [1.0, 2.0], "b": None})
+    [1.0, 2.0]
+    """
     return flatten(tree)[0]
 
 
 def map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Apply a function leaf by leaf."""
+    """Apply a function leaf by leaf, to several pytrees of one structure at once.
+
+    >>> map(abs, {"w": [-1.0], "b": 2.0})
+    {'w': [1.0], 'b': 2.0}
+    """
     return optree.tree_map(fn, tree, *rest, namespace=NAMESPACE)
 
 
@@ -45,3 +63,6 @@ def names(treedef: TreeDef, root: str) -> list[str]:
         digits = "".join(str(key) for key in path if str(key).isdigit())
         result.append("_".join(words) + digits if words else root + digits)
     return result
+
+
+__all__ = ["flatten", "leaves", "map", "unflatten"]

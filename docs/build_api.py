@@ -23,8 +23,8 @@ def modules() -> list[tuple[str, ModuleType]]:
     top: list[tuple[str, ModuleType]] = [("ctrlgrad", ctrlgrad)]
     parts = [(f"ctrlgrad.{name}", getattr(ctrlgrad, name)) for name in sorted(ctrlgrad.__all__)]
     top += [(name, part) for name, part in parts if isinstance(part, ModuleType)]
-    array = ctrlgrad.numpy
-    return top + [(f"ctrlgrad.numpy.{name}", getattr(array, name)) for name in ("fft", "linalg")]
+    parts = [(f"ctrlgrad.numpy.{name}", getattr(ctrlgrad.numpy, name)) for name in ("fft", "linalg")]
+    return top + parts + [(f"ctrlgrad.scipy.{name}", getattr(ctrlgrad.scipy, name)) for name in ("linalg", "special")]
 
 
 def members(module: ModuleType) -> list[tuple[str, Any]]:

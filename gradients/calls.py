@@ -136,7 +136,7 @@ def refuse_captures(call: Call, varied: Container[Value]) -> None:
 def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
     refuse_captures(call, adjoint.varied)
     scope, builder = adjoint.scope, adjoint.scope.backward
-    forward, backward = call.rule
+    forward, backward, *_ = call.rule
     residuals = tuple(Value(v.type, v.hint) for v in forward.outputs[len(call.results) :])
     kept = replace(
         call, regions=(forward,), results=(*call.results, *residuals), attrs=attributes.Call(kind="checkpoint")

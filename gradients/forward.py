@@ -204,17 +204,19 @@ class _Tangents:
         copy_node(self.builder, node, self.primals)
         if not moving:
             return
-        if call.kind == "custom_vjp":
+        # A reverse rule may have a forward rule beside it, as its last region.
+        *others, push = call.rule
+        if call.kind == "custom_vjp" and len(others) < 2:
             raise DifferentiationError(
                 "custom_vjp: forward mode needs a forward rule",
                 source=call.source,
                 expected="reverse mode",
                 got="forward mode (jvp, jacfwd)",
-                hint="give the function a forward rule with ctrlgrad.custom_jvp; reverse mode then follows from it",
+                hint="give the function a forward rule with ctrlgrad.custom_jvp; reverse mode then follows from it;\n"
+                "or one beside its reverse rule, by .defjvp(rule)",
             )
         refuse_captures(call, self.tangents)
         tangents = [self.or_zeros(v).value for v in call.arguments]
-        (push,) = call.rule
         found = self.builder.inline(push, [*(self.primals[v] for v in call.operands), *tangents])
         for v, t in zip(call.results, found, strict=True):
             if v.type.is_differentiable:

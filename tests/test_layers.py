@@ -41,6 +41,8 @@ LAYERS = {
     "debug": 6,
     "": 6,  # ctrlgrad/__init__.py
     "numpy": 6,
+    "scipy": 7,
+    "lax": 7,
     "nn": 7,
     "random": 7,
     "optim": 7,
@@ -63,6 +65,8 @@ FURTHER = {
     # Outside of a trace an array function computes at once, by the engine that the options name.
     "frontend": {"passes", "execution", "options"},
     "autograph": {"frontend"},
+    "lax": {"scipy"},
+    "nn": {"scipy"},
     "train": {"nn", "optim", "verify"},
     "cli": {"nn", "optim", "train", "verify", "interop"},
 }
@@ -88,6 +92,8 @@ TABLES = {
     "ops": {"declare"},
     "stacks": {"declare"},
     "numpy": {"array_function", "FUNCTIONS"},
+    # It makes a function of a function, and changes nothing elsewhere.
+    "scipy": {"custom_jvp"},
 }
 # Decorators that change nothing but what they are given.
 PURE = {"record"}

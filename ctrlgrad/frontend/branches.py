@@ -9,8 +9,9 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import is_weak, result_dtype, type_of, value_in
+from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, type_of, value_in
 from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
+from ctrlgrad.frontend.functions import MISSING
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
@@ -19,16 +20,19 @@ from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.source import Source, here
 
 
-def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any) -> Any:
+def cond(
+    pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any], *operands: Any, operand: Any = MISSING
+) -> Any:
     """`true_fun(*operands)` if `pred` else `false_fun(*operands)`; as `jax.lax.cond`. Only the taken branch runs.
 
     Args:
-        pred: a bool scalar.
+        pred: a scalar: a bool, or a number, which counts as true where it is not zero.
         true_fun, false_fun: return the same pytree, dtypes and shapes. They may also use outer tensors.
         operands: pytrees, passed to both.
+        operand: one operand, by keyword.
 
     Raises:
-        TypeMismatchError: `pred` is no bool scalar, or the branches' results differ.
+        TypeMismatchError: `pred` is no scalar, or the branches' results differ.
 
     >>> import ctrlgrad as cg
     >>> f = lambda x: cg.cond(x > 0, lambda x: x * x, lambda x: -x, x)
@@ -36,9 +40,30 @@ def cond(pred: Any, true_fun: Callable[..., Any], false_fun: Callable[..., Any],
     (6.0, -1.0)
     """
     source = here()
+    if operand is not MISSING:
+        if operands:
+            raise TypeMismatchError(
+                "cond: operands are given both by position and as operand=",
+                source=source,
+                expected="cond(pred, true_fun, false_fun, *operands)",
+                got=f"{len(operands)} by position, and operand=",
+                hint="pass all of them by position",
+            )
+        operands = (operand,)
+    pred = truth_of(pred)
     check_predicate("cond: the predicate", [pred], source)
     names = ("false_fun", "true_fun")
     return branch("cond", pred, (false_fun, true_fun), names, operands, source)
+
+
+def truth_of(pred: Any) -> Any:
+    """A predicate as a bool, where it is a number."""
+    try:
+        t = type_of(pred)
+    except (TypeError, ValueError):
+        return pred
+    is_number = isinstance(t, TensorType) and t.rank == 0 and t.dtype.kind in "iufc"
+    return apply("not_equal", [pred, cast(0, t.dtype)]) if is_number else pred  # type: ignore[union-attr]
 
 
 def branch(

@@ -16,6 +16,8 @@ from ctrlgrad.errors import TracingError
 from ctrlgrad.source import here
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
+# An argument that was left out, where None means something.
+MISSING: Any = object()
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -22,11 +22,14 @@ from ctrlgrad.ir import INDEX, Graph, StackType, TensorType, Value
 from ctrlgrad.source import Source, here
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any) -> Any:
+def fori_loop(
+    lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool | None = None
+) -> Any:
     """`for i in range(lower, upper): carry = body_fun(i, carry)`; as `jax.lax.fori_loop`.
 
     The bounds are integers or traced integer scalars, so the number of iterations may depend on data; `i` is
-    int64. Differentiable in both modes whatever the bounds.
+    int64. Differentiable in both modes whatever the bounds. `unroll` is accepted for JAX's sake and changes nothing: a
+    compiled loop has no cost per iteration that unrolling would save.
 
     >>> import ctrlgrad as cg
     >>> power = lambda x, n: cg.fori_loop(0, n, lambda i, y: y * x, 1.0)
@@ -46,7 +49,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init:
     source = here()
     check_callable("fori_loop", "body_fun", body_fun, ("i", "carry"), source)
     lower, upper = cast(lower, np.int64), cast(upper, np.int64)
-    return in_trace(lambda: _fori_loop(lower, upper, body_fun, init, source))
+    return in_trace(lambda: _fori_loop(lower, upper, body_fun, init_val, source))
 
 
 def _fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init: Any, source: Source | None) -> Any:
@@ -80,7 +83,14 @@ def _is_below(body: Graph, upper: Any) -> Graph:
     return Traced("cond", lambda carry: apply("less", [carry[0], upper]), inputs).finish()
 
 
-def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: Any = None, reverse: bool = False) -> Any:
+def scan(
+    f: Callable[[Any, Any], Any],
+    init: Any,
+    xs: Any = None,
+    length: Any = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> Any:
     """Carry a state over the rows of `xs` and collect a result per row; as `jax.lax.scan`.
 
     Args:
@@ -89,6 +99,7 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: Any = 
         xs: a pytree of arrays with the same leading dimension, or None.
         length: the number of iterations; needed when `xs` has no leaves. May be a traced scalar.
         reverse: take the rows from the last to the first; `ys` keep the order of `xs`.
+        unroll: accepted for JAX's sake; it changes nothing.
 
     Returns:
         (carry, ys): the last carry, and y of every iteration along a new leading axis.
@@ -107,8 +118,10 @@ def scan(f: Callable[[Any, Any], Any], init: Any, xs: Any = None, length: Any = 
     return in_trace(lambda: _scan("scan", f, init, xs, length, reverse, source))
 
 
-def map(f: Callable[[Any], Any], xs: Any) -> Any:
+def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None) -> Any:
     """Apply `f` to every row of `xs` and stack the results; as `jax.lax.map`.
+
+    `batch_size` is accepted for JAX's sake: how many rows are computed at once is for the engine to say.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> cg.map(lambda x: x * x, np.arange(3.0))

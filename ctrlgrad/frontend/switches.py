@@ -11,16 +11,18 @@ from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast, type_of
 from ctrlgrad.frontend.branches import branch, cond
 from ctrlgrad.frontend.checks import check_predicate, type_name
+from ctrlgrad.frontend.functions import MISSING
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
 
 
-def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
+def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, operand: Any = MISSING) -> Any:
     """`branches[index](*operands)`, the index clamped to the range; as `jax.lax.switch`. Only that branch runs.
 
     Args:
         index: an integer scalar.
         branches: functions that return the same pytree, dtypes and shapes.
+        operand: one operand, by keyword.
 
     >>> import ctrlgrad as cg
     >>> f = lambda x, i: cg.switch(i, [lambda x: x, lambda x: x * x, lambda x: x * x * x], x)
@@ -28,6 +30,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
     (27.0, 8.0)
     """
     source = here()
+    operands = operands if operand is MISSING else (*operands, operand)
     if not branches:
         raise UserInputError(
             "switch: there are no branches",

@@ -5,7 +5,8 @@ Its attribute `kind` says what its derivative is, and which further regions it h
 
 - "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved;
 - "custom_vjp": region 1, forward, maps the inputs to (results, residuals); region 2, backward, maps (captures,
-  residuals, one cotangent per result) to one cotangent per input that is no capture;
+  residuals, one cotangent per result) to one cotangent per input that is no capture; region 3, where forward mode has
+  a rule too, is as region 1 of "custom_jvp";
 - "custom_jvp": region 1 maps (inputs, one tangent per input that is no capture) to one tangent per result;
   a call of either kind inside its own rule has an attribute `rule` in place of these regions: see `Call.rule`;
 - "rows": that of region 1, which computes one row of region 0: of the operands at `mapped`, and of all

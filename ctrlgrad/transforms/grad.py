@@ -23,6 +23,7 @@ from ctrlgrad.function import Function, hand_out
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.reverse import reverse
 from ctrlgrad.ir import TensorType
+from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.tracing import (
     TracedFunction,
@@ -30,21 +31,35 @@ from ctrlgrad.transforms.tracing import (
     check_complex,
     check_differentiable,
     chosen_paths,
+    float_positions,
     leaf_names,
-    renamed,
     trace_function,
+    with_float0,
+    without_aux,
 )
+from ctrlgrad.transforms.transformed import Transformed, all_but
 
 
 def value_and_grad(
-    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
 ) -> Function:
     """A function that returns `fn(*args)` and its gradient; as `jax.value_and_grad`.
+
+    Python integers, booleans, strings and None that are not differentiated reach `fn` as they are.
 
     Args:
         fn: returns a float scalar, or with `has_aux` a pair of it and any pytree.
         argnums: which positional arguments to differentiate: an int, or several for a tuple of gradients.
         holomorphic: `fn` is a holomorphic function; arguments and result are complex, and so is the derivative.
+        allow_int: integers among what is differentiated have a gradient of dtype `float0`, which holds nothing.
+        static_argnums, static_argnames: further arguments that reach `fn` as they are, as for `ctrlgrad.function`.
 
     Raises (when called):
         DifferentiationError: the result is no float scalar, or an argument to differentiate is no float.
@@ -53,6 +68,8 @@ def value_and_grad(
     >>> value, gradient = cg.value_and_grad(lambda x: x ** 3)(2.0)
     >>> float(value), float(gradient)
     (8.0, 12.0)
+    >>> float(cg.grad(lambda x, n, plus: sum(x for _ in range(n)) + (1 if plus else 0))(2.0, 3, plus=True))
+    3.0
     """
 
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
@@ -61,7 +78,9 @@ def value_and_grad(
         chosen = [args[n] for n in numbers]
         leaves, treedef = tree.flatten(tuple(chosen))
         check_leaves("grad: an argument", leaves)
-        check_differentiable("grad", leaves, chosen_paths(fn, args, numbers), source)
+        floats = float_positions(leaves) if allow_int else range(len(leaves))
+        if not allow_int:
+            check_differentiable("grad", leaves, chosen_paths(fn, args, numbers), source)
         if holomorphic:
             check_complex("grad", "an argument", leaves, holomorphic, source)
 
@@ -72,20 +91,28 @@ def value_and_grad(
             return _loss(fn(*replaced, **kwargs), has_aux, holomorphic, source)
 
         traced = trace_function(fn, leaves, leaf_names(fn, args, numbers), call)
-        halves = reverse(traced.graph, traced.wrt, (0,), batch_whole)
+        halves = reverse(traced.graph, [traced.wrt[i] for i in floats], (0,), batch_whole)
         outputs, residuals = _inline_forward(halves, traced, leaves)
-        gradients = _inline_backward(halves, residuals, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
+        found = _inline_backward(halves, residuals, [cast(1.0, traced.graph.outputs[0].tensor.dtype)])
         value = tree.unflatten(traced.treedef, outputs)
-        gradient = tree.unflatten(treedef, gradients)
+        gradient = tree.unflatten(treedef, with_float0(leaves, dict(zip(floats, found, strict=True))))
         if not isinstance(argnums, tuple | list):
             (gradient,) = gradient
         return value, gradient
 
-    return Function(renamed(value_and_gradient, fn, "value_and_grad"), "auto", None, None)
+    static = StaticArguments("value_and_grad", fn, static_argnums, static_argnames)
+    return Transformed(value_and_gradient, fn, "value_and_grad", all_but(argnums), static)
 
 
 def grad(
-    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
 ) -> Function:
     """A function that returns the gradient of `fn`; as `jax.grad`. Its result can be differentiated again.
 
@@ -96,27 +123,18 @@ def grad(
     >>> float(cg.grad(cube)(2.0)), float(cg.grad(cg.grad(cube))(2.0))
     (12.0, 12.0)
     """
-    both = value_and_grad(fn, argnums, has_aux, holomorphic)
+    both = value_and_grad(fn, argnums, has_aux, holomorphic, allow_int)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, result = both.fn(*args, **kwargs)
         return (result, value[1]) if has_aux else result
 
-    return Function(renamed(gradient, fn, "grad"), "auto", None, None)
+    static = StaticArguments("grad", fn, static_argnums, static_argnames)
+    return Transformed(gradient, fn, "grad", all_but(argnums), static)
 
 
 def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) -> Any:
-    loss = result
-    if has_aux:
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise TypeMismatchError(
-                "grad: with has_aux the function returns a pair",
-                source=source,
-                expected="(loss, aux)",
-                got=type(result).__name__,
-                hint="return (loss, aux) as a tuple, or leave has_aux out",
-            )
-        loss = result[0]
+    loss = without_aux("grad", result, source)[0] if has_aux else result
     leaves = tree.leaves(loss)
     check_leaves("grad: the result", leaves)
     t = type_of(leaves[0]) if len(leaves) == 1 else None
@@ -135,16 +153,17 @@ def _loss(result: Any, has_aux: bool, holomorphic: bool, source: Source | None) 
     return result
 
 
-def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """The result of `fn(*primals)` and its pullback; as `jax.vjp`.
 
     Args:
-        fn: returns any pytree of arrays.
-        primals: pytrees of float arrays; all are differentiated.
+        fn: returns any pytree of arrays; with `has_aux` a pair of it and another one, which is not differentiated.
+        primals: pytrees of arrays; all are differentiated.
 
     Returns:
-        (outputs, pullback): `pullback(cotangents)` takes a pytree like the outputs and returns a tuple with one
-        pytree of cotangents per primal. It may be called many times; the forward pass is not repeated.
+        (outputs, pullback), with `has_aux` (outputs, pullback, aux): `pullback(cotangents)` takes a pytree like the
+        outputs and returns a tuple with one pytree of cotangents per primal, of dtype `float0` for integers. It may
+        be called many times; the forward pass is not repeated.
 
     >>> import ctrlgrad as cg
     >>> y, pullback = cg.vjp(lambda a, b: a * b, 2.0, 3.0)
@@ -154,11 +173,19 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     source = here()
     leaves, treedef = tree.flatten(primals)
     check_leaves("vjp: a primal", leaves)
-    check_differentiable("vjp", leaves, chosen_paths(fn, primals, range(len(primals))), source)
+    floats = float_positions(leaves)
     hints = leaf_names(fn, primals, range(len(primals)))
-    traced = trace_function(fn, leaves, hints, lambda tensors: fn(*tree.unflatten(treedef, tensors)))
-    seeded = tuple(i for i, v in enumerate(traced.graph.outputs) if v.type.is_differentiable)
-    halves = reverse(traced.graph, traced.wrt, seeded, batch_whole)
+
+    def call(tensors: list[Any]) -> Any:
+        result = fn(*tree.unflatten(treedef, tensors))
+        return without_aux("vjp", result, source) if has_aux else (result, None)
+
+    traced = trace_function(fn, leaves, hints, call)
+    result, _ = tree.unflatten(traced.treedef, range(len(traced.leaves)))
+    result_treedef = tree.flatten(result)[1]
+    count = result_treedef.num_leaves
+    seeded = tuple(i for i, v in enumerate(traced.graph.outputs[:count]) if v.type.is_differentiable)
+    halves = reverse(traced.graph, [traced.wrt[i] for i in floats], seeded, batch_whole)
     residuals: list[Any]
     if trace.current() is None:
         # Copies: the pullback must not see what the caller does to his arrays, nor to the outputs.
@@ -172,7 +199,7 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
     def pullback(cotangents: Any) -> tuple[Any, ...]:
         given, given_treedef = tree.flatten(cotangents)
         labels = ("the outputs", "the cotangents")
-        same_structure("vjp", here(), labels, (outputs, traced.treedef), (given, given_treedef))
+        same_structure("vjp", here(), labels, (outputs[:count], result_treedef), (given, given_treedef))
         seeds = []
         for i in seeded:
             t = traced.graph.outputs[i].type
@@ -190,9 +217,10 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
             found: Any = hand_out(halves.backward, evaluate(halves.backward, [*residuals, *seeds]), seeds)
         else:
             found = _inline_backward(halves, residuals, seeds)
-        return tree.unflatten(treedef, found)  # type: ignore[no-any-return]
+        return tree.unflatten(treedef, with_float0(leaves, dict(zip(floats, found, strict=True))))  # type: ignore[no-any-return]
 
-    return tree.unflatten(traced.treedef, outputs), pullback
+    result, aux = tree.unflatten(traced.treedef, outputs)
+    return (result, pullback, aux) if has_aux else (result, pullback)
 
 
 def _inline_forward(halves: Pullback, traced: TracedFunction, leaves: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -9,10 +9,18 @@ from ctrlgrad import tree
 from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.function import Function
+from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import vjp
 from ctrlgrad.transforms.jvp import jvp
-from ctrlgrad.transforms.tracing import check_argnums, check_complex, check_differentiable, chosen_paths, renamed
+from ctrlgrad.transforms.tracing import (
+    check_argnums,
+    check_complex,
+    check_differentiable,
+    chosen_paths,
+    float_positions,
+)
+from ctrlgrad.transforms.transformed import Transformed, all_but
 from ctrlgrad.transforms.vmap import vmap
 
 
@@ -27,13 +35,21 @@ class _Chosen:
     """The arguments that are differentiated, as leaves, and the function of those leaves alone."""
 
     def __init__(
-        self, operation: str, fn: Callable[..., Any], argnums: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        operation: str,
+        fn: Callable[..., Any],
+        argnums: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        allow_int: bool = False,
     ) -> None:
         self.numbers = check_argnums(operation, argnums, args)
         self.leaves, self.treedef = tree.flatten(tuple(args[n] for n in self.numbers))
         self.single = not isinstance(argnums, tuple | list)
         check_leaves(f"{operation}: an argument", self.leaves)
-        check_differentiable(operation, self.leaves, chosen_paths(fn, args, self.numbers), here())
+        if not allow_int:
+            check_differentiable(operation, self.leaves, chosen_paths(fn, args, self.numbers), here())
+        self.floats = float_positions(self.leaves)
 
         def of_leaves(*leaves: Any) -> Any:
             replaced = list(args)
@@ -49,12 +65,20 @@ class _Chosen:
         return packed[0] if self.single else packed
 
 
-def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, holomorphic: bool = False) -> Function:
+def jacfwd(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+) -> Function:
     """The Jacobian by forward mode, column by column; as `jax.jacfwd`. Best where inputs are fewer than outputs.
 
     The result is a pytree like `fn`'s result whose leaves are pytrees like the argument, of arrays of shape
     `[*output shape, *input shape]`. Arguments are real; with `holomorphic` they are complex, and `fn` is a holomorphic
-    function of them.
+    function of them. With `has_aux` the function returns a pair, whose second part is handed on: (Jacobian, aux).
 
     >>> import numpy as np, ctrlgrad as cg
     >>> cg.jacfwd(lambda x: x * x)(np.array([1.0, 2.0]))
@@ -67,21 +91,26 @@ def jacfwd(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, holomorphic
         check_complex("jacfwd", "an argument", chosen.leaves, holomorphic, here())
         zeros = [FUNCTIONS["zeros_like"](x) for x in chosen.leaves]
         columns: list[list[Any]] = []
-        treedef = None
+        treedef = aux = None
         for position, x in enumerate(chosen.leaves):
 
             def along(direction: Any, position: int = position) -> Any:
                 tangents = [direction if i == position else z for i, z in enumerate(zeros)]
-                return jvp(chosen.of_leaves, tuple(chosen.leaves), tuple(tangents))[1]
+                found = jvp(chosen.of_leaves, tuple(chosen.leaves), tuple(tangents), has_aux)
+                return found[1:] if has_aux else (found[1], None)
 
-            moved, treedef = tree.flatten(vmap(along)(_basis(x)))
+            # What the function returns beside is the same for all directions.
+            result, aux = vmap(along, out_axes=(0, None))(_basis(x))
+            moved, treedef = tree.flatten(result)
             columns.append([_last(column, zeros[position].shape) for column in moved])
         if treedef is None:
             return fn(*args, **kwargs)
         rows = [chosen.pack([column[i] for column in columns]) for i in range(len(columns[0]))]
-        return tree.unflatten(treedef, rows)
+        found = tree.unflatten(treedef, rows)
+        return (found, aux) if has_aux else found
 
-    return Function(renamed(jacobian, fn, "jacfwd"), "auto", None, None)
+    static = StaticArguments("jacfwd", fn, static_argnums, static_argnames)
+    return Transformed(jacobian, fn, "jacfwd", all_but(argnums), static)
 
 
 def _last(column: Any, shape: tuple[Any, ...]) -> Any:
@@ -90,11 +119,21 @@ def _last(column: Any, shape: tuple[Any, ...]) -> Any:
     return FUNCTIONS["reshape"](moved, (*moved.shape[:-1], *shape))
 
 
-def jacrev(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, holomorphic: bool = False) -> Function:
+def jacrev(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+) -> Function:
     """The Jacobian by reverse mode, row by row; as `jax.jacrev`. Best where outputs are fewer than inputs.
 
     The result has the form that `jacfwd` gives. Results of `fn` are real; with `holomorphic` arguments and results are
-    complex, and `fn` is a holomorphic function.
+    complex, and `fn` is a holomorphic function. `has_aux` as for `jacfwd`, with `allow_int` the
+    derivative with respect to integers is zeros of their dtype.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> cg.jacrev(lambda x: np.sum(x * x, keepdims=True))(np.array([1.0, 2.0]))
@@ -103,10 +142,10 @@ def jacrev(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, holomorphic
 
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         source = here()
-        chosen = _Chosen("jacrev", fn, argnums, args, kwargs)
+        chosen = _Chosen("jacrev", fn, argnums, args, kwargs, allow_int)
         if holomorphic:
             check_complex("jacrev", "an argument", chosen.leaves, holomorphic, source)
-        result, pullback = vjp(chosen.of_leaves, *chosen.leaves)
+        result, pullback, *aux = vjp(chosen.of_leaves, *chosen.leaves, has_aux=has_aux)
         outputs, treedef = tree.flatten(result)
         check_complex("jacrev", "the function's result", outputs, holomorphic, source)
         zeros = [FUNCTIONS["zeros_like"](y) for y in outputs]
@@ -117,22 +156,40 @@ def jacrev(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, holomorphic
                 given = [direction if i == position else z for i, z in enumerate(zeros)]
                 return pullback(tree.unflatten(treedef, given))
 
-            found = vmap(back)(_basis(y))
+            found = iter(vmap(lambda direction: [back(direction)[i] for i in chosen.floats])(_basis(y)))
             shape = zeros[position].shape
-            rows.append(chosen.pack([FUNCTIONS["reshape"](row, (*shape, *row.shape[1:])) for row in found]))
-        return tree.unflatten(treedef, rows)
+            per_leaf = [
+                FUNCTIONS["reshape"](row := next(found), (*shape, *row.shape[1:]))
+                if i in chosen.floats
+                else FUNCTIONS["zeros"]((*shape, *FUNCTIONS["shape"](x)), FUNCTIONS["zeros_like"](x).dtype)
+                for i, x in enumerate(chosen.leaves)
+            ]
+            rows.append(chosen.pack(per_leaf))
+        found = tree.unflatten(treedef, rows)
+        return (found, *aux) if has_aux else found
 
-    return Function(renamed(jacobian, fn, "jacrev"), "auto", None, None)
+    static = StaticArguments("jacrev", fn, static_argnums, static_argnames)
+    return Transformed(jacobian, fn, "jacrev", all_but(argnums), static)
 
 
-def hessian(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, holomorphic: bool = False) -> Function:
+def hessian(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+) -> Function:
     """The matrix of second derivatives, forward over reverse; as `jax.hessian`.
 
-    `holomorphic` as for `jacrev`.
+    `holomorphic` and `has_aux` as for `jacfwd`.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> cg.hessian(lambda x: np.sum(x ** 3))(np.array([1.0, 2.0]))
     array([[ 6.,  0.],
            [ 0., 12.]])
     """
-    return jacfwd(jacrev(fn, argnums, holomorphic), argnums, holomorphic)
+    back = jacrev(fn, argnums, has_aux, holomorphic)
+    static = StaticArguments("hessian", fn, static_argnums, static_argnames)
+    return Transformed(jacfwd(back.fn, argnums, has_aux, holomorphic).fn, fn, "hessian", all_but(argnums), static)

@@ -7,9 +7,10 @@ from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.batching import batch_whole
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves, same_structure
+from ctrlgrad.frontend.float0 import is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
@@ -17,19 +18,20 @@ from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.gradients.forward import push_forward
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import Source, here
-from ctrlgrad.transforms.tracing import check_differentiable, chosen_paths, leaf_names, trace_function
+from ctrlgrad.transforms.tracing import chosen_paths, float_positions, leaf_names, trace_function, without_aux
 
 
-def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
     """The result of `fn(*primals)` and its derivative along `tangents`, by forward mode; as `jax.jvp`.
 
     Args:
-        fn: returns any pytree of arrays.
-        primals: a tuple of pytrees of float arrays.
-        tangents: a tuple of pytrees like them.
+        fn: returns any pytree of arrays; with `has_aux` a pair of it and another one, which is not differentiated.
+        primals: a tuple of pytrees of arrays.
+        tangents: a tuple of pytrees like them; for an integer or a boolean zeros of dtype `float0`.
 
     Returns:
-        (outputs, tangents of the outputs); the tangent of an integer or boolean output is zeros of its dtype.
+        (outputs, tangents of the outputs), with `has_aux` (outputs, tangents, aux); the tangent of an integer or
+        boolean output is zeros of its dtype.
 
     Needs the memory of one iteration however long a loop is.
 
@@ -48,47 +50,65 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
                 got=type(given).__name__,
                 hint="for one argument: jvp(fn, (x,), (t,))",
             )
-    return in_trace(lambda: _jvp(fn, primals, tangents, source))  # type: ignore[no-any-return]
+    return in_trace(lambda: _jvp(fn, primals, tangents, has_aux, source))
 
 
 def _jvp(
-    fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], source: Source | None
-) -> tuple[Any, Any]:
+    fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool, source: Source | None
+) -> Any:
     leaves, treedef = tree.flatten(tuple(primals))
     check_leaves("jvp: a primal", leaves)
-    check_differentiable("jvp", leaves, chosen_paths(fn, primals, range(len(primals))), source)
     given, given_treedef = tree.flatten(tuple(tangents))
-    check_leaves("jvp: a tangent", given)
-    same_structure("jvp", source, ("primals", "tangents"), (leaves, treedef), (given, given_treedef))
-    directions = []
-    for x, t, path in zip(leaves, given, tree.paths(treedef), strict=True):
-        primal = type_of(x)
-        direction = cast(t, primal.dtype) if isinstance(primal, TensorType) and is_weak(t) else t
-        if not primal.accepts(type_of(direction)):
-            raise TypeMismatchError(
-                f"jvp: the tangent{path} does not fit its primal",
-                source=source,
-                expected=str(primal),
-                got=str(type_of(direction)),
-                hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal)",
-            )
-        directions.append(direction)
+    check_leaves("jvp: a tangent", [t for t in given if not is_float0(t)])
+    labels = ("primals", "tangents")
+    same_structure("jvp", source, labels, (leaves, treedef), (given, given_treedef))
+    directions = {
+        i: _direction(x, t, path, source)
+        for i, (x, t, path) in enumerate(
+            zip(leaves, given, chosen_paths(fn, primals, range(len(primals))), strict=True)
+        )
+    }
+    floats = float_positions(leaves)
     hints = leaf_names(fn, primals, range(len(primals)))
-    traced = trace_function(fn, leaves, hints, lambda xs: fn(*tree.unflatten(treedef, xs)))
-    pushed = push_forward(traced.graph, traced.wrt, batch_whole)
+
+    def call(tensors: list[Any]) -> Any:
+        result = fn(*tree.unflatten(treedef, tensors))
+        return without_aux("jvp", result, source) if has_aux else (result, None)
+
+    traced = trace_function(fn, leaves, hints, call)
+    pushed = push_forward(traced.graph, [traced.wrt[i] for i in floats], batch_whole)
     builder = recorder()
-    given_values = [value_in(builder, x) for x in (*leaves, *directions)]
+    given_values = [value_in(builder, x) for x in (*leaves, *(directions[i] for i in floats))]
     results = builder.inline(pushed.graph, [*traced.captures, *given_values])
-    outputs = results[: len(traced.graph.outputs)]
+    outputs = [Tensor(builder, v) for v in results[: len(traced.graph.outputs)]]
     moved = dict(zip(pushed.tangents, results[len(outputs) :], strict=True))
-    zero = [
-        _zeros_like(Tensor(builder, v)) if i not in moved else Tensor(builder, moved[i]) for i, v in enumerate(outputs)
-    ]
-    return (
-        tree.unflatten(traced.treedef, [Tensor(builder, v) for v in outputs]),
-        tree.unflatten(traced.treedef, zero),
+    moving = [Tensor(builder, moved[i]) if i in moved else FUNCTIONS["zeros_like"](y) for i, y in enumerate(outputs)]
+    result, aux = tree.unflatten(traced.treedef, outputs)
+    tangent, _ = tree.unflatten(traced.treedef, moving)
+    return (result, tangent, aux) if has_aux else (result, tangent)
+
+
+def _direction(x: Any, t: Any, path: str, source: Source | None) -> Any:
+    """A tangent in the dtype of its primal."""
+    primal = type_of(x)
+    if not primal.is_differentiable:
+        if is_float0(t):
+            return t
+        raise DifferentiationError(
+            "jvp: the derivative with respect to a value that is not a float",
+            source=source,
+            expected="float32 or float64 primals, or a tangent of dtype ctrlgrad.float0",
+            got=f"{path}: {primal}",
+            hint="pass it as floats, x.astype(float), or its tangent as numpy.zeros(numpy.shape(x), ctrlgrad.float0)",
+        )
+    if not is_float0(t):
+        direction = cast(t, primal.dtype) if isinstance(primal, TensorType) and is_weak(t) else t
+        if primal.accepts(type_of(direction)):
+            return direction
+    raise TypeMismatchError(
+        f"jvp: the tangent of {path} does not fit its primal",
+        source=source,
+        expected=str(primal),
+        got="float0, which is for integers and booleans" if is_float0(t) else str(type_of(direction)),
+        hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal)",
     )
-
-
-def _zeros_like(x: Tensor) -> Any:
-    return FUNCTIONS["zeros_like"](x)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad import tree
-from ctrlgrad.errors import DifferentiationError, UserInputError
+from ctrlgrad.errors import DifferentiationError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.arguments import argument_names, argument_paths
+from ctrlgrad.frontend.float0 import float0_like
 from ctrlgrad.frontend.tracer import Traced, leaves_of
 from ctrlgrad.ir import Graph, TensorType, Value, close
 from ctrlgrad.passes import simplify
@@ -68,6 +69,29 @@ def check_differentiable(operation: str, leaves: Sequence[Any], paths: Sequence[
                 got=f"{path}: {t}",
                 hint="leave it out of argnums, or pass it as floats: x.astype(float)",
             )
+
+
+def float_positions(leaves: Sequence[Any]) -> list[int]:
+    """The leaves that have a derivative."""
+    return [i for i, x in enumerate(leaves) if type_of(x).is_differentiable]
+
+
+def with_float0(leaves: Sequence[Any], derivatives: Mapping[int, Any]) -> list[Any]:
+    """A derivative for each leaf: those found, by position, and `float0` for what has none."""
+    return [derivatives[i] if i in derivatives else float0_like(x) for i, x in enumerate(leaves)]
+
+
+def without_aux(operation: str, result: Any, source: Source | None) -> tuple[Any, Any]:
+    """The result of a function with `has_aux`, which is a pair."""
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise TypeMismatchError(
+            f"{operation}: with has_aux the function returns a pair",
+            source=source,
+            expected="(result, aux)",
+            got=type(result).__name__,
+            hint="return (result, aux) as a tuple, or leave has_aux out",
+        )
+    return result[0], result[1]
 
 
 def check_complex(operation: str, what: str, leaves: Sequence[Any], holomorphic: bool, source: Source | None) -> None:

@@ -23,12 +23,22 @@ from ctrlgrad.gradients.calls import rows_call
 from ctrlgrad.ir import Builder, TensorType, Type, Value, close
 from ctrlgrad.ops.term import Term, constant, emit, sized, transpose
 from ctrlgrad.passes import inline_calls, simplify
+from ctrlgrad.signature import Static, StaticArguments, python_values_static
 from ctrlgrad.source import Source, here
+from ctrlgrad.transforms.transformed import Transformed
 
 Axis = int | None
 
 
-def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Function:
+def vmap(
+    fn: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    *,
+    axis_size: int | None = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+) -> Function:
     """A function that maps `fn` over an axis of its arguments, all rows at once; as `jax.vmap`.
 
     Loops and branches on values that differ from row to row are allowed: a loop runs until every row is done, and
@@ -42,6 +52,9 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Functio
         out_axes: where the mapped axis stands in each result: an int, or a pytree that is a prefix of the result.
             None for a result that is the same for all rows. A result that does not depend on a mapped
             argument is repeated.
+        axis_size: the number of rows, for a function that maps none of its arguments.
+        static_argnums, static_argnames: arguments that reach `fn` as they are, as for `ctrlgrad.function`. Python
+            integers and booleans whose entry in in_axes is None do so too.
 
     Raises (when called):
         UserInputError: in_axes or out_axes does not fit the arguments or the result, or nothing is mapped.
@@ -57,19 +70,25 @@ def vmap(fn: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Functio
     array([3., 3.])
     """
 
+    static = StaticArguments("vmap", fn, static_argnums, static_argnames)
+
+    def mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = static.mark(args, kwargs)
+        if in_axes is None or (isinstance(in_axes, tuple | list) and len(in_axes) == len(args)):
+            axes = in_axes or [None] * len(args)
+            args = tuple(python_values_static(x) if axis is None else x for x, axis in zip(args, axes, strict=True))
+        return args, kwargs
+
     def mapped(*args: Any, **kwargs: Any) -> Any:
         source = here()
         try:
-            return _vmap(fn, in_axes, out_axes, args, kwargs, source)
+            return _vmap(fn, in_axes, out_axes, axis_size, *mark(args, kwargs), source)
         except CtrlgradError as error:
             if error.source is None:
                 error.source = source
             raise
 
-    name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
-    mapped.__name__ = f"vmap_{name}"
-    mapped.__wrapped__ = fn  # type: ignore[attr-defined]
-    return Function(mapped, "auto", None, None)
+    return Transformed(mapped, fn, "vmap", mark)
 
 
 class _Mapped(Builder):
@@ -114,20 +133,29 @@ def _vmap(
     fn: Callable[..., Any],
     in_axes: Any,
     out_axes: Any,
+    axis_size: int | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     source: Source | None,
 ) -> Any:
-    leaves, treedef = tree.flatten((args, kwargs))
+    flat, treedef = tree.flatten((args, kwargs))
+    axes = _in_axes(in_axes, args, kwargs, source)
+    paths = argument_paths(fn, treedef)
+    used = [i for i, x in enumerate(flat) if not isinstance(x, Static) and not (isinstance(x, str) and axes[i] is None)]
+    leaves = [flat[i] for i in used]
     check_leaves("vmap: an argument", leaves)
-    arguments = _arguments(leaves, argument_paths(fn, treedef), _in_axes(in_axes, args, kwargs, source), source)
+    arguments = _arguments(leaves, [paths[i] for i in used], [axes[i] for i in used], source)
+    # The number of each row: what there is to map where nothing else is.
+    arguments += [] if axis_size is None else [_Argument(np.arange(axis_size), _numbers(axis_size), 0, "axis_size")]
     mapped = [position for position, a in enumerate(arguments) if a.axis is not None]
     size = _size([arguments[i] for i in mapped], source)
 
     outer = recorder()
 
     def call(inputs: list[Tensor]) -> Any:
-        inner_args, inner_kwargs = tree.unflatten(treedef, inputs)
+        given = dict(zip(used, inputs, strict=False))
+        values = [given[i] if i in given else x.value if isinstance(x, Static) else x for i, x in enumerate(flat)]
+        inner_args, inner_kwargs = tree.unflatten(treedef, values)
         return fn(*inner_args, **inner_kwargs)
 
     entry = [Leaf(a.inner, a.axis is None and is_weak(a.value)) for a in arguments]
@@ -153,6 +181,10 @@ def _vmap(
     tensors = [Tensor(outer, v) for v in values]
     axes = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, tensors), source)
     return tree.unflatten(result_treedef, _placed(tensors, batched, axes, rows, tree.paths(result_treedef), source))
+
+
+def _numbers(size: int) -> TensorType:
+    return TensorType(np.dtype(np.int64), (size,))
 
 
 def _in_axes(in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, Any], source: Source | None) -> list[Axis]:
@@ -241,7 +273,7 @@ def _size(mapped: Sequence[_Argument], source: Source | None) -> int | None:
         raise UserInputError(
             "vmap: no argument is mapped",
             source=source,
-            expected="an argument with an axis in in_axes",
+            expected="an argument with an axis in in_axes, or axis_size=",
             got="in_axes None for all arguments, or no arguments",
             hint="leave in_axes out to map over axis 0 of every argument",
         )

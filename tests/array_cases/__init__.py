@@ -2,6 +2,7 @@
 
 from array_cases.case import Case
 from array_cases.computing import activations, contractions, products, reductions
+from array_cases.further import arranged, chosen, counted, numerical
 from array_cases.moving import creations, indexing, joins, shapes, updates
 
 CASES = [
@@ -14,6 +15,10 @@ CASES = [
     *creations(),
     *activations(),
     *updates(),
+    *arranged(),
+    *chosen(),
+    *counted(),
+    *numerical(),
 ]
 
 __all__ = ["CASES", "Case"]

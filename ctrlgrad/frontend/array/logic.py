@@ -14,11 +14,10 @@ from ctrlgrad.frontend.array.dims import dim, dtype_of, reshaped, shape_of, slic
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import isfinite, isnan
 from ctrlgrad.frontend.array.promote import compared, operand, operands, truth
-from ctrlgrad.frontend.functions import FUNCTIONS, array_function
+from ctrlgrad.frontend.functions import FUNCTIONS, MISSING, array_function
 from ctrlgrad.source import here
 
 Binary = Callable[[Any, Any], Any]
-MISSING: Any = object()
 
 
 def _document(function: Any, name: str, summary: str, example: str) -> None:

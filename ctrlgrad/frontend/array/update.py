@@ -5,6 +5,7 @@ An update is done in place where the old array is not used again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
-from ctrlgrad.frontend.array.arithmetic import maximum, minimum, multiply
+from ctrlgrad.frontend.array.arithmetic import divide, maximum, minimum, multiply, power
 from ctrlgrad.frontend.array.dims import (
     broadcasted,
     dim,
@@ -84,6 +85,29 @@ class Place:
     def max(self, value: Any) -> Any:
         """With the larger one of what is there and `value`, or the largest where a position is named twice."""
         return self._whole(self._combine("max", maximum, value))
+
+    def get(self) -> Any:
+        """What is there; as x[key]."""
+        return self._whole(apply("getitem", [self.index.target, *self.index.operands], {"key": self.index.key}))
+
+    def subtract(self, value: Any) -> Any:
+        """With `value` taken off. Where an integer array names a position twice, both values are."""
+        (value,) = operands("at[...].subtract", (value,))
+        return self.add(-value)
+
+    def divide(self, value: Any) -> Any:
+        """Divided by `value`. Where an integer array names a position twice, by both values."""
+        return self._whole(self._combine("divide", divide, value))
+
+    def power(self, value: Any) -> Any:
+        """To the power of `value`. Where an integer array names a position twice, of both values."""
+        return self._whole(self._combine("power", power, value))
+
+    def apply(self, function: Callable[[Any], Any]) -> Any:
+        """With what is there replaced by an elementwise function of it, once however often a position is named."""
+        return self.set(function(self.get()))
+
+    mul = multiply
 
     def _whole(self, changed: Any) -> Any:
         """The array in its own shape: without the axes that scalar booleans choose from."""
@@ -159,7 +183,7 @@ class Place:
 
 @array_function()
 def at(x: Any) -> At:
-    """`at(x)[key]`, followed by `.set(v)`, `.add(v)`, `.multiply(v)`, `.min(v)` or `.max(v)`: x with a part changed.
+    """`at(x)[key]`, followed by `.set(v)`, `.add(v)`, `.multiply(v)` or another of JAX's names: x with a part changed.
 
     Keys are those of `x[key]`. x itself stays as it is.
 

@@ -1,0 +1,190 @@
+"""Elements chosen by conditions and by indices, and the indices that choose them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.frontend.array.arranging import known_size
+from ctrlgrad.frontend.array.dims import axis_of, dim, dims, dtype_of, iota, rank_of, reshaped, shape_of
+from ctrlgrad.frontend.array.indexing import nonzero, take
+from ctrlgrad.frontend.array.joining import stack
+from ctrlgrad.frontend.array.logic import where
+from ctrlgrad.frontend.array.manipulation import broadcast_arrays, broadcast_to, ravel
+from ctrlgrad.frontend.array.promote import operand, operands
+from ctrlgrad.frontend.array.update import at
+from ctrlgrad.frontend.functions import array_function
+
+
+def _along(position: int, x: Any, rank: int) -> Any:
+    """A vector as an array of this rank whose axis `position` it lies along."""
+    return reshaped(x, [dim(x, 0) if axis == position else 1 for axis in range(rank)])
+
+
+@array_function()
+def argwhere(x: Any) -> Any:
+    """The positions of the elements other than zero, a row each; as `numpy.argwhere`."""
+    return stack(nonzero(x), axis=1)
+
+
+@array_function()
+def flatnonzero(x: Any) -> Any:
+    """The positions of the elements other than zero in the flattened array; as `numpy.flatnonzero`."""
+    return nonzero(ravel(operand("flatnonzero", x)))[0]
+
+
+@array_function()
+def extract(condition: Any, x: Any) -> Any:
+    """The elements where a condition holds, in one dimension; as `numpy.extract`."""
+    return take(ravel(operand("extract", x)), flatnonzero(condition))
+
+
+@array_function()
+def compress(condition: Any, x: Any, axis: Any = None) -> Any:
+    """What stands along an axis where a condition holds; as `numpy.compress`."""
+    x = operand("compress", x)
+    return take(ravel(x) if axis is None else x, flatnonzero(condition), 0 if axis is None else axis)
+
+
+@array_function()
+def choose(a: Any, choices: Any) -> Any:
+    """For each element the choice whose number it is; as `numpy.choose` with mode "clip"."""
+    a, found = operand("choose", a), None
+    arrays = operands("choose", choices)
+    for number, choice in reversed(list(enumerate(arrays))):
+        found = choice if found is None else where(a <= number, choice, found)
+    return broadcast_arrays(a, found)[1]
+
+
+@array_function()
+def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
+    """For each element the choice of the first condition that holds, else `default`; as `numpy.select`."""
+    found = default
+    for condition, choice in reversed(list(zip(condlist, choicelist, strict=True))):
+        found = where(condition, choice, found)
+    return found
+
+
+@array_function()
+def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> Any:
+    """For each element the function, or number, of the last condition that holds; as `numpy.piecewise`.
+
+    All functions are computed for all elements, as in JAX.
+    """
+    x = operand("piecewise", x)
+    values = [f(x, *args, **kw) if callable(f) else f for f in funclist]
+    found: Any = values.pop() if len(values) == len(condlist) + 1 else 0
+    for condition, value in zip(condlist, values, strict=True):
+        found = where(condition, value, found)
+    return found.astype(dtype_of(x))
+
+
+@array_function()
+def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any, *, inplace: bool = False) -> Any:
+    """arr with values at indices along an axis; as `jax.numpy.put_along_axis`, which returns the new array."""
+    arr, indices = operand("put_along_axis", arr), operand("put_along_axis", indices)
+    if axis is None:
+        return reshaped(at(ravel(arr))[indices].set(values), dims(arr))
+    axis, rank = axis_of("put_along_axis", axis, rank_of(arr)), rank_of(arr)
+    key = [_along(a, iota(dim(arr, a)), rank) for a in range(rank)]
+    key[axis] = indices
+    return at(arr)[tuple(key)].set(values)
+
+
+def ix_(*args: Any) -> tuple[Any, ...]:
+    """Vectors of indices, or of booleans, each along an axis of its own; as `numpy.ix_`."""
+    vectors = [operand("ix_", x) for x in args]
+    vectors = [nonzero(x)[0] if dtype_of(x).kind == "b" else x for x in vectors]
+    return tuple(_along(place, x, len(vectors)) for place, x in enumerate(vectors))
+
+
+def indices(dimensions: Any, dtype: Any = np.int64, sparse: bool = False) -> Any:
+    """The position along each axis of an array of this shape; as `numpy.indices`."""
+    grids = [_along(place, iota(n).astype(dtype), len(dimensions)) for place, n in enumerate(dimensions)]
+    return tuple(grids) if sparse else stack([broadcast_to(g, tuple(dimensions)) for g in grids])
+
+
+def diag_indices(n: Any, ndim: int = 2) -> tuple[Any, ...]:
+    """The indices of the main diagonal of an array of size n along each axis; as `numpy.diag_indices`."""
+    return (iota(n),) * ndim
+
+
+@array_function()
+def diag_indices_from(arr: Any) -> tuple[Any, ...]:
+    """The indices of the main diagonal of an array; as `numpy.diag_indices_from`."""
+    return diag_indices(dim(arr, 0), rank_of(arr))
+
+
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
+    """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices`."""
+    return np.tril_indices(n, k, m)
+
+
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
+    """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices`."""
+    return np.triu_indices(n, k, m)
+
+
+@array_function()
+def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
+    """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices_from`."""
+    rows, columns = (known_size("tril_indices_from", d) for d in shape_of(arr))
+    return np.tril_indices(rows, k, columns)
+
+
+@array_function()
+def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
+    """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices_from`."""
+    rows, columns = (known_size("triu_indices_from", d) for d in shape_of(arr))
+    return np.triu_indices(rows, k, columns)
+
+
+@array_function()
+def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
+    """The position along each axis of indices into the flattened array; as `numpy.unravel_index`."""
+    rest, found = operand("unravel_index", indices), []
+    for size in reversed((shape,) if isinstance(shape, int) else tuple(shape)):
+        found.append(rest % size)
+        rest = rest // size
+    return tuple(reversed(found))
+
+
+@array_function()
+def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise") -> Any:
+    """The index into the flattened array of positions along its axes; as `numpy.ravel_multi_index`.
+
+    With mode "raise" positions out of range are not looked for; "wrap" and "clip" are NumPy's.
+    """
+    total: Any = np.int64(0)
+    for position, size in zip(multi_index, dims, strict=True):
+        position = operand("ravel_multi_index", position)
+        if mode == "wrap":
+            position = position % size
+        if mode == "clip":
+            position = where(position < 0, 0, where(position >= size, size - 1, position))
+        total = total * size + position
+    return total
+
+
+__all__ = [
+    "argwhere",
+    "choose",
+    "compress",
+    "diag_indices",
+    "diag_indices_from",
+    "extract",
+    "flatnonzero",
+    "indices",
+    "ix_",
+    "piecewise",
+    "put_along_axis",
+    "ravel_multi_index",
+    "select",
+    "tril_indices",
+    "tril_indices_from",
+    "triu_indices",
+    "triu_indices_from",
+    "unravel_index",
+]

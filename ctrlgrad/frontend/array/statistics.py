@@ -1,0 +1,368 @@
+"""Order statistics, averages, counts, and what they are over the elements that are not nan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.array.arranging import known_size
+from ctrlgrad.frontend.array.creation import zeros
+from ctrlgrad.frontend.array.dims import axes_of, dim, dims, dtype_of, rank_of, reshaped, shape_of, times
+from ctrlgrad.frontend.array.elementwise import ceil, floor, isnan, sqrt
+from ctrlgrad.frontend.array.indexing import take, take_along_axis
+from ctrlgrad.frontend.array.joining import concatenate
+from ctrlgrad.frontend.array.linalg import matmul
+from ctrlgrad.frontend.array.logic import where
+from ctrlgrad.frontend.array.manipulation import broadcast_to, expand_dims, moveaxis, ravel, squeeze
+from ctrlgrad.frontend.array.promote import operand
+from ctrlgrad.frontend.array.ranges import linspace
+from ctrlgrad.frontend.array.reduction import all as every
+from ctrlgrad.frontend.array.reduction import argmax, argmin, mean
+from ctrlgrad.frontend.array.reduction import max as largest
+from ctrlgrad.frontend.array.reduction import min as smallest
+from ctrlgrad.frontend.array.reduction import sum as total
+from ctrlgrad.frontend.array.sorting import searchsorted, sort
+from ctrlgrad.frontend.array.update import at
+from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.source import here
+
+
+def _floats(operation: str, x: Any) -> Any:
+    x = operand(operation, x)
+    return cast(x, np.float64) if dtype_of(x).kind in "biu" else x
+
+
+@array_function()
+def ptp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """The largest element less the smallest; as `numpy.ptp`."""
+    return largest(x, axis, keepdims=keepdims) - smallest(x, axis, keepdims=keepdims)
+
+
+@array_function()
+def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
+    """The mean with weights; as `numpy.average`. With `returned` also the sum of the weights."""
+    x = _floats("average", x)
+    axes = axes_of("average", axis, rank_of(x))
+    if weights is None:
+        found = mean(x, axis, keepdims=keepdims)
+        scale = broadcast_to(cast(times([dim(x, a) for a in axes]), dtype_of(found)), tuple(dims(found)))
+    else:
+        weights = operand("average", weights)
+        if rank_of(weights) == 1 and rank_of(x) > 1 and len(axes) == 1:
+            weights = reshaped(weights, [dim(x, a) if a == axes[0] else 1 for a in range(rank_of(x))])
+        weights = broadcast_to(weights, tuple(dims(x)))
+        scale = total(weights, axis, keepdims=keepdims)
+        found = total(x * weights, axis, keepdims=keepdims) / scale
+    return (found, scale) if returned else found
+
+
+def _places(method: str, position: Any) -> tuple[Any, Any, Any]:
+    """The element below and above a position among sorted ones, and how much of the upper one counts."""
+    low, high = floor(position), ceil(position)
+    part = position - low
+    methods = {
+        "linear": lambda: part,
+        "lower": lambda: part * 0,
+        "higher": lambda: where(part > 0, 1.0, 0.0),
+        "nearest": lambda: where((part > 0.5) | ((part == 0.5) & (low % 2 == 1)), 1.0, 0.0),
+        "midpoint": lambda: where(part > 0, 0.5, 0.0),
+    }
+    if method not in methods:
+        raise UserInputError(
+            "quantile: the method is not known", source=here(), expected=", ".join(methods), got=repr(method)
+        )
+    return low, high, methods[method]()
+
+
+def _sorted_last(operation: str, x: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
+    """x sorted along one last axis that the given axes are joined in, and those axes."""
+    x = _floats(operation, x)
+    axes = axes_of(operation, axis, rank_of(x))
+    rest = [a for a in range(rank_of(x)) if a not in axes]
+    moved = moveaxis(x, tuple(axes), tuple(range(len(rest), rank_of(x)))) if axes else expand_dims(x, -1)
+    return sort(reshaped(moved, [*dims(moved)[: len(rest)], times(dims(moved)[len(rest) :])])), axes
+
+
+def _kept(found: Any, axes: tuple[int, ...], leading: int, keepdims: bool) -> Any:
+    return expand_dims(found, tuple(a + leading for a in axes)) if keepdims and axes else found
+
+
+def _quantile(operation: str, x: Any, q: Any, axis: Any, method: str, keepdims: bool, ignore_nan: bool) -> Any:
+    ordered, axes = _sorted_last(operation, x, axis)
+    q = cast(operand(operation, q), dtype_of(ordered) if dtype_of(ordered).itemsize > 4 else np.float64)
+    rank = rank_of(q)
+    q = reshaped(q, [*dims(q), *[1] * (rank_of(ordered) - 1)])
+    absent = isnan(ordered)
+    # nan is sorted to the end.
+    count = total(~absent, -1) if ignore_nan else dim(ordered, -1)
+    low, high, part = _places(method, q * (cast(count, q.dtype) - 1))
+    sizes = (*dims(q)[:rank], *dims(ordered)[:-1])
+    rows = broadcast_to(ordered, (*dims(q)[:rank], *dims(ordered)))
+
+    def pick(position: Any) -> Any:
+        place = broadcast_to(where(position < 0, 0, position).astype(np.int64), sizes)
+        return squeeze(take_along_axis(rows, expand_dims(place, -1), -1), -1)
+
+    below, above = pick(low), pick(high)
+    part = cast(part, dtype_of(ordered))
+    found = where(part > 0, below + (above - below) * part, below)
+    wrong = broadcast_to(every(absent, -1) if ignore_nan else absent[..., -1], sizes)
+    return _kept(where(wrong, np.nan, found).astype(dtype_of(ordered)), axes, rank, keepdims)
+
+
+@array_function()
+def quantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+    """The value that the part q of the elements lies below; as `numpy.quantile`. Differentiable in x and q."""
+    return _quantile("quantile", x, q, axis, method, keepdims, ignore_nan=False)
+
+
+@array_function()
+def percentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+    """As `quantile`, of q / 100."""
+    return _quantile("percentile", x, operand("percentile", q) / 100, axis, method, keepdims, ignore_nan=False)
+
+
+@array_function()
+def median(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """The middle element, or the mean of the two in the middle; as `numpy.median`."""
+    return _quantile("median", x, 0.5, axis, "midpoint", keepdims, ignore_nan=False)
+
+
+@array_function()
+def nanquantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+    """As `quantile`, of the elements that are not nan."""
+    return _quantile("nanquantile", x, q, axis, method, keepdims, ignore_nan=True)
+
+
+@array_function()
+def nanpercentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
+    """As `percentile`, of the elements that are not nan."""
+    return _quantile("nanpercentile", x, operand("nanpercentile", q) / 100, axis, method, keepdims, ignore_nan=True)
+
+
+@array_function()
+def nanmedian(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+    """As `median`, of the elements that are not nan."""
+    return _quantile("nanmedian", x, 0.5, axis, "midpoint", keepdims, ignore_nan=True)
+
+
+@array_function()
+def cov(
+    m: Any,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: Any = None,
+    aweights: Any = None,
+) -> Any:
+    """The covariance matrix of variables, a row each; as `numpy.cov`."""
+    x = _floats("cov", m)
+    x = expand_dims(x, 0) if rank_of(x) < 2 else x if rowvar or rank_of(x) < 2 else x.T
+    if y is not None:
+        other = _floats("cov", y)
+        other = expand_dims(other, 0) if rank_of(other) < 2 else other if rowvar else other.T
+        x = concatenate([x, other], 0)
+    count = cast(dim(x, 1), dtype_of(x))
+    less = (0 if bias else 1) if ddof is None else ddof
+    weights = None
+    for given in (fweights, aweights):
+        if given is not None:
+            given = cast(operand("cov", given), dtype_of(x))
+            weights = given if weights is None else weights * given
+    if weights is None:
+        centred = x - mean(x, 1, keepdims=True)
+        scaled, factor = centred, count - less
+    else:
+        sum_of_weights = total(weights)
+        centred = x - expand_dims(total(x * weights, 1) / sum_of_weights, 1)
+        scaled = centred * weights
+        by = 1.0 if aweights is None else total(weights * cast(operand("cov", aweights), dtype_of(x))) / sum_of_weights
+        factor = sum_of_weights - less * by
+    found = matmul(scaled, centred.T.conj() if dtype_of(x).kind == "c" else centred.T) / factor
+    return found[0, 0] if shape_of(found) == (1, 1) else found
+
+
+@array_function()
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
+    """The matrix of correlations of variables, a row each; as `numpy.corrcoef`."""
+    c = cov(x, y, rowvar)
+    if rank_of(c) == 0:
+        return c / c
+    scale = sqrt(c.diagonal())
+    return c / expand_dims(scale, 1) / expand_dims(scale, 0)
+
+
+@array_function()
+def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
+    """How often each number from 0 on stands in x, or the sum of its weights; as `numpy.bincount`.
+
+    Of a traced x `length`, as in JAX, says for how many numbers; larger ones are left out.
+    """
+    x = operand("bincount", x)
+    if length is None:
+        if not isinstance(x, np.ndarray):
+            known_size("bincount (give length=)", None)
+        length = max(minlength, int(x.max(initial=-1)) + 1)
+    values = np.int64(1) if weights is None else operand("bincount", weights)
+    inside = (x >= 0) & (x < length)
+    values = where(inside, values, values * 0)
+    dtype = np.int64 if weights is None else np.result_type(dtype_of(values), np.float64)
+    return at(zeros(length, dtype))[where(inside, x, 0)].add(values) if length else zeros(0, dtype)
+
+
+@array_function()
+def digitize(x: Any, bins: Any, right: bool = False) -> Any:
+    """The number of the bin that each element lies in; as `numpy.digitize`. Edges that fall are known ones."""
+    bins = operand("digitize", bins)
+    if isinstance(bins, np.ndarray) and bins.size > 1 and bins[0] > bins[-1]:
+        return bins.size - searchsorted(bins[::-1], x, side="right" if right else "left")
+    return searchsorted(bins, x, side="left" if right else "right")
+
+
+@array_function()
+def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
+    """The edges of the bins of `histogram`; as `numpy.histogram_bin_edges`, for a number of bins or their edges."""
+    if not isinstance(bins, int):
+        return operand("histogram_bin_edges", bins)
+    x = _floats("histogram_bin_edges", ravel(operand("histogram_bin_edges", x)))
+    low, high = (smallest(x), largest(x)) if range is None else (np.float64(range[0]), np.float64(range[1]))
+    same = low == high
+    return linspace(where(same, low - 0.5, low), where(same, high + 0.5, high), bins + 1)
+
+
+@array_function()
+def histogram(x: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False) -> tuple[Any, Any]:
+    """The number of elements in each bin, or the sum of their weights, and the edges; as `numpy.histogram`."""
+    x = ravel(operand("histogram", x))
+    edges = histogram_bin_edges(x, bins, range)
+    count = known_size("histogram", shape_of(edges)[0]) - 1
+    number = searchsorted(edges, x, side="right") - 1
+    number = where(x == edges[-1], count - 1, number)
+    found = bincount(number, None if weights is None else ravel(operand("histogram", weights)), length=count)
+    if density:
+        found = found / (edges[1:] - edges[:-1]) / total(found)
+    return found, edges
+
+
+@array_function()
+def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Any:
+    """Whether each element stands in another array; as `numpy.isin`."""
+    x, among = operand("isin", element), sort(ravel(operand("isin", test_elements)))
+    if shape_of(among)[0] == 0:
+        return broadcast_to(np.bool_(invert), tuple(dims(x)))
+    place = searchsorted(among, x)
+    last = dim(among, 0) - 1
+    found = take(among, where(place > last, last, place)) == x
+    return ~found if invert else found
+
+
+def _without_nan(name: str, reduction: Callable[..., Any], neutral: Any) -> Callable[..., Any]:
+    def function(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+        x = operand(name, x)
+        x = x if dtype is None else cast(x, dtype)
+        return reduction(
+            where(isnan(x), np.asarray(neutral, dtype_of(x)), x) if _has_nan(x) else x, axis, keepdims=keepdims
+        )
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"As `{name.removeprefix('nan')}`, of the elements that are not nan; as `numpy.{name}`."
+    return array_function()(function)
+
+
+def _has_nan(x: Any) -> bool:
+    return dtype_of(x).kind in "fc"
+
+
+def _extreme(name: str, reduction: Callable[..., Any], neutral: float) -> Callable[..., Any]:
+    def function(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+        x = operand(name, x)
+        if not _has_nan(x):
+            return reduction(x, axis, keepdims=keepdims)
+        absent = isnan(x)
+        found = reduction(where(absent, np.asarray(neutral, dtype_of(x)), x), axis, keepdims=keepdims)
+        if name.startswith("nanarg"):
+            return found
+        return where(every(absent, axis, keepdims=keepdims), np.asarray(np.nan, dtype_of(x)), found)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"As `{name.removeprefix('nan')}`, of the elements that are not nan; as `numpy.{name}`."
+    return array_function()(function)
+
+
+nanmax = _extreme("nanmax", largest, -np.inf)
+nanmin = _extreme("nanmin", smallest, np.inf)
+nanargmax = _extreme("nanargmax", argmax, -np.inf)
+nanargmin = _extreme("nanargmin", argmin, np.inf)
+nansum = _without_nan("nansum", total, 0)
+
+
+def _present(x: Any, axis: Any, keepdims: bool = False) -> Any:
+    return total(~isnan(x), axis, keepdims=keepdims).astype(np.zeros((), dtype_of(x)).real.dtype)
+
+
+@array_function()
+def nanmean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+    """As `mean`, of the elements that are not nan; as `numpy.nanmean`."""
+    x = _floats("nanmean", x if dtype is None else cast(operand("nanmean", x), dtype))
+    return nansum(x, axis, keepdims=keepdims) / _present(x, axis, keepdims)
+
+
+@array_function()
+def nanvar(x: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, *, keepdims: bool = False) -> Any:
+    """As `var`, of the elements that are not nan; as `numpy.nanvar`."""
+    x = _floats("nanvar", x if dtype is None else cast(operand("nanvar", x), dtype))
+    away = x - nanmean(x, axis, keepdims=True)
+    squares = (away * away.conj()).real if dtype_of(x).kind == "c" else away * away
+    count = _present(x, axis, keepdims) - ddof
+    return where(count > 0, nansum(squares, axis, keepdims=keepdims) / where(count > 0, count, 1), np.nan)
+
+
+@array_function()
+def nanstd(x: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, *, keepdims: bool = False) -> Any:
+    """As `std`, of the elements that are not nan; as `numpy.nanstd`."""
+    return sqrt(nanvar(x, axis, dtype, ddof, keepdims=keepdims))
+
+
+@array_function()
+def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
+    """x with numbers in place of nan and infinities; as `numpy.nan_to_num`."""
+    x = operand("nan_to_num", x)
+    if dtype_of(x).kind != "f":
+        return x
+    limits = np.finfo(dtype_of(x))
+    x = where(isnan(x), np.asarray(nan, dtype_of(x)), x)
+    x = where(x == np.inf, np.asarray(limits.max if posinf is None else posinf, dtype_of(x)), x)
+    return where(x == -np.inf, np.asarray(limits.min if neginf is None else neginf, dtype_of(x)), x)
+
+
+__all__ = [
+    "average",
+    "bincount",
+    "corrcoef",
+    "cov",
+    "digitize",
+    "histogram",
+    "histogram_bin_edges",
+    "isin",
+    "median",
+    "nan_to_num",
+    "nanargmax",
+    "nanargmin",
+    "nanmax",
+    "nanmean",
+    "nanmedian",
+    "nanmin",
+    "nanpercentile",
+    "nanquantile",
+    "nanstd",
+    "nansum",
+    "nanvar",
+    "percentile",
+    "ptp",
+    "quantile",
+]

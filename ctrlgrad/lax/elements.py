@@ -1,0 +1,103 @@
+"""Elementwise functions that NumPy has not, or means otherwise, by the names of `jax.lax`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+
+
+def div(x: Any, y: Any) -> Any:
+    """x / y; of integers towards zero.
+
+    >>> int(div(np.array(-7), 2)), float(div(7.0, 2.0))
+    (-3, 3.5)
+    """
+    dtype = np.result_type(*(cnp.asarray(v).dtype for v in (x, y)))
+    return cnp.asarray((x - cnp.fmod(x, y)) // y) if dtype.kind in "iu" else cnp.divide(x, y)
+
+
+def rsqrt(x: Any) -> Any:
+    """1 / sqrt(x).
+
+    >>> float(rsqrt(4.0))
+    0.5
+    """
+    return cnp.reciprocal(cnp.sqrt(x))
+
+
+def integer_pow(x: Any, y: int) -> Any:
+    """x to the power of a Python integer.
+
+    >>> float(integer_pow(2.0, 3))
+    8.0
+    """
+    return cnp.asarray(x) ** y
+
+
+def round(x: Any, rounding_method: int = 0) -> Any:
+    """The nearest whole numbers: halves away from zero, or with method 1 to even ones.
+
+    >>> round(np.array([0.5, 2.5])), round(np.array([0.5, 2.5]), 1)
+    (array([1., 3.]), array([0., 2.]))
+    """
+    x = cnp.asarray(x)
+    if int(rounding_method) == 1:
+        return cnp.round(x)
+    whole = cnp.trunc(x)
+    return whole + cnp.where(cnp.abs(x - whole) >= 0.5, cnp.sign(x), x * 0)
+
+
+def clamp(min: Any, x: Any, max: Any) -> Any:
+    """x between two bounds.
+
+    >>> clamp(0.0, np.array([-1.0, 0.5, 3.0]), 1.0)
+    array([0. , 0.5, 1. ])
+    """
+    return cnp.minimum(cnp.maximum(x, min), max)
+
+
+def select_n(which: Any, *cases: Any) -> Any:
+    """For each element the case whose number it is; a boolean chooses among two.
+
+    >>> select_n(np.array([True, False]), np.zeros(2), np.ones(2))
+    array([1., 0.])
+    """
+    which, found = cnp.asarray(which), cases[-1]
+    for number in reversed(range(len(cases) - 1)):
+        found = cnp.where(which <= number if which.dtype.kind != "b" else ~which, cases[number], found)
+    return found
+
+
+def convert_element_type(operand: Any, new_dtype: Any) -> Any:
+    """The operand with another dtype.
+
+    >>> convert_element_type(1.5, np.int32).dtype
+    dtype('int32')
+    """
+    return cnp.asarray(operand).astype(new_dtype)
+
+
+def shift_right_logical(x: Any, y: Any) -> Any:
+    """x shifted to the right with zeros coming in.
+
+    >>> int(shift_right_logical(np.int8(-128), 7))
+    1
+    """
+    x = cnp.asarray(x)
+    unsigned = np.dtype(f"u{x.dtype.name.removeprefix('u')}")
+    return cnp.right_shift(x.astype(unsigned), cnp.asarray(y).astype(unsigned)).astype(x.dtype)
+
+
+__all__ = [
+    "clamp",
+    "convert_element_type",
+    "div",
+    "integer_pow",
+    "round",
+    "rsqrt",
+    "select_n",
+    "shift_right_logical",
+]

@@ -1,0 +1,348 @@
+"""Linear algebra by SciPy's names, as `jax.scipy.linalg`; matrices may be stacked along axes in front.
+
+>>> import numpy as np
+>>> from ctrlgrad.scipy import linalg
+>>> linalg.block_diag(np.ones((1, 2)), 5.0)
+array([[1., 1., 0.],
+       [0., 0., 5.]])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+
+det, inv = cnp.linalg.det, cnp.linalg.inv
+_triangle = {False: cnp.triu, True: cnp.tril}
+
+
+def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    """The triangular factor of a positive definite matrix, the upper one unless `lower`.
+
+    >>> cholesky(np.array([[4.0]]))
+    array([[2.]])
+    """
+    return cnp.linalg.cholesky(a, upper=not lower)
+
+
+def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, bool]:
+    """`cholesky` and whether it is the lower factor, for `cho_solve`.
+
+    >>> cho_solve(cho_factor(np.array([[4.0]])), np.array([8.0]))
+    array([2.])
+    """
+    return cholesky(a, lower), lower
+
+
+def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
+    """The solution of a x = b by the factor that `cho_factor` gives; see there."""
+    c, lower = c_and_lower
+    first = solve_triangular(c, b, trans=0 if lower else 2, lower=lower)
+    return solve_triangular(c, first, trans=2 if lower else 0, lower=lower)
+
+
+def solve_triangular(
+    a: Any,
+    b: Any,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> Any:
+    """The solution of a x = b, of which one triangle of `a` is read.
+
+    >>> solve_triangular(np.array([[2.0, 1.0], [7.0, 4.0]]), np.array([4.0, 8.0]))
+    array([1., 2.])
+    """
+    matrix = _triangle[lower](cnp.asarray(a))
+    if unit_diagonal:
+        unit = cnp.eye(matrix.shape[-1], dtype=matrix.dtype)
+        matrix = matrix * (1 - unit) + unit
+    if trans in (1, "T", 2, "C"):
+        matrix = cnp.matrix_transpose(matrix)
+        matrix = cnp.conj(matrix) if trans in (2, "C") else matrix
+    return cnp.linalg.solve(matrix, cnp.asarray(b))
+
+
+def solve(
+    a: Any,
+    b: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    debug: bool = False,
+    check_finite: bool = True,
+    assume_a: str = "gen",
+) -> Any:
+    """The solution of a x = b; with `assume_a="pos"` by a Cholesky factor.
+
+    >>> solve(np.array([[2.0]]), np.array([4.0]))
+    array([2.])
+    """
+    return cho_solve(cho_factor(a, lower), b) if assume_a == "pos" else cnp.linalg.solve(a, b)
+
+
+def eigh(a: Any, lower: bool = True, eigvals_only: bool = False, **settings: Any) -> Any:
+    """Eigenvalues, rising, and eigenvectors of a Hermitian matrix.
+
+    >>> eigh(np.array([[2.0, 0.0], [0.0, 1.0]]), eigvals_only=True)
+    array([1., 2.])
+    """
+    triangle = "L" if lower else "U"
+    if eigvals_only:
+        return cnp.linalg.eigvalsh(a, UPLO=triangle)
+    found = cnp.linalg.eigh(a, UPLO=triangle)
+    return found.eigenvalues, found.eigenvectors
+
+
+def svd(a: Any, full_matrices: bool = False, compute_uv: bool = True, **settings: Any) -> Any:
+    """The singular value decomposition; with `full_matrices`, SciPy's default, it is refused: see `numpy.linalg.svd`.
+
+    >>> svd(np.array([[3.0]]), compute_uv=False)
+    array([3.])
+    """
+    return cnp.linalg.svd(a, full_matrices=full_matrices, compute_uv=compute_uv)
+
+
+def qr(a: Any, overwrite_a: bool = False, lwork: Any = None, mode: str = "full", **settings: Any) -> Any:
+    """The QR decomposition; modes "full", "r" and "economic".
+
+    >>> abs(qr(np.array([[3.0], [4.0]]), mode="economic")[1])
+    array([[5.]])
+    """
+    if mode == "r":
+        return (cnp.linalg.qr(a, mode="complete").R,)
+    return tuple(cnp.linalg.qr(a, mode="complete" if mode == "full" else "reduced"))
+
+
+def block_diag(*arrays: Any) -> Any:
+    """Matrices along the diagonal of one; see the module's example."""
+    blocks = [cnp.atleast_2d(cnp.asarray(x)) for x in arrays]
+    width = sum(b.shape[1] for b in blocks)
+    dtype = np.result_type(*(b.dtype for b in blocks))
+    rows, before = [], 0
+    for b in blocks:
+        rows.append(cnp.pad(b.astype(dtype), ((0, 0), (before, width - before - b.shape[1]))))
+        before += b.shape[1]
+    return cnp.concatenate(rows, 0)
+
+
+def _lines(x: Any, index: Any) -> Any:
+    return cnp.take(cnp.asarray(x), index, axis=-1)
+
+
+def toeplitz(c: Any, r: Any = None) -> Any:
+    """The matrix with constant diagonals, its first column c and its first row r, c's conjugate if not given.
+
+    >>> toeplitz(np.array([1, 2, 3]), np.array([1, 9]))
+    array([[1, 9],
+           [2, 1],
+           [3, 2]])
+    """
+    c = cnp.ravel(cnp.asarray(c))
+    r = cnp.conj(c) if r is None else cnp.ravel(cnp.asarray(r))
+    m, n = c.shape[0], r.shape[0]
+    values = cnp.concatenate([cnp.flip(c), r[1:]], 0)
+    return _lines(values, np.arange(m)[::-1][:, None] + np.arange(n)[None])
+
+
+def hankel(c: Any, r: Any = None) -> Any:
+    """The matrix with constant antidiagonals, its first column c and its last row r, zeros if not given.
+
+    >>> hankel(np.array([1, 2]))
+    array([[1, 2],
+           [2, 0]])
+    """
+    c = cnp.ravel(cnp.asarray(c))
+    r = cnp.zeros_like(c) if r is None else cnp.ravel(cnp.asarray(r))
+    values = cnp.concatenate([c, r[1:]], 0)
+    return _lines(values, np.arange(c.shape[0])[:, None] + np.arange(r.shape[0])[None])
+
+
+def circulant(c: Any) -> Any:
+    """The matrix whose columns are c, turned on by one each.
+
+    >>> circulant(np.array([1, 2, 3]))
+    array([[1, 3, 2],
+           [2, 1, 3],
+           [3, 2, 1]])
+    """
+    n = cnp.asarray(c).shape[-1]
+    return _lines(c, (np.arange(n)[:, None] - np.arange(n)[None]) % n)
+
+
+def companion(a: Any) -> Any:
+    """The companion matrix of a polynomial, its coefficients from the highest.
+
+    >>> companion(np.array([1.0, -3.0, 2.0]))
+    array([[ 3., -2.],
+           [ 1.,  0.]])
+    """
+    a = cnp.asarray(a)
+    n = a.shape[0] - 1
+    return cnp.concatenate([-a[None, 1:] / a[0], cnp.eye(n - 1, n, dtype=a.dtype)], 0)
+
+
+def hilbert(n: int) -> Any:
+    """The Hilbert matrix, 1 / (i + j + 1).
+
+    >>> hilbert(2)[0]
+    array([1. , 0.5])
+    """
+    return 1.0 / (np.arange(n)[:, None] + np.arange(n)[None] + 1)
+
+
+def pascal(n: int, kind: str = "symmetric") -> Any:
+    """The Pascal matrix, symmetric, lower or upper.
+
+    >>> pascal(3)[2]
+    array([1., 3., 6.])
+    """
+    lower = np.zeros((n, n))
+    lower[:, 0] = 1
+    for i in range(1, n):
+        lower[i, 1:] = lower[i - 1, 1:] + lower[i - 1, :-1]
+    return {"lower": lower, "upper": lower.T, "symmetric": lower @ lower.T}[kind]
+
+
+def hadamard(n: int, dtype: Any = np.int64) -> Any:
+    """The Hadamard matrix of a power of two.
+
+    >>> hadamard(2)
+    array([[ 1,  1],
+           [ 1, -1]])
+    """
+    found = np.ones((1, 1), dtype)
+    while len(found) < n:
+        found = np.block([[found, found], [found, -found]])
+    return found
+
+
+def dft(n: int, scale: str | None = None) -> Any:
+    """The matrix of the discrete Fourier transform.
+
+    >>> dft(1)
+    array([[1.+0.j]])
+    """
+    factor = {None: 1.0, "sqrtn": np.sqrt(n), "n": float(n)}[scale]
+    return np.exp(-2j * np.pi * np.outer(np.arange(n), np.arange(n)) / n) / factor + 0.0
+
+
+def leslie(f: Any, s: Any) -> Any:
+    """The Leslie matrix: f in the first row, s below the diagonal.
+
+    >>> leslie(np.array([1.0, 2.0]), np.array([0.5]))
+    array([[1. , 2. ],
+           [0.5, 0. ]])
+    """
+    f, s = cnp.asarray(f), cnp.asarray(s)
+    below = cnp.pad(cnp.diag(s), ((0, 0), (0, 1)))
+    return cnp.concatenate([f[None], below], 0)
+
+
+def fiedler(a: Any) -> Any:
+    """The matrix of the distances of numbers.
+
+    >>> fiedler(np.array([1.0, 3.0]))
+    array([[0., 2.],
+           [2., 0.]])
+    """
+    a = cnp.asarray(a)
+    return cnp.abs(a[:, None] - a[None])
+
+
+def helmert(n: int, full: bool = False) -> Any:
+    """The Helmert matrix.
+
+    >>> helmert(2, full=True).shape
+    (2, 2)
+    """
+    matrix = np.tril(np.ones((n, n)), -1) - np.diag(np.arange(n))
+    matrix[0] += 1
+    sizes = np.arange(n) * np.arange(1, n + 1)
+    sizes[0] = n
+    matrix = matrix / np.sqrt(sizes)[:, None]
+    return matrix if full else matrix[1:]
+
+
+def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
+    """The matrix whose product with a vector of n numbers is the convolution with a.
+
+    >>> convolution_matrix(np.array([1.0, 2.0]), 2)
+    array([[1., 0.],
+           [2., 1.],
+           [0., 2.]])
+    """
+    a = cnp.asarray(a)
+    m = a.shape[0]
+    full = toeplitz(cnp.pad(a, (0, n - 1)), cnp.pad(a[:1], (0, n - 1)))
+    if mode == "full":
+        return full
+    start = (min(m, n) - 1) // 2 if mode == "same" else min(m, n) - 1
+    return full[start : start + (max(m, n) if mode == "same" else abs(m - n) + 1)]
+
+
+def expm(A: Any, *, max_squarings: int = 16) -> Any:
+    """The exponential of a matrix, by a Padé approximant of order 13 and squarings.
+
+    Source: Higham, "The scaling and squaring method for the matrix exponential revisited" (2005).
+
+    >>> expm(np.zeros((1, 1)))
+    array([[1.]])
+    """
+    a = cnp.asarray(A)
+    norm = cnp.max(cnp.sum(cnp.abs(a), -2))
+    squarings = cnp.clip(cnp.ceil(cnp.log2(cnp.maximum(norm / 5.4, 1.0))), 0, max_squarings)
+    a = a / cnp.exp2(squarings).astype(a.dtype)
+    b: tuple[int, ...] = (
+        64764752532480000,
+        32382376266240000,
+        7771770303897600,
+        1187353796428800,
+        129060195264000,
+        10559470521600,
+    )
+    b += (670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1)
+    unit = cnp.eye(a.shape[-1], dtype=a.dtype)
+    a2 = a @ a
+    a4 = a2 @ a2
+    a6 = a4 @ a2
+    odd = a6 @ (b[13] * a6 + b[11] * a4 + b[9] * a2) + b[7] * a6 + b[5] * a4 + b[3] * a2 + b[1] * unit
+    even = a6 @ (b[12] * a6 + b[10] * a4 + b[8] * a2) + b[6] * a6 + b[4] * a4 + b[2] * a2 + b[0] * unit
+    odd = a @ odd
+    result = cnp.linalg.solve(even - odd, even + odd)
+    for k in range(max_squarings):
+        result = cnp.where(k < squarings, result @ result, result)
+    return result
+
+
+__all__ = [
+    "block_diag",
+    "cho_factor",
+    "cho_solve",
+    "cholesky",
+    "circulant",
+    "companion",
+    "convolution_matrix",
+    "det",
+    "dft",
+    "eigh",
+    "expm",
+    "fiedler",
+    "hadamard",
+    "hankel",
+    "helmert",
+    "hilbert",
+    "inv",
+    "leslie",
+    "pascal",
+    "qr",
+    "solve",
+    "solve_triangular",
+    "svd",
+    "toeplitz",
+]

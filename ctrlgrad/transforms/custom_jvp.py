@@ -1,0 +1,153 @@
+"""`custom_jvp`: functions with a forward rule of their own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad import tree
+from ctrlgrad.errors import UserInputError
+from ctrlgrad.frontend.apply import type_of
+from ctrlgrad.frontend.float0 import float0, is_float0
+from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.rules import Custom, Results, record, trace_rule
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import in_trace
+from ctrlgrad.ir import Graph
+from ctrlgrad.source import Source, here
+from ctrlgrad.transforms.custom_calls import (
+    CustomCall,
+    SymbolicZero,
+    by_position,
+    may_be_same,
+    may_be_tangent,
+    symbolic_zero,
+)
+
+
+class custom_jvp:
+    """A function with a forward rule of its own; as `jax.custom_jvp`. Reverse mode uses the rule's transpose.
+
+    `defjvp(rule)`: `rule(primals, tangents)` takes two tuples and returns (result, tangent of the result), the
+    tangent linear in `tangents`. The rule may call the function itself: it is its derivative of every order.
+    Arguments at `nondiff_argnums` have no tangent: the rule takes them first, before `primals`. Python integers,
+    booleans and strings reach function and rule as they are; their tangents are of dtype `float0`.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> @cg.custom_jvp
+    ... def sign_of(x):
+    ...     return np.sign(x)
+    >>> sign_of.defjvp(lambda primals, tangents: (np.sign(primals[0]), tangents[0]))
+    >>> float(cg.grad(lambda x: 3.0 * sign_of(x))(2.0))
+    3.0
+    """
+
+    def __init__(self, fn: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.nondiff = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        self.rule: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
+        """Give the forward rule; with `symbolic_zeros` the tangents of what is no float are `SymbolicZero`s."""
+        self.rule, self.symbolic_zeros = jvp, symbolic_zeros
+        return jvp
+
+    def defjvps(self, *jvps: Callable[..., Any] | None) -> None:
+        """Give the rule as a function for each argument, `jvp(tangent, result, *primals)`; None: it has no part.
+
+        >>> import numpy as np, ctrlgrad as cg
+        >>> @cg.custom_jvp
+        ... def scaled(x, y):
+        ...     return np.sin(x) * y
+        >>> scaled.defjvps(lambda t, out, x, y: np.cos(x) * y * t, lambda t, out, x, y: np.sin(x) * t)
+        >>> float(cg.grad(scaled, 1)(0.0, 2.0)), float(cg.grad(scaled, 0)(0.0, 2.0))
+        (0.0, 2.0)
+        """
+        if self.nondiff:
+            raise UserInputError(
+                "custom_jvp: defjvps does not go with nondiff_argnums",
+                source=here(),
+                expected="a function that is differentiated with respect to all of its arguments",
+                got=f"nondiff_argnums={self.nondiff}",
+                hint="give one rule for all arguments, by .defjvp(rule)",
+            )
+
+        def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
+            result = self(*primals)
+            tangent = tree.map(FUNCTIONS["zeros_like"], result)
+            for jvp, t in zip(jvps, tangents, strict=True):
+                if jvp is not None and not all(map(is_float0, tree.leaves(t))):
+                    tangent = tree.map(FUNCTIONS["add"], tangent, jvp(t, result, *primals))
+            return result, tangent
+
+        self.defjvp(rule)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.rule is None:
+            raise UserInputError(
+                "custom_jvp: the function has no rule yet", source=here(), hint="call .defjvp(rule) first"
+            )
+        args = by_position(self.fn, args, kwargs, "custom_jvp")
+        call = ForwardRule(self, self.rule, args, here(), self.symbolic_zeros)
+        custom = Custom(self, call.label(self.rule), call.regions)
+        return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
+
+
+class ForwardRule(CustomCall):
+    """A call of a function with a forward rule."""
+
+    def __init__(
+        self,
+        function: Any,
+        rule: Callable[..., Any],
+        args: tuple[Any, ...],
+        source: Source | None,
+        symbolic_zeros: bool = False,
+    ) -> None:
+        super().__init__("custom_jvp", function.fn, args, function.nondiff, source)
+        self.rule = rule
+        self.symbolic_zeros = symbolic_zeros
+
+    def regions(self, results: Results) -> list[Graph]:
+        """The function of the arguments and their tangents, to the tangents of the results."""
+
+        def push(values: list[Any]) -> Any:
+            primals, tangents = values[: len(self.inputs)], values[len(self.inputs) :]
+            found = self.rule(*self.static, self.differentiable(primals), self._tangents(tangents))
+            result, tangent = self.pair(found, self.rule, "the rule", "(result, tangent)")
+            self.like(self.rule, result, results, ("the function's result", "the rule's result"), may_be_same)
+            tangent = self._instantiated(tangent, results)
+            labels = ("the function's result", "the rule's tangent")
+            return self.like(self.rule, tangent, results, labels, may_be_tangent)
+
+        tangents = [replace(x, hint=f"t_{x.hint}") for x in self.inputs]
+        return [trace_rule("push", push, [*self.inputs, *tangents]).finish()]
+
+    def _tangents(self, tangents: list[Tensor]) -> Any:
+        if not self.symbolic_zeros:
+            return self.differentiable(tangents, lambda x: np.zeros((), float0))
+        given = [t if t.type.is_differentiable else symbolic_zero(t.type) for t in tangents]
+        return self.differentiable(given, lambda x: None if isinstance(x, str) else symbolic_zero(type_of(x)))
+
+    def _instantiated(self, tangent: Any, results: Results) -> Any:
+        """The tangent with zeros for `SymbolicZero`, and for `float0` what has the type of the result."""
+        stand_ins = iter(results.leaves)
+
+        def leaf(x: Any) -> Any:
+            t = next(stand_ins, None)
+            if isinstance(x, SymbolicZero):
+                return FUNCTIONS["zeros"](x.shape, x.dtype)
+            if is_float0(x) and t is not None:
+                return FUNCTIONS["zeros"](np.shape(x), t.type.dtype)  # type: ignore[union-attr]
+            return x
+
+        return tree.map(leaf, tangent)

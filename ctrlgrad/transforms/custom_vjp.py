@@ -1,0 +1,241 @@
+"""`custom_vjp`: functions with a reverse rule of their own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import optree
+
+from ctrlgrad import tree
+from ctrlgrad.errors import TypeMismatchError, UserInputError
+from ctrlgrad.frontend.apply import cast, is_weak, type_of
+from ctrlgrad.frontend.checks import check_leaves, same_structure
+from ctrlgrad.frontend.float0 import is_float0
+from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.rules import Custom, Results, record, trace_rule
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tracer import in_trace, leaves_of
+from ctrlgrad.ir import Graph, TensorType
+from ctrlgrad.source import Source, here
+from ctrlgrad.transforms.custom_calls import (
+    CustomCall,
+    CustomVJPPrimal,
+    SymbolicZero,
+    by_position,
+    is_python,
+    is_same,
+    symbolic_zero,
+)
+from ctrlgrad.transforms.custom_jvp import ForwardRule
+
+
+class custom_vjp:
+    """A function with a reverse rule of its own; as `jax.custom_vjp`.
+
+    `defvjp(forward, backward)`: `forward(*args)` returns (result, residuals); `backward(residuals, cotangent)`
+    returns one cotangent per argument, None for zero, for a whole argument or a part of it. Forward mode through it
+    is an error, unless `.defjvp` gives a rule for it too. The rules may call the function itself: they are its
+    derivatives of every order. Arguments at `nondiff_argnums` have no cotangent: `backward` takes them first, before
+    the residuals. Python integers, booleans and strings, among arguments and residuals, reach function and rules as
+    they are.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> @cg.custom_vjp
+    ... def clipped(x):
+    ...     return x * 1.0
+    >>> clipped.defvjp(lambda x: (x * 1.0, None), lambda residuals, ct: (np.clip(ct, -1.0, 1.0),))
+    >>> float(cg.grad(lambda x: 100.0 * clipped(x))(2.0))
+    1.0
+    """
+
+    def __init__(self, fn: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.nondiff = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        self.forward: Callable[..., Any] | None = None
+        self.backward: Callable[..., Any] | None = None
+        self.push: Callable[..., Any] | None = None
+        self.symbolic_zeros = False
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def defvjp(
+        self,
+        fwd: Callable[..., Any],
+        bwd: Callable[..., Any],
+        symbolic_zeros: bool = False,
+        optimize_remat: bool = False,
+    ) -> None:
+        """Give the reverse rule.
+
+        Args:
+            fwd, bwd: the forward and the backward function.
+            symbolic_zeros: `fwd` takes an object with `.value` and `.perturbed` for each leaf of its arguments, and
+                `bwd` a `SymbolicZero` for each cotangent of what is no float. A float counts as perturbed.
+            optimize_remat: accepted for JAX's sake; it changes nothing here.
+        """
+        self.forward, self.backward, self.symbolic_zeros = fwd, bwd, symbolic_zeros
+
+    def defjvp(self, jvp: Callable[..., Any]) -> Callable[..., Any]:
+        """Give a forward rule beside the reverse rule, as to `custom_jvp`; reverse mode does not use it."""
+        self.push = jvp
+        return jvp
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.forward is None or self.backward is None:
+            raise UserInputError(
+                "custom_vjp: the function has no rule yet", source=here(), hint="call .defvjp(forward, backward) first"
+            )
+        args = by_position(self.fn, args, kwargs, "custom_vjp")
+        call = _ReverseRule(self, self.forward, self.backward, args, here())
+        custom = Custom(self, call.label(self.forward), call.regions)
+        return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
+
+
+class _ReverseRule(CustomCall):
+    """A call of a function with a reverse rule."""
+
+    def __init__(
+        self,
+        function: custom_vjp,
+        forward: Callable[..., Any],
+        backward: Callable[..., Any],
+        args: tuple[Any, ...],
+        source: Source | None,
+    ) -> None:
+        super().__init__("custom_vjp", function.fn, args, function.nondiff, source)
+        self.forward, self.backward = forward, backward
+        self.symbolic_zeros = function.symbolic_zeros
+        self.push = None if function.push is None else ForwardRule(function, function.push, args, source)
+
+    def regions(self, results: Results) -> list[Graph]:
+        """The forward function, to (results, residuals), and the backward function of residuals and cotangents."""
+        kept = _Kept(self, results)
+        inputs = leaves_of([*kept.saved, *kept.sizes], ["residual"] * len(kept.saved) + ["size"] * len(kept.sizes))
+        differentiable = [i for i, x in enumerate(results.leaves) if x.type.is_differentiable]
+        inputs += [replace(results.leaves[i], hint="ct") for i in differentiable]
+
+        def backward(values: list[Any]) -> Any:
+            given = iter(values)
+            saved = kept.residuals(list(islice(given, len(kept.saved))))
+            known = list(islice(given, len(kept.sizes)))
+            cotangents: list[Any] = [symbolic_zero(x.type) if self.symbolic_zeros else None for x in results.leaves]
+            for i, ct in zip(differentiable, given, strict=True):
+                cotangents[i] = ct
+            found = self.backward(*self.static, saved, tree.unflatten(results.treedef, cotangents))
+            return self._cotangents(found, known)
+
+        pushed = [] if self.push is None else self.push.regions(results)
+        return [kept.graph, trace_rule("backward", backward, inputs).finish(), *pushed]
+
+    def primals(self, inputs: list[Any]) -> list[Any]:
+        """What the forward rule is called on."""
+        if not self.symbolic_zeros:
+            return self.arguments(inputs)
+        given = [CustomVJPPrimal(x, x.type.is_differentiable) for x in inputs]
+        return self.arguments(given, lambda x: CustomVJPPrimal(x, False))
+
+    def _cotangents(self, found: Any, sizes: Sequence[Any]) -> list[Any]:
+        """One cotangent per input, zeros for None, with the arguments' dtypes checked."""
+        label = self.label(self.backward)
+        zeros = iter(self._zeros(sizes))
+        args = self.differentiable(Results(self.inputs, self.treedef).stand_ins())
+        if not isinstance(found, tuple | list) or len(found) != len(args):
+            raise TypeMismatchError(
+                f"{label}: the backward rule does not return one cotangent per argument",
+                source=self.source,
+                expected=f"a tuple of {len(args)}",
+                got=f"{type(found).__name__}" + (f" of {len(found)}" if isinstance(found, tuple | list) else ""),
+            )
+        result: list[Any] = []
+        for position, (argument, given) in enumerate(zip(args, found, strict=True)):
+            expected = tree.leaves(argument)
+            for x, ct in zip(expected, self._parts(position, argument, given), strict=True):
+                if is_python(x):
+                    continue
+                zero = next(zeros)
+                t = type_of(x)
+                if ct is None or isinstance(ct, SymbolicZero) or (is_float0(ct) and not t.is_differentiable):
+                    result.append(zero())
+                    continue
+                check_leaves(f"{label}: the cotangent of argument {position}", [ct])
+                fitted = cast(ct, t.dtype) if isinstance(t, TensorType) and is_weak(ct) else ct
+                if not t.accepts(type_of(fitted)):
+                    raise TypeMismatchError(
+                        f"{label}: the cotangent of argument {position} does not fit",
+                        source=self.source,
+                        expected=str(t),
+                        got=str(type_of(fitted)),
+                    )
+                result.append(fitted)
+        return result
+
+    def _parts(self, position: int, argument: Any, given: Any) -> list[Any]:
+        """A cotangent for each leaf of an argument; None stands for those of all the leaves in its place."""
+        leaves, prefix = optree.tree_flatten(given, none_is_leaf=True, namespace=tree.NAMESPACE)
+        try:
+            parts = prefix.flatten_up_to(argument)
+        except (ValueError, TypeError):
+            parts = None
+        fits = parts is not None and all(
+            ct is None or tree.flatten(part)[1] == tree.flatten(ct)[1] for ct, part in zip(leaves, parts, strict=True)
+        )
+        if parts is None or not fits:
+            labels = (f"argument {position}", "its cotangent")
+            label = self.label(self.backward)
+            same_structure(label, self.source, labels, tree.flatten(argument), tree.flatten(given))
+            return leaves
+        return [ct for ct, part in zip(leaves, parts, strict=True) for _ in tree.leaves(part)]
+
+    def _zeros(self, sizes: Sequence[Any]) -> list[Callable[[], Any]]:
+        """For each input what makes a cotangent of zero."""
+        unknown = iter(sizes)
+        makers: list[Callable[[], Any]] = []
+        for x, hint in zip(self.inputs, self.hints, strict=True):
+            if isinstance(x.type, TensorType):
+                shape = tuple(next(unknown) if d is None else d for d in x.type.shape)
+                makers.append(functools.partial(FUNCTIONS["zeros"], shape, x.type.dtype))
+            else:
+                makers.append(functools.partial(self._no_zero, hint))
+        return makers
+
+    def _no_zero(self, hint: str | None) -> Any:
+        raise TypeMismatchError(
+            f"{self.label(self.backward)}: None for the cotangent of a TensorArray",
+            source=self.source,
+            expected="a TensorArray like the argument",
+            got=f"None for {hint}",
+            hint="pass array.stack() into the function",
+        )
+
+
+class _Kept:
+    """The forward rule, traced: its graph, to (results, what is saved, sizes), and what it returned as residuals.
+
+    `saved` are the residuals that are arrays; Python numbers, booleans and strings are known to the backward rule.
+    """
+
+    def __init__(self, call: _ReverseRule, results: Results) -> None:
+        def forward(inputs: list[Any]) -> Any:
+            found = call.forward(*call.primals(inputs))
+            result, residuals = call.pair(found, call.forward, "the forward rule", "(result, residuals)")
+            labels = ("the function's result", "the forward rule's result")
+            self.flat, self.treedef = tree.flatten(residuals)
+            self.saved = [x for x in self.flat if not is_python(x)]
+            # The sizes that only a run tells: a cotangent of zero is made of them.
+            self.sizes = [
+                d for x in inputs if isinstance(type_of(x), TensorType) for d in x.shape if isinstance(d, Tensor)
+            ]
+            return call.like(call.forward, result, results, labels, is_same), self.saved, self.sizes
+
+        self.graph = trace_rule("forward", forward, call.inputs).finish()
+
+    def residuals(self, saved: Sequence[Any]) -> Any:
+        """The residuals, given what was saved of them."""
+        given = iter(saved)
+        return tree.unflatten(self.treedef, [x if is_python(x) else next(given) for x in self.flat])

@@ -1,0 +1,90 @@
+"""What a transform returns: a function that runs as a graph, but whose Python is the user's where he calls it.
+
+JAX's transforms are not compiled, so a flag or a count beside the weights is a Python value in the function that is
+differentiated. Here a transform's result is compiled as a whole, and two rules give the same:
+
+- Python integers and booleans that are not differentiated are part of the signature: each value has a graph.
+- Where tracing needs the number of another argument that is not differentiated (an `if` on an array, a float in
+  `range`), the arguments stay concrete: the call is traced anew each time, over the values that are differentiated
+  alone. What is compiled for it is found again, since numbers from outside are inputs of such a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ctrlgrad import tree
+from ctrlgrad.errors import TracingError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import evaluate
+from ctrlgrad.frontend.float0 import without_numbers
+from ctrlgrad.frontend.tracer import Traced
+from ctrlgrad.function import Concrete, Function, hand_out
+from ctrlgrad.ir import Type
+from ctrlgrad.ir.interning import interned, lift_constants
+from ctrlgrad.signature import StaticArguments, python_values_static
+from ctrlgrad.transforms.tracing import renamed
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Transformed(Function):
+    """The function that a transform makes of `fn`.
+
+    Args:
+        wrapper: does it, in a trace.
+        mark: gives the arguments with what is part of the signature marked as `Static`.
+    """
+
+    def __init__(
+        self,
+        wrapper: Callable[..., Any],
+        fn: Callable[..., Any],
+        prefix: str,
+        mark: Callable[[tuple[Any, ...], dict[str, Any]], Arguments],
+        static: StaticArguments | None = None,
+    ) -> None:
+        super().__init__(renamed(wrapper, fn, prefix), "auto", None, None, static)
+        self.mark = mark
+
+    def _marked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        return self.mark(*super()._marked(args, kwargs))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if trace.current() is not None:
+            return self.fn(*args, **kwargs)
+        try:
+            return super().__call__(*args, **kwargs)
+        except TracingError:
+            pass
+        return self._on_values(args, kwargs)
+
+    def _trace_new(self, known: Any, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
+        if known.refused is not None:
+            raise known.refused
+        try:
+            return super()._trace_new(known, types, leaves, treedef)
+        except TracingError as error:
+            known.refused = error.with_traceback(None)
+            raise
+
+    def _on_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result for concrete arguments, of which those are traced alone that are differentiated."""
+        traced = Traced(self.name, lambda _: self.fn(*args, **kwargs), what=f"{self.name}: the result")
+        graph, arrays = lift_constants(traced.finish())
+        graph = interned(graph)
+        results = hand_out(graph, evaluate(graph, arrays), arrays)
+        return tree.unflatten(traced.treedef, [*map(without_numbers, traced.leaves, results)])
+
+
+def all_but(numbers: int | Sequence[int]) -> Callable[[tuple[Any, ...], dict[str, Any]], Arguments]:
+    """Marks Python values in all arguments but those at `numbers`, which are differentiated."""
+    chosen = numbers if isinstance(numbers, tuple | list) else (numbers,)
+
+    def mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        differentiated = {n % len(args) for n in chosen if isinstance(n, int) and args}
+        given = tuple(x if n in differentiated else python_values_static(x) for n, x in enumerate(args))
+        return given, python_values_static(kwargs)
+
+    return mark

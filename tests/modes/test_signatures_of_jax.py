@@ -1,0 +1,226 @@
+"""Transforms called as JAX's are: what they accept and what they return beside, judged by JAX itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.errors import CtrlgradError
+
+X = np.array([0.7, -0.4, 1.3])
+NOTHING = np.zeros((), cg.float0)
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def same(found: Any, expected: Any) -> None:
+    found, treedef = jax.tree.flatten(found)
+    expected, expected_treedef = jax.tree.flatten(expected)
+    assert treedef == expected_treedef
+    for a, b in zip(found, expected, strict=True):
+        assert np.asarray(a).dtype == np.asarray(b).dtype and np.shape(a) == np.shape(b)
+        if np.asarray(a).dtype != cg.float0:
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+AUX = {
+    "vjp": lambda lib, xp: (lambda r: (r[0], r[1](r[0]), r[2]))(
+        lib.vjp(lambda x: (xp.sin(x) * x, {"kept": x * 2}), X, has_aux=True)
+    ),
+    "jvp": lambda lib, xp: lib.jvp(lambda x: (xp.sin(x) * x, {"kept": x * 2}), (X,), (X + 1,), has_aux=True),
+    "jacfwd": lambda lib, xp: lib.jacfwd(lambda x: (xp.sin(x) * x[0], {"kept": x * 2}), has_aux=True)(X),
+    "jacrev": lambda lib, xp: lib.jacrev(lambda x: (xp.sin(x) * x[0], {"kept": x * 2}), has_aux=True)(X),
+    "hessian": lambda lib, xp: lib.hessian(lambda x: (xp.sum(xp.sin(x) * x[0]), {"kept": x * 2}), has_aux=True)(X),
+    "linearize": lambda lib, xp: (lambda r: (r[0], r[1](X + 1), r[2]))(
+        lib.linearize(lambda x: (xp.sin(x) * x, {"kept": x * 2}), X, has_aux=True)
+    ),
+    "grad": lambda lib, xp: lib.grad(lambda x: (xp.sum(xp.sin(x)), [x]), has_aux=True)(X),
+}
+
+
+@pytest.mark.parametrize("name", AUX)
+def test_what_a_function_returns_beside_is_handed_on(name):
+    same(AUX[name](cg, cnp), AUX[name](jax, jnp))
+
+
+INTEGERS = {
+    "grad": lambda lib, xp: lib.grad(lambda p: p["a"] * p["n"], allow_int=True)({"a": 2.0, "n": 3}),
+    "value_and_grad": lambda lib, xp: lib.value_and_grad(lambda a, n: a * n, (0, 1), allow_int=True)(2.0, np.int64(3)),
+    "jacrev": lambda lib, xp: lib.jacrev(lambda a, n: a * n, (0, 1), allow_int=True)(X, np.arange(3)),
+    "vjp": lambda lib, xp: lib.vjp(lambda a, n: a * n, X, np.arange(3))[1](X),
+    "jvp": lambda lib, xp: lib.jvp(lambda a, n: a * n, (X, np.int64(3)), (X, NOTHING)),
+    "linearize": lambda lib, xp: lib.linearize(lambda a, n: a * n, X, np.int64(3))[1](X, NOTHING),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_the_derivative_with_respect_to_an_integer_holds_nothing(name):
+    same(INTEGERS[name](cg, cnp), INTEGERS[name](jax, jnp))
+
+
+def test_float0_leaves_a_function_that_is_called_twice():
+    f = cg.function(lambda a, n: cg.grad(lambda a, n: a * n, (0, 1), allow_int=True)(a, n))
+    for _ in range(3):
+        gradient, nothing = f(2.0, 3)
+        assert gradient == 3.0 and nothing.dtype == cg.float0 and nothing.shape == ()
+
+
+def test_the_tangent_of_an_integer_is_not_taken_for_a_number():
+    with pytest.raises(CtrlgradError, match=r"float0"):
+        cg.jvp(lambda a, n: a * n, (X, 3), (X, 1))
+
+
+def loss(w, x, training=False, steps=2, mode="sum"):
+    y = w
+    for _ in range(steps):
+        y = y * x
+    if training:
+        y = y + w * w
+    assert type(training) is bool and type(steps) is int
+    return y.sum() if mode == "sum" else y.max()
+
+
+CALLS = ({"training": True}, {"steps": 3}, {"training": False, "mode": "max"}, {"training": True, "steps": 0})
+
+
+@pytest.mark.parametrize("kwargs", CALLS, ids=str)
+@pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacfwd", "jacrev", "hessian"])
+def test_python_values_that_are_not_differentiated_reach_the_function(name, kwargs):
+    same(getattr(cg, name)(loss)(X, 2.0, **kwargs), getattr(jax, name)(loss)(X, 2.0, **kwargs))
+
+
+def test_python_values_by_position_and_in_containers_reach_the_function():
+    f = cg.grad(lambda w, options: w * w if options["square"] else w * options["by"][0])
+    assert [float(f(3.0, {"square": flag, "by": (5,)})) for flag in (True, False, True)] == [6.0, 5.0, 6.0]
+
+
+def test_a_known_python_value_costs_no_second_trace():
+    f = cg.grad(lambda w, n: w**n)
+    assert [float(f(2.0, n)) for n in (2, 3, 2, 3, 2)] == [4.0, 12.0, 4.0, 12.0, 4.0]
+    assert f.traces == 2
+
+
+@pytest.mark.parametrize("flag", [np.array(1.0), np.array(-1.0), 1.0, -1.0, np.bool_(True)], ids=repr)
+def test_python_control_flow_on_what_is_not_differentiated(flag):
+    f = lambda w, flag: w * w if flag > 0 else -w
+    same(cg.grad(f)(3.0, flag), np.asarray(jax.grad(f)(3.0, flag)))
+
+
+def test_python_control_flow_on_what_is_differentiated_is_refused():
+    with pytest.raises(CtrlgradError, match="an `if`"):
+        cg.grad(lambda w, flag: w if w > 0 and flag > 0 else -w)(3.0, np.array(1.0))
+
+
+STATIC = {
+    "by number": {"static_argnums": 1},
+    "from the end": {"static_argnums": (-1,)},
+    "by name": {"static_argnames": "n"},
+    "by names": {"static_argnames": ["n"]},
+}
+
+
+@pytest.mark.parametrize("given", STATIC.values(), ids=STATIC)
+def test_static_arguments_of_a_function(given):
+    def total(x, n):
+        assert type(n) is int
+        return sum(x for _ in range(n))
+
+    f = cg.function(total, **given)
+    assert [float(f(2.0, 3)), float(f(2.0, n=3)), float(f(2.0, 4)), float(f(5.0, 3))] == [6.0, 6.0, 8.0, 15.0]
+    assert float(jax.jit(total, **given)(2.0, 3)) == 6.0
+    assert f.traces == 3
+
+
+@pytest.mark.parametrize("name", ["grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vmap"])
+def test_static_arguments_of_a_transform(name):
+    seen = []
+
+    def f(x, rate):
+        seen.append(type(rate))
+        return (x * rate).sum()
+
+    getattr(cg, name)(f, static_argnums=1)(X, 0.5)
+    assert set(seen) == {float}
+
+
+def test_a_static_argument_that_cannot_be_compared_is_refused():
+    with pytest.raises(CtrlgradError, match="not hashable"):
+        cg.function(lambda x, n: x, static_argnums=1)(2.0, [3])
+
+
+def test_checkpoint_takes_policies_and_static_arguments():
+    f = lambda x, n: sum(np.sin(x) for _ in range(n))
+    for policy in (None, cg.checkpoint_policies.nothing_saveable, jax.checkpoint_policies.everything_saveable):
+        g = cg.checkpoint(f, policy=policy, static_argnums=(1,))
+        np.testing.assert_allclose(cg.grad(g)(1.0, 2), 2 * np.cos(1.0))
+    with pytest.raises(CtrlgradError, match="policy"):
+        cg.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)
+
+
+def test_vmap_over_no_argument_has_a_size():
+    assert cg.vmap(lambda: 2.0, axis_size=3)().tolist() == [2.0, 2.0, 2.0]
+    assert cg.vmap(lambda x, n: x if n == 2 else -x, in_axes=(0, None))(X, 2).tolist() == X.tolist()
+    with pytest.raises(CtrlgradError, match="axis_size: i64"):
+        cg.vmap(lambda x: x, axis_size=4)(X)
+
+
+@pytest.mark.parametrize("pred", [0, 3, 0.0, -0.5, np.array(2), np.float32(0), True], ids=repr)
+def test_a_number_is_a_predicate(pred):
+    call = lambda lib, p: lib.cond(p, lambda x: x + 1.0, lambda x: x * 2.0, operand=5.0)
+    assert float(call(cg, pred)) == float(cg.function(lambda p: call(cg, p))(pred)) == float(call(jax.lax, pred))
+
+
+def test_an_operand_by_keyword_of_switch():
+    assert float(cg.switch(1, [lambda x: x, lambda x: -x], operand=2.0)) == -2.0
+
+
+def test_unroll_changes_nothing():
+    f = lambda x: (
+        cg.scan(lambda c, y: (c * y, c), x, X, unroll=2)[0] + cg.fori_loop(0, 3, lambda i, c: c * x, x, unroll=True)
+    )
+    np.testing.assert_allclose(cg.grad(f)(2.0), X.prod() + 32.0)
+
+
+def test_linearize_does_not_repeat_the_forward_pass():
+    calls = []
+
+    def f(x):
+        calls.append(1)
+        return cg.fori_loop(0, 5, lambda i, y: np.sin(y) * x, x)
+
+    _, push = cg.linearize(f, X)
+    before = len(calls)
+    for t in np.eye(3):
+        np.testing.assert_allclose(
+            push(t), cg.jvp(lambda x: cg.fori_loop(0, 5, lambda i, y: np.sin(y) * x, x), (X,), (t,))[1]
+        )
+    assert len(calls) == before
+
+
+def test_linearize_in_a_trace_and_through_another_derivative():
+    f = lambda x, t: cg.linearize(lambda x: np.sin(x) * x, x)[1](t)
+    g = lambda x, t: jax.linearize(lambda x: jnp.sin(x) * x, x)[1](t)
+    np.testing.assert_allclose(cg.function(f)(X, X + 1), g(X, X + 1))
+    np.testing.assert_allclose(cg.grad(lambda x: cnp.sum(f(x, x)))(X), jax.grad(lambda x: jnp.sum(g(x, x)))(X))
+
+
+def test_a_tangent_that_does_not_fit_is_refused_by_linearize():
+    with pytest.raises(CtrlgradError, match=r"linearize: the tangent\[0\]"):
+        cg.linearize(np.sin, X)[1](np.ones(2))
+
+
+def test_eval_shape_computes_nothing():
+    given = cg.TensorSpec((4, 3), "float32"), jax.ShapeDtypeStruct((3,), "float32")
+    found = cg.eval_shape(lambda w, x: {"y": w @ x}, *given)
+    assert found == {"y": cg.TensorSpec((4,), np.dtype("float32"))}
+    assert cg.eval_shape(lambda x, mode: x.astype(mode), X, "int32").dtype == np.int32
