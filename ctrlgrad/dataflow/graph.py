@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.dataflow.attributes import Cluster, Enter, LoopCond, Recv, Send
 from ctrlgrad.errors import VerificationError
-from ctrlgrad.ir import Graph, Node, Op, Type, Value, attributes
+from ctrlgrad.ir import Graph, Node, Op, Type, Value, attributes, printer
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.ir.printer import Printer, format_attrs
@@ -187,7 +187,7 @@ class FlatPrinter(Printer):
     def __init__(self) -> None:
         super().__init__(sources=False)
 
-    def node(self, node: Node) -> list[str]:
+    def node(self, node: printer.Node) -> list[str]:
         """The line of a node; a cluster has one more for each op in it."""
         if not isinstance(node, FlatNode):
             return super().node(node)

@@ -8,11 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-Formula = Callable[[Any, "Functions"], Any]
+
+class Formula(Protocol):
+    """A function of values of any kind."""
+
+    def __call__(self, x: Any, of: Functions) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

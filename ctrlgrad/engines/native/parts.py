@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.ir import Graph, Node, Op, TensorType, Trait, Type, Use, Value
 from ctrlgrad.ir.attributes import Attributes
+from ctrlgrad.ir.types import RegionType
 from ctrlgrad.ops.traits import is_total
 from ctrlgrad.plan.elementwise import DTYPES, has_expression
 from ctrlgrad.plan.lowering.lower import RULES
@@ -29,8 +30,8 @@ STEP, CALL, BYTE = 350.0, 500.0, 0.01
 ENTRY, ARRAY = 11000.0, 2300.0
 
 
-def _part_types(operands: Sequence[Type], attrs: Attributes, regions: Sequence[Graph]) -> Sequence[Type]:
-    return tuple(v.type for v in regions[0].outputs)
+def _part_types(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+    return regions[0].outputs
 
 
 PART = Op("part", None, _part_types)

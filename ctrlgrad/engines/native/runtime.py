@@ -56,9 +56,9 @@ class Program:
         """The results for arrays, numbers and stacks; so many callbacks are not called, as they were before."""
         if current() is not None:
             # Its memory counts, and is given back at once.
-            session = Session(Frame(self))
-            session.frame.silent_callbacks = silent_callbacks
-            return session.run(arguments)
+            counted = Frame(self)
+            counted.silent_callbacks = silent_callbacks
+            return Session(counted).run(arguments)
         try:
             found = self.idle.pop()
         except IndexError:
