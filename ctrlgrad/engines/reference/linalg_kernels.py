@@ -15,9 +15,14 @@ def _adjoint(a: Any) -> Any:
     return np.conj(np.swapaxes(a, -1, -2))
 
 
+def _no_infinities(a: Any) -> Any:
+    """Infinities as NaN, which NumPy refuses: LAPACK's singular vectors of some infinite matrices never come."""
+    return np.where(np.isinf(a), np.asarray(np.nan, a.dtype), a)
+
+
 def _adjugate(a: Any) -> Any:
     """adj(u s v^H) = det(u) det(v^H) v adj(s) u^H, where adj(s) is the diagonal of the products of all others."""
-    u, s, vh = np.linalg.svd(a)
+    u, s, vh = np.linalg.svd(_no_infinities(a))
     others = np.where(np.eye(s.shape[-1], dtype=bool), s.dtype.type(1), s[..., None, :]).prod(-1)
     sign = (np.linalg.det(u) * np.linalg.det(vh))[..., None, None]
     return (sign * (_adjoint(vh) * others[..., None, :])) @ _adjoint(u)
@@ -29,7 +34,7 @@ def _adjugate_along(a: Any, e: Any) -> Any:
     With m_ij the product of all of s but s_i and s_j, that is sum over j != i of m_ij b_jj on the diagonal, and
     -m_ij b_ij elsewhere.
     """
-    u, s, vh = np.linalg.svd(a)
+    u, s, vh = np.linalg.svd(_no_infinities(a))
     n = s.shape[-1]
     same = np.eye(n, dtype=bool)
     left_out = same[:, None, :] | same[None, :, :]
@@ -41,7 +46,7 @@ def _adjugate_along(a: Any, e: Any) -> Any:
 
 
 def _singular_vectors(a: Any) -> Any:
-    u, _, vh = np.linalg.svd(a, full_matrices=False)
+    u, _, vh = np.linalg.svd(_no_infinities(a), full_matrices=False)
     return np.concatenate([u, _adjoint(vh)], axis=-2)
 
 
@@ -64,5 +69,5 @@ PURE["eigenvalues"] = same(lambda a: np.linalg.eigh(a)[0])
 PURE["eigenvectors"] = same(lambda a: np.linalg.eigh(a)[1])
 PURE["singular_values"] = same(np.linalg.svdvals)
 PURE["singular_vectors"] = same(_singular_vectors)
-PURE["pinv"] = same(lambda a, rtol: np.linalg.pinv(a, rtol=rtol))
+PURE["pinv"] = same(lambda a, rtol: np.linalg.pinv(_no_infinities(a), rtol=rtol))
 PURE["fft"] = _fft
