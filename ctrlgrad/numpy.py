@@ -46,6 +46,7 @@ from ctrlgrad.frontend.array.arranging import *
 from ctrlgrad.frontend.array.bits import *
 from ctrlgrad.frontend.array.choosing import *
 from ctrlgrad.frontend.array.complex import *
+from ctrlgrad.frontend.array.composed import *
 from ctrlgrad.frontend.array.creation import *
 from ctrlgrad.frontend.array.dtypes import *
 from ctrlgrad.frontend.array.einsum import *
@@ -55,6 +56,7 @@ from ctrlgrad.frontend.array.joining import *
 from ctrlgrad.frontend.array.linalg import *
 from ctrlgrad.frontend.array.logic import *
 from ctrlgrad.frontend.array.manipulation import *
+from ctrlgrad.frontend.array.nans import *
 from ctrlgrad.frontend.array.numerics import *
 from ctrlgrad.frontend.array.polynomials import *
 from ctrlgrad.frontend.array.ranges import *

@@ -22,13 +22,22 @@ TreeDef = optree.PyTreeSpec
 
 
 def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], TreeDef]:
-    """The leaves of a pytree, and how they are put together; see the module's example."""
+    """The leaves of a pytree, and how they are put together.
+
+    >>> flatten({"w": [1.0, 2.0], "b": 3.0})[0]
+    [3.0, 1.0, 2.0]
+    """
     leaves, treedef = optree.tree_flatten(tree, is_leaf=is_leaf, namespace=NAMESPACE)
     return leaves, treedef
 
 
 def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
-    """The pytree of these leaves; see the module's example."""
+    """The pytree of these leaves.
+
+    >>> leaves, treedef = flatten((1.0, [2.0]))
+    >>> unflatten(treedef, [10.0, 20.0])
+    (10.0, [20.0])
+    """
     return optree.tree_unflatten(treedef, leaves)
 
 

@@ -161,7 +161,7 @@ class Drawing:
         op = getattr(key, "op", None)
         if op not in (flat.SEND, flat.RECV):
             return 0.0
-        return 100.0 if key.attrs["to" if op is flat.SEND else "from"] > key.device else -100.0
+        return 100.0 if (key.attrs.receiver if op is flat.SEND else key.attrs.sender) > key.device else -100.0
 
     def move(self, x, y):
         """Move the whole drawing."""
@@ -208,7 +208,7 @@ class Drawing:
             ]
         name = self.printer.join(node.results[-1:]) if node.results else ""
         if node.op in (flat.SEND, flat.RECV):
-            name = f"edge {node.attrs['edge']}"
+            name = f"edge {node.attrs.edge}"
         if node.op is flat.SWITCH:
             hint = node.results[0].hint or ""
             name = hint.removesuffix("_false")
@@ -284,7 +284,7 @@ class Drawing:
 
     def frame_of(self, node):
         """An Enter is drawn in the frame that it leads to."""
-        return str(node.attrs["frame"]) if node.op is flat.ENTER else self.frames.of_node.get(node, ROOT)
+        return str(node.attrs.frame) if node.op is flat.ENTER else self.frames.of_node.get(node, ROOT)
 
 
 def room(key):
@@ -316,7 +316,7 @@ def draw_parts(parts, axes, gap=1.4):
     for device, part in parts.items():
         drawing = Drawing(part.graph, axes)
         for node in drawing.nodes:
-            sent = ends.get(node.attrs["edge"], {}).get(flat.SEND) if node.op is flat.RECV else None
+            sent = ends.get(node.attrs.edge, {}).get(flat.SEND) if node.op is flat.RECV else None
             if sent is not None:
                 # Level with what it hears.
                 drawing.move(0.0, min(0.0, sent[1] - drawing.at[node][1]))
@@ -324,7 +324,7 @@ def draw_parts(parts, axes, gap=1.4):
         drawing.move(left, 0.0)
         for node in drawing.nodes:
             if node.op in (flat.SEND, flat.RECV):
-                ends.setdefault(node.attrs["edge"], {})[node.op] = drawing.at[node]
+                ends.setdefault(node.attrs.edge, {})[node.op] = drawing.at[node]
         xs, ys = zip(*drawing.at.values())
         boxes.append((device, min(xs) - 1.15, max(xs) + 1.15, min(ys) - 1.05, max(ys) + 0.95))
         drawing.draw()

@@ -56,12 +56,12 @@ def test_condition_that_returns_nothing(way) -> None:
 
 
 @ways
-def test_predicate_that_is_not_bool(way) -> None:
+def test_predicate_that_is_no_scalar(way) -> None:
     def f(x):
-        return cg.cond(x, lambda: x, lambda: -x)  # <- float predicate
+        return cg.cond(x, lambda: x, lambda: -x)  # <- predicate of two
 
-    with mistake(TypeMismatchError, "float predicate", "cond", "boolean scalar", "bool[]", "f64[]"):
-        way(f, np.float64(1.0))
+    with mistake(TypeMismatchError, "predicate of two", "cond", "boolean scalar", "bool[]", "f64[2]"):
+        way(f, np.ones(2))
 
 
 # A body whose result differs from the carry.

@@ -255,7 +255,7 @@ def test_pushing_to_a_tensor_array_of_fixed_size() -> None:
 
 
 def test_aux_that_is_missing() -> None:
-    with mistake(TypeMismatchError, "aux", "has_aux", "(loss, aux)"):
+    with mistake(TypeMismatchError, "aux", "has_aux", "(result, aux)"):
         cg.grad(lambda x: x * x, has_aux=True)(1.0)  # <- aux
 
 

@@ -131,7 +131,7 @@ _DOUBLE_END = (
 def erfinv(x: Any, of: Functions) -> Any:
     """The inverse of the error function: infinite at -1 and 1, NaN beyond; x times a polynomial in log(1 - x^2)."""
     # Both differences are exact where x is near an end, as 1 - x * x is not.
-    w = -of.log((1.0 - x) * (1.0 + x))
+    w = 0.0 - of.log((1.0 - x) * (1.0 + x))
     if of.is_single:
         centre = _polynomial(w - 2.5, _SINGLE_CENTRE)
         factor = of.where(w < 5.0, centre, _polynomial(of.sqrt(w) - 3.0, _SINGLE_TAIL))

@@ -120,7 +120,12 @@ def qr(a: Any, overwrite_a: bool = False, lwork: Any = None, mode: str = "full",
 
 
 def block_diag(*arrays: Any) -> Any:
-    """Matrices along the diagonal of one; see the module's example."""
+    """Matrices along the diagonal of one; as `scipy.linalg.block_diag`.
+
+    >>> block_diag([[1.0, 2.0]], 3.0)
+    array([[1., 2., 0.],
+           [0., 0., 3.]])
+    """
     blocks = [cnp.atleast_2d(cnp.asarray(x)) for x in arrays]
     width = sum(b.shape[1] for b in blocks)
     dtype = np.result_type(*(b.dtype for b in blocks))

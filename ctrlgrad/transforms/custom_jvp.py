@@ -41,7 +41,7 @@ class custom_jvp:
     >>> @cg.custom_jvp
     ... def sign_of(x):
     ...     return np.sign(x)
-    >>> sign_of.defjvp(lambda primals, tangents: (np.sign(primals[0]), tangents[0]))
+    >>> _ = sign_of.defjvp(lambda primals, tangents: (np.sign(primals[0]), tangents[0]))
     >>> float(cg.grad(lambda x: 3.0 * sign_of(x))(2.0))
     3.0
     """

@@ -115,7 +115,7 @@ def _operator(name: str) -> Callable[[StandInArray, Any], StandInArray]:
     return method
 
 
-for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__"):
+for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__lt__", "__gt__"):
     setattr(StandInArray, _name, _operator(_name))
 
 

@@ -242,14 +242,14 @@ def test_ctrl_c_at_mpirun_leaves_a_whole_checkpoint(mpirun, options, tmp_path):
 
 
 def test_a_rank_that_dies_ends_all_and_the_last_checkpoint_resumes(mpirun, options, alone, tmp_path):
-    ended = mpirun(3, PROGRAM, "kill", 2, 25, *options("run"))
+    ended = mpirun(3, PROGRAM, "kill", 2, 55, *options("run", "--steps", 60))
     assert ended.code in KILLED
     assert ended.stderr.count("rank 2 of 3 has died") == 1 and "Traceback" not in ended.stderr
     assert f"try: mpirun -n 3 ctrlgrad train --resume --out {tmp_path / 'run'}\n" in ended.stderr
     # The options and the text are in the folder, where rank 0 reads them for all.
     resumed = mpirun(2, PROGRAM, "nothing", 0, 0, "train", "--resume", "--out", tmp_path / "run")
-    assert resumed.code == 0 and "from step 20" in " ".join(resumed.stdout.split())
-    assert_same_within_rounding(alone("one"), tmp_path / "run")
+    assert resumed.code == 0 and "from step 50" in " ".join(resumed.stdout.split())
+    assert_same_within_rounding(alone("one", "--steps", 60), tmp_path / "run")
 
 
 def test_a_rank_that_dies_in_the_first_step_leaves_nothing_to_resume(mpirun, options, tmp_path):

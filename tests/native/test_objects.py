@@ -362,7 +362,8 @@ def test_quick_code_gives_the_same_bits(name: str, folder: Path, monkeypatch: py
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mappings are counted as Linux lists them")
-def test_code_that_nobody_holds_leaves_memory(folder: Path) -> None:
+def test_code_that_nobody_holds_leaves_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "MOST_UNUSED", 5)
     code = ObjectCode(("f",), target.compiled(TEXT))
     kept = objects.loaded(code).kept()["f"]
     held = objects.loaded(code)
@@ -371,6 +372,9 @@ def test_code_that_nobody_holds_leaves_memory(folder: Path) -> None:
         objects.loaded(code)
     assert mappings() < before + 50
     assert call(held["f"]) == call(kept) == 42
+    del held
+    objects.loaded(code)
+    assert len(objects._UNUSED) <= 6
 
 
 def mappings() -> int:

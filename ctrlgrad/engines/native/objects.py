@@ -30,6 +30,8 @@ import secrets
 import stat
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,9 +77,10 @@ class Loaded(Mapping[str, int]):
 
     def __init__(self, symbols: Sequence[str], tracker: Any) -> None:
         self._addresses: dict[str, int] = {name: tracker[name] for name in symbols}
-        # Dropped, it takes the code out of memory. llvmlite leaves that out while the interpreter ends: a thread may
-        # still be in it then.
-        self._tracker = tracker
+        # What takes the code out of memory, where nobody holds this any more. llvmlite leaves that out while the
+        # interpreter ends: a thread may still be in the code then.
+        self._dropped = weakref.finalize(self, _UNUSED.append, tracker)
+        self._dropped.atexit = False
 
     def __getitem__(self, name: str) -> int:
         return self._addresses[name]
@@ -90,7 +93,10 @@ class Loaded(Mapping[str, int]):
 
     def kept(self) -> Loaded:
         """The same; the code stays in memory as long as the process."""
-        self._tracker.detach()
+        found = self._dropped.detach()
+        if found is not None:
+            _, _, (tracker,), _ = found
+            tracker.detach()
         return self
 
 
@@ -141,11 +147,16 @@ def _digest(path: str) -> str | None:
 # Memory.
 
 _LINK = threading.Lock()
+MOST_UNUSED = 4096
+"""How many objects that nobody holds stay in memory: each takes a few of the mappings that a process may have."""
+# What took them there.
+_UNUSED: deque[Any] = deque()
 _NUMBERS = itertools.count()
 
 
 def loaded(given: ObjectCode, uses: Mapping[str, int] | None = None) -> Loaded:
     """An object's functions, linked with `uses` and the C library. Raises `CannotLoad`."""
+    _unload(MOST_UNUSED)
     builder = binding.JITLibraryBuilder().add_object_img(given.code).add_current_process()
     for name, address in (uses or {}).items():
         builder.import_symbol(name, address)
@@ -156,6 +167,13 @@ def loaded(given: ObjectCode, uses: Mapping[str, int] | None = None) -> Loaded:
             return Loaded(given.symbols, builder.link(_linker(), f"ctrlgrad.objects.{next(_NUMBERS)}"))
         except RuntimeError as error:
             raise CannotLoad(str(error)) from error
+
+
+def _unload(most: int) -> None:
+    """Take code that nobody holds out of memory, what was dropped first before the rest, until so many are left."""
+    with _LINK:
+        while len(_UNUSED) > most:
+            _UNUSED.popleft().close()
 
 
 @functools.cache

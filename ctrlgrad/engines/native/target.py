@@ -72,6 +72,10 @@ def compiled(text: str, passes: Any = None, level: int = GOOD) -> bytes:
     with _LOCK:
         module = binding.parse_assembly(text)
         module.verify()
+        for function in module.functions:
+            # Nothing is thrown through it: no unwind tables, which would have to be registered and taken back.
+            if not function.is_declaration:
+                function.add_function_attribute("nounwind")
         machine = _machine(level)
         if passes is not None or level != QUICK:
             builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options())

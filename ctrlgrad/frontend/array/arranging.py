@@ -50,7 +50,13 @@ def known_size(operation: str, size: int | None) -> int:
 
 @array_function()
 def diag(x: Any, k: int = 0) -> Any:
-    """The matrix with x on a diagonal, or the diagonal of a matrix; as `numpy.diag`."""
+    """The matrix with x on a diagonal, or the diagonal of a matrix; as `numpy.diag`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.diag([1, 2])
+    array([[1, 0],
+           [0, 2]])
+    """
     x = operand("diag", x)
     if rank_of(x) == 2:
         return diagonal(x, k)
@@ -69,18 +75,36 @@ def diag(x: Any, k: int = 0) -> Any:
 
 @array_function()
 def diagflat(x: Any, k: int = 0) -> Any:
-    """The matrix with the elements of x on a diagonal; as `numpy.diagflat`."""
+    """The matrix with the elements of x on a diagonal; as `numpy.diagflat`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.diagflat([[1, 2]])
+    array([[1, 0],
+           [0, 2]])
+    """
     return diag(ravel(operand("diagflat", x)), k)
 
 
 def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = np.float64) -> Any:
-    """Ones at and below a diagonal, zeros above it; as `numpy.tri`."""
+    """Ones at and below a diagonal, zeros above it; as `numpy.tri`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.tri(2)
+    array([[1., 0.],
+           [1., 1.]])
+    """
     columns = N if M is None else M
     return (reshaped(iota(N), [N, 1]) + k >= reshaped(iota(columns), [1, columns])).astype(dtype)
 
 
 def identity(n: Any, dtype: Any = np.float64) -> Any:
-    """The unit matrix; as `numpy.identity`."""
+    """The unit matrix; as `numpy.identity`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.identity(2)
+    array([[1., 0.],
+           [0., 1.]])
+    """
     return eye(n, dtype=dtype)
 
 
@@ -92,57 +116,103 @@ def _at_least(rank: int, xs: Sequence[Any], new_axes: Mapping[int, tuple[int, ..
 
 @array_function()
 def atleast_1d(*xs: Any) -> Any:
-    """Arrays of rank 1 or more; as `numpy.atleast_1d`."""
+    """Arrays of rank 1 or more; as `numpy.atleast_1d`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.atleast_1d(2.0)
+    array([2.])
+    """
     return _at_least(1, xs, {0: (0,)})
 
 
 @array_function()
 def atleast_2d(*xs: Any) -> Any:
-    """Arrays of rank 2 or more, vectors as rows; as `numpy.atleast_2d`."""
+    """Arrays of rank 2 or more, vectors as rows; as `numpy.atleast_2d`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.atleast_2d([1, 2])
+    array([[1, 2]])
+    """
     return _at_least(2, xs, {0: (0, 1), 1: (0,)})
 
 
 @array_function()
 def atleast_3d(*xs: Any) -> Any:
-    """Arrays of rank 3 or more; as `numpy.atleast_3d`."""
+    """Arrays of rank 3 or more; as `numpy.atleast_3d`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.atleast_3d([1, 2]).shape
+    (1, 2, 1)
+    """
     return _at_least(3, xs, {0: (0, 1, 2), 1: (0, 2), 2: (2,)})
 
 
 @array_function()
 def column_stack(tup: Any) -> Any:
-    """Vectors as columns, and matrices, side by side; as `numpy.column_stack`."""
+    """Vectors as columns, and matrices, side by side; as `numpy.column_stack`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.column_stack([[1, 2], [3, 4]])
+    array([[1, 3],
+           [2, 4]])
+    """
     arrays = [operand("column_stack", x) for x in tup]
     return concatenate([x if rank_of(x) > 1 else reshaped(x, [times(dims(x)), 1]) for x in arrays], axis=1)
 
 
 @array_function()
 def dstack(tup: Any) -> Any:
-    """Arrays of rank 3 or more joined along axis 2; as `numpy.dstack`."""
+    """Arrays of rank 3 or more joined along axis 2; as `numpy.dstack`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.dstack([[1, 2], [3, 4]]).shape
+    (1, 2, 2)
+    """
     return concatenate([atleast_3d(x) for x in tup], axis=2)
 
 
 @array_function()
 def hsplit(x: Any, indices_or_sections: Any) -> list[Any]:
-    """Parts along axis 1, of a vector along axis 0; as `numpy.hsplit`."""
+    """Parts along axis 1, of a vector along axis 0; as `numpy.hsplit`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.hsplit(cnp.arange(4), 2)
+    [array([0, 1]), array([2, 3])]
+    """
     x = operand("hsplit", x)
     return split(x, indices_or_sections, 0 if rank_of(x) == 1 else 1)
 
 
 @array_function()
 def vsplit(x: Any, indices_or_sections: Any) -> list[Any]:
-    """Parts along axis 0; as `numpy.vsplit`."""
+    """Parts along axis 0; as `numpy.vsplit`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> [part.shape for part in cnp.vsplit(cnp.ones((4, 1)), 2)]
+    [(2, 1), (2, 1)]
+    """
     return split(x, indices_or_sections, 0)
 
 
 @array_function()
 def dsplit(x: Any, indices_or_sections: Any) -> list[Any]:
-    """Parts along axis 2; as `numpy.dsplit`."""
+    """Parts along axis 2; as `numpy.dsplit`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> [part.shape for part in cnp.dsplit(cnp.ones((1, 2, 4)), 2)]
+    [(1, 2, 2), (1, 2, 2)]
+    """
     return split(x, indices_or_sections, 2)
 
 
 @array_function()
 def block(arrays: Any) -> Any:
-    """Nested lists of arrays as blocks of one array; as `numpy.block`."""
+    """Nested lists of arrays as blocks of one array; as `numpy.block`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.block([[cnp.ones((1, 1)), cnp.zeros((1, 1))]])
+    array([[1., 0.]])
+    """
     depth = _depth(arrays)
     rank = max([depth, *(rank_of(operand("block", x)) for x in _flat(arrays))])
     return _block(arrays, depth, rank)
@@ -165,14 +235,24 @@ def _block(x: Any, depth: int, rank: int) -> Any:
 
 @array_function()
 def append(x: Any, values: Any, axis: Any = None) -> Any:
-    """x with values behind it along an axis, or both in one dimension; as `numpy.append`."""
+    """x with values behind it along an axis, or both in one dimension; as `numpy.append`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.append([1, 2], 3)
+    array([1, 2, 3])
+    """
     arrays = [operand("append", x), operand("append", values)]
     return concatenate([ravel(a) for a in arrays], 0) if axis is None else concatenate(arrays, axis)
 
 
 @array_function()
 def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
-    """x with values inserted before known positions along an axis; as `numpy.insert`."""
+    """x with values inserted before known positions along an axis; as `numpy.insert`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.insert([1, 3], 1, 2)
+    array([1, 2, 3])
+    """
     x, values = operand("insert", x), operand("insert", values)
     x, axis = (ravel(x), 0) if axis is None else (x, axis_of("insert", axis, rank_of(x)))
     size = known_size("insert", shape_of(x)[axis])
@@ -191,7 +271,12 @@ def insert(x: Any, obj: Any, values: Any, axis: Any = None) -> Any:
 
 @array_function()
 def delete(x: Any, obj: Any, axis: Any = None) -> Any:
-    """x without what stands at known positions along an axis; as `numpy.delete`."""
+    """x without what stands at known positions along an axis; as `numpy.delete`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.delete([1, 2, 3], 1)
+    array([1, 3])
+    """
     x = operand("delete", x)
     x, axis = (ravel(x), 0) if axis is None else (x, axis_of("delete", axis, rank_of(x)))
     return take(x, np.delete(np.arange(known_size("delete", shape_of(x)[axis])), obj), axis)
@@ -199,19 +284,36 @@ def delete(x: Any, obj: Any, axis: Any = None) -> Any:
 
 @array_function()
 def fliplr(x: Any) -> Any:
-    """x with axis 1 turned round; as `numpy.fliplr`."""
+    """x with axis 1 turned round; as `numpy.fliplr`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fliplr([[1, 2]])
+    array([[2, 1]])
+    """
     return flip(x, 1)
 
 
 @array_function()
 def flipud(x: Any) -> Any:
-    """x with axis 0 turned round; as `numpy.flipud`."""
+    """x with axis 0 turned round; as `numpy.flipud`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.flipud([[1], [2]])
+    array([[2],
+           [1]])
+    """
     return flip(x, 0)
 
 
 @array_function()
 def rot90(x: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
-    """x turned by quarters in the plane of two axes; as `numpy.rot90`."""
+    """x turned by quarters in the plane of two axes; as `numpy.rot90`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.rot90([[1, 2], [3, 4]])
+    array([[2, 4],
+           [1, 3]])
+    """
     x = operand("rot90", x)
     first, second = (axis_of("rot90", a, rank_of(x)) for a in axes)
     turns = whole_number("rot90", "k", k) % 4
@@ -224,7 +326,12 @@ def rot90(x: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
 
 @array_function()
 def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
-    """x with an axis moved before another; as `numpy.rollaxis`."""
+    """x with an axis moved before another; as `numpy.rollaxis`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.rollaxis(cnp.ones((2, 3, 4)), 2).shape
+    (4, 2, 3)
+    """
     x = operand("rollaxis", x)
     axis = axis_of("rollaxis", axis, rank_of(x))
     start = start + rank_of(x) if start < 0 else start
@@ -233,7 +340,13 @@ def rollaxis(x: Any, axis: int, start: int = 0) -> Any:
 
 @array_function()
 def resize(x: Any, new_shape: Any) -> Any:
-    """The elements of x, again and again, in a known shape; as `numpy.resize`."""
+    """The elements of x, again and again, in a known shape; as `numpy.resize`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.resize([1, 2, 3], (2, 2))
+    array([[1, 2],
+           [3, 1]])
+    """
     x = ravel(operand("resize", x))
     sizes = (new_shape,) if isinstance(new_shape, int) else tuple(new_shape)
     count, wanted = known_size("resize", shape_of(x)[0]), math.prod(sizes)
@@ -242,7 +355,12 @@ def resize(x: Any, new_shape: Any) -> Any:
 
 @array_function()
 def kron(a: Any, b: Any) -> Any:
-    """The Kronecker product; as `numpy.kron`."""
+    """The Kronecker product; as `numpy.kron`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.kron([1, 10], [1, 2])
+    array([ 1,  2, 10, 20])
+    """
     a, b = operand("kron", a), operand("kron", b)
     rank = max(rank_of(a), rank_of(b))
     a, b = (expanded(x, range(rank - rank_of(x))) if rank_of(x) < rank else x for x in (a, b))
@@ -254,7 +372,13 @@ def kron(a: Any, b: Any) -> Any:
 
 @array_function()
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
-    """The powers of a vector as columns, the highest first; as `numpy.vander`."""
+    """The powers of a vector as columns, the highest first; as `numpy.vander`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.vander([2, 3], 3)
+    array([[4, 2, 1],
+           [9, 3, 1]])
+    """
     x = operand("vander", x)
     count = known_size("vander", shape_of(x)[0]) if N is None else N
     columns = [x**n for n in (range(count) if increasing else reversed(range(count)))]

@@ -25,32 +25,58 @@ def _along(position: int, x: Any, rank: int) -> Any:
 
 @array_function()
 def argwhere(x: Any) -> Any:
-    """The positions of the elements other than zero, a row each; as `numpy.argwhere`."""
+    """The positions of the elements other than zero, a row each; as `numpy.argwhere`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.argwhere([0, 3, 5])
+    array([[1],
+           [2]])
+    """
     return stack(nonzero(x), axis=1)
 
 
 @array_function()
 def flatnonzero(x: Any) -> Any:
-    """The positions of the elements other than zero in the flattened array; as `numpy.flatnonzero`."""
+    """The positions of the elements other than zero in the flattened array; as `numpy.flatnonzero`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.flatnonzero([[0, 3], [5, 0]])
+    array([1, 2])
+    """
     return nonzero(ravel(operand("flatnonzero", x)))[0]
 
 
 @array_function()
 def extract(condition: Any, x: Any) -> Any:
-    """The elements where a condition holds, in one dimension; as `numpy.extract`."""
+    """The elements where a condition holds, in one dimension; as `numpy.extract`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.extract([True, False, True], [1, 2, 3])
+    array([1, 3])
+    """
     return take(ravel(operand("extract", x)), flatnonzero(condition))
 
 
 @array_function()
 def compress(condition: Any, x: Any, axis: Any = None) -> Any:
-    """What stands along an axis where a condition holds; as `numpy.compress`."""
+    """What stands along an axis where a condition holds; as `numpy.compress`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.compress([True, False, True], [1, 2, 3])
+    array([1, 3])
+    """
     x = operand("compress", x)
     return take(ravel(x) if axis is None else x, flatnonzero(condition), 0 if axis is None else axis)
 
 
 @array_function()
 def choose(a: Any, choices: Any) -> Any:
-    """For each element the choice whose number it is; as `numpy.choose` with mode "clip"."""
+    """For each element the choice whose number it is; as `numpy.choose` with mode "clip".
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.choose([1, 0], [[1, 2], [3, 4]])
+    array([3, 2])
+    """
     a, found = operand("choose", a), None
     arrays = operands("choose", choices)
     for number, choice in reversed(list(enumerate(arrays))):
@@ -60,7 +86,12 @@ def choose(a: Any, choices: Any) -> Any:
 
 @array_function()
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
-    """For each element the choice of the first condition that holds, else `default`; as `numpy.select`."""
+    """For each element the choice of the first condition that holds, else `default`; as `numpy.select`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.select([cnp.asarray([True, False])], [cnp.asarray([1.0, 2.0])], 9.0)
+    array([1., 9.])
+    """
     found = default
     for condition, choice in reversed(list(zip(condlist, choicelist, strict=True))):
         found = where(condition, choice, found)
@@ -72,6 +103,10 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
     """For each element the function, or number, of the last condition that holds; as `numpy.piecewise`.
 
     All functions are computed for all elements, as in JAX.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.piecewise(cnp.asarray([-1.0, 2.0]), [cnp.asarray([True, False])], [0.0, lambda x: x * x])
+    array([0., 4.])
     """
     x = operand("piecewise", x)
     values = [f(x, *args, **kw) if callable(f) else f for f in funclist]
@@ -83,7 +118,12 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
 
 @array_function()
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any, *, inplace: bool = False) -> Any:
-    """arr with values at indices along an axis; as `jax.numpy.put_along_axis`, which returns the new array."""
+    """arr with values at indices along an axis; as `jax.numpy.put_along_axis`, which returns the new array.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.put_along_axis(cnp.zeros((1, 2)), cnp.asarray([[1]]), 5.0, axis=1)
+    array([[0., 5.]])
+    """
     arr, indices = operand("put_along_axis", arr), operand("put_along_axis", indices)
     if axis is None:
         return reshaped(at(ravel(arr))[indices].set(values), dims(arr))
@@ -94,56 +134,101 @@ def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any, *, inplace: b
 
 
 def ix_(*args: Any) -> tuple[Any, ...]:
-    """Vectors of indices, or of booleans, each along an axis of its own; as `numpy.ix_`."""
+    """Vectors of indices, or of booleans, each along an axis of its own; as `numpy.ix_`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> [part.shape for part in cnp.ix_([0, 1], [2, 3, 4])]
+    [(2, 1), (1, 3)]
+    """
     vectors = [operand("ix_", x) for x in args]
     vectors = [nonzero(x)[0] if dtype_of(x).kind == "b" else x for x in vectors]
     return tuple(_along(place, x, len(vectors)) for place, x in enumerate(vectors))
 
 
 def indices(dimensions: Any, dtype: Any = np.int64, sparse: bool = False) -> Any:
-    """The position along each axis of an array of this shape; as `numpy.indices`."""
+    """The position along each axis of an array of this shape; as `numpy.indices`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.indices((2, 2)).shape
+    (2, 2, 2)
+    """
     grids = [_along(place, iota(n).astype(dtype), len(dimensions)) for place, n in enumerate(dimensions)]
     return tuple(grids) if sparse else stack([broadcast_to(g, tuple(dimensions)) for g in grids])
 
 
 def diag_indices(n: Any, ndim: int = 2) -> tuple[Any, ...]:
-    """The indices of the main diagonal of an array of size n along each axis; as `numpy.diag_indices`."""
+    """The indices of the main diagonal of an array of size n along each axis; as `numpy.diag_indices`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.diag_indices(2)
+    (array([0, 1]), array([0, 1]))
+    """
     return (iota(n),) * ndim
 
 
 @array_function()
 def diag_indices_from(arr: Any) -> tuple[Any, ...]:
-    """The indices of the main diagonal of an array; as `numpy.diag_indices_from`."""
+    """The indices of the main diagonal of an array; as `numpy.diag_indices_from`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.diag_indices_from(cnp.ones((2, 2)))
+    (array([0, 1]), array([0, 1]))
+    """
     return diag_indices(dim(arr, 0), rank_of(arr))
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
-    """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices`."""
+    """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.tril_indices(2)
+    (array([0, 1, 1]), array([0, 0, 1]))
+    """
     return np.tril_indices(n, k, m)
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, ...]:
-    """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices`."""
+    """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.triu_indices(2)
+    (array([0, 0, 1]), array([0, 1, 1]))
+    """
     return np.triu_indices(n, k, m)
 
 
 @array_function()
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
-    """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices_from`."""
+    """The indices of the lower triangle of a matrix of known size; as `numpy.tril_indices_from`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.tril_indices_from(cnp.ones((2, 2)))
+    (array([0, 1, 1]), array([0, 0, 1]))
+    """
     rows, columns = (known_size("tril_indices_from", d) for d in shape_of(arr))
     return np.tril_indices(rows, k, columns)
 
 
 @array_function()
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, ...]:
-    """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices_from`."""
+    """The indices of the upper triangle of a matrix of known size; as `numpy.triu_indices_from`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.triu_indices_from(cnp.ones((2, 2)))
+    (array([0, 0, 1]), array([0, 1, 1]))
+    """
     rows, columns = (known_size("triu_indices_from", d) for d in shape_of(arr))
     return np.triu_indices(rows, k, columns)
 
 
 @array_function()
 def unravel_index(indices: Any, shape: Any) -> tuple[Any, ...]:
-    """The position along each axis of indices into the flattened array; as `numpy.unravel_index`."""
+    """The position along each axis of indices into the flattened array; as `numpy.unravel_index`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> [int(i) for i in cnp.unravel_index(5, (2, 3))]
+    [1, 2]
+    """
     rest, found = operand("unravel_index", indices), []
     for size in reversed((shape,) if isinstance(shape, int) else tuple(shape)):
         found.append(rest % size)
@@ -156,6 +241,10 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise") -> Any:
     """The index into the flattened array of positions along its axes; as `numpy.ravel_multi_index`.
 
     With mode "raise" positions out of range are not looked for; "wrap" and "clip" are NumPy's.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.ravel_multi_index(([1, 0], [2, 1]), (2, 3))
+    array([5, 1])
     """
     total: Any = np.int64(0)
     for position, size in zip(multi_index, dims, strict=True):

@@ -1,4 +1,4 @@
-"""Interpolation, integrals, differences, convolutions, and elementwise functions made of others."""
+"""Interpolation, integrals, differences, convolutions, and ranges by ratio."""
 
 from __future__ import annotations
 
@@ -8,33 +8,31 @@ import numpy as np
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.array.accumulation import cumprod, cumsum
-from ctrlgrad.frontend.array.arithmetic import divide, logaddexp, multiply, power, remainder
+from ctrlgrad.frontend.array.accumulation import cumsum
+from ctrlgrad.frontend.array.arithmetic import power
 from ctrlgrad.frontend.array.arranging import known_size
-from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.dims import axis_of, dim, dtype_of, rank_of, reshaped, shape_of, sliced
 from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import exp, isinf, isnan, log, sign, signbit, sin, trunc
+from ctrlgrad.frontend.array.elementwise import log
 from ctrlgrad.frontend.array.indexing import take
 from ctrlgrad.frontend.array.joining import concatenate, pad
 from ctrlgrad.frontend.array.logic import where
 from ctrlgrad.frontend.array.manipulation import flip, moveaxis, ravel
-from ctrlgrad.frontend.array.promote import loop_dtypes, operand, operands, same_dtype
+from ctrlgrad.frontend.array.promote import floats, operand, same_dtype
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.source import here
 
 
-def floats(operation: str, x: Any) -> Any:
-    """x as an array of floats or complex numbers."""
-    x = operand(operation, x)
-    return cast(x, np.float64) if dtype_of(x).kind in "biu" else x
-
-
 @array_function()
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
-    """Values between points by straight lines; as `numpy.interp`. Differentiable in all three."""
+    """Values between points by straight lines; as `numpy.interp`. Differentiable in all three.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.interp(1.5, [1.0, 2.0], [10.0, 20.0]))
+    15.0
+    """
     x, xp, fp = floats("interp", x), floats("interp", xp), floats("interp", fp)
     if period is not None:
         order = (xp % period).argsort()
@@ -56,7 +54,12 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
 
 @array_function("trapz")
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
-    """The integral by the trapezoidal rule; as `numpy.trapezoid`."""
+    """The integral by the trapezoidal rule; as `numpy.trapezoid`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.trapezoid(cnp.asarray([1.0, 2.0, 3.0])))
+    4.0
+    """
     y = floats("trapezoid", y)
     axis = axis_of("trapezoid", axis, rank_of(y))
     y = moveaxis(y, axis, -1)
@@ -70,7 +73,12 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
 
 @array_function()
 def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Any:
-    """The differences of neighbours in the flattened array; as `numpy.ediff1d`."""
+    """The differences of neighbours in the flattened array; as `numpy.ediff1d`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.ediff1d([1, 4, 9])
+    array([3, 5])
+    """
     x = ravel(operand("ediff1d", x))
     parts = [to_begin, x[1:] - x[:-1], to_end]
     return concatenate([ravel(operand("ediff1d", p)).astype(dtype_of(x)) for p in parts if p is not None], 0)
@@ -78,7 +86,12 @@ def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 
 @array_function()
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any:
-    """Slopes by central differences, one-sided at the ends; as `numpy.gradient` with edge_order 1."""
+    """Slopes by central differences, one-sided at the ends; as `numpy.gradient` with edge_order 1.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.gradient(cnp.asarray([1.0, 4.0, 9.0]))
+    array([3., 4., 5.])
+    """
     if edge_order != 1:
         raise UserInputError("gradient: edge_order 1 alone", source=here(), expected="1", got=repr(edge_order))
     f = floats("gradient", f)
@@ -107,7 +120,12 @@ def _slopes(f: Any, axis: int, spacing: Any) -> Any:
 
 @array_function()
 def convolve(a: Any, v: Any, mode: str = "full") -> Any:
-    """The convolution of two vectors, the shorter of known size; as `numpy.convolve`."""
+    """The convolution of two vectors, the shorter of known size; as `numpy.convolve`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.convolve([1.0, 2.0, 3.0], [1.0, 1.0])
+    array([1., 3., 5., 3.])
+    """
     a, v = same_dtype("convolve", [a, v])
     sizes = [shape_of(x)[0] for x in (a, v)]
     if sizes[0] is not None and (sizes[1] is None or sizes[0] < sizes[1]):
@@ -136,7 +154,12 @@ def _sliding(x: Any, weights: Any, count: Any, size: int) -> Any:
 
 @array_function()
 def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
-    """The correlation of two vectors; as `numpy.correlate`."""
+    """The correlation of two vectors; as `numpy.correlate`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.correlate([1.0, 2.0, 3.0], [1.0, 1.0])
+    array([3., 5.])
+    """
     a, v = same_dtype("correlate", [a, v])
     v = v.conj() if dtype_of(v).kind == "c" else v
     sizes = shape_of(a)[0], shape_of(v)[0]
@@ -149,7 +172,12 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
 
 @array_function()
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi) -> Any:
-    """Angles without jumps of more than half a period; as `numpy.unwrap`."""
+    """Angles without jumps of more than half a period; as `numpy.unwrap`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.unwrap(cnp.asarray([0.0, 6.0])).round(3)
+    array([ 0.   , -0.283])
+    """
     p = floats("unwrap", p)
     axis = axis_of("unwrap", axis, rank_of(p))
     p = moveaxis(p, axis, -1)
@@ -161,168 +189,13 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * np.pi)
     return moveaxis(concatenate([p[..., :1], p[..., 1:] + cumsum(change, -1)], -1), -1, axis)
 
 
-@array_function()
-def nancumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """As `cumsum`, nan counting as 0; as `numpy.nancumsum`."""
-    x = operand("nancumsum", x)
-    return cumsum(where(isnan(x), np.zeros((), dtype_of(x)), x) if dtype_of(x).kind in "fc" else x, axis, dtype)
-
-
-@array_function()
-def nancumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
-    """As `cumprod`, nan counting as 1; as `numpy.nancumprod`."""
-    x = operand("nancumprod", x)
-    return cumprod(where(isnan(x), np.ones((), dtype_of(x)), x) if dtype_of(x).kind in "fc" else x, axis, dtype)
-
-
-# Elementwise.
-
-
-def _pair(ufunc: np.ufunc, x1: Any, x2: Any) -> list[Any]:
-    """Two operands in the dtypes that NumPy's function takes them in."""
-    xs = operands(ufunc.__name__, (x1, x2))
-    return [cast(x, dtype) for x, dtype in zip(xs, loop_dtypes(ufunc, xs), strict=True)]
-
-
-@array_function()
-def fmax(x1: Any, x2: Any) -> Any:
-    """The larger of two, the other one where one is nan; as `numpy.fmax`."""
-    x1, x2 = _pair(np.fmax, x1, x2)
-    return where((x1 >= x2) | (x2 != x2), x1, x2)
-
-
-@array_function()
-def fmin(x1: Any, x2: Any) -> Any:
-    """The smaller of two, the other one where one is nan; as `numpy.fmin`."""
-    x1, x2 = _pair(np.fmin, x1, x2)
-    return where((x1 <= x2) | (x2 != x2), x1, x2)
-
-
-@array_function()
-def cbrt(x: Any) -> Any:
-    """The cube root; as `numpy.cbrt`.
-
-    >>> print(cbrt(27.0))
-    3.0
-    """
-    x = floats("cbrt", x)
-    size = absolute(x)
-    safe = where((size > 0) & (size < np.inf), size, 1)
-    root = exp(log(safe) * dtype_of(x).type(1 / 3))
-    # A step of Newton's method brings the last digits.
-    root = root - (root - safe / (root * root)) * dtype_of(x).type(1 / 3)
-    return where((size > 0) & (size < np.inf), sign(x) * root, x)
-
-
-@array_function()
-def sinc(x: Any) -> Any:
-    """sin(pi x) / (pi x), and 1 at 0; as `numpy.sinc`. Its derivatives at 0 are those of the series, to order 3."""
-    x = floats("sinc", x)
-    turned = x * dtype_of(x).type(np.pi)
-    near = absolute(turned) < 1e-4
-    safe = where(near, 1, turned)
-    square = turned * turned
-    return where(near, 1 - square / 6 * (1 - square / 20), sin(safe) / safe)
-
-
-@array_function("radians")
-def deg2rad(x: Any) -> Any:
-    """Degrees as radians; as `numpy.deg2rad`."""
-    return multiply(floats("deg2rad", x), np.pi / 180)
-
-
-@array_function("degrees")
-def rad2deg(x: Any) -> Any:
-    """Radians as degrees; as `numpy.rad2deg`."""
-    return multiply(floats("rad2deg", x), 180 / np.pi)
-
-
-radians, degrees = deg2rad, rad2deg
-
-
-@array_function()
-def fmod(x1: Any, x2: Any) -> Any:
-    """The remainder with the sign of x1; as `numpy.fmod`.
-
-    >>> print(fmod(-7.0, 3.0))
-    -1.0
-    """
-    x1, x2 = _pair(np.fmod, x1, x2)
-    if dtype_of(x1).kind in "iu":
-        rest = remainder(absolute(x1), absolute(x2)) if dtype_of(x1).kind == "i" else remainder(x1, x2)
-        return where(x1 < 0, -rest, rest) if dtype_of(x1).kind == "i" else rest
-    return where(absolute(x2) == np.inf, where(isinf(x1), np.nan, x1), x1 - trunc(x1 / x2) * x2)
-
-
-@array_function()
-def heaviside(x1: Any, x2: Any) -> Any:
-    """0 below 0, x2 at 0, 1 above; as `numpy.heaviside`."""
-    x1, x2 = _pair(np.heaviside, x1, x2)
-    return where(isnan(x1), x1, where(x1 == 0, x2, where(x1 < 0, x2 * 0, x2 * 0 + 1)))
-
-
-@array_function()
-def logaddexp2(x1: Any, x2: Any) -> Any:
-    """log2(2**x1 + 2**x2); as `numpy.logaddexp2`."""
-    scale = np.log(2.0)
-    return divide(
-        logaddexp(multiply(floats("logaddexp2", x1), scale), multiply(floats("logaddexp2", x2), scale)), scale
-    )
-
-
-@array_function()
-def float_power(x1: Any, x2: Any) -> Any:
-    """x1 ** x2 in double precision; as `numpy.float_power`."""
-    x1, x2 = same_dtype("float_power", [x1, x2])
-    dtype = np.result_type(dtype_of(x1), np.float64)
-    return power(cast(x1, dtype), cast(x2, dtype))
-
-
-@array_function()
-def isneginf(x: Any) -> Any:
-    """Whether each element is -inf; as `numpy.isneginf`."""
-    x = floats("isneginf", x)
-    return isinf(x) & signbit(x)
-
-
-@array_function()
-def isposinf(x: Any) -> Any:
-    """Whether each element is inf; as `numpy.isposinf`."""
-    x = floats("isposinf", x)
-    return isinf(x) & ~signbit(x)
-
-
-@array_function()
-def isreal(x: Any) -> Any:
-    """Whether the imaginary part of each element is 0; as `numpy.isreal`."""
-    return operand("isreal", x).imag == 0
-
-
-@array_function()
-def iscomplex(x: Any) -> Any:
-    """Whether the imaginary part of each element is not 0; as `numpy.iscomplex`."""
-    return operand("iscomplex", x).imag != 0
-
-
-@array_function()
-def modf(x: Any) -> tuple[Any, Any]:
-    """The fraction and the whole part; as `numpy.modf`."""
-    x = floats("modf", x)
-    whole = trunc(x)
-    return where(isinf(x), zeros((), dtype_of(x)), x - whole), whole
-
-
-@array_function()
-def ldexp(x1: Any, x2: Any) -> Any:
-    """x1 times 2 to the power of integers x2; as `numpy.ldexp`, in two steps that do not overflow on the way."""
-    x1, x2 = floats("ldexp", x1), operand("ldexp", x2)
-    half = x2 // 2
-    two = np.asarray(2.0, dtype_of(x1))
-    return x1 * power(two, half.astype(dtype_of(x1))) * power(two, (x2 - half).astype(dtype_of(x1)))
-
-
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
-    """Numbers at equal ratios between two positive ones; as `numpy.geomspace`."""
+    """Numbers at equal ratios between two positive ones; as `numpy.geomspace`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.geomspace(1.0, 4.0, 3).round(6)
+    array([1., 2., 4.])
+    """
     from_, to = floats("geomspace", start), floats("geomspace", stop)
     return logspace(log(from_) / np.log(10.0), log(to) / np.log(10.0), num, endpoint, dtype=dtype, axis=axis)
 
@@ -330,7 +203,12 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
 def logspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, base: Any = 10.0, dtype: Any = None, axis: int = 0
 ) -> Any:
-    """Powers of a base at equal steps of the exponent; as `numpy.logspace`."""
+    """Powers of a base at equal steps of the exponent; as `numpy.logspace`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.logspace(0.0, 2.0, 3).round(6)
+    array([  1.,  10., 100.])
+    """
     start, stop = floats("logspace", start), floats("logspace", stop)
     steps = np.arange(num) / max(num - 1 if endpoint else num, 1)
     steps = reshaped(steps, [num, *[1] * max(rank_of(start), rank_of(stop))])
@@ -340,33 +218,13 @@ def logspace(
 
 
 __all__ = [
-    "cbrt",
     "convolve",
     "correlate",
-    "deg2rad",
-    "degrees",
     "ediff1d",
-    "float_power",
-    "fmax",
-    "fmin",
-    "fmod",
     "geomspace",
     "gradient",
-    "heaviside",
     "interp",
-    "iscomplex",
-    "isneginf",
-    "isposinf",
-    "isreal",
-    "ldexp",
-    "logaddexp2",
     "logspace",
-    "modf",
-    "nancumprod",
-    "nancumsum",
-    "rad2deg",
-    "radians",
-    "sinc",
     "trapezoid",
     "unwrap",
 ]

@@ -13,6 +13,7 @@ import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, check_dtype, is_weak, require_numbers, too_large, type_of
+from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
@@ -215,3 +216,9 @@ def rest_weak(result: Any, xs: Sequence[Any]) -> Any:
 def truth(operation: str, x: Any) -> Any:
     """x as booleans: whether each element is other than zero."""
     return to_dtype(operation, x, np.bool_)
+
+
+def floats(operation: str, x: Any) -> Any:
+    """x as an array of floats or complex numbers."""
+    x = operand(operation, x)
+    return cast(x, np.float64) if dtype_of(x).kind in "biu" else x

@@ -1,8 +1,7 @@
-"""Order statistics, averages, counts, and what they are over the elements that are not nan."""
+"""Order statistics, averages and counts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,11 @@ from ctrlgrad.frontend.array.joining import concatenate
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.logic import where
 from ctrlgrad.frontend.array.manipulation import broadcast_to, expand_dims, moveaxis, ravel, squeeze
-from ctrlgrad.frontend.array.promote import operand
+from ctrlgrad.frontend.array.promote import floats, operand
 from ctrlgrad.frontend.array.ranges import linspace
 from ctrlgrad.frontend.array.reduction import all as every
-from ctrlgrad.frontend.array.reduction import argmax, argmin, mean
 from ctrlgrad.frontend.array.reduction import max as largest
+from ctrlgrad.frontend.array.reduction import mean
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted, sort
@@ -31,21 +30,26 @@ from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.source import here
 
 
-def _floats(operation: str, x: Any) -> Any:
-    x = operand(operation, x)
-    return cast(x, np.float64) if dtype_of(x).kind in "biu" else x
-
-
 @array_function()
 def ptp(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """The largest element less the smallest; as `numpy.ptp`."""
+    """The largest element less the smallest; as `numpy.ptp`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.ptp([1.0, 4.0]))
+    3.0
+    """
     return largest(x, axis, keepdims=keepdims) - smallest(x, axis, keepdims=keepdims)
 
 
 @array_function()
 def average(x: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
-    """The mean with weights; as `numpy.average`. With `returned` also the sum of the weights."""
-    x = _floats("average", x)
+    """The mean with weights; as `numpy.average`. With `returned` also the sum of the weights.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.average([1.0, 2.0], weights=[3.0, 1.0]))
+    1.25
+    """
+    x = floats("average", x)
     axes = axes_of("average", axis, rank_of(x))
     if weights is None:
         found = mean(x, axis, keepdims=keepdims)
@@ -80,7 +84,7 @@ def _places(method: str, position: Any) -> tuple[Any, Any, Any]:
 
 def _sorted_last(operation: str, x: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
     """x sorted along one last axis that the given axes are joined in, and those axes."""
-    x = _floats(operation, x)
+    x = floats(operation, x)
     axes = axes_of(operation, axis, rank_of(x))
     rest = [a for a in range(rank_of(x)) if a not in axes]
     moved = moveaxis(x, tuple(axes), tuple(range(len(rest), rank_of(x)))) if axes else expand_dims(x, -1)
@@ -116,37 +120,67 @@ def _quantile(operation: str, x: Any, q: Any, axis: Any, method: str, keepdims: 
 
 @array_function()
 def quantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    """The value that the part q of the elements lies below; as `numpy.quantile`. Differentiable in x and q."""
+    """The value that the part q of the elements lies below; as `numpy.quantile`. Differentiable in x and q.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.quantile([1.0, 2.0, 3.0], 0.5))
+    2.0
+    """
     return _quantile("quantile", x, q, axis, method, keepdims, ignore_nan=False)
 
 
 @array_function()
 def percentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    """As `quantile`, of q / 100."""
+    """As `quantile`, of q / 100.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.percentile([1.0, 2.0, 3.0], 50))
+    2.0
+    """
     return _quantile("percentile", x, operand("percentile", q) / 100, axis, method, keepdims, ignore_nan=False)
 
 
 @array_function()
 def median(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """The middle element, or the mean of the two in the middle; as `numpy.median`."""
+    """The middle element, or the mean of the two in the middle; as `numpy.median`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.median([3.0, 1.0, 2.0]))
+    2.0
+    """
     return _quantile("median", x, 0.5, axis, "midpoint", keepdims, ignore_nan=False)
 
 
 @array_function()
 def nanquantile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    """As `quantile`, of the elements that are not nan."""
+    """As `quantile`, of the elements that are not nan.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.nanquantile([cnp.nan, 1.0, 3.0], 0.5))
+    2.0
+    """
     return _quantile("nanquantile", x, q, axis, method, keepdims, ignore_nan=True)
 
 
 @array_function()
 def nanpercentile(x: Any, q: Any, axis: Any = None, *, method: str = "linear", keepdims: bool = False) -> Any:
-    """As `percentile`, of the elements that are not nan."""
+    """As `percentile`, of the elements that are not nan.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.nanpercentile([cnp.nan, 1.0, 3.0], 50))
+    2.0
+    """
     return _quantile("nanpercentile", x, operand("nanpercentile", q) / 100, axis, method, keepdims, ignore_nan=True)
 
 
 @array_function()
 def nanmedian(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """As `median`, of the elements that are not nan."""
+    """As `median`, of the elements that are not nan.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.nanmedian([cnp.nan, 1.0, 3.0]))
+    2.0
+    """
     return _quantile("nanmedian", x, 0.5, axis, "midpoint", keepdims, ignore_nan=True)
 
 
@@ -160,11 +194,17 @@ def cov(
     fweights: Any = None,
     aweights: Any = None,
 ) -> Any:
-    """The covariance matrix of variables, a row each; as `numpy.cov`."""
-    x = _floats("cov", m)
+    """The covariance matrix of variables, a row each; as `numpy.cov`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.cov([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
+    array([[ 1., -1.],
+           [-1.,  1.]])
+    """
+    x = floats("cov", m)
     x = expand_dims(x, 0) if rank_of(x) < 2 else x if rowvar or rank_of(x) < 2 else x.T
     if y is not None:
-        other = _floats("cov", y)
+        other = floats("cov", y)
         other = expand_dims(other, 0) if rank_of(other) < 2 else other if rowvar else other.T
         x = concatenate([x, other], 0)
     count = cast(dim(x, 1), dtype_of(x))
@@ -189,7 +229,13 @@ def cov(
 
 @array_function()
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
-    """The matrix of correlations of variables, a row each; as `numpy.corrcoef`."""
+    """The matrix of correlations of variables, a row each; as `numpy.corrcoef`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.corrcoef([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]).round(6)
+    array([[ 1., -1.],
+           [-1.,  1.]])
+    """
     c = cov(x, y, rowvar)
     if rank_of(c) == 0:
         return c / c
@@ -202,6 +248,10 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     """How often each number from 0 on stands in x, or the sum of its weights; as `numpy.bincount`.
 
     Of a traced x `length`, as in JAX, says for how many numbers; larger ones are left out.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.bincount([0, 2, 2], length=3)
+    array([1, 0, 2])
     """
     x = operand("bincount", x)
     if length is None:
@@ -217,7 +267,12 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
 
 @array_function()
 def digitize(x: Any, bins: Any, right: bool = False) -> Any:
-    """The number of the bin that each element lies in; as `numpy.digitize`. Edges that fall are known ones."""
+    """The number of the bin that each element lies in; as `numpy.digitize`. Edges that fall are known ones.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.digitize([0.5, 1.5], [0.0, 1.0, 2.0])
+    array([1, 2])
+    """
     bins = operand("digitize", bins)
     if isinstance(bins, np.ndarray) and bins.size > 1 and bins[0] > bins[-1]:
         return bins.size - searchsorted(bins[::-1], x, side="right" if right else "left")
@@ -226,10 +281,15 @@ def digitize(x: Any, bins: Any, right: bool = False) -> Any:
 
 @array_function()
 def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
-    """The edges of the bins of `histogram`; as `numpy.histogram_bin_edges`, for a number of bins or their edges."""
+    """The edges of the bins of `histogram`; as `numpy.histogram_bin_edges`, for a number of bins or their edges.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.histogram_bin_edges([0.0, 1.0], 2)
+    array([0. , 0.5, 1. ])
+    """
     if not isinstance(bins, int):
         return operand("histogram_bin_edges", bins)
-    x = _floats("histogram_bin_edges", ravel(operand("histogram_bin_edges", x)))
+    x = floats("histogram_bin_edges", ravel(operand("histogram_bin_edges", x)))
     low, high = (smallest(x), largest(x)) if range is None else (np.float64(range[0]), np.float64(range[1]))
     same = low == high
     return linspace(where(same, low - 0.5, low), where(same, high + 0.5, high), bins + 1)
@@ -237,7 +297,12 @@ def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any 
 
 @array_function()
 def histogram(x: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False) -> tuple[Any, Any]:
-    """The number of elements in each bin, or the sum of their weights, and the edges; as `numpy.histogram`."""
+    """The number of elements in each bin, or the sum of their weights, and the edges; as `numpy.histogram`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.histogram([0.1, 0.6, 0.7], 2, (0.0, 1.0))[0]
+    array([1, 2])
+    """
     x = ravel(operand("histogram", x))
     edges = histogram_bin_edges(x, bins, range)
     count = known_size("histogram", shape_of(edges)[0]) - 1
@@ -251,7 +316,12 @@ def histogram(x: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
 
 @array_function()
 def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Any:
-    """Whether each element stands in another array; as `numpy.isin`."""
+    """Whether each element stands in another array; as `numpy.isin`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.isin([1, 2, 3], [2, 5])
+    array([False,  True, False])
+    """
     x, among = operand("isin", element), sort(ravel(operand("isin", test_elements)))
     if shape_of(among)[0] == 0:
         return broadcast_to(np.bool_(invert), tuple(dims(x)))
@@ -259,85 +329,6 @@ def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: 
     last = dim(among, 0) - 1
     found = take(among, where(place > last, last, place)) == x
     return ~found if invert else found
-
-
-def _without_nan(name: str, reduction: Callable[..., Any], neutral: Any) -> Callable[..., Any]:
-    def function(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
-        x = operand(name, x)
-        x = x if dtype is None else cast(x, dtype)
-        return reduction(
-            where(isnan(x), np.asarray(neutral, dtype_of(x)), x) if _has_nan(x) else x, axis, keepdims=keepdims
-        )
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"As `{name.removeprefix('nan')}`, of the elements that are not nan; as `numpy.{name}`."
-    return array_function()(function)
-
-
-def _has_nan(x: Any) -> bool:
-    return dtype_of(x).kind in "fc"
-
-
-def _extreme(name: str, reduction: Callable[..., Any], neutral: float) -> Callable[..., Any]:
-    def function(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-        x = operand(name, x)
-        if not _has_nan(x):
-            return reduction(x, axis, keepdims=keepdims)
-        absent = isnan(x)
-        found = reduction(where(absent, np.asarray(neutral, dtype_of(x)), x), axis, keepdims=keepdims)
-        if name.startswith("nanarg"):
-            return found
-        return where(every(absent, axis, keepdims=keepdims), np.asarray(np.nan, dtype_of(x)), found)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"As `{name.removeprefix('nan')}`, of the elements that are not nan; as `numpy.{name}`."
-    return array_function()(function)
-
-
-nanmax = _extreme("nanmax", largest, -np.inf)
-nanmin = _extreme("nanmin", smallest, np.inf)
-nanargmax = _extreme("nanargmax", argmax, -np.inf)
-nanargmin = _extreme("nanargmin", argmin, np.inf)
-nansum = _without_nan("nansum", total, 0)
-
-
-def _present(x: Any, axis: Any, keepdims: bool = False) -> Any:
-    return total(~isnan(x), axis, keepdims=keepdims).astype(np.zeros((), dtype_of(x)).real.dtype)
-
-
-@array_function()
-def nanmean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
-    """As `mean`, of the elements that are not nan; as `numpy.nanmean`."""
-    x = _floats("nanmean", x if dtype is None else cast(operand("nanmean", x), dtype))
-    return nansum(x, axis, keepdims=keepdims) / _present(x, axis, keepdims)
-
-
-@array_function()
-def nanvar(x: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, *, keepdims: bool = False) -> Any:
-    """As `var`, of the elements that are not nan; as `numpy.nanvar`."""
-    x = _floats("nanvar", x if dtype is None else cast(operand("nanvar", x), dtype))
-    away = x - nanmean(x, axis, keepdims=True)
-    squares = (away * away.conj()).real if dtype_of(x).kind == "c" else away * away
-    count = _present(x, axis, keepdims) - ddof
-    return where(count > 0, nansum(squares, axis, keepdims=keepdims) / where(count > 0, count, 1), np.nan)
-
-
-@array_function()
-def nanstd(x: Any, axis: Any = None, dtype: Any = None, ddof: Any = 0, *, keepdims: bool = False) -> Any:
-    """As `std`, of the elements that are not nan; as `numpy.nanstd`."""
-    return sqrt(nanvar(x, axis, dtype, ddof, keepdims=keepdims))
-
-
-@array_function()
-def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    """x with numbers in place of nan and infinities; as `numpy.nan_to_num`."""
-    x = operand("nan_to_num", x)
-    if dtype_of(x).kind != "f":
-        return x
-    limits = np.finfo(dtype_of(x))
-    x = where(isnan(x), np.asarray(nan, dtype_of(x)), x)
-    x = where(x == np.inf, np.asarray(limits.max if posinf is None else posinf, dtype_of(x)), x)
-    return where(x == -np.inf, np.asarray(limits.min if neginf is None else neginf, dtype_of(x)), x)
 
 
 __all__ = [
@@ -350,18 +341,9 @@ __all__ = [
     "histogram_bin_edges",
     "isin",
     "median",
-    "nan_to_num",
-    "nanargmax",
-    "nanargmin",
-    "nanmax",
-    "nanmean",
     "nanmedian",
-    "nanmin",
     "nanpercentile",
     "nanquantile",
-    "nanstd",
-    "nansum",
-    "nanvar",
     "percentile",
     "ptp",
     "quantile",

@@ -1,0 +1,252 @@
+"""Elementwise functions made of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.array.arithmetic import divide, logaddexp, multiply, power, remainder
+from ctrlgrad.frontend.array.creation import zeros
+from ctrlgrad.frontend.array.dims import dtype_of
+from ctrlgrad.frontend.array.elementwise import abs as absolute
+from ctrlgrad.frontend.array.elementwise import exp, isinf, isnan, log, sign, signbit, sin, trunc
+from ctrlgrad.frontend.array.logic import where
+from ctrlgrad.frontend.array.promote import floats, loop_dtypes, operand, operands, same_dtype
+from ctrlgrad.frontend.functions import array_function
+
+
+def _pair(ufunc: np.ufunc, x1: Any, x2: Any) -> list[Any]:
+    """Two operands in the dtypes that NumPy's function takes them in."""
+    xs = operands(ufunc.__name__, (x1, x2))
+    return [cast(x, dtype) for x, dtype in zip(xs, loop_dtypes(ufunc, xs), strict=True)]
+
+
+@array_function()
+def fmax(x1: Any, x2: Any) -> Any:
+    """The larger of two, the other one where one is nan; as `numpy.fmax`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fmax([1.0, cnp.nan], 0.5)
+    array([1. , 0.5])
+    """
+    x1, x2 = _pair(np.fmax, x1, x2)
+    return where((x1 >= x2) | (x2 != x2), x1, x2)
+
+
+@array_function()
+def fmin(x1: Any, x2: Any) -> Any:
+    """The smaller of two, the other one where one is nan; as `numpy.fmin`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.fmin([1.0, cnp.nan], 0.5)
+    array([0.5, 0.5])
+    """
+    x1, x2 = _pair(np.fmin, x1, x2)
+    return where((x1 <= x2) | (x2 != x2), x1, x2)
+
+
+@array_function()
+def cbrt(x: Any) -> Any:
+    """The cube root; as `numpy.cbrt`.
+
+    >>> print(cbrt(27.0))
+    3.0
+    """
+    x = floats("cbrt", x)
+    size = absolute(x)
+    safe = where((size > 0) & (size < np.inf), size, 1)
+    root = exp(log(safe) * dtype_of(x).type(1 / 3))
+    # A step of Newton's method brings the last digits.
+    root = root - (root - safe / (root * root)) * dtype_of(x).type(1 / 3)
+    return where((size > 0) & (size < np.inf), sign(x) * root, x)
+
+
+@array_function()
+def sinc(x: Any) -> Any:
+    """sin(pi x) / (pi x), and 1 at 0; as `numpy.sinc`. Its derivatives at 0 are those of the series, to order 3.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.sinc(0.0))
+    1.0
+    """
+    x = floats("sinc", x)
+    turned = x * dtype_of(x).type(np.pi)
+    near = absolute(turned) < 1e-4
+    safe = where(near, 1, turned)
+    square = turned * turned
+    return where(near, 1 - square / 6 * (1 - square / 20), sin(safe) / safe)
+
+
+@array_function("radians")
+def deg2rad(x: Any) -> Any:
+    """Degrees as radians; as `numpy.deg2rad`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.radians(180.0))
+    3.141592653589793
+    """
+    return multiply(floats("deg2rad", x), np.pi / 180)
+
+
+@array_function("degrees")
+def rad2deg(x: Any) -> Any:
+    """Radians as degrees; as `numpy.rad2deg`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.rad2deg(cnp.pi))
+    180.0
+    """
+    return multiply(floats("rad2deg", x), 180 / np.pi)
+
+
+radians, degrees = deg2rad, rad2deg
+
+
+@array_function()
+def fmod(x1: Any, x2: Any) -> Any:
+    """The remainder with the sign of x1; as `numpy.fmod`.
+
+    >>> print(fmod(-7.0, 3.0))
+    -1.0
+    """
+    x1, x2 = _pair(np.fmod, x1, x2)
+    if dtype_of(x1).kind in "iu":
+        rest = remainder(absolute(x1), absolute(x2)) if dtype_of(x1).kind == "i" else remainder(x1, x2)
+        return where(x1 < 0, -rest, rest) if dtype_of(x1).kind == "i" else rest
+    return where(absolute(x2) == np.inf, where(isinf(x1), np.nan, x1), x1 - trunc(x1 / x2) * x2)
+
+
+@array_function()
+def heaviside(x1: Any, x2: Any) -> Any:
+    """0 below 0, x2 at 0, 1 above; as `numpy.heaviside`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.heaviside([-1.0, 0.0, 1.0], 0.5)
+    array([0. , 0.5, 1. ])
+    """
+    x1, x2 = _pair(np.heaviside, x1, x2)
+    return where(isnan(x1), x1, where(x1 == 0, x2, where(x1 < 0, x2 * 0, x2 * 0 + 1)))
+
+
+@array_function()
+def logaddexp2(x1: Any, x2: Any) -> Any:
+    """log2(2**x1 + 2**x2); as `numpy.logaddexp2`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> float(cnp.logaddexp2(3.0, 3.0))
+    4.0
+    """
+    scale = np.log(2.0)
+    return divide(
+        logaddexp(multiply(floats("logaddexp2", x1), scale), multiply(floats("logaddexp2", x2), scale)), scale
+    )
+
+
+@array_function()
+def float_power(x1: Any, x2: Any) -> Any:
+    """x1 ** x2 in double precision; as `numpy.float_power`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.float_power([2, 3], 2)
+    array([4., 9.])
+    """
+    x1, x2 = same_dtype("float_power", [x1, x2])
+    dtype = np.result_type(dtype_of(x1), np.float64)
+    return power(cast(x1, dtype), cast(x2, dtype))
+
+
+@array_function()
+def isneginf(x: Any) -> Any:
+    """Whether each element is -inf; as `numpy.isneginf`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.isneginf([-cnp.inf, 1.0])
+    array([ True, False])
+    """
+    x = floats("isneginf", x)
+    return isinf(x) & signbit(x)
+
+
+@array_function()
+def isposinf(x: Any) -> Any:
+    """Whether each element is inf; as `numpy.isposinf`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.isposinf([cnp.inf, 1.0])
+    array([ True, False])
+    """
+    x = floats("isposinf", x)
+    return isinf(x) & ~signbit(x)
+
+
+@array_function()
+def isreal(x: Any) -> Any:
+    """Whether the imaginary part of each element is 0; as `numpy.isreal`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.isreal([1.0, 1j])
+    array([ True, False])
+    """
+    return operand("isreal", x).imag == 0
+
+
+@array_function()
+def iscomplex(x: Any) -> Any:
+    """Whether the imaginary part of each element is not 0; as `numpy.iscomplex`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.iscomplex([1.0, 1j])
+    array([False,  True])
+    """
+    return operand("iscomplex", x).imag != 0
+
+
+@array_function()
+def modf(x: Any) -> tuple[Any, Any]:
+    """The fraction and the whole part; as `numpy.modf`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> [float(part) for part in cnp.modf(2.5)]
+    [0.5, 2.0]
+    """
+    x = floats("modf", x)
+    whole = trunc(x)
+    return where(isinf(x), zeros((), dtype_of(x)), x - whole), whole
+
+
+@array_function()
+def ldexp(x1: Any, x2: Any) -> Any:
+    """x1 times 2 to the power of integers x2; as `numpy.ldexp`, in two steps that do not overflow on the way.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.ldexp([1.0, 2.0], 3)
+    array([ 8., 16.])
+    """
+    x1, x2 = floats("ldexp", x1), operand("ldexp", x2)
+    half = x2 // 2
+    two = np.asarray(2.0, dtype_of(x1))
+    return x1 * power(two, half.astype(dtype_of(x1))) * power(two, (x2 - half).astype(dtype_of(x1)))
+
+
+__all__ = [
+    "cbrt",
+    "deg2rad",
+    "degrees",
+    "float_power",
+    "fmax",
+    "fmin",
+    "fmod",
+    "heaviside",
+    "iscomplex",
+    "isneginf",
+    "isposinf",
+    "isreal",
+    "ldexp",
+    "logaddexp2",
+    "modf",
+    "rad2deg",
+    "radians",
+    "sinc",
+]
