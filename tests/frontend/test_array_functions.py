@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,7 @@ from array_cases.running import assert_same, data, leaves, reference, run, trace
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.frontend import array
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recording
@@ -124,6 +127,13 @@ def test_creation_with_known_sizes_is_concrete_inside_a_trace() -> None:
         ):
             assert type(made) is np.ndarray
     assert not builder.nodes
+
+
+def test_what_modules_of_array_functions_offer_is_public() -> None:
+    for module in pkgutil.iter_modules(array.__path__):
+        offered = getattr(importlib.import_module(f"{array.__name__}.{module.name}"), "__all__", [])
+        public = {"fourier": cnp.fft, "matrices": cnp.linalg}.get(module.name, cnp)
+        assert set(offered) <= set(public.__all__), module.name
 
 
 def test_every_name_is_public_and_documented() -> None:
