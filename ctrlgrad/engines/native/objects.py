@@ -180,7 +180,8 @@ def _unload(most: int) -> None:
 def _linker() -> Any:
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
-    return binding.create_lljit_compiler(suppress_errors=True)
+    # JITLink lays an object out in one piece of memory: parts of it that lie far apart would not reach each other.
+    return binding.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
 
 
 def _renew_lock() -> None:
