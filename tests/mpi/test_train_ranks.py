@@ -78,7 +78,7 @@ def alone(options, tmp_path):
     return run
 
 
-def losses(out, steps):
+def losses(out, steps=STEPS):
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [m["step"] for m in lines] == list(range(10, steps + 1, 10))
     return [m["bits_per_char"] for m in lines]
