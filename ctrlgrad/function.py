@@ -22,6 +22,7 @@ from ctrlgrad.frontend.float0 import Float0, float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Type, join
+from ctrlgrad.ir.caching import Recent
 from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import check_engine, current_options
 from ctrlgrad.passes import inline_calls, simplify
@@ -33,6 +34,8 @@ _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
 _NUMBER_TYPES = frozenset([bool, int, float, complex, *(np.dtype(c).type for c in "?bhilqBHILQefdFD")])
 # How many sets of types and sizes of a function's arguments have their code at hand.
 MOST_BOUND = 256
+# Of how many signatures the graphs are kept; each value of a Python integer that is not traced is one.
+SIGNATURES = 1024
 # What arrays of other libraries have, on the processor and on a GPU.
 _INTERFACES = ("__array__", "__cuda_array_interface__")
 
@@ -102,7 +105,7 @@ class Function:
         self.signature = signature
         self.static = static
         self.traces = 0
-        self._cache: dict[Key, _Signature] = {}
+        self._cache: Recent[Key, _Signature] = Recent(SIGNATURES)
         self._bound: dict[Any, _Bound] = {}
         self._lock = threading.RLock()
 
@@ -224,7 +227,7 @@ class Function:
             types = self._declared(args, kwargs, types)
         key = Key(treedef, tuple(keys), self.engine)
         with self._lock:
-            known = self._cache.setdefault(key, _Signature())
+            known = self._cache.get(key, _Signature)
             for concrete in known.variants:
                 if concrete.accepts(types):
                     return concrete, arrays

@@ -88,15 +88,20 @@ def _cumulative(fn: Callable[[Any, Any], Any], operand: Any, axis: int, reverse:
     return associative_scan(fn, cnp.asarray(operand), reverse=reverse, axis=axis)
 
 
+def _running(fn: Callable[..., Any], operand: Any, axis: int, reverse: bool) -> Any:
+    """One of NumPy's running reductions, in the dtype of its operand, from either end."""
+    x = cnp.asarray(operand)
+    found = fn(cnp.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
+    return cnp.flip(found, axis) if reverse else found
+
+
 def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     """Sums up to each element along an axis.
 
     >>> cumsum(np.ones(3), reverse=True)
     array([3., 2., 1.])
     """
-    x = cnp.asarray(operand)
-    found = cnp.cumsum(cnp.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
-    return cnp.flip(found, axis) if reverse else found
+    return _running(cnp.cumsum, operand, axis, reverse)
 
 
 def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
@@ -105,9 +110,7 @@ def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     >>> cumprod(np.array([1.0, 2.0, 3.0]))
     array([1., 2., 6.])
     """
-    x = cnp.asarray(operand)
-    found = cnp.cumprod(cnp.flip(x, axis) if reverse else x, axis, dtype=x.dtype)
-    return cnp.flip(found, axis) if reverse else found
+    return _running(cnp.cumprod, operand, axis, reverse)
 
 
 def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import jax
@@ -224,3 +225,11 @@ def test_eval_shape_computes_nothing():
     found = cg.eval_shape(lambda w, x: {"y": w @ x}, *given)
     assert found == {"y": cg.TensorSpec((4,), np.dtype("float32"))}
     assert cg.eval_shape(lambda x, mode: x.astype(mode), X, "int32").dtype == np.int32
+
+
+def test_graphs_of_many_python_values_are_bounded(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("ctrlgrad.function"), "SIGNATURES", 4)
+    slope = cg.grad(lambda x, n: x**2 * n)
+    for n in (*range(1, 9), 1):
+        assert slope(3.0, n) == 6.0 * n
+    assert slope.traces == 8 and len(slope._cache) == 4

@@ -1,0 +1,109 @@
+"""Custom rules in the forms that JAX gives them: a rule for each argument, keywords, zeros known as such."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def same(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-12)
+
+
+def in_both(make, *arguments):
+    """The value and the gradient of what `make(library)` gives, here and by JAX."""
+    for derive in ("value_and_grad", "jacfwd"):
+        ours = getattr(cg, derive)(make(cg, cnp))(*arguments)
+        same(ours, getattr(jax, derive)(make(jax, jnp))(*arguments))
+
+
+def test_defjvps_gives_a_rule_for_each_argument():
+    def make(library, xp):
+        @library.custom_jvp
+        def f(x, y):
+            return xp.sin(x) * y
+
+        # Not the true derivatives: the rules are what is used.
+        f.defjvps(lambda t, out, x, y: 3.0 * xp.cos(x) * y * t, lambda t, out, x, y: out * t)
+        return lambda x: f(x, 2.0 * x) + f(x, 1.0)
+
+    in_both(make, 0.7)
+
+
+def test_defjvps_leaves_out_what_has_no_rule():
+    def make(library, xp):
+        @library.custom_jvp
+        def f(x, y):
+            return x * y
+
+        f.defjvps(None, lambda t, out, x, y: 5.0 * x * t)
+        return lambda x: f(x, x * x)
+
+    in_both(make, 0.7)
+
+
+@pytest.mark.parametrize("call", [lambda f, x: f(x, y=3.0), lambda f, x: f(x=x), lambda f, x: f(y=x, x=2.0)])
+def test_arguments_of_custom_rules_by_keyword_and_by_default(call):
+    def jvp(library, xp):
+        f = library.custom_jvp(lambda x, y=2.0: x * y)
+        f.defjvp(lambda primals, tangents: (primals[0] * primals[1], 7.0 * (tangents[0] + 2.0 * tangents[1])))
+        return lambda x: call(f, x)
+
+    def vjp(library, xp):
+        f = library.custom_vjp(lambda x, y=2.0: x * y)
+        f.defvjp(lambda x, y: (x * y, (x, y)), lambda residuals, ct: (7.0 * ct, 14.0 * ct))
+        return lambda x: call(f, x)
+
+    in_both(jvp, 0.7)
+    same(cg.value_and_grad(vjp(cg, cnp))(0.7), jax.value_and_grad(vjp(jax, jnp))(0.7))
+
+
+def test_keyword_only_arguments_of_custom_rules_are_refused():
+    f = cg.custom_jvp(lambda x, *, y: x * y)
+    f.defjvp(lambda primals, tangents: (primals[0], tangents[0]))
+    with pytest.raises(cg.errors.TypeMismatchError, match="keyword-only"):
+        f(1.0, y=2.0)
+
+
+def test_symbolic_zeros_tell_a_forward_rule_what_has_no_tangent():
+    seen = []
+    f = cg.custom_jvp(lambda x, n: x**2 * n)
+
+    def rule(primals, tangents):
+        (x, n), (t, t_n) = primals, tangents
+        seen.append(type(t_n).__name__)
+        return f(x, n), 5.0 * x * n * t
+
+    f.defjvp(rule, symbolic_zeros=True)
+    counts = np.array(3)
+    same(cg.grad(lambda x, n: f(x, n))(2.0, counts), 30.0)
+    assert set(seen) == {"SymbolicZero"}
+
+
+def test_symbolic_zeros_tell_a_reverse_rule_what_is_differentiated():
+    seen = []
+    f = cg.custom_vjp(lambda x, n: (x * n, n + 1))
+
+    def forward(x, n):
+        seen.append((x.perturbed, n.perturbed))
+        return (x.value * n.value, n.value + 1), n.value
+
+    def backward(n, cts):
+        seen.append(type(cts[1]).__name__)
+        return 11.0 * cts[0] * n, None
+
+    f.defvjp(forward, backward, symbolic_zeros=True)
+    same(cg.grad(lambda x, n: f(x, n)[0])(2.0, np.array(3)), 33.0)
+    assert (True, False) in seen and "SymbolicZero" in seen
