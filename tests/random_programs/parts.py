@@ -154,7 +154,7 @@ def broadcasting(w: Writer) -> bool:
     x, kind = found
     place = f"{name} % {x}.shape[0]"
     row, text = f"{x}[{place}:{place} + 1]", w.choose(("({0} + {1}) * 0.5", "np.tanh({1} * {0})"))
-    if w.chance(2):
+    if w.chance(2) and kind.dims[0] != 1:
         w.line(kind, "broadcast row", text.format(row, x))
     else:
         rest = Float((w.unknown(filled=True), *kind.dims[1:]))
