@@ -150,30 +150,40 @@ def _infer_split(operands: Sequence[Type], attrs: attributes.Split, regions: Seq
     return (StackType(element),)
 
 
-# `paired`: made by the gradient transform; the verifier then proves that its pops mirror its pushes.
-declare("stack_new", None, _infer_new, Trait.CHEAP, attributes=attributes.NewStack, further=Use.SIZE)
-declare("stack_push", 2, _infer_push, uses=(Use.PUSH, Use.VALUE))
-declare("stack_pop", None, _infer_pop, uses=(Use.POP,), further=Use.SIZE)
-declare("stack_read", None, _infer_read, uses=(Use.READ, Use.INDEX), further=Use.SIZE)
+# `paired`: created by the gradient transform; the verifier then proves that its pops mirror its pushes.
+declare("stack_new", None, _infer_new, Trait.STACK, Trait.CHEAP, attributes=attributes.NewStack, further=Use.SIZE)
+declare("stack_push", 2, _infer_push, Trait.STACK, uses=(Use.PUSH, Use.VALUE))
+declare("stack_pop", None, _infer_pop, Trait.STACK, uses=(Use.POP,), further=Use.SIZE)
+declare("stack_read", None, _infer_read, Trait.STACK, uses=(Use.READ, Use.INDEX), further=Use.SIZE)
 # `grow`: whether writing at the length appends a slot; otherwise that index is out of range. `once`: whether
 # writing a slot that was written already is an error; left out, it is none.
 _CHANGED_SLOT = (Use.UPDATE, Use.INDEX, Use.VALUE)
-declare("stack_write", 3, _infer_update, attributes=attributes.Write, uses=_CHANGED_SLOT)
+declare("stack_write", 3, _infer_update, Trait.STACK, attributes=attributes.Write, uses=_CHANGED_SLOT)
 # Adds to a slot; the gradient of a read.
-declare("stack_add", 3, _infer_add, uses=_CHANGED_SLOT)
+declare("stack_add", 3, _infer_add, Trait.STACK, uses=_CHANGED_SLOT)
 # Makes a slot zero again; the gradient of a write.
-declare("stack_clear", 2, _infer_clear, uses=(Use.UPDATE, Use.INDEX))
+declare("stack_clear", 2, _infer_clear, Trait.STACK, uses=(Use.UPDATE, Use.INDEX))
 # Cut off at a length, or made longer by slots that were never written; the gradient of a write that appends.
-declare("stack_resize", 2, _infer_resize, uses=(Use.UPDATE, Use.SIZE))
+declare("stack_resize", 2, _infer_resize, Trait.STACK, uses=(Use.UPDATE, Use.SIZE))
 # Slot by slot; the shorter one counts as zeros above its end.
-declare("stack_sum", 2, _infer_sum)
-declare("stack_length", 1, _infer_length, Trait.TOTAL, Trait.CHEAP, uses=(Use.MEASURE,))
+declare("stack_sum", 2, _infer_sum, Trait.STACK)
+declare("stack_length", 1, _infer_length, Trait.STACK, Trait.TOTAL, Trait.CHEAP, uses=(Use.MEASURE,))
 # `size`: the number of rows where it is known, else None.
-declare("stack_to_tensor", None, _infer_to_tensor, attributes=attributes.Rows, uses=(Use.READ,), further=Use.SIZE)
-declare("stack_from_tensor", 1, _infer_from_tensor, Trait.TOTAL)
+declare(
+    "stack_to_tensor",
+    None,
+    _infer_to_tensor,
+    Trait.STACK,
+    attributes=attributes.Rows,
+    uses=(Use.READ,),
+    further=Use.SIZE,
+)
+declare("stack_from_tensor", 1, _infer_from_tensor, Trait.STACK, Trait.TOTAL)
 # Elements of different sizes along `axis`: how many rows each has there, all of them joined along it, and the
 # reverse of that. The operands of a concat are the stack, those counts (they size the slots that were never
 # written), and further unknown sizes as everywhere. `size`: of the result along the axis, where it is known.
-declare("stack_rows", 1, _infer_rows, attributes=attributes.Axis, uses=(Use.MEASURE,))
-declare("stack_concat", None, _infer_concat, attributes=attributes.Concat, uses=(Use.READ,), further=Use.SIZE)
-declare("stack_split", 2, _infer_split, attributes=attributes.Split, uses=(Use.VALUE, Use.SIZE))
+declare("stack_rows", 1, _infer_rows, Trait.STACK, attributes=attributes.Axis, uses=(Use.MEASURE,))
+declare(
+    "stack_concat", None, _infer_concat, Trait.STACK, attributes=attributes.Concat, uses=(Use.READ,), further=Use.SIZE
+)
+declare("stack_split", 2, _infer_split, Trait.STACK, attributes=attributes.Split, uses=(Use.VALUE, Use.SIZE))

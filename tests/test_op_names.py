@@ -13,7 +13,8 @@ from ctrlgrad.batching.table import BATCH
 from ctrlgrad.dataflow.graph import PRIMITIVES
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
-from ctrlgrad.ir import OPS, TensorType, Trait, Use
+from ctrlgrad.ir import OPS, StackType, TensorType, Trait, Use
+from ctrlgrad.ir.control import REGION_OPS
 from ctrlgrad.plan.lowering.lower import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -132,6 +133,56 @@ def test_a_list_of_such_ops_is_seen(source: str) -> None:
     assert listed(source) != set()
 
 
+def families(source: str) -> Iterator[str]:
+    """The strings by which a module tells several ops by how their names begin or end."""
+    for n in ast.walk(ast.parse(source)):
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr in ("startswith", "endswith"):
+            for text in (text for argument in n.args for text in strings(argument)):
+                if text and sum(getattr(name, n.func.attr)(text) for name in OPS) > 1:
+                    yield text
+
+
+def test_what_kind_of_op_it_is_stands_in_no_part_of_its_name() -> None:
+    for folder in ("ctrlgrad", "gradients", "stacks", "memory"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            assert list(families(path.read_text(encoding="utf-8"))) == [], path
+
+
+@pytest.mark.parametrize("test", ["op.name.startswith('stack')", "name.endswith(('_equal', '_not'))"])
+def test_a_test_of_a_part_of_a_name_is_seen(test: str) -> None:
+    assert list(families(f"def f(op, name):\n    return {test}")) != []
+
+
+def sliced(source: str) -> Iterator[str]:
+    """Slices by how many captures there are."""
+    for n in ast.walk(ast.parse(source)):
+        if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.Slice):
+            bounds = [x for x in (n.slice.lower, n.slice.upper) if x is not None]
+            if any("capture" in ast.unparse(x) for x in bounds):
+                yield ast.unparse(n)
+
+
+# The views of ops with regions, and their attributes.
+VIEWS = {"ctrlgrad/ir/control.py", "ctrlgrad/ir/attributes.py"}
+
+
+def test_the_parts_of_loops_branches_and_calls_are_told_apart_in_one_place() -> None:
+    for folder in ("ctrlgrad", "gradients", "stacks", "memory"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.relative_to(ROOT).as_posix() not in VIEWS:
+                source = path.read_text(encoding="utf-8")
+                assert list(sliced(source)) == [], path
+                assert set(compared(source)) & REGION_OPS == set(), path
+
+
+@pytest.mark.parametrize(
+    "slice",
+    ["node.operands[: node.attrs.captures]", "xs[attributes.Loop.of(node).captures :]", "xs[len(loop.captures) :]"],
+)
+def test_a_slice_by_captures_is_seen(slice: str) -> None:
+    assert list(sliced(f"def f(node, xs):\n    return {slice}")) != []
+
+
 # Beside the ops of `OPS`: the primitives of the dataflow runtime, and a node that stands for one compiled function.
 KNOWN = {*OPS, *PRIMITIVES, "part"}
 
@@ -159,6 +210,13 @@ def test_a_name_that_is_not_declared_is_seen(source: str) -> None:
 )
 def test_tables_have_entries_of_declared_ops_alone(table: object) -> None:
     assert set(table) - set(OPS) == set()  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("op", sorted(set(MAKERS) - set(REGION_OPS)))
+def test_an_op_declares_that_it_takes_or_gives_a_stack(op: str) -> None:
+    for case in cases_of(op):
+        types = [v.type for node in case.graph().nodes for v in (*node.operands, *node.results) if node.op.name == op]
+        assert any(isinstance(t, StackType) for t in types) == (Trait.STACK in OPS[op].traits)
 
 
 @pytest.mark.parametrize("op", sorted(name for name, op in OPS.items() if Trait.SHAPE_OF_FIRST in op.traits))

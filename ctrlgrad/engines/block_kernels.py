@@ -18,7 +18,7 @@ from ctrlgrad.engines.reference import REFERENCE, Kernels, Run
 from ctrlgrad.engines.reference.control_kernels import InterpretedLoop, loop_name
 from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.engines.row_blocks import row_pushes
-from ctrlgrad.ir import Node, Use, attributes, walk
+from ctrlgrad.ir import OPS, Node, Trait, Use, attributes, walk
 from ctrlgrad.memory.profile.records import Phase
 from ctrlgrad.memory.session import current
 from ctrlgrad.stacks.blocks import BlockStack
@@ -199,10 +199,10 @@ def _pop(node: Node) -> Callable[[list[Any], Run], Any]:
 
 
 def with_blocks(name: str, loop: Control) -> Kernels:
-    """The reference engine's kernels, able to take block stacks, with another way to run loops."""
+    """The reference engine's kernels, able to take block stacks, with another kernel for loops."""
     pure, in_place = dict(REFERENCE.pure), dict(REFERENCE.in_place)
-    pure |= {op: _pure(table) for op, table in pure.items() if op.startswith("stack_")}
-    in_place |= {op: _in_place(table) for op, table in in_place.items() if op.startswith("stack_")}
+    pure |= {op: _pure(table) for op, table in pure.items() if Trait.STACK in OPS[op].traits}
+    in_place |= {op: _in_place(table) for op, table in in_place.items() if Trait.STACK in OPS[op].traits}
     in_place |= {"stack_push": _push, "stack_pop": _pop}
     pure |= {
         "stack_length": _length,

@@ -161,8 +161,7 @@ class Loop:
 
     def split(self, operands: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
         """What stands for the operands, or for a region's inputs: that of the captures, and that of the carries."""
-        count = len(self.captures)
-        return operands[:count], operands[count:]
+        return self.attrs.split(operands)
 
     @property
     def node(self) -> Node:

@@ -28,6 +28,7 @@ class Trait(enum.Enum):
     EFFECT = "does something besides computing its results: it is neither dropped, merged nor moved"
     SHAPE_OF_FIRST = "the result has the shape of the first operand"
     VIEW = "the result is a view of the first operand: no data is touched"
+    STACK = "takes a stack or gives one"
 
     # Each is one object, asked for at every node; Enum's own hash is that of its name, and Python code.
     __hash__ = object.__hash__

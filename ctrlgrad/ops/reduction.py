@@ -41,13 +41,13 @@ def _reduction(name: str, kinds: str, result: np.dtype | None = None, *, needs_e
 declare("sum", 1, _reduction("sum", "iufc"), Trait.TOTAL, attributes=attributes.Reduction)
 # Products of floats are multiplied pair by pair, which makes their derivatives exact at zeros.
 declare("prod", 1, _reduction("prod", "iu"), Trait.TOTAL, attributes=attributes.Reduction)
-declare("max", 1, _reduction("max", "biuf", needs_elements=True), attributes=attributes.Reduction)
-declare("min", 1, _reduction("min", "biuf", needs_elements=True), attributes=attributes.Reduction)
 declare("any", 1, _reduction("any", "b"), Trait.TOTAL, attributes=attributes.Reduction)
 declare("all", 1, _reduction("all", "b"), Trait.TOTAL, attributes=attributes.Reduction)
-# One axis each; the index of the first extreme value, as int64.
-declare("argmax", 1, _reduction("argmax", "biuf", default_int(), needs_elements=True), attributes=attributes.Reduction)
-declare("argmin", 1, _reduction("argmin", "biuf", default_int(), needs_elements=True), attributes=attributes.Reduction)
+# An extreme fails only along an axis of size 0, which the type rule refuses where it is known. `argmax` and `argmin`
+# are of one axis each: the index of the first extreme value, as int64.
+for _name, _result in (("max", None), ("min", None), ("argmax", default_int()), ("argmin", default_int())):
+    _infer = _reduction(_name, "biuf", _result, needs_elements=True)
+    declare(_name, 1, _infer, Trait.TOTAL_IF_STATIC, attributes=attributes.Reduction)
 
 
 def _infer_scan(name: str, kinds: str) -> TypeRule:

@@ -8,18 +8,16 @@ value has; no transpose that undoes another one.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from ctrlgrad.ir import Graph, Node, Rewriter, Trait, Value, attributes
+from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.ops.traits import is_total
 
 # Constants with more elements are left to run time.
 SMALL = 64
-# Elementwise ops that NumPy has under another name.
-_OTHER_NAMES: dict[str, Callable[..., Any]] = {"divide": np.true_divide, "bitwise_invert": np.invert}
 
 
 def fold(graph: Graph) -> Graph:
@@ -76,19 +74,9 @@ def _computed(node: Node, constants: dict[Value, np.ndarray]) -> np.ndarray | No
     operands = [constants.get(v) for v in node.operands]
     if any(x is None or x.size > SMALL for x in operands):
         return None
-    function = _function(node)
-    if function is None:
-        return None
+    cast = attributes.Cast.find(node)
+    function = FACTS[node.op.name].numpy if cast is None else operator.methodcaller("astype", cast.dtype)
     with np.errstate(all="ignore"):
         result = np.asarray(function(*operands))
     declared = node.result.tensor
     return result if (result.dtype, result.shape) == (declared.dtype, declared.shape) else None
-
-
-def _function(node: Node) -> Callable[..., Any] | None:
-    """What NumPy computes for an op: of the same name, for most."""
-    name = node.op.name
-    if name == "cast":
-        return operator.methodcaller("astype", attributes.Cast.of(node).dtype)
-    found: Callable[..., Any] | None = _OTHER_NAMES.get(name) or getattr(np, name, None)
-    return found

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.ir import Branch, Graph, Loop, Node, Rewriter, Value, attributes, definitions, uses, view
+from ctrlgrad.ir import Branch, Graph, Loop, Node, Rewriter, Trait, Value, attributes, definitions, uses, view
+from ctrlgrad.ops.traits import is_total
 
 
 def join_updates(graph: Graph) -> Graph:
@@ -43,12 +44,11 @@ class _Joining(Rewriter):
             self._zeros = {inner for before, inner in _entering(owner, graph) if before in outer._zeros}
 
     def visit(self, node: Node) -> Sequence[Value] | None:
-        name = node.op.name
         constant = attributes.Constant.find(node)
         if constant is not None and constant.value.dtype.kind in "fc" and not np.any(constant.value):
             # The sign of a zero shows in no sum but that with another zero.
             self._zeros.add(node.result)
-        elif name in ("broadcast_to", "expand_dims", "reshape") and node.operands[0] in self._zeros:
+        elif Trait.VIEW in node.op.traits and is_total(node) and node.operands[0] in self._zeros:
             self._zeros.add(node.result)
         parts = _chain(node, self._producers, self._count, self._zeros)
         if parts is None:

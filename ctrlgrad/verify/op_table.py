@@ -15,7 +15,7 @@ from ctrlgrad.batching import BATCH
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.gradients import forward  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
-from ctrlgrad.ir import BOOL, INDEX, OPS, Op, StackType, TensorType, Type
+from ctrlgrad.ir import BOOL, INDEX, OPS, Op, StackType, TensorType, Trait, Type
 from ctrlgrad.ir.control import REGION_OPS
 
 _DTYPES = {
@@ -61,16 +61,19 @@ _SAMPLES: dict[str, _Sample] = {
     "cast": _Sample(attrs={"dtype": np.dtype(np.float64)}),
     "searchsorted": _Sample((_X, _X), {"side": "left"}, shape=(2,)),
     "pinv": _Sample((_X, TensorType(np.dtype(np.float64)))),
-    "iota": _Sample((INDEX,), {"shape": (None,)}),
-    "constant": _Sample((), {"value": np.zeros(())}),
+    "iota": _Sample((INDEX,)),
+    "constant": _Sample(()),
+    "callback": _Sample(()),
 }
 
 
 def accepted_dtypes(op: Op) -> tuple[str, ...] | None:
     """The classes of dtypes that an op's type rule takes; None where it takes no tensor of a free choice."""
-    if op.name in REGION_OPS or op.name.startswith("stack_") or op.name in ("iota", "constant", "callback"):
+    if op.name in REGION_OPS or Trait.STACK in op.traits:
         return None
     sample = _SAMPLES.get(op.name, _Sample((_X,) * (op.arity or 1)))
+    if _X not in sample.operands:
+        return None
     return tuple(name for name, dtype in _DTYPES.items() if _fits(op, sample, dtype))
 
 

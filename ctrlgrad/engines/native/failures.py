@@ -1,4 +1,4 @@
-"""What went wrong in compiled code, as the error that the reference engine would raise."""
+"""A failure of compiled code, as the error that the reference engine would raise."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ctrlgrad.engines.native.running import Frame
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.engines.reference.stack_kernels import beyond_the_slots, written_twice
+from ctrlgrad.ir import Trait
 from ctrlgrad.plan.model import Assumption, Site
 
 
@@ -56,7 +57,7 @@ def _error(site: Site, status: Status, found: int, bound: int) -> BaseException:
         error = written_twice(found)
     elif status is Status.VALUE:
         error = ValueError("Integers to negative integer powers are not allowed.")
-    elif site.node.op.name.startswith("stack"):
+    elif Trait.STACK in site.node.op.traits:
         error = beyond_the_slots(found, bound)
     else:
         error = IndexError(f"index {found} is out of bounds for axis {site.axis} with size {bound}")

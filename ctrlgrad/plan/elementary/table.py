@@ -8,6 +8,7 @@ in the last place (ULP) of the correctly rounded result.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -92,9 +93,9 @@ def elementary(name: str, dtype: np.dtype) -> Elementary:
     column = {"float32": 0, "float64": 1}[dtype.name]
     f = (SINGLE, DOUBLE)[column]
     function = _functions(f)[name]
-    beyond = is_beyond_fmod(f) if name == "fmod" else _beyond(f) if name in ("sin", "cos", "tan") else None
+    beyond = is_beyond_fmod(f) if name == "fmod" else _beyond(f) if name in circular(f) else None
     library = None if beyond is None else name + ("f" if f is SINGLE else "")
-    arity = 2 if name in ("power", "arctan2", "hypot", "logaddexp", "fmod") else 1
+    arity = sum(p.kind is not p.KEYWORD_ONLY for p in inspect.signature(function).parameters.values())
     return Elementary(name, dtype, arity, MAX_ULP[name][column], function, beyond, library)
 
 

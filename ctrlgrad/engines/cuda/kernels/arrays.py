@@ -31,7 +31,9 @@ def add_product(context: Context, operands: list[Any]) -> Any:
     return total
 
 
-def _reduction(name: str, *, one_axis: bool = False) -> Factory:
+def _reduction(name: str, *, one_axis: bool = False, widens: bool = False) -> Factory:
+    """A reduction that the library has; one that `widens` gives sums and products of small integers 64 bits."""
+
     def factory(node: Node) -> Kernel:
         axes, keepdims = attributes.Axes.of(node).axes, attributes.Reduction.of(node).keepdims
         axis = axes[0] if one_axis else axes
@@ -41,8 +43,7 @@ def _reduction(name: str, *, one_axis: bool = False) -> Factory:
             if axis == ():
                 return x
             context.counts.calls += 1
-            # By itself the library adds up and multiplies small integers in 64 bits.
-            dtype = {"dtype": x.dtype} if name in ("sum", "prod") else {}
+            dtype = {"dtype": x.dtype} if widens else {}
             return getattr(context.xp, name)(x, axis=axis, keepdims=keepdims, **dtype)
 
         return kernel
@@ -166,7 +167,8 @@ _IDENTITIES = ("stop_gradient", "barrier", "watch", "forget_sizes")
 _VIEWS: dict[str, str] = {"transpose": "axes", "expand_dims": "axes", "squeeze": "axes", "flip": "axes"}
 
 DEVICE["matmul"] = _matmul
-DEVICE |= {name: _reduction(name) for name in ("sum", "prod", "max", "min", "any", "all")}
+DEVICE |= {name: _reduction(name) for name in ("max", "min", "any", "all")}
+DEVICE |= {name: _reduction(name, widens=True) for name in ("sum", "prod")}
 DEVICE |= {name: _reduction(name, one_axis=True) for name in ("argmax", "argmin")}
 DEVICE |= {name: _scan(name) for name in ("cumsum", "cumprod")}
 DEVICE |= {name: _shaped(name) for name in ("reshape", "broadcast_to")}
