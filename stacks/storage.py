@@ -69,15 +69,31 @@ class Supply(Protocol):
 class Resident:
     """An array of this process's own memory.
 
-    `unused` holds the row from which on nobody has written, while nobody is about to: one stack of those that share the
-    rows below may pop it from the list, and write there.
+    Several stacks may share its first rows; rows after them that nobody has written go to the first that claims them.
     """
 
-    __slots__ = ("array", "unused")
+    __slots__ = ("_unclaimed", "array")
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
-        self.unused: list[int] = []
+        # The row from which on nobody has written; empty while a stack writes there, or where nobody may.
+        self._unclaimed: list[int] = []
+
+    def release(self, row: int) -> None:
+        """Nobody writes to the rows from this one on."""
+        self._unclaimed = [row]
+
+    def claim(self, row: int) -> bool:
+        """Take the rows from this one on, to write to them; False where there are none, or another stack has them."""
+        try:
+            # One step, also where several threads come at once.
+            first = self._unclaimed.pop()
+        except IndexError:
+            return False
+        if first != row or row == len(self.array):
+            self._unclaimed.append(first)
+            return False
+        return True
 
     def open(self) -> np.ndarray:
         return self.array
@@ -88,7 +104,7 @@ class Resident:
     def shrink(self, rows: int) -> None:
         if rows * 2 < len(self.array):
             self.array = self.array[:rows].copy()
-            self.unused = []
+            self._unclaimed = []
 
     def settle(self) -> None:
         pass
@@ -100,6 +116,16 @@ class Resident:
         pass
 
 
+class ClaimedRows(Resident):
+    """The rows of a block's memory that a stack has claimed; what it writes becomes a part of that block."""
+
+    __slots__ = ("memory",)
+
+    def __init__(self, memory: Resident, start: int) -> None:
+        super().__init__(memory.array[start:])
+        self.memory = memory
+
+
 class Unlimited:
     """Memory without a budget: large arrays are buffers that were used before, where there are free ones."""
 
@@ -109,4 +135,4 @@ class Unlimited:
 
 UNLIMITED: Supply = Unlimited()
 
-__all__ = ["UNLIMITED", "Blocks", "Resident", "Storage", "Supply", "Tail", "Tails", "Unlimited"]
+__all__ = ["UNLIMITED", "Blocks", "ClaimedRows", "Resident", "Storage", "Supply", "Tail", "Tails", "Unlimited"]

@@ -48,8 +48,11 @@ class Chunk(Blocks, Protocol):
     def running(self) -> AbstractContextManager[None]:
         """Around the computation itself, to measure it."""
 
-    def seal(self, ran: Any = None) -> None:
-        """It is over, and its blocks are written; `ran` says how it ran, to whoever runs it again."""
+    def seal(self, ran: Any = None, seconds: float | None = None) -> None:
+        """It is over, and its blocks are written.
+
+        `ran` says how it ran, to whoever runs it again; `seconds` how long it took, where `running` does not tell.
+        """
 
     def discard(self) -> None:
         """It failed, or is run again with more room."""
@@ -115,11 +118,11 @@ class ManagedChunk:
             yield
         self.seconds += time.perf_counter() - start
 
-    def seal(self, ran: Any = None) -> None:
+    def seal(self, ran: Any = None, seconds: float | None = None) -> None:
         self._over()
         if self.replay is not None:
             self.replay.ran[self.chunk.index] = ran
-        self.chunk.seal(self.seconds)
+        self.chunk.seal(self.seconds if seconds is None else seconds)
 
     def discard(self) -> None:
         self._over()
@@ -135,11 +138,16 @@ class ManagedLoop:
     """One run of a loop that pushes."""
 
     def __init__(
-        self, node: Node, manager: memory.Manager, replay: Replay[Any] | None, phase: Phase, swap: bool | None
+        self,
+        node: Node,
+        manager: memory.Manager,
+        replay: Replay[Any] | None,
+        phase: Phase,
+        swap: bool | None,
+        is_part: bool,
     ) -> None:
         self.manager, self.replay, self.label, self.phase = manager, replay, loop_name(node), phase
-        # The loop over chunks around it is what is recorded.
-        self.is_part = attributes.Loop.of(node).chunk is not None
+        self.is_part, self.lock = is_part, manager.lock
         # Of a loop over chunks and the loop over one chunk inside it, the outer one is run again.
         checkpoint = None if attributes.Loop.of(node).chunk is not None else attributes.Loop.of(node).checkpoint
         if checkpoint and replay is None:
@@ -175,7 +183,7 @@ class _Unsealed:
     def running(self) -> AbstractContextManager[None]:
         return _NOTHING
 
-    def seal(self, ran: Any = None) -> None:
+    def seal(self, ran: Any = None, seconds: float | None = None) -> None:
         pass
 
     def discard(self) -> None:
@@ -183,11 +191,13 @@ class _Unsealed:
 
 
 class Measured(_Unsealed):
-    """A loop that pushes nothing and its one chunk: its time is recorded."""
+    """A loop that pushes nothing, and each of its chunks: their time is recorded."""
 
-    def __init__(self, node: Node, manager: memory.Manager, phase: Phase) -> None:
+    replay = None
+
+    def __init__(self, node: Node, manager: memory.Manager, phase: Phase, is_part: bool) -> None:
         self.manager, self.label, self.phase = manager, loop_name(node), phase
-        self.is_part = attributes.Loop.of(node).chunk is not None
+        self.is_part, self.lock = is_part, manager.lock
 
     def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
         return self
@@ -212,6 +222,24 @@ class Replaying(_Unsealed):
 
     def block(self, shape: Sequence[int], dtype: np.dtype, label: str) -> Storage:
         return _held(self.chunk, shape, dtype, label)
+
+
+class Rerun:
+    """A loop that runs no more than one chunk, again. Whoever wanted the chunk knows what to do if that fails."""
+
+    replay = None
+    lock: AbstractContextManager[Any] = nullcontext()
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+
+    def begin(self, snapshot: Snapshot | None, state_bytes: int | None = None) -> Chunk:
+        return self.chunk
+
+    def finish(self) -> None:
+        pass
+
+    abandon = finish
 
 
 def _held(chunk: memory.Chunk, shape: Sequence[int], dtype: np.dtype, label: str) -> Held:
@@ -258,14 +286,24 @@ class Replay(Generic[R]):
 
 
 def managed(
-    node: Node, manager: memory.Manager, replay: Replay[Any] | None, phase: Phase, pushes: bool
+    node: Node,
+    manager: memory.Manager,
+    replay: Replay[Any] | None,
+    phase: Phase,
+    *,
+    pushes: bool,
+    is_recorded: bool = False,
 ) -> ManagedLoop | Measured:
-    """A run of a loop that begins; `replay` where its chunks can be run again."""
+    """A run of a loop that begins; `replay` where its chunks can be run again.
+
+    Its time is a part of that of the loop over chunks around it, and of whatever else is recorded already.
+    """
+    given = attributes.Loop.of(node)
+    is_part = is_recorded or given.chunk is not None
     if not pushes:
-        return Measured(node, manager, phase)
+        return Measured(node, manager, phase, is_part)
     # What the loop over one chunk collects for itself is used at once, by the products after it.
-    swap = False if attributes.Loop.of(node).chunk is not None else attributes.Loop.of(node).swap_memory
-    return ManagedLoop(node, manager, replay, phase, swap)
+    return ManagedLoop(node, manager, replay, phase, False if given.chunk is not None else given.swap_memory, is_part)
 
 
 __all__ = [
@@ -276,6 +314,7 @@ __all__ = [
     "Measured",
     "Replay",
     "Replaying",
+    "Rerun",
     "bytes_of",
     "chunk_bytes",
     "managed",

@@ -1,4 +1,4 @@
-"""An index out of range in a gradient, told of the forward read that went wrong first.
+"""An index out of range in a gradient, told of the forward read that failed first.
 
 Where nothing needs the value that was read, a gradient has no forward read, only its derivative: a sum into the place
 that was read, in a loop that runs backwards. That loop fails at the last bad read. So after such an error the graph
@@ -50,7 +50,7 @@ _PAST = Kernels(
 
 
 def first_forward(error: IndexOutOfRangeError, graph: Graph, arguments: Sequence[Any]) -> CtrlgradError:
-    """The error of the read that went wrong first, where `error` is of the derivative of one; else `error`."""
+    """The error of the read that failed first, where `error` is of the derivative of one; else `error`."""
     # The error of another rank has its place as text.
     if not isinstance(error.source, Source) or not error.source.of:
         return error

@@ -122,9 +122,9 @@ class RowTails:
         except BaseException:
             chunk.discard()
             raise
-        made = RowBlock(self.pushes, self.loop, chunk, block, axes)
-        self.pushes.began(made)
-        return made
+        tail = RowBlock(self.pushes, self.loop, chunk, block, axes)
+        self.pushes.began(tail)
+        return tail
 
     def _block(self, chunk: memory.Chunk, shape: tuple[int, ...], dtype: np.dtype, rows: int) -> memory.Block:
         """A block of so many rows, or of as many as there is room for."""

@@ -55,6 +55,14 @@ def begin(memory: RunMemory) -> PushedChunk:
     return PushedChunk(memory, Ran(memory.manager.loop("loop", swap=True).begin()))  # type: ignore[arg-type]
 
 
+def end(memory: RunMemory, chunk: PushedChunk) -> None:
+    """As the driver of chunks does it."""
+    chunk.end()
+    with memory.manager.lock:
+        chunk.chunk.seal()
+        chunk.leave()
+
+
 def pushed(memory: RunMemory, count: int, stack: DeviceStack | None = None) -> DeviceStack:
     """A stack on which a chunk has pushed so many rows of 80 bytes, counted from 0."""
     stack = stack or DeviceStack(memory.library, F64)
@@ -63,8 +71,7 @@ def pushed(memory: RunMemory, count: int, stack: DeviceStack | None = None) -> D
     for number in range(count):
         stack.slot((10,))[...] = float(number)
         stack.commit()
-    chunk.end()
-    chunk.seal()
+    end(memory, chunk)
     return stack
 
 
@@ -100,8 +107,7 @@ def test_a_row_that_somebody_holds_keeps_its_block(memory: RunMemory) -> None:
     written = stack.slot((10,))
     written[...] = 7.0
     stack.commit()
-    chunk.end()
-    chunk.seal()
+    end(memory, chunk)
     with pytest.raises(MemoryBudgetError):
         fill(memory)
     assert values([written]) == [7.0]
@@ -148,8 +154,7 @@ def test_rows_that_were_dropped_are_not_kept(memory: RunMemory) -> None:
         stack.slot((10,))[...] = 1.0
         stack.commit()
     stack.drop(3)
-    chunk.end()
-    chunk.seal()
+    end(memory, chunk)
     fill(memory)
     assert memory.manager.stats.bytes_out == 80
 

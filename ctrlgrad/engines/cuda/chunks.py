@@ -1,20 +1,19 @@
-"""How a loop runs in chunks in a session: what one chunk pushes is one unit that the memory manager moves.
+"""A loop on the device as the driver of its chunks sees it: what one chunk pushes is one unit that the manager moves.
 
 Of nested loops the outermost one that carries a stack has the chunks; those inside push into the chunk that is under
-way. A chunk of a loop over chunks (`ctrlgrad.passes.distribution`) is one iteration; of another loop it grows up to as
-many iterations as push `chunk_bytes`. A masked loop's chunks are those after which it asks its predicate, at most.
-Stacks that are made and used up inside one such chunk are no business of the manager's: they count as other values do.
+way. A chunk of a loop over chunks (`ctrlgrad.passes.distribution`) is one iteration. A masked loop asks its predicate
+at the end of a chunk at the latest. Stacks that are made and used up inside one such chunk are no business of the
+manager's: they count as other values do.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from ctrlgrad.engines.chunks import ManagedChunk, bytes_of, chunk_bytes, managed
+from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Lengths
+from ctrlgrad.engines.chunks import Chunk, EntryState, bytes_of, managed
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.program import Values
@@ -30,45 +29,32 @@ from ctrlgrad.memory.profile.records import Phase
 FIRST_ITERATIONS, MOST_ITERATIONS = 4, 4096
 
 
-class Chunks(Protocol):
-    """The chunks of one run of a loop."""
+@dataclass
+class LoopState:
+    """A loop between two iterations."""
 
-    @property
-    def length(self) -> int:
-        """Iterations that the next chunk is to have at most."""
-
-    def before(self, carry: Values) -> None:
-        """An iteration, or more, is about to run from a carry: a chunk begins where none is under way."""
-
-    def after(self, carry: Values, iterations: int = 1) -> None:
-        """So many iterations have run, to a carry: the chunk ends where it is long enough."""
-
-    def finish(self, carry: Values, shared: Values) -> None:
-        """The loop is over; what it captured is given too."""
-
-    def abandon(self) -> None:
-        """The loop has failed."""
+    shared: Values
+    carry: Values
+    trips: int = 0
 
 
-class _Unwatched:
-    """A loop whose chunks are nobody's business."""
+class NoChunks:
+    """In the place of a driver where nobody has to know of a loop's chunks."""
 
-    length = MOST_ITERATIONS
+    def before(self) -> int:
+        return UNBOUNDED
 
-    def before(self, carry: Values) -> None:
+    def after(self, iterations: int = 1) -> None:
         pass
 
-    def after(self, carry: Values, iterations: int = 1) -> None:
-        pass
-
-    def finish(self, carry: Values, shared: Values) -> None:
+    def finish(self) -> None:
         pass
 
     def abandon(self) -> None:
         pass
 
 
-UNWATCHED = _Unwatched()
+NO_CHUNKS = NoChunks()
 
 
 @dataclass
@@ -88,99 +74,80 @@ class _Clock:
                 self.per_byte = (end - start) / count
 
 
-class WatchedChunks:
-    """The chunks of a loop in a session; `owned` are the stacks, by position, of which it has the blocks."""
+class DeviceLoop:
+    """A loop in a session; `owned` are the stacks, by position, that no loop around this one has the blocks of."""
 
-    def __init__(self, node: Node, context: Context, memory: RunMemory, roles: StackRoles, replay: BodyReplay | None):
-        self.context, self.memory, self.roles, self.replay = context, memory, roles, replay
+    def __init__(
+        self, state: LoopState, context: Context, memory: RunMemory, roles: StackRoles, replay: BodyReplay | None
+    ) -> None:
+        self.state, self.context, self.memory, self.roles = state, context, memory, roles
+        self.owned = [i for i in roles.pushed if _is_free(state.carry[i])]
         self._needs = None if replay is None else Needed(replay)
-        self.length = 1 if attributes.Loop.of(node).chunks_of is not None else FIRST_ITERATIONS
-        self._grows = attributes.Loop.of(node).chunks_of is None
-        phase: Phase = "backward" if roles.pops else "forward"
-        self.owned: list[int] = []
-        self.runs = managed(node, memory.manager, None, phase, False)
-        self._node, self._phase = node, phase
-        self._chunk: PushedChunk | None = None
         self._supplies: dict[int, RowSupply] = {}
-        # Rows that the last chunk pushed on a stack, an iteration.
+        # Rows that an iteration of the last chunk pushed on each stack, and their bytes.
         self._rows: dict[int, float] = {i: float(p.rows) for i, p in roles.pushed.items() if p.rows is not None}
-        self._ran = 0
-        self._running = ExitStack()
-        self._begun: Event | None = None
+        self._bytes = 0.0
+        self._recorded = ExitStack()
+        self._chunk: tuple[PushedChunk, Event] | None = None
         self._clock = _Clock()
-        self._start = 0.0
 
-    def own(self, carry: Values) -> None:
-        """Take over those stacks that no loop around this one has."""
-        self.owned = [i for i in self.roles.pushed if _is_free(carry[i])]
-        if self.owned:
-            self.runs = managed(self._node, self.memory.manager, self.replay, self._phase, True)
-
-    def before(self, carry: Values) -> None:
-        if self._chunk is not None:
-            return
+    def state_bytes(self) -> int:
         self.memory.settle()
-        nbytes = sum(map(bytes_of, carry))
-        chunk = self.runs.begin(lambda: entry_state(carry, self.roles, self.context), nbytes)
-        self._chunk = PushedChunk(self.memory, chunk, needs=self._needs)
+        return sum(map(bytes_of, self.state.carry))
+
+    def snapshot(self) -> tuple[EntryState, int]:
+        return entry_state(self.state.carry, self.roles, self.context)
+
+    def iteration_bytes(self) -> float:
+        return self._bytes
+
+    def lend(self, chunk: Chunk, iterations: int) -> None:
+        self.memory.settle()
+        pushed = PushedChunk(self.memory, chunk, needs=self._needs)
         self._supplies = {}
         for i in self.owned:
-            rows = round(self._rows.get(i, 0.0) * self.length)
-            self._supplies[i] = carry[i].pushing = self._chunk.supply(self.roles.pushed[i].label, rows)
-        self._ran = 0
-        if not self.memory.is_recorded:
-            self._running.enter_context(chunk.running())
-            self._running.enter_context(self.memory.recorded())
-        self._begun, self._start = self.memory.manager.device.compute.record(), time.perf_counter()
+            rows = round(self._rows.get(i, 0.0) * iterations)
+            self._supplies[i] = self.state.carry[i].pushing = pushed.supply(self.roles.pushed[i].label, rows)
+        self._recorded.enter_context(self.memory.recorded())
+        self._chunk = pushed, self.memory.manager.device.compute.record()
 
-    def after(self, carry: Values, iterations: int = 1) -> None:
-        self._ran += iterations
-        if self._ran >= self.length:
-            self._end(carry)
+    def pushed_bytes(self) -> int:
+        assert self._chunk is not None
+        return self._chunk[0].nbytes
 
-    def _end(self, carry: Values) -> None:
-        """The chunk is over."""
-        pushed, begun = self._chunk, self._begun
-        assert pushed is not None and begun is not None
-        chunk = pushed.chunk
-        self.context.counts.calls += pushed.detach(carry)
+    def close(self, iterations: int) -> Closed[Ran]:
+        assert self._chunk is not None
+        pushed, begun = self._chunk
+        self.context.counts.calls += pushed.detach(self.state.carry)
+        self._recorded.close()
         nbytes = pushed.nbytes
-        ended = self.memory.manager.device.compute.record()
-        self._running.close()
-        if isinstance(chunk, ManagedChunk):
-            self._clock.ran(begun, ended, nbytes)
-            rate = self._clock.per_byte
-            chunk.seconds = time.perf_counter() - self._start if rate is None else rate * nbytes
-        ran = Ran(self._ran, {i: supply.expected for i, supply in self._supplies.items()})
-        self._rows |= {i: supply.pushed / self._ran for i, supply in self._supplies.items() if self._rows_vary(i)}
+        self._clock.ran(begun, self.memory.manager.device.compute.record(), nbytes)
+        rate = self._clock.per_byte
+        ran = Ran(iterations, {i: supply.expected for i, supply in self._supplies.items()})
+        self._bytes = nbytes / iterations
+        self._rows |= {i: s.pushed / iterations for i, s in self._supplies.items() if self.roles.pushed[i].rows is None}
         pushed.end()
+        return Closed(ran, None if rate is None else rate * nbytes)
+
+    def sealed(self) -> None:
+        assert self._chunk is not None
+        self._chunk[0].leave()
         self._chunk = None
-        pushed.seal(ran)
-        if self._grows:
-            most = chunk_bytes() * self._ran // nbytes if nbytes else MOST_ITERATIONS
-            self.length = max(1, min(2 * self.length, most, MOST_ITERATIONS))
 
-    def _rows_vary(self, position: int) -> bool:
-        return self.roles.pushed[position].rows is None
-
-    def finish(self, carry: Values, shared: Values) -> None:
-        if self._chunk is not None:
-            self._end(carry)
+    def finish(self) -> None:
         for i in self.owned:
-            carry[i].pushing = None
+            self.state.carry[i].pushing = None
         if not self.memory.is_recorded:
-            for x in (*carry, *shared):
+            for x in (*self.state.carry, *self.state.shared):
                 if isinstance(x, DeviceStack):
                     x.rest()
         self.memory.settle()
-        self.runs.finish()
 
     def abandon(self) -> None:
-        self._running.close()
+        self._recorded.close()
         if self._chunk is not None:
-            self._chunk.discard()
+            self._chunk[0].abandon()
             self._chunk = None
-        self.runs.abandon()
 
 
 def _is_free(stack: object) -> bool:
@@ -188,21 +155,28 @@ def _is_free(stack: object) -> bool:
     return isinstance(stack, DeviceStack) and (stack.pushing is None or stack.pushing.is_over)
 
 
-def chunks_of(node: Node, context: Context, roles: StackRoles, replay: BodyReplay | None, carry: Values) -> Chunks:
-    """The chunks of a loop that is about to run from a carry."""
-    memory = context.memory
+def chunks_of(
+    node: Node, context: Context, roles: StackRoles, replay: BodyReplay | None, state: LoopState
+) -> ChunkDriver[Ran] | NoChunks:
+    """What stands around the iterations of a loop that is about to run."""
+    memory, given = context.memory, attributes.Loop.of(node)
     if memory is None:
-        return UNWATCHED
-    length = attributes.Loop.of(node).chunk
-    if length is not None:
+        return NO_CHUNKS
+    if given.chunk is not None:
         # What the loop over one chunk collects for itself is used at once, by the products after it.
         for i, role in roles.pushed.items():
-            if isinstance(carry[i], DeviceStack) and not _is_free(carry[i]) and role.rows is not None:
-                carry[i].pushing.enter(role.label, length * role.rows)
-        return UNWATCHED
-    chunks = WatchedChunks(node, context, memory, roles, replay)
-    chunks.own(carry)
-    return chunks if chunks.owned or not memory.is_recorded else UNWATCHED
+            stack = state.carry[i]
+            if isinstance(stack, DeviceStack) and not _is_free(stack) and role.rows is not None:
+                stack.pushing.enter(role.label, given.chunk * role.rows)
+        return NO_CHUNKS
+    loop = DeviceLoop(state, context, memory, roles, replay)
+    if memory.is_recorded and not loop.owned:
+        return NO_CHUNKS
+    phase: Phase = "backward" if roles.pops else "forward"
+    pushes = bool(loop.owned)
+    runs = managed(node, memory.manager, replay, phase, pushes=pushes, is_recorded=memory.is_recorded)
+    is_of_chunks = given.chunks_of is not None
+    return ChunkDriver(loop, runs, Lengths(1, 1) if is_of_chunks else Lengths(FIRST_ITERATIONS, MOST_ITERATIONS))
 
 
-__all__ = ["FIRST_ITERATIONS", "MOST_ITERATIONS", "Chunks", "WatchedChunks", "chunks_of"]
+__all__ = ["FIRST_ITERATIONS", "MOST_ITERATIONS", "NO_CHUNKS", "DeviceLoop", "LoopState", "NoChunks", "chunks_of"]

@@ -43,10 +43,12 @@ def compile_region(
     steps: list[Step] = []
     for position, item in enumerate(items):
         dead = slots.all_of(v for v in _reads(item) if last[v] == position and v not in constants)
-        made = _results(item)
-        unused = slots.all_of(v for v in made if v not in last and not (isinstance(item, Group) and v in item.made))
+        defined = _results(item)
+        unused = slots.all_of(
+            v for v in defined if v not in last and not (isinstance(item, Group) and v in item.defined)
+        )
         if isinstance(item, Group):
-            needed = {v for v in item.made if last.get(v, -1) > position}
+            needed = {v for v in item.defined if last.get(v, -1) > position}
             steps.append(GroupStep(item, needed, constants, slots, dead, unused))
             continue
         if isinstance(item, ProductSum):

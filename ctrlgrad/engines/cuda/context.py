@@ -1,4 +1,4 @@
-"""One run on the device: its library, what it did in numbers, and the ways between host and device."""
+"""One run on the device: its library, its counts, and transfers between host and device."""
 
 from __future__ import annotations
 

@@ -9,18 +9,18 @@ run in chunks for the memory manager too (see `chunks`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.chunks import Chunks, chunks_of
+from ctrlgrad.engines.chunk_driver import ChunkDriver
+from ctrlgrad.engines.cuda.chunks import LoopState, NoChunks, chunks_of
 from ctrlgrad.engines.cuda.compile import Control, compile_region
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.masking import Masked, masked_body
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of, results_of
-from ctrlgrad.engines.cuda.program import Program, Values, to_device
-from ctrlgrad.engines.cuda.replay import BodyReplay
+from ctrlgrad.engines.cuda.program import Program, to_device
+from ctrlgrad.engines.cuda.replay import BodyReplay, Ran
 from ctrlgrad.engines.cuda.roles import roles_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
@@ -31,14 +31,7 @@ from ctrlgrad.ir import Node, StackType, attributes, control
 # no more iterations run past the end than were taken, but for the first few.
 FIRST_CHUNK, MOST_CHUNK = 4, 64
 
-
-@dataclass
-class _State:
-    """A loop between two iterations."""
-
-    shared: Values
-    carry: Values
-    trips: int = 0
+Chunks = ChunkDriver[Ran] | NoChunks
 
 
 class Loop:
@@ -74,7 +67,7 @@ class Loop:
 
     def __call__(self, context: Context, operands: list[Any]) -> Any:
         shared, carry = self.parts.split(operands)
-        state = _State(list(shared), list(carry))
+        state = LoopState(list(shared), list(carry))
         # Nobody but the state holds what is carried: it is overwritten, and its blocks are freed.
         operands.clear()
         del shared, carry
@@ -83,7 +76,7 @@ class Loop:
                 state.carry[i] = to_device(context, state.carry[i], self.types[i])
         self._make_room(state)
         run = context.run
-        chunks = chunks_of(self.node, context, self.roles, self._replay(state, context), state.carry)
+        chunks = chunks_of(self.node, context, self.roles, self._replay(state, context), state)
         # A reversed loop starts from the number of iterations and counts down.
         backwards = attributes.Loop.of(self.node).counts_down
         first = context.number(state.carry[0]) if backwards else 0
@@ -94,7 +87,7 @@ class Loop:
                 self._run_masked(self.masked, state, context, chunks, number)
             else:
                 self._run(state, context, chunks, number)
-            chunks.finish(state.carry, state.shared)
+            chunks.finish()
         except BaseException as error:
             is_own = isinstance(error, MaximumIterationsError) and error.source is self.node.source
             if isinstance(error, CtrlgradError) and not is_own and not context.is_late:
@@ -106,12 +99,12 @@ class Loop:
         run.counters.looped(self.node, state.trips)
         return state.carry if len(state.carry) != 1 else state.carry[0]
 
-    def _replay(self, state: _State, context: Context) -> BodyReplay | None:
+    def _replay(self, state: LoopState, context: Context) -> BodyReplay | None:
         if context.memory is None or not self.can_replay:
             return None
         return BodyReplay(self.body, list(state.shared), self.roles, self.places, context, self.masked is not None)
 
-    def _make_room(self, state: _State) -> None:
+    def _make_room(self, state: LoopState) -> None:
         """A loop over the iterations of one chunk fills one block of each new stack."""
         chunk = attributes.Loop.of(self.node).chunk
         if chunk is not None:
@@ -119,36 +112,37 @@ class Loop:
                 if isinstance(value, DeviceStack) and not len(value):
                     value.room = chunk
 
-    def _run(self, state: _State, context: Context, chunks: Chunks, number: Callable[[int], int]) -> None:
+    def _run(self, state: LoopState, context: Context, chunks: Chunks, number: Callable[[int], int]) -> None:
         while self._goes_on(state, context):
             if state.trips == self.maximum:
                 raise too_many_iterations(self.node, self.maximum, state.trips)
-            chunks.before(state.carry)
+            chunks.before()
             arguments = state.shared + state.carry
             state.carry = []
             state.carry = self.body(arguments, context)
             del arguments
             state.trips += 1
-            chunks.after(state.carry)
+            chunks.after()
             context.run.iterations[-1] = number(state.trips)
 
-    def _goes_on(self, state: _State, context: Context) -> bool:
+    def _goes_on(self, state: LoopState, context: Context) -> bool:
         test = self.cond(state.shared + state.carry, context)[0]
         return bool(test) if self.mode == "counted" else bool(context.predicate(test)[0])
 
     # Masked.
 
     def _run_masked(
-        self, masked: Masked, state: _State, context: Context, chunks: Chunks, number: Callable[[int], int]
+        self, masked: Masked, state: LoopState, context: Context, chunks: Chunks, number: Callable[[int], int]
     ) -> None:
+        # The two that say which iterations count are carried too.
         alive = context.on_device(self.cond(state.shared + state.carry, context)[0])
-        taken = context.on_device(np.int64(0))
-        chunk = FIRST_CHUNK
+        state.carry += [alive, context.on_device(np.int64(0))]
+        del alive
+        most = FIRST_CHUNK
         while True:
-            size = min(chunk, chunks.length)
+            size = min(most, chunks.before())
             if self.maximum is not None:
                 size = min(size, self.maximum - state.trips)
-            chunks.before([*state.carry, alive, taken])
             lengths = {i: len(state.carry[i]) for i in masked.pushes}
             history = [self._on_host(state)]
             speculation = context.speculation = Speculation()
@@ -156,41 +150,40 @@ class Loop:
                 for ahead in range(size):
                     speculation.iteration = state.trips + ahead
                     context.run.iterations[-1] = number(speculation.iteration)
-                    arguments = [*state.shared, *state.carry, alive, taken]
-                    state.carry, alive, taken = [], None, None
-                    *state.carry, alive, taken = self.body(arguments, context)
+                    arguments = state.shared + state.carry
+                    state.carry = []
+                    state.carry = self.body(arguments, context)
                     del arguments
                     history.append(self._on_host(state))
             finally:
                 context.speculation = None
-            goes_on, trips = context.predicate(alive, taken)
-            taken_here = int(trips) - state.trips
+            goes_on, trips = context.predicate(*state.carry[-2:])
+            counted = int(trips) - state.trips
             if speculation.failure is not None and speculation.failed_at < int(trips):
                 context.run.iterations[-1] = number(speculation.failed_at)
                 raise speculation.failure
             state.trips = int(trips)
             if not goes_on:
-                self._cut(masked, state, lengths, history, taken_here)
-            ends = [*state.carry, alive, taken]
-            chunks.after(ends, size)
-            *state.carry, alive, taken = ends
+                self._cut(masked, state, lengths, history, counted)
+            chunks.after(size)
             if not goes_on:
+                del state.carry[-2:]
                 return
             if state.trips == self.maximum:
                 raise too_many_iterations(self.node, self.maximum, state.trips)
-            chunk = min(2 * chunk, MOST_CHUNK)
+            most = min(2 * most, MOST_CHUNK)
 
-    def _on_host(self, state: _State) -> list[Any]:
+    def _on_host(self, state: LoopState) -> list[Any]:
         return [state.carry[i] for i in self.hosted]
 
     def _cut(
-        self, masked: Masked, state: _State, lengths: dict[int, int], history: list[list[Any]], taken: int
+        self, masked: Masked, state: LoopState, lengths: dict[int, int], history: list[list[Any]], counted: int
     ) -> None:
-        """Undo what iterations past the end did to carries on the host and to stacks."""
-        for i, value in zip(self.hosted, history[taken], strict=True):
+        """Undo what iterations past the end, after those that count, did to carries on the host and to stacks."""
+        for i, value in zip(self.hosted, history[counted], strict=True):
             state.carry[i] = value
         for i, count in masked.pushes.items():
-            stack, length = state.carry[i], lengths[i] + taken * count
+            stack, length = state.carry[i], lengths[i] + counted * count
             if isinstance(stack, DeviceStack):
                 stack.drop(len(stack) - length)
             elif len(stack) > length:

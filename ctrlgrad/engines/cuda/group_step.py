@@ -16,7 +16,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.groups import Group
 from ctrlgrad.engines.cuda.kernel import KernelText, Target, group_kernel
-from ctrlgrad.engines.cuda.kernels.stacks import commit, put, taken
+from ctrlgrad.engines.cuda.kernels.stacks import commit, own_device_stack, put
 from ctrlgrad.engines.cuda.library import Kernel
 from ctrlgrad.engines.cuda.program import Slots, Values, explained, scalar
 from ctrlgrad.engines.cuda.stacks import Stack
@@ -90,7 +90,7 @@ class GroupStep:
         for write, holder in zip(self.writes, held, strict=True):
             push, concat = write.target.push, write.target.concat
             if push is not None:
-                stacks[push] = taken(context, push, holder)
+                stacks[push] = own_device_stack(context, push, holder)
                 outputs.append(put(context, stacks[push], shape, write.dtype))
             elif concat is not None:
                 outputs.append(_part(context, wholes, concat, write, shape))
@@ -163,7 +163,7 @@ class GroupStep:
 
 
 def _writes(targets: tuple[Target, ...], group: Group, needed: set[Value], slots: Slots) -> list[_Write]:
-    made = {node.result for node in group.nodes}
+    defined = {node.result for node in group.nodes}
     kept: set[Value] = set()
     writes = []
     for target in targets:
@@ -171,7 +171,7 @@ def _writes(targets: tuple[Target, ...], group: Group, needed: set[Value], slots
         own = target.push or target.concat
         result = slots.of(own.result if own is not None else v)
         # A value that is pushed, or a part of something, and read later too, is read where it was written.
-        is_kept = own is not None and v in made and v in needed and v not in kept
+        is_kept = own is not None and v in defined and v in needed and v not in kept
         if is_kept:
             kept.add(v)
         stack = slots.of(target.push.operands[0]) if target.push is not None else None

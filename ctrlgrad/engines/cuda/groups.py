@@ -37,7 +37,7 @@ class Group:
     concats: list[Node] = field(default_factory=list)
     reads: dict[Value, None] = field(default_factory=dict)
     # What its nodes compute; a stack or a concatenation is there only after the kernel has run.
-    made: set[Value] = field(default_factory=set)
+    defined: set[Value] = field(default_factory=set)
 
     @property
     def members(self) -> list[Node]:
@@ -46,13 +46,13 @@ class Group:
     def add(self, node: Node, kind: str) -> None:
         """Make a node one of the `kind`: "nodes", "pushes" or "concats"."""
         getattr(self, kind).append(node)
-        self.reads.update((v, None) for v in node.operands if v not in self.made)
+        self.reads.update((v, None) for v in node.operands if v not in self.defined)
         if kind == "nodes":
-            self.made.add(node.result)
+            self.defined.add(node.result)
 
-    def takes(self, node: Node, kind: str, uses: Mapping[Value, int]) -> bool:
+    def accepts(self, node: Node, kind: str, uses: Mapping[Value, int]) -> bool:
         """Whether the kernel keeps its bounds with a node more. `uses`: how often the region uses each value."""
-        trial = Group(self.shape, [*self.nodes], [*self.pushes], [*self.concats], dict(self.reads), set(self.made))
+        trial = Group(self.shape, [*self.nodes], [*self.pushes], [*self.concats], dict(self.reads), set(self.defined))
         trial.add(node, kind)
         within = len(trial.reads) <= MOST_INPUTS and len(trial.nodes) <= MOST_NODES
         return within and trial.outputs(uses) <= MOST_OUTPUTS
@@ -61,7 +61,7 @@ class Group:
         """The arrays that the kernel writes: slots, parts, and what it makes for others to read."""
         inside = Counter(v for node in self.members for v in node.operands)
         written = [push.operands[1] for push in self.pushes] + [v for c in self.concats for v in c.operands]
-        return len(written) + sum(uses[v] > inside[v] for v in self.made.difference(written))
+        return len(written) + sum(uses[v] > inside[v] for v in self.defined.difference(written))
 
 
 Item = Node | Group | ProductSum
@@ -132,10 +132,10 @@ class _Schedule:
         group = self.open.get(shape)
         for v in node.operands:
             other = self.pending.get(v)
-            if other is not None and (other is not group or v not in other.made):
+            if other is not None and (other is not group or v not in other.defined):
                 self._close(other)
         group = self.open.get(shape)
-        if group is not None and not group.takes(node, kind, self.uses):
+        if group is not None and not group.accepts(node, kind, self.uses):
             self._close(group)
             group = None
         if group is None:

@@ -5,12 +5,11 @@ chunk of iterations runs without asking, each with a bool `alive` on the device:
 
     new = body(carry)
     carry' = where(alive, new, carry)
-    taken' = taken + alive
+    trips' = trips + alive
     alive' = alive and cond(carry')
 
-and the host reads `alive` and `taken` once per chunk. The carry after the loop is that of the last iteration taken.
-What iterations past the end have pushed is dropped, by `taken`; carries on the host are taken from a history of the
-chunk.
+and the host reads `alive` and `trips` once per chunk. The carry after the loop is that of the last iteration that
+counts. Rows that later ones pushed are dropped; carries on the host come from a history of the chunk.
 
 It is allowed where running an iteration too many changes nothing but those, cannot fail and does not wait:
 
@@ -37,13 +36,10 @@ from ctrlgrad.ir import BOOL, INDEX, Builder, Graph, Loop, Node, StackType, Tens
 from ctrlgrad.ir.flow import StackFlow
 from ctrlgrad.ops.traits import is_total
 
-# Not total because an empty array has none, which a known shape excludes.
-_EXTREMES = frozenset({"max", "min", "argmax", "argmin"})
-
 
 @dataclass(frozen=True)
 class Masked:
-    """The body of a masked loop: (captures, carry, alive, taken) to (carry, alive, taken)."""
+    """The body of a masked loop: (captures, carry, alive, trips) to (carry, alive, trips)."""
 
     graph: Graph
     # Rows that one iteration pushes on each stack that is carried, by the carry's position.
@@ -99,8 +95,6 @@ def _obstacle(node: Node, places: Mapping[Value, Place], carried: set[Value]) ->
         return f"a size of {name} is on the device"
     if node.op.has_use(Use.READ):
         return None
-    if name in _EXTREMES and node.operands[0].tensor.is_static:
-        return None
     return None if is_total(node) and name != "nonzero" else f"{name} may fail"
 
 
@@ -111,7 +105,7 @@ def _masked_graph(node: Node, places: Sequence[Place]) -> Graph:
     inputs = [builder.input(v.type, v.hint) for v in loop.body.inputs]
     shared, carry = loop.split(inputs)
     alive = builder.input(BOOL, "alive")
-    taken = builder.input(INDEX, "taken")
+    trips = builder.input(INDEX, "trips")
     following = []
     for old, new, its in zip(carry, builder.inline(loop.body, inputs), places, strict=True):
         is_kept = new is old or its is HOST or not isinstance(new.type, TensorType)
@@ -119,7 +113,7 @@ def _masked_graph(node: Node, places: Sequence[Place]) -> Graph:
     (test,) = builder.inline(loop.cond, [*shared, *following])
     one = builder.emit("cast", [alive], {"dtype": np.dtype(np.int64)})
     after = builder.emit("logical_and", [alive, test])
-    return builder.finish([*following, after, builder.emit("add", [taken, one])])
+    return builder.finish([*following, after, builder.emit("add", [trips, one])])
 
 
 __all__ = ["Masked", "masked_body"]

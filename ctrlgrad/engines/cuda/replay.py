@@ -76,7 +76,7 @@ class BodyReplay(Replay[Ran]):
         after, _ = entry_state(carry, self.roles, context)
         del carry
         again.end()
-        again.seal()
+        again.leave()
         return after
 
 

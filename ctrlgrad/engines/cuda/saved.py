@@ -108,22 +108,21 @@ class PushedChunk:
                 saved.storage.shrink(block.count)
             block.open, block.array = False, None
 
-    def seal(self, ran: Any = None) -> None:
-        """After `end`: leave the blocks to the manager. In a chunk that runs again it takes them by itself."""
-        blocks, self._blocks = self._blocks, []
-        # A block that somebody still reads must not leave in between.
-        with self.memory.manager.lock:
-            self.chunk.seal(ran)
-            for block in blocks:
-                assert block.saved is not None
-                assert self.is_owner or not block.saved.is_in_use
-                block.saved.stay()
+    def leave(self) -> None:
+        """After `end`: the manager has the blocks. One that somebody still reads stays where it is until that is over.
 
-    def discard(self) -> None:
+        In a chunk that runs again the manager takes them by itself.
+        """
+        blocks, self._blocks = self._blocks, []
+        for block in blocks:
+            assert block.saved is not None
+            assert self.is_owner or not block.saved.is_in_use
+            block.saved.stay()
+
+    def abandon(self) -> None:
         """The chunk has failed."""
         self._close()
         self._blocks.clear()
-        self.chunk.discard()
 
     def _close(self) -> None:
         self.is_over = True

@@ -138,9 +138,9 @@ class DeviceStack:
         """Take rows off the end that nothing has read."""
         while count:
             block = self.blocks[-1]
-            taken = min(count, block.count)
-            block.count -= taken
-            count -= taken
+            dropped = min(count, block.count)
+            block.count -= dropped
+            count -= dropped
             if not block.count:
                 self.blocks.pop()
 

@@ -32,16 +32,16 @@ def product_sums(graph: Graph, places: Mapping[Value, Place]) -> dict[Node, Prod
     producers, count = definitions(graph), uses(graph)
     fused = {v for node in graph.nodes if node.op.has_use(Use.PUSH) or is_fusible(node) for v in node.operands}
     found: dict[Node, ProductSum] = {}
-    taken: set[Node] = set()
+    added: set[Node] = set()
     for node in graph.nodes:
         if node.op.name != "add" or node.result in fused or places[node.result] is not DEVICE:
             continue
         # Of two products the later one is added to the other.
         for product, other in (node.operands[::-1], node.operands):
             producer = producers.get(product)
-            if producer is not None and producer not in taken and count[product] == 1 and _fits(node, producer, other):
+            if producer is not None and producer not in added and count[product] == 1 and _fits(node, producer, other):
                 found[node] = ProductSum(node, producer, other)
-                taken.add(producer)
+                added.add(producer)
                 break
     return found
 

@@ -69,7 +69,7 @@ class Program:
         self.idle.append(found)
         return results
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let go of what is kept for the next call; the memory pool calls it."""
         while self.idle:
             self.idle.pop().dispose()

@@ -8,22 +8,13 @@ have a chunk's blocks again, the loop is run as a plan of its own, from a copy o
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.account import CPU, forget_values, giving_back
-from ctrlgrad.engines.chunks import (
-    Chunk,
-    EntryState,
-    ManagedLoop,
-    Measured,
-    Replay,
-    Replaying,
-    chunk_bytes,
-    managed,
-)
+from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Lengths
+from ctrlgrad.engines.chunks import Chunk, EntryState, Replay, Replaying, Rerun, chunk_bytes, managed
 from ctrlgrad.engines.native import frame as words
 from ctrlgrad.engines.native.running import Frame
 from ctrlgrad.engines.reference.control_kernels import loop_name
@@ -70,7 +61,7 @@ class Session:
 
     def __init__(self, frame: Frame, again: tuple[Chunk, int] | None = None) -> None:
         self.frame, self.again = frame, again
-        self.loops: dict[int, LoopInChunks] = {}
+        self.loops: dict[int, tuple[FrameLoop, ChunkDriver[_Length]]] = {}
         # The names of the loops that have begun.
         self.begun: set[str] = set()
         self.has_effects = any(Trait.EFFECT in call.node.op.traits for call in frame.layout.calls)
@@ -97,8 +88,8 @@ class Session:
             with giving_back(frame.give_back):
                 return frame.run(arguments)
         except BaseException:
-            for loop in self.loops.values():
-                loop.abandon()
+            for _, driver in self.loops.values():
+                driver.abandon()
             raise
         finally:
             frame.dispose()
@@ -108,108 +99,72 @@ class Session:
         self.begun.add(name)
         if self.has_effects:
             self.keep_to_copies((name,))
-        self.loops[number] = LoopInChunks(self.frame, self.frame.layout.chunked[number], self.again)
-        self.loops[number].begin()
+        roles = self.frame.layout.chunked[number]
+        loop = FrameLoop(self.frame, roles)
+        driver = self._driver(loop, roles)
+        self.loops[number] = loop, driver
+        # Where there may be several chunks, the first iteration begins the first one.
+        loop.allow(0 if isinstance(driver.lengths, Lengths) else driver.before())
+
+    def _driver(self, loop: FrameLoop, roles: ChunkedLoop) -> ChunkDriver[_Length]:
+        if self.again is not None:
+            chunk, room = self.again
+            return ChunkDriver(loop, Rerun(chunk), room)
+        replay = LoopReplay(self.frame, roles) if roles.can_repeat else None
+        phase: Phase = "backward" if roles.pops else "forward"
+        runs = managed(roles.loop.node, manager(), replay, phase, pushes=roles.pushes)
+        if not roles.pushes:
+            return ChunkDriver(loop, runs, UNBOUNDED)
+        least = 1 if chunk_bytes() < CHUNK_BYTES else LEAST_ITERATIONS
+        # A chunk of what loops inside push alone is over when they have pushed enough.
+        first = FIRST_ITERATIONS if roles.pushed else MOST_ITERATIONS
+        return ChunkDriver(loop, runs, Lengths(first, MOST_ITERATIONS, least))
 
     def next(self, number: int) -> None:
-        self.loops[number].next()
+        """At the head of an iteration: as many have run as were allowed."""
+        loop, driver = self.loops[number]
+        iterations = loop.iterations()
+        if driver.chunk is not None:
+            driver.after(iterations)
+        room = driver.before()
+        # How much loops inside push is seen after each iteration.
+        loop.allow(1 if loop.roles.pushed_inside else room)
 
     def end(self, number: int) -> None:
-        self.loops.pop(number).end()
+        loop, driver = self.loops.pop(number)
+        driver.finish(loop.iterations())
 
 
-class LoopInChunks:
-    """One run of a loop."""
+class FrameLoop:
+    """A loop of a frame, as the driver of its chunks sees it."""
 
-    def __init__(self, frame: Frame, roles: ChunkedLoop, again: tuple[Chunk, int] | None = None) -> None:
-        self.frame, self.roles, self.loop = frame, roles, roles.loop
+    def __init__(self, frame: Frame, roles: ChunkedLoop) -> None:
+        self.frame, self.roles = frame, roles
         self.index = frame.layout.chunks[roles.loop.number]
         self.handles = (*roles.pushed, *roles.pushed_inside)
-        # Of a chunk that is run again: where its blocks come from, and the room of the first ones.
-        self.again = again
-        self.chunks: ManagedLoop | Measured | None = None
         self.chunk: Chunk | None = None
-        self.running: AbstractContextManager[None] | None = None
-        self.before, self.room, self.limit = 0, 0, FIRST_ITERATIONS
-        self.bytes_before = 0
+        self.room = self.counted = self.bytes_before = 0
 
-    def begin(self) -> None:
-        if self.again is not None:
-            self.chunk, self.room = self.again
-            self.lend(self.room)
-            self.set_room(1 << 62)
-            return
-        pushes = bool(self.handles)
-        replay = LoopReplay(self.frame, self.roles) if self.roles.can_repeat else None
-        phase: Phase = "backward" if self.roles.pops else "forward"
-        self.chunks = managed(self.loop.node, manager(), replay, phase, pushes)
-        if pushes:
-            # The first iteration begins the first chunk.
-            self.set_room(0)
-        else:
-            self.set_room(1 << 62)
-            self.start_running(self.chunks.begin(None))
-
-    def set_room(self, room: int) -> None:
-        self.frame.words[self.index] = room
-
-    def start_running(self, chunk: Chunk) -> None:
-        self.chunk = chunk
-        self.running = chunk.running()
-        self.running.__enter__()
-
-    def stop_running(self) -> None:
-        if self.running is not None:
-            running, self.running = self.running, None
-            running.__exit__(None, None, None)
-
-    def counter(self) -> int:
-        return int(self.frame.words[self.frame.layout.counters + self.loop.number])
-
-    # Chunks.
-
-    def next(self) -> None:
-        """At the head of an iteration the chunk has no more room."""
-        assert self.again is None, "a chunk that is run again has room for all of its iterations"
-        if self.chunk is not None:
-            is_full = self.counter() - self.before >= self.room if self.roles.pushed else False
-            if self.roles.pushed_inside and not is_full and self.pushed_bytes() < chunk_bytes():
-                self.set_room(1)
-                return
-            self.seal()
-        assert self.chunks is not None
-        self.before = self.counter()
-        chunk = self.chunks.begin(self.snapshot if self.roles.can_repeat else None, self.state_bytes())
-        self.chunk = chunk
-        self.room = self.iterations()
-        try:
-            self.lend(self.room)
-        except BaseException:
-            self.chunk = None
-            chunk.discard()
-            raise
-        # How much loops inside push is seen after each iteration.
-        self.set_room(1 if self.roles.pushed_inside else self.room)
-        self.start_running(chunk)
+    def allow(self, iterations: int) -> None:
+        """How many iterations compiled code runs before it asks again."""
+        self.frame.words[self.index] = iterations
 
     def iterations(self) -> int:
-        """How many iterations the next chunk has."""
-        if not self.roles.pushed:
-            return 1
-        nbytes = chunk_bytes()
-        each = sum(self.frame.stacks[h].row_bytes(self.frame.row_shape(h)) for h in self.roles.pushed)
-        if self.roles.pushed_inside:
-            each *= 2
-        least = 1 if nbytes < CHUNK_BYTES else LEAST_ITERATIONS
-        most = max(least, min(MOST_ITERATIONS, nbytes // max(each, 1)))
-        found = min(self.limit, most)
-        self.limit *= 2
-        return found
+        """How many have run since this was asked last."""
+        before = self.counted
+        self.counted = int(self.frame.words[self.frame.layout.counters + self.roles.loop.number])
+        return self.counted - before
 
-    def lend(self, room: int) -> None:
-        """Blocks of the chunk for the stacks that each iteration pushes on."""
+    def iteration_bytes(self) -> float:
+        """Of what loops inside push nothing is known: they are given as much again."""
+        each = sum(self.frame.stacks[h].row_bytes(self.frame.row_shape(h)) for h in self.roles.pushed)
+        return 2 * each if self.roles.pushed_inside else each
+
+    def lend(self, chunk: Chunk, iterations: int) -> None:
+        """Blocks for the stacks that each iteration pushes on; the others ask when a row comes."""
+        self.chunk, self.room = chunk, iterations
         for handle in self.roles.pushed:
-            self.frame.stacks[handle].lend(self.block, self.frame.row_shape(handle), room)
+            self.frame.stacks[handle].lend(self.block, self.frame.row_shape(handle), iterations)
         for handle in self.roles.pushed_inside:
             self.frame.stacks[handle].source = self.block
 
@@ -218,55 +173,33 @@ class LoopInChunks:
         return self.chunk.block(shape, dtype, self.frame.label(handle))
 
     def pushed_bytes(self) -> int:
-        total = sum(self.frame.stacks[h].nbytes for h in self.handles)
-        return total - self.bytes_before
+        return self._bytes() - self.bytes_before
 
-    def seal(self) -> None:
-        """What was pushed is complete."""
-        self.stop_running()
-        chunk, self.chunk = self.chunk, None
-        assert chunk is not None
-        done = self.counter() - self.before
+    def _bytes(self) -> int:
+        return sum(self.frame.stacks[h].nbytes for h in self.handles)
+
+    def close(self, iterations: int) -> Closed[_Length]:
         for handle in self.handles:
             self.frame.stacks[handle].close_block()
-        if done:
-            chunk.seal(_Length(done, self.room))
-        else:
-            chunk.discard()
-        self.bytes_before = sum(self.frame.stacks[h].nbytes for h in self.handles)
+        self.bytes_before = self._bytes()
+        return Closed(_Length(iterations, self.room))
 
-    def end(self) -> None:
-        if self.again is not None:
-            for handle in self.handles:
-                self.frame.stacks[handle].close_block()
-            return
-        if self.chunk is not None:
-            if self.handles:
-                self.seal()
-            else:
-                self.stop_running()
+    def sealed(self) -> None:
+        self.chunk = None
+
+    def finish(self) -> None:
         for handle in self.handles:
             self.frame.stacks[handle].source = None
-        assert self.chunks is not None
-        self.chunks.finish()
 
     def abandon(self) -> None:
-        if self.again is not None:
-            # Whoever wanted the chunk again knows what to do.
-            return
-        self.stop_running()
         for handle in self.handles:
             self.frame.stacks[handle].clear()
-        if self.chunk is not None and self.handles:
-            self.chunk.discard()
-        if self.chunks is not None:
-            self.chunks.abandon()
 
     # What a chunk starts from.
 
     def carried(self) -> list[Any]:
         """The numbers and arrays that the loop carries now; arrays are views of its memory."""
-        return self.frame.told([c.inside for c in self.loop.carries], self.index + 1)
+        return self.frame.told([c.inside for c in self.roles.loop.carries], self.index + 1)
 
     def state_bytes(self) -> int:
         return sum(x.nbytes for x in self.carried() if x is not None)

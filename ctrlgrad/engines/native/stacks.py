@@ -24,7 +24,7 @@ from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.session import current
 from ctrlgrad.passes import CHUNK_BYTES
 from ctrlgrad.stacks.blocks import Block, BlockStack, from_rows
-from ctrlgrad.stacks.storage import Resident, Storage
+from ctrlgrad.stacks.storage import ClaimedRows, Resident, Storage
 
 # Rows of the first block of a stack; each further one has twice as many, up to the bytes of a chunk.
 FIRST_ROWS, LEAST_ROWS = 256, 16
@@ -35,16 +35,6 @@ SHARE = 4
 
 # Gives memory for a block: (handle, shape, dtype).
 Source = Callable[[int, tuple[int, ...], np.dtype], Storage]
-
-
-class UnusedRows(Resident):
-    """Rows of a block's memory that nobody has written, lent to one running stack. Closed, they are that block's."""
-
-    __slots__ = ("memory",)
-
-    def __init__(self, memory: Resident, start: int) -> None:
-        super().__init__(memory.array[start:])
-        self.memory = memory
 
 
 class RunningStack:
@@ -126,23 +116,23 @@ class RunningStack:
         block.most = max(block.most, block.count)
         storage = block.storage
         storage.close()
-        if isinstance(storage, UnusedRows):
+        if isinstance(storage, ClaimedRows):
             self.stack.blocks.pop()
             below = self.stack.blocks[-1]
             below.count += block.count
             below.most = max(below.most, below.count)
-            storage.memory.unused.append(below.count)
+            storage.memory.release(below.count)
         elif not block.count:
             self.stack.blocks.remove(block)
             self.keep(block)
             storage.free()
         elif isinstance(storage, Resident) and self.words[frame.CAPACITY]:
-            storage.unused = [block.count]
+            storage.release(block.count)
 
     def keep(self, block: Block | None) -> None:
         """Keep the memory of a block that compiled code could write to, where nobody counts memory."""
         if block is None or not self.words[frame.CAPACITY] or type(block.storage) is not Resident:
-            return  # other rows of what `UnusedRows` lie in are somebody else's
+            return  # other rows of what `ClaimedRows` lie in are somebody else's
         array = block.storage.array
         if current() is None and (self.spare is None or len(array) > len(self.spare)):
             self.spare = array
@@ -228,7 +218,7 @@ class RunningStack:
             return
         row = max(self.row_bytes(shape), 1)
         if current() is None:
-            if self.open is None and self.lend_unused(shape):
+            if self.open is None and self.extend(shape):
                 return
             room = max(LEAST_ROWS, min(2 * self.last_room() or FIRST_ROWS, CHUNK_BYTES // row))
             if not count:
@@ -259,22 +249,17 @@ class RunningStack:
         if self.open is None:
             return self.stack.blocks[-1].most if self.stack.blocks else 0
         storage = self.open.storage
-        return len(storage.memory.array if isinstance(storage, UnusedRows) else storage.open())
+        return len(storage.memory.array if isinstance(storage, ClaimedRows) else storage.open())
 
-    def lend_unused(self, shape: tuple[int, ...]) -> bool:
-        """Unused rows of the last block, if there are any; else each run would leave a block, however few its rows."""
+    def extend(self, shape: tuple[int, ...]) -> bool:
+        """Rows of the last block that nobody wrote, if there are any; else each run would leave a block, however few
+        its rows."""
         last = self.stack.blocks[-1] if self.stack.blocks else None
         if last is None or not isinstance(last.storage, Resident) or self.stack.shape != shape:
             return False
-        try:
-            # One step, also where several threads come at once.
-            start = last.storage.unused.pop()
-        except IndexError:
+        if not last.storage.claim(last.count):
             return False
-        if start != last.count or start == len(last.storage.array):
-            last.storage.unused.append(start)
-            return False
-        block = Block(UnusedRows(last.storage, start), 0)
+        block = Block(ClaimedRows(last.storage, last.count), 0)
         self.stack.blocks.append(block)
         self.show(block, True)
         return True

@@ -21,10 +21,10 @@ def resized(stack: Any, length: Any) -> Any:
         stack.drop(count - length)
         stack.written = None if stack.written is None else stack.written[:length]
         return stack
-    made = _filled(stack.dtype, stack.shape, length, _blocks(stack))
-    made.written = np.zeros(length, np.uint8)
-    made.written[:count] = 1 if stack.written is None else stack.written
-    return made
+    whole = _filled(stack.dtype, stack.shape, length, _blocks(stack))
+    whole.written = np.zeros(length, np.uint8)
+    whole.written[:count] = 1 if stack.written is None else stack.written
+    return whole
 
 
 def summed(a: Any, b: Any) -> Any:
@@ -36,17 +36,17 @@ def summed(a: Any, b: Any) -> Any:
     if a.shape != b.shape:
         return None
     longer, shorter = (b, a) if len(a) < len(b) else (a, b)
-    made = _filled(longer.dtype, longer.shape, len(longer), _blocks(longer))
-    total, at = made.blocks[0].storage.open(), 0
+    whole = _filled(longer.dtype, longer.shape, len(longer), _blocks(longer))
+    total, at = whole.blocks[0].storage.open(), 0
     for rows in _blocks(shorter):
         total[at : at + len(rows)] += rows
         at += len(rows)
-    made.blocks[0].storage.close()
+    whole.blocks[0].storage.close()
     if longer.written is not None:
-        made.written = longer.written[: len(longer)].copy()
+        whole.written = longer.written[: len(longer)].copy()
         marks = 1 if shorter.written is None else shorter.written[: len(shorter)]
-        made.written[: len(shorter)] |= marks
-    return made
+        whole.written[: len(shorter)] |= marks
+    return whole
 
 
 def _blocks(stack: BlockStack) -> Any:
@@ -58,7 +58,7 @@ def _blocks(stack: BlockStack) -> Any:
 
 def _filled(dtype: np.dtype, shape: Sequence[int], length: int, parts: Any) -> BlockStack:
     """A stack of so many rows: those of the parts, then zeros."""
-    made = BlockStack(dtype, tuple(shape), supply=supply())
+    whole = BlockStack(dtype, tuple(shape), supply=supply())
     if length:
         storage = supply().array((length, *shape), dtype, "rows")
         array, at = storage.open(), 0
@@ -68,8 +68,8 @@ def _filled(dtype: np.dtype, shape: Sequence[int], length: int, parts: Any) -> B
             at += count
         array[at:] = 0
         storage.close()
-        made.blocks.append(Block(storage, length))
-    return made
+        whole.blocks.append(Block(storage, length))
+    return whole
 
 
 # What gives None is left to the reference kernels.

@@ -1,4 +1,4 @@
-"""Which op made the first NaN or Inf: the check behind `check_nans`."""
+"""Which op computed the first NaN or Inf: the check behind `check_nans`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Culprit:
-    """Where a value that is not finite was made: the node, the iterations of the loops around, the element."""
+    """Where a value that is not finite was computed: the node, the iterations of the loops around, the element."""
 
     node: Node
     iterations: tuple[int, ...]
@@ -41,9 +41,9 @@ class FiniteCheck:
     def after(self, node: Node, given: Found, results: Sequence[Any], iterations: Sequence[int]) -> None:
         if node.regions or node.op.name == "constant":
             return
-        made = look(results)
-        nan = made.nan and not given.nan
-        if nan or (made.inf and not given.inf and not given.nan):
+        after = look(results)
+        nan = after.nan and not given.nan
+        if nan or (after.inf and not given.inf and not given.nan):
             self.culprit = Culprit(node, tuple(iterations), _element(results))
             of = f": the derivative of {node.source.of[-1]}" if node.source is not None and node.source.of else ""
             raise NonFiniteError(

@@ -31,7 +31,7 @@ def _zeros(context: Context, element: TensorType, dims: Sequence[Any]) -> Any:
     return context.xp.zeros(filled_shape(context, element.shape, dims), element.dtype)
 
 
-def taken(context: Context, node: Node, operands: list[Any]) -> Stack:
+def own_device_stack(context: Context, node: Node, operands: list[Any]) -> Stack:
     """Take the first operand off as a stack on the device that may be changed."""
     if not isinstance(operands[0], DeviceStack) and not all(
         row is None or context.library.is_array(row) for row in operands[0]
@@ -57,7 +57,7 @@ def _new(node: Node) -> Kernel:
 
 def _push(node: Node) -> Kernel:
     def kernel(context: Context, operands: list[Any]) -> Any:
-        stack = taken(context, node, operands)
+        stack = own_device_stack(context, node, operands)
         value = context.on_device(operands[0])
         context.counts.calls += 1
         put(context, stack, value.shape, value.dtype)[...] = value
@@ -87,7 +87,7 @@ def _pop(node: Node) -> Kernel:
     element = element_of(node)
 
     def kernel(context: Context, operands: list[Any]) -> Any:
-        stack = taken(context, node, operands)
+        stack = own_device_stack(context, node, operands)
         if not len(stack):
             raise ExecutionError("stack: popped more values than were pushed")
         value = stack.pop()
@@ -118,7 +118,7 @@ def _update(name: str) -> Any:
         host = IN_PLACE[name](node)
 
         def kernel(context: Context, operands: list[Any]) -> Any:
-            rows = as_list(taken(context, node, operands))
+            rows = as_list(own_device_stack(context, node, operands))
             index, *values = operands
             if name == "stack_add":
                 context.counts.calls += 1

@@ -1,0 +1,154 @@
+"""How a loop runs in chunks: how many iterations each has, when it is over, and what is done around it.
+
+An engine knows its loop (`LoopRun`): what is carried into a chunk, where its stacks get their blocks, how much they
+hold. All else is here. A chunk has few iterations at first, since most loops are short; then each has at most twice as
+many as the one before, and no more than push `chunk_bytes`.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from ctrlgrad.engines.chunks import Chunk, EntryState, ManagedLoop, Measured, Rerun, chunk_bytes
+
+# Iterations of the one chunk of a loop that is one: as many as it takes.
+UNBOUNDED = 1 << 62
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Closed(Generic[R]):
+    """A chunk that nothing is pushed on any more: how it ran, to whoever runs it again, and for how long.
+
+    The seconds are those of a device that computes by itself; None where the driver's own clock tells.
+    """
+
+    ran: R
+    seconds: float | None = None
+
+
+class LoopRun(Protocol[R]):
+    """One run of a loop of an engine, as the driver of its chunks sees it."""
+
+    def state_bytes(self) -> int:
+        """What a copy of the carry would cost."""
+
+    def snapshot(self) -> tuple[EntryState, int]:
+        """A copy of the carry, and its bytes."""
+
+    def iteration_bytes(self) -> float:
+        """What an iteration pushes, as far as that is known; else 0."""
+
+    def lend(self, chunk: Chunk, iterations: int) -> None:
+        """A chunk begins, of at most so many iterations: stacks take their blocks from it."""
+
+    def pushed_bytes(self) -> int:
+        """What has been pushed in this chunk."""
+
+    def close(self, iterations: int) -> Closed[R]:
+        """The chunk has run so many iterations: nothing more is pushed on its blocks."""
+
+    def sealed(self) -> None:
+        """The manager has the chunk's blocks. It moves none before this returns."""
+
+    def finish(self) -> None:
+        """The loop is over, and its chunks are sealed."""
+
+    def abandon(self) -> None:
+        """The loop has failed."""
+
+
+@dataclass
+class Lengths:
+    """How many iterations the chunks of one run of a loop have."""
+
+    # The next one at most, each of them at most, and each of them at least.
+    limit: int
+    most: int
+    least: int = 1
+
+    def next(self, nbytes: float) -> int:
+        """Those of the next chunk, where an iteration pushes so many bytes; 0 where nobody knows."""
+        fitting = int(chunk_bytes() // nbytes) if nbytes else self.most
+        found = max(self.least, min(self.limit, self.most, fitting))
+        self.limit = min(2 * self.limit, self.most)
+        return found
+
+
+class ChunkDriver(Generic[R]):
+    """Runs one loop in chunks: `before` and `after` stand around its iterations, `finish` or `abandon` at its end.
+
+    `lengths` is a number where the whole loop is one chunk: the iterations that its blocks are to have room for.
+    """
+
+    def __init__(self, loop: LoopRun[R], runs: ManagedLoop | Measured | Rerun, lengths: Lengths | int) -> None:
+        self.loop, self.runs, self.lengths = loop, runs, lengths
+        self.chunk: Chunk | None = None
+        # Iterations that the chunk has room for, and those that have run.
+        self.room = self.ran = 0
+        self._running = ExitStack()
+
+    def before(self) -> int:
+        """An iteration is about to run: a chunk begins where none is under way. Answers how many may run in it."""
+        if self.chunk is None:
+            self._begin()
+        return self.room - self.ran
+
+    def after(self, iterations: int = 1) -> None:
+        """So many iterations have run: the chunk is over where it is long enough."""
+        self.ran += iterations
+        if self.ran >= self.room or (isinstance(self.lengths, Lengths) and self.loop.pushed_bytes() >= chunk_bytes()):
+            self._end()
+
+    def finish(self, iterations: int = 0) -> None:
+        """The loop is over, so many iterations after the last `after`."""
+        self.ran += iterations
+        if self.chunk is not None:
+            self._end()
+        self.loop.finish()
+        self.runs.finish()
+
+    def abandon(self) -> None:
+        """The loop has failed."""
+        self._running.close()
+        self.loop.abandon()
+        if self.chunk is not None:
+            self.chunk.discard()
+            self.chunk = None
+        self.runs.abandon()
+
+    def _begin(self) -> None:
+        keeps_states = self.runs.replay is not None
+        chunk = self.runs.begin(
+            self.loop.snapshot if keeps_states else None, self.loop.state_bytes() if keeps_states else None
+        )
+        if isinstance(self.lengths, Lengths):
+            iterations = self.room = self.lengths.next(self.loop.iteration_bytes())
+        else:
+            iterations, self.room = self.lengths, UNBOUNDED
+        try:
+            self.loop.lend(chunk, iterations)
+        except BaseException:
+            chunk.discard()
+            raise
+        self.chunk, self.ran = chunk, 0
+        self._running.enter_context(chunk.running())
+
+    def _end(self) -> None:
+        self._running.close()
+        chunk = self.chunk
+        assert chunk is not None
+        closed = self.loop.close(self.ran)
+        self.chunk = None
+        if not self.ran:
+            chunk.discard()
+            return
+        with self.runs.lock:
+            chunk.seal(closed.ran, closed.seconds)
+            self.loop.sealed()
+
+
+__all__ = ["UNBOUNDED", "ChunkDriver", "Closed", "Lengths", "LoopRun"]
