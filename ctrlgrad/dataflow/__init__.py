@@ -1,6 +1,7 @@
 """The dataflow runtime: structured graphs lowered to five primitives and run by asynchronous executors.
 
-    graph, builder     the flat graph and its text; building one by hand, and the rules that it keeps
+    graph, builder     the flat graph and its text; building one by hand
+    verifier           the rules that every flat graph keeps
     scopes             what a node has to be by itself, which frame it is in, when it is alive
     lowering           structured graph -> flat graph
     devices            names of devices; what an executor needs of one
@@ -8,7 +9,8 @@
     clusters           ordinary ops joined, to run as one piece
     partition          a flat graph per device, Send and Recv, control loops
     drawing            flat graphs as Graphviz, runs as Chrome traces
-    frames, plan       steps, tokens, iterations; the rule of each primitive, a device's graph ready to run
+    frames, steps      tokens, iterations; the rule of each primitive
+    plan               a device's graph, ready to run
     messages           what goes between devices, and its bytes between ranks
     executor           one device's run
     settings, engine   what may be chosen, and what is prepared for it; a call from start to end
@@ -19,13 +21,14 @@ Sources: "Implementation of Control Flow in TensorFlow" (whitepaper, 2017); Yu e
 Large-Scale Machine Learning", EuroSys 2018 (arXiv 1805.01772).
 """
 
-from ctrlgrad.dataflow.builder import FlatBuilder, verify_flat
+from ctrlgrad.dataflow.builder import FlatBuilder
 from ctrlgrad.dataflow.devices import device
 from ctrlgrad.dataflow.drawing import Recorder, join_traces
 from ctrlgrad.dataflow.engine import run_flat
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
 from ctrlgrad.dataflow.lowering import lower
 from ctrlgrad.dataflow.settings import Settings, settings
+from ctrlgrad.dataflow.verifier import verify_flat
 
 __all__ = [
     "FlatBuilder",

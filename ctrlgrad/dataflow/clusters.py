@@ -173,12 +173,12 @@ class _Cutter:
 def _used_outside(cutter: _Cutter, groups: Mapping[Any, list[FlatNode]]) -> set[Value]:
     """The values that some node takes outside of the cluster that makes them."""
     group_of = {node: key for key, members in groups.items() for node in members}
-    made_in = {v: key for node, key in group_of.items() for v in node.results}
+    group_of_value = {v: key for node, key in group_of.items() for v in node.results}
     used = set(cutter.graph.outputs)
     for node in cutter.graph.nodes:
         waited = (v for v in node.operands if v not in cutter.copied[node])
         for value in (*waited, *node.controls, *node.orders):
-            if node not in group_of or value not in made_in or made_in[value] != group_of[node]:
+            if node not in group_of or value not in group_of_value or group_of_value[value] != group_of[node]:
                 used.add(value)
     return used
 

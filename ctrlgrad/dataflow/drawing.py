@@ -196,7 +196,7 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One end of a message's way."""
+    """One end of a message."""
 
     device: str
     edge: int

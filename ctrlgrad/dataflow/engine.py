@@ -59,7 +59,7 @@ def run_flat(graph: FlatGraph, arguments: Sequence[Any]) -> list[Any]:
     """The outputs of a flat graph for the given arrays (and lists, for stacks), run as the current settings say.
 
     Raises:
-        VerificationError: the graph breaks a rule of `ctrlgrad.dataflow.builder`.
+        VerificationError: the graph breaks a rule of `ctrlgrad.dataflow.verifier`.
         UserInputError: a node is on a device that does not exist.
         ExecutionError: an op fails, an output is dead, or the run cannot go on; the error says where.
 
@@ -140,7 +140,7 @@ class _Devices:
             for executor in executors.values():
                 run_alone(executor, self.arguments)
         else:
-            run_together(executors, exchange, self.arguments)
+            run_devices(executors, exchange, self.arguments)
         for name, executor in executors.items():
             left = {what: n for what, n in executor.left_behind().items() if n}
             if left:
@@ -172,7 +172,7 @@ class Exchange:
         self.running = len(devices)
         self.idle = 0
         # Messages that were sent and not received.
-        self.on_their_way = 0
+        self.in_flight = 0
         self.is_stuck = False
         self.is_stopped = False
         self.numbers = itertools.count()
@@ -182,7 +182,7 @@ class Exchange:
         due = 0.0 if self.delay is None else time.monotonic() + self.delay(edge)
         box = self.boxes[edge.receiver]
         with self.lock:
-            self.on_their_way += 1
+            self.in_flight += 1
             heapq.heappush(box.heap, (due, next(self.numbers), message))
             box.arrived.notify()
 
@@ -194,7 +194,7 @@ class Exchange:
 
     def check_stuck(self) -> None:
         """Called with the lock held, when a device has nothing to do."""
-        if self.running and self.idle == self.running and not self.on_their_way:
+        if self.running and self.idle == self.running and not self.in_flight:
             self.is_stuck = True
             self._wake()
 
@@ -233,7 +233,7 @@ class Mailbox:
                 finally:
                     exchange.idle -= 1
 
-    def take_arrived(self) -> list[Message]:
+    def receive_now(self) -> list[Message]:
         if not self.heap:
             return []
         with self.exchange.lock:
@@ -244,7 +244,7 @@ class Mailbox:
         now = time.monotonic()
         while self.heap and self.heap[0][0] <= now:
             found.append(heapq.heappop(self.heap)[2])
-        self.exchange.on_their_way -= len(found)
+        self.exchange.in_flight -= len(found)
         return found
 
     def done(self) -> None:
@@ -286,7 +286,7 @@ def run_alone(executor: Executor, arguments: Sequence[Any]) -> None:
         executor.finish()
 
 
-def run_together(executors: Mapping[str, Executor], exchange: Exchange | RankRun, arguments: list[Any]) -> None:
+def run_devices(executors: Mapping[str, Executor], exchange: Exchange | RankRun, arguments: list[Any]) -> None:
     """A thread per device, until all are done or one fails; one device of this process runs on the calling thread.
 
     Raises:
@@ -359,7 +359,7 @@ def drive(executor: Executor, transport: Transport, arguments: Sequence[Any]) ->
         while not executor.finished or executor.departures:
             if executor.stopped:
                 raise StoppedError
-            messages = transport.take_arrived() if executor.departures else transport.receive()
+            messages = transport.receive_now() if executor.departures else transport.receive()
             if not messages:
                 # There is nothing to do but to wait for what is to be sent.
                 executor.send_oldest()

@@ -140,7 +140,7 @@ class Executor:
 
     def _listen(self) -> None:
         assert self.transport is not None
-        messages = self.transport.take_arrived()
+        messages = self.transport.receive_now()
         if messages:
             self.accept_all(messages)
         if self.departures and self.departures[0].value.is_done():

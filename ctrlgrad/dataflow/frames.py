@@ -1,6 +1,6 @@
 """What lives while a graph runs: steps, the frames and iterations that they fire in, and the tokens between them.
 
-A `Step` is a node made ready to run. It has a slot for each operand, and a count of what it still waits for; both live
+A `Step` is a node, ready to run. It has a slot for each operand, and a count of what it still waits for; both live
 in the iteration that it will fire in, so a token needs no tag of its own. A value stands in the slots of its consumers
 and nowhere else: when a step has emptied its slots and its kernel finds the only reference to an array, it may
 overwrite it, in flight or not.
@@ -43,7 +43,7 @@ FIRED = -(1 << 30)
 
 
 class Step(ABC):
-    """A node made ready to run. Its operands stand in `slots[first:last]` of the iteration that it fires in."""
+    """A node that is ready to run. Its operands stand in `slots[first:last]` of the iteration that it fires in."""
 
     __slots__ = ("first", "index", "last", "name", "node", "results", "source")
 

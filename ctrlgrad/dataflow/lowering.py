@@ -43,7 +43,7 @@ Env = dict[Value, Value]
 class _Region:
     """The region that is being lowered.
 
-    `driven` values are made anew in every iteration of its frame and are dead where the region is not reached; `pivot`
+    `driven` values are computed in every iteration of its frame and are dead where the region is not reached; `pivot`
     makes one of them. Both are empty in the root frame, where all is alive once. `effect` is the token of the last
     effect, if there was one.
     """

@@ -59,7 +59,7 @@ class Transport(Protocol):
             StoppedError: the run has been stopped.
         """
 
-    def take_arrived(self) -> list[Message]:
+    def receive_now(self) -> list[Message]:
         """What has come, without waiting."""
 
     def done(self) -> None:

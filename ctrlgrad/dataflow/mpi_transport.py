@@ -198,7 +198,7 @@ class Run:
             box.messages.append(message)
             box.arrived.notify()
 
-    def take_arrived(self, box: Box) -> list[Message]:
+    def receive_now(self, box: Box) -> list[Message]:
         """What has come for a device, without waiting."""
         now = time.monotonic()
         if now - self.last_poll > BUSY_POLL and not self.has_leader:
@@ -340,8 +340,8 @@ class Box:
     def receive(self) -> list[Message]:
         return self.run.receive(self)
 
-    def take_arrived(self) -> list[Message]:
-        return self.run.take_arrived(self)
+    def receive_now(self) -> list[Message]:
+        return self.run.receive_now(self)
 
     def done(self) -> None:
         with self.run.lock:

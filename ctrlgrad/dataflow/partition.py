@@ -1,4 +1,4 @@
-"""Partition: one flat graph per device, with Send and Recv where an edge went from one device to another.
+"""Partition: one flat graph per device, with Send and Recv where an edge crosses devices.
 
 In: a flat graph with a device on every node. Out, per device: its nodes; a Send for each value that another device
 takes, a Recv for each value that it takes from another; and, for each loop that it takes part in, what tells it how
@@ -32,7 +32,6 @@ import numpy as np
 
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.attributes import Cluster, Enter, LoopCond, Recv, Send
-from ctrlgrad.dataflow.builder import verify_flat
 from ctrlgrad.dataflow.devices import DEFAULT
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import (
@@ -46,6 +45,7 @@ from ctrlgrad.dataflow.scopes import (
     guards_of,
     next_iteration,
 )
+from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.ir import BOOL, OPS, Graph, Node, Op, Type, Value, attributes
 from ctrlgrad.ir.attributes import NO_ATTRS, Attributes
 from ctrlgrad.source import Source
@@ -53,7 +53,7 @@ from ctrlgrad.source import Source
 
 @dataclass(frozen=True)
 class Edge:
-    """A way from one device to another. `frame` is where it is used; `type` is None for a report."""
+    """A channel from one device to another. `frame` is where it is used; `type` is None for a report."""
 
     number: int
     sender: str
@@ -328,7 +328,7 @@ class _Partitioner:
         return half.alive[value]
 
     def bring(self, value: Value, device: str, home: str | None = None) -> Value:
-        """Send a value from where it is made to a device; returns it there."""
+        """Send a value from where it is computed to a device; returns it there."""
         home = home or str(self.home(value))
         frame = self.frames.of_value[value]
         edge = self.edge(home, device, frame, value.type)

@@ -3,7 +3,7 @@
 Where the user said one, that is it: an op's source has it, and what was derived from the op, such as its gradient, has
 the same source. For everything else:
 
-- all ops on one stack sit where the values pushed on it are made;
+- all ops on one stack sit where the values pushed on it are computed;
 - the nodes of a loop's carry sit with the op that makes its next value, a LoopCond with the op that makes it;
 - a Switch and a Merge sit with what they take;
 - a constant, and a constant Enter, is there once on each device that needs it: a loop that uses a captured array on
@@ -57,7 +57,7 @@ class _Placing:
                 self.device[node] = choose(node) or DEFAULT
 
     def at(self, value: Value) -> str | None:
-        """Where a value is made, if that is decided."""
+        """Where a value is computed, if that is decided."""
         node = self.producer_of.get(value)
         return None if node is None or is_copied(node) else self.device.get(node)
 
@@ -103,7 +103,7 @@ class _Placing:
                 self.device.setdefault(node, home)
 
     def source_of(self, value: Value) -> str | None:
-        """Where a value is made, seen through what only passes it on; the latest first."""
+        """Where a value is computed, seen through what only passes it on; the latest first."""
         seen: set[Value] = set()
         waiting = [value]
         while waiting:

@@ -21,7 +21,6 @@ from typing import Any
 from ctrlgrad import memory
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.attributes import LoopCond
-from ctrlgrad.dataflow.builder import verify_flat
 from ctrlgrad.dataflow.clusters import CUTS, cluster
 from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
 from ctrlgrad.dataflow.drawing import Recorder
@@ -32,6 +31,7 @@ from ctrlgrad.dataflow.partition import Partition, partition
 from ctrlgrad.dataflow.placement import as_written, place, whole_loops
 from ctrlgrad.dataflow.plan import DevicePlan, plan_part
 from ctrlgrad.dataflow.scopes import Frames, frames_of
+from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.engines.block_kernels import IN_BLOCKS
 from ctrlgrad.engines.pushes import RowPush, add_row_pushes
 from ctrlgrad.engines.reference import REFERENCE, Kernels

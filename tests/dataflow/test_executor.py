@@ -22,8 +22,8 @@ from ctrlgrad.dataflow.executor import Executor
 from ctrlgrad.dataflow.frames import Execution, Iteration, OldestFirst, Tag
 from ctrlgrad.dataflow.messages import Message
 from ctrlgrad.dataflow.partition import partition
-from ctrlgrad.dataflow.plan import ClusterStep
 from ctrlgrad.dataflow.settings import Prepared, placed, prepare
+from ctrlgrad.dataflow.steps import ClusterStep
 from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError, NonFiniteError
 from ctrlgrad.execution import run_on
 
@@ -317,7 +317,7 @@ def test_what_has_come_is_taken_without_waiting() -> None:
     split = partition(placed(graph_of(across, 0.5, 3), Settings()))
     exchange = Exchange(["cpu:0", "cpu:1"], split.edges, None)
     edge = next(e.number for e in split.edges if e.receiver == "cpu:1")
-    assert exchange.boxes["cpu:1"].take_arrived() == []
+    assert exchange.boxes["cpu:1"].receive_now() == []
     exchange.boxes["cpu:0"].send(edge, (0, 0), None, 1.0)
-    assert [m.value for m in exchange.boxes["cpu:1"].take_arrived()] == [1.0]
-    assert exchange.on_their_way == 0
+    assert [m.value for m in exchange.boxes["cpu:1"].receive_now()] == [1.0]
+    assert exchange.in_flight == 0
