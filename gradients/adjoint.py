@@ -1,6 +1,6 @@
 """The reverse pass over one scope: cotangents, added up eagerly, node by node from the last to the first.
 
-A cotangent that is zero is not there at all; it is made only where an op cannot do without. An op that reads
+A cotangent that is zero is not there at all; zeros are emitted only where an op cannot do without. An op that reads
 a part of its operand adds to the operand's cotangent (`reverse_into`), so reading a row costs a row.
 """
 
@@ -81,7 +81,7 @@ class Adjoint:
         self.activity = activity
         self.recursion = recursion
         self.cotangents: dict[Value, Term] = {}
-        self.made_by = {v: node for node in scope.graph.nodes for v in node.results}
+        self.producers = {v: node for node in scope.graph.nodes for v in node.results}
 
     @property
     def graph(self) -> Graph:
@@ -112,7 +112,7 @@ class Adjoint:
     def _at(self, value: Value) -> Iterator[None]:
         """Put what is emitted on the device of the value: that is where its whole cotangent is needed."""
         backward = self.scope.backward
-        before, maker = backward.source, self.made_by.get(value)
+        before, maker = backward.source, self.producers.get(value)
         if before is not None and maker is not None and maker.source is not None:
             backward.source = replace(before, device=maker.source.device)
         try:
@@ -169,12 +169,12 @@ class Adjoint:
             if accumulated is None:
                 accumulated = self.zeros_like(first)
             self.cotangents[first] = rule.accumulate(accumulated, cotangent, result, *operands, **attrs)
-        together = None if rule.joint is None else rule.joint(cotangent, result, *operands, **attrs)
+        joint = None if rule.joint is None else rule.joint(cotangent, result, *operands, **attrs)
         for position, operand in enumerate(node.operands):
             if operand not in self.varied:
                 continue
-            if together is not None:
-                given = together[position]
+            if joint is not None:
+                given = joint[position]
             else:
                 given = self._pull(rule, position, cotangent, result, operands, attrs)
             if given is None:
@@ -194,7 +194,7 @@ class Adjoint:
 
 
 class _Cotangents:
-    """The cotangents of a node with several results, zeros made on demand."""
+    """The cotangents of a node with several results, zeros emitted on demand."""
 
     def __init__(self, adjoint: Adjoint, node: Node, given: Sequence[Term | None]) -> None:
         self.adjoint = adjoint

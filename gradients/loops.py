@@ -3,14 +3,14 @@
 For `results = while captures(w) carry(x)` whose results have cotangents d:
 
     forward   trips, results, stacks = while captures(w) carry(0, x, stacks)
-                  body: as before, with trips + 1 and a push of each saved value where it is made
+                  body: as before, with trips + 1 and a push of each saved value where it is defined
     backward  _, d, dw, _ = while captures(what the body needs of the outside) carry(trips, d, dw, stacks)
                   cond: trips > 0
                   body: trips - 1, pops, the body's nodes reversed, dw + this iteration's share
 
 d are the cotangents of the active carry: those that depend on what is differentiated and reach a result that
 matters (`Activity.active_loop`). dw starts as the capture's cotangent so far, so shares are added eagerly and
-nothing of w's size is made per iteration. The iteration that is being reversed is `trips - 1` after the count
+nothing of w's size is allocated per iteration. The iteration that is being reversed is `trips - 1` after the count
 down, which gives integer induction variables back without a stack.
 
 Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroSys 2018, section 5.
@@ -98,14 +98,14 @@ def _open_scope(adjoint: Adjoint, loop: Loop) -> RegionScope:
         scope.carry[c.in_body] = (c.init, c.next)
         step = _step(scope, c.in_body, c.next)
         if step is not None:
-            down = scope.made_by[c.next].op.name == "subtract"
+            down = scope.producers[c.next].op.name == "subtract"
             scope.inductions[c.in_body] = Induction(c.init, step, down)
     return scope
 
 
 def _step(scope: RegionScope, value: Value, output: Value) -> Value | None:
     """What is added to an integer carry, or subtracted from it, if that is all that happens to it in an iteration."""
-    node = scope.made_by.get(output)
+    node = scope.producers.get(output)
     if node is None or isinstance(value.type, StackType) or value.type.rank != 0 or value.tensor.dtype.kind not in "iu":
         return None
     if node.op.name == "add" and value in node.operands:

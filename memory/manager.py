@@ -1,7 +1,7 @@
 """The memory manager of one device: blocks inside a hard budget, wherever they have to be.
 
 Loops fill blocks chunk by chunk and read them back, the newest first. Counted bytes (blocks, entry states, temporaries,
-bytes that copies land in) never pass the limit of a tier: before bytes are taken, others leave (`residency.eviction`).
+bytes that copies land in) never pass the limit of a tier: before an allocation others leave (`residency.eviction`).
 How is the policy of their chunk: keep, copy, recompute; the planner chooses where the user has not. Several threads may
 use a manager. What finalizers find waits for the next call.
 """

@@ -64,7 +64,7 @@ class Session:
         self._is_closed = False
 
     def manager(self, device_name: str = "cpu") -> Manager:
-        """The manager of a device, made when it is first asked for."""
+        """The manager of a device, created when it is first asked for."""
         with self._lock:
             if self._is_closed:
                 raise UserInputError("memory: the budget's `with` has ended")
@@ -101,7 +101,7 @@ class Session:
 
     @property
     def managers(self) -> Mapping[str, Manager]:
-        """The managers made so far, by device name."""
+        """The managers so far, by device name."""
         with self._lock:
             return dict(self._managers)
 

@@ -98,9 +98,9 @@ class BlockStack:
         """Take `count` rows off the end."""
         while count:
             last = self.blocks[-1]
-            taken = min(count, last.count)
-            last.count -= taken
-            count -= taken
+            dropped = min(count, last.count)
+            last.count -= dropped
+            count -= dropped
             if not last.count:
                 self.blocks.pop()
                 last.storage.free()

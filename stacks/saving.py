@@ -4,13 +4,13 @@ A derivative is built as two mirrored scopes: what runs forward and what runs ba
 for a forward value by `resolve`; where it comes from depends on the scope:
 
 - in a function, it is a residual: an output of the forward graph and an input of the backward graph;
-- in a region, a capture is asked of the scope around it; a constant is made again; an induction variable follows
+- in a region, a capture is asked of the scope around it; a constant is repeated; an induction variable follows
   from the number of the iteration. Of everything else that is wanted, `choice` finds the cheapest set to save
   that the rest follows from. A saved value is pushed, right where it is computed, on a stack of its own and
   popped at the start of the backward region. The next value of a carry that is itself pushed is not pushed again:
   it is the value that the backward loop popped one iteration before.
 
-A stack is made in the outermost scope and threaded through every region between there and its push; the pops
+A stack is created in the outermost scope and threaded through every region between there and its push; the pops
 go through the mirrored regions in reverse. Every scope therefore holds, for each stack that passes through it,
 one `Thread`: the forward value before and after, and the backward value before and after.
 """
@@ -32,7 +32,7 @@ _AGAIN = frozenset({Trait.CHEAP, Trait.MOVES})
 
 @dataclass(eq=False)
 class Thread:
-    """One stack's way through a scope and its mirror image."""
+    """The path of one stack through a scope and its mirror image."""
 
     forward_in: Value
     backward_in: Value
@@ -53,15 +53,15 @@ class Scope(ABC):
     after: dict[Value, list[Node]] = field(default_factory=dict)
     before: dict[Node, list[Node]] = field(default_factory=dict)
     instead: dict[Node, Node] = field(default_factory=dict)
-    made_by: dict[Value, Node] = field(default_factory=dict)
+    producers: dict[Value, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.made_by = {v: node for node in self.graph.nodes for v in node.results}
+        self.producers = {v: node for node in self.graph.nodes for v in node.results}
 
     def resolve(self, value: Value | Size) -> Value:
         """The backward side's copy of a forward value, or of the size of one of its axes."""
         if isinstance(value, Size):
-            value = origin(self.made_by, value)
+            value = origin(self.producers, value)
         if value not in self.resolved:
             self.resolved[value] = self._bring_size(value) if isinstance(value, Size) else self._bring(value)
         return self.resolved[value]
@@ -84,7 +84,7 @@ class Scope(ABC):
         """A new stack, empty before this scope's forward side and after its backward side."""
 
     def observe(self, op: str, value: Value, attrs: Mapping[str, Any] | None = None) -> Value:
-        """Compute something small of a forward value on the forward side, right where the value is made."""
+        """Compute something small of a forward value on the forward side, right where the value is defined."""
         for node in self.after.get(value, ()):
             if node.op.name == op and node.attrs == node.op.attributes(attrs or {}):
                 return node.result
@@ -94,12 +94,12 @@ class Scope(ABC):
         self, anchor: Value, op: str, operands: Sequence[Value], attrs: Mapping[str, Any], hint: str
     ) -> Value:
         maker = Builder()
-        source = self.made_by[anchor].source if anchor in self.made_by else self.backward.source
+        source = self.producers[anchor].source if anchor in self.producers else self.backward.source
         maker.source = source
         result = maker.emit(op, operands, attrs, hint=hint)
         (node,) = maker.nodes
         self.after.setdefault(anchor, []).append(node)
-        self.made_by[result] = node
+        self.producers[result] = node
         return result
 
     def constant_before(self, node: Node, array: Any) -> Value:
@@ -111,7 +111,7 @@ class Scope(ABC):
 
     def replace(self, node: Node, new: Node) -> None:
         self.instead[node] = new
-        self.made_by.update((v, new) for v in new.results)
+        self.producers.update((v, new) for v in new.results)
 
     def forward_nodes(self, inputs: Sequence[Value]) -> tuple[Node, ...]:
         """The forward side's nodes with all additions in their places."""
@@ -134,7 +134,7 @@ class Scope(ABC):
         return tuple(nodes)
 
     def is_constant(self, value: Value) -> bool:
-        node = self.made_by.get(value)
+        node = self.producers.get(value)
         return node is not None and node.op.name == "constant"
 
 
@@ -147,7 +147,7 @@ class FunctionScope(Scope):
 
     def _bring(self, value: Value) -> Value:
         if self.is_constant(value):
-            return self.backward.constant(attributes.Constant.of(self.made_by[value]).value)
+            return self.backward.constant(attributes.Constant.of(self.producers[value]).value)
         self.residuals.append(value)
         return self.backward.input(value.type, value.hint)
 
@@ -218,7 +218,7 @@ class RegionScope(Scope):
             return Size(self.captures[size.value], size.axis)
         if size.value in self.carry:
             first, following = self.carry[size.value]
-            if origin(self.made_by, Size(following, size.axis)) == size:
+            if origin(self.producers, Size(following, size.axis)) == size:
                 return Size(first, size.axis)
         return None
 
@@ -236,11 +236,11 @@ class RegionScope(Scope):
             return self.need(self.captures[value])
         if value in self.inductions:
             return self._induction(value, builder)
-        node = self.made_by.get(value)
+        node = self.producers.get(value)
         if node is not None and node.op.name == "constant":
             return builder.constant(attributes.Constant.of(node).value)
         if node is not None and node.op.name == "dim":
-            size = origin(self.made_by, Size(node.operands[0], attributes.Axis.of(node).axis))
+            size = origin(self.producers, Size(node.operands[0], attributes.Axis.of(node).axis))
             outside = self._size_outside(size)
             return None if outside is None else self.need(outside)
         return None
@@ -248,11 +248,12 @@ class RegionScope(Scope):
     def _is_free(self, value: Value) -> bool:
         if value in self.captures or value in self.inductions or self.is_constant(value):
             return True
-        node = self.made_by.get(value)
+        node = self.producers.get(value)
         if node is None or node.op.name != "dim":
             return False
         return (
-            self._size_outside(origin(self.made_by, Size(node.operands[0], attributes.Axis.of(node).axis))) is not None
+            self._size_outside(origin(self.producers, Size(node.operands[0], attributes.Axis.of(node).axis)))
+            is not None
         )
 
     def _induction(self, value: Value, builder: Builder) -> Value:
@@ -272,7 +273,7 @@ class RegionScope(Scope):
 
     def _operands(self, value: Value) -> list[Value] | None:
         """What a value can be computed again from by a cheap op, without what is free; None if it cannot."""
-        node = self.made_by.get(value)
+        node = self.producers.get(value)
         if node is None or node.regions or node.op.name == "dim" or len(node.results) != 1:
             return None
         if _AGAIN.isdisjoint(node.op.traits):
@@ -301,10 +302,10 @@ class RegionScope(Scope):
         return None
 
     def _is_one(self, step: Value) -> bool:
-        return self.is_constant(step) and bool(attributes.Constant.of(self.made_by[step]).value == 1)
+        return self.is_constant(step) and bool(attributes.Constant.of(self.producers[step]).value == 1)
 
     def _is_zero(self, first: Value) -> bool:
-        return self.outer.is_constant(first) and bool(attributes.Constant.of(self.outer.made_by[first]).value == 0)
+        return self.outer.is_constant(first) and bool(attributes.Constant.of(self.outer.producers[first]).value == 0)
 
     def settle(self) -> list[Shift]:
         """Decide what is saved, push it, and put pops and what is computed again in front of the backward nodes.
@@ -356,7 +357,7 @@ class RegionScope(Scope):
 
     def _push(self, value: Value, wanted: Value, prologue: Builder) -> None:
         assert isinstance(value.type, TensorType), "a stack is never saved on a stack"
-        node = self.made_by.get(value)
+        node = self.producers.get(value)
         hint = f"{value.hint or (node.op.name if node is not None else 'saved')}_stack"
         thread = self.thread(StackType(value.type), hint)
         thread.forward_out = self.append_after(value, "stack_push", [thread.forward_in, value], {}, hint)

@@ -1,6 +1,6 @@
 """Where the size of a dimension comes from, so that sizes are captured rather than saved once per iteration.
 
-`origin(made_by, Size(v, axis))` follows a dimension that is unknown until run time back through the nodes that
+`origin(producers, Size(v, axis))` follows a dimension that is unknown until run time back through the nodes that
 pass it on: the rows of a product are those of its left operand, a transpose renames axes, an elementwise op has
 the one unknown size among its operands. It stops at an input or where the size is really computed.
 """
@@ -21,21 +21,21 @@ class Size:
     axis: int
 
 
-def origin(made_by: Mapping[Value, Node], size: Size) -> Size:
+def origin(producers: Mapping[Value, Node], size: Size) -> Size:
     """The first size in the chain that is known to equal this one."""
     while True:
-        node = made_by.get(size.value)
-        step = None if node is None else _source(made_by, node, size.axis)
+        node = producers.get(size.value)
+        step = None if node is None else _source(producers, node, size.axis)
         if step is None:
             return size
         size = step
 
 
-def _source(made_by: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
+def _source(producers: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
     """Which operand's size a result's size is, if the op passes it on."""
     name = node.op.name
     if Trait.ELEMENTWISE in node.op.traits:
-        return _elementwise(made_by, node, axis)
+        return _elementwise(producers, node, axis)
     first = node.operands[0] if node.operands else None
     if first is None or not isinstance(first.type, TensorType):
         return None
@@ -65,7 +65,7 @@ def _source(made_by: Mapping[Value, Node], node: Node, axis: int) -> Size | None
     return None
 
 
-def _elementwise(made_by: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
+def _elementwise(producers: Mapping[Value, Node], node: Node, axis: int) -> Size | None:
     from_end = axis - node.result.tensor.rank
     here = [v.tensor.shape[from_end] for v in node.operands if v.tensor.rank >= -from_end]
     if any(d not in (None, 1) for d in (*here, node.result.tensor.shape[axis])):
@@ -78,7 +78,7 @@ def _elementwise(made_by: Mapping[Value, Node], node: Node, axis: int) -> Size |
     ]
     if len(unknown) <= 1:
         return unknown[0] if unknown else None
-    origins = {origin(made_by, size) for size in unknown}
+    origins = {origin(producers, size) for size in unknown}
     return origins.pop() if len(origins) == 1 else None
 
 

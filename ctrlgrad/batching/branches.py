@@ -3,7 +3,7 @@
 Where the selector is the same for all rows the cond stays and its branches are batched. Where it differs, the
 branches run one after the other, each only if a row takes it; the rows that do not take it are guarded (see
 `lanes`): they see what the first row sees that does, so a branch that is no place for a row can do it no harm. The
-results are put together row by row. A stack goes through the branches one after the other, each of which touches
+results are chosen row by row. A stack goes through the branches one after the other, each of which touches
 its own rows alone.
 """
 
@@ -79,10 +79,10 @@ class _Masked:
     def run(self) -> list[Lane]:
         masks = self._masks()
         sofar = [self._blank(position) for position in range(len(self.branch.results))]
-        taken: Term | None = None
+        decided: Term | None = None
         for mask, region in zip(masks, self.branch.branches, strict=True):
-            sofar = self._side(region, mask, taken, sofar)
-            taken = mask if taken is None else emit("logical_or", taken, mask)
+            sofar = self._side(region, mask, decided, sofar)
+            decided = mask if decided is None else emit("logical_or", decided, mask)
         return sofar
 
     def _masks(self) -> list[Term]:
@@ -108,7 +108,7 @@ class _Masked:
         zero = constant(batcher.builder, 0, np.int64)
         return new_ragged(batcher.builder, batcher.rows, batcher.rows.spread(zero), t.element)
 
-    def _side(self, region: Graph, mask: Term, taken: Term | None, sofar: list[Lane]) -> list[Lane]:
+    def _side(self, region: Graph, mask: Term, decided: Term | None, sofar: list[Lane]) -> list[Lane]:
         batcher = self.batcher
         operands = list(self.lanes)
         for position, place in self.threads.items():
@@ -124,7 +124,7 @@ class _Masked:
             produced = inner.run(region)
             joined = []
             for position, (lane, before) in enumerate(zip(produced, sofar, strict=True)):
-                joined += self._joined(inner, mask, taken, position, lane, before)
+                joined += self._joined(inner, mask, decided, position, lane, before)
             return joined
 
         some = emit("any", mask, axes=(0,), keepdims=False)
@@ -137,7 +137,7 @@ class _Masked:
         ]
 
     def _joined(
-        self, inner: Batcher, mask: Term, taken: Term | None, position: int, lane: Lane, before: Lane
+        self, inner: Batcher, mask: Term, decided: Term | None, position: int, lane: Lane, before: Lane
     ) -> list[Term]:
         """A branch's result in the rows that took it, else what was there before."""
         builder, t = inner.builder, self.branch.results[position].type
@@ -145,13 +145,13 @@ class _Masked:
         if isinstance(t, TensorType):
             (old,) = (Term(builder, v) for v in _values(before))
             new = inner.seen(lane, t)
-            if taken is None:
+            if decided is None:
                 return [new]
             if None not in t.shape:
                 return [choose_rows(mask, new, old)]
             self.batcher.rows.require_one_size()
             # What was there before has the sizes of a result only if a branch has run.
-            some = emit("any", Term(builder, taken.value), axes=(0,), keepdims=False)
+            some = emit("any", Term(builder, decided.value), axes=(0,), keepdims=False)
             both: list[Callable[[Builder], Sequence[Term]]] = [
                 lambda inside: [Term(inside, new.value)],
                 lambda inside: [choose_rows(*(Term(inside, x.value) for x in (mask, new, old)))],

@@ -4,7 +4,7 @@ A checkpointed function takes its operands as they are. For a derivative given b
 so that its cotangent or tangent has rows too, whatever the rule makes of it.
 
 A call of kind "rows" is a batched graph inside a function that is being batched: region 0 is that graph, region 1
-what it was made from. It is there where rows have stacks of their own length. Their buffers have a size that all
+what it was traced from. It is there where rows have stacks of their own length. Their buffers have a size that all
 rows share; where outer rows would go different ways that size would differ between them, and both batch axes
 become one instead.
 """
@@ -117,7 +117,7 @@ def _rows(batcher: Batcher, call: Call) -> Sequence[Lane]:
     try:
         produced = inner.run(call.function)
     except SizesMayDiffer:
-        return _together(batcher, call)
+        return _on_flattened_rows(batcher, call)
     batcher.builder.nodes += inner.builder.nodes
     return [
         Same(batcher.builder, lane.value) if isinstance(lane, Same) else batcher.lane(inner.seen(lane, v.tensor))
@@ -125,7 +125,7 @@ def _rows(batcher: Batcher, call: Call) -> Sequence[Lane]:
     ]
 
 
-def _together(batcher: Batcher, call: Call) -> Sequence[Lane]:
+def _on_flattened_rows(batcher: Batcher, call: Call) -> Sequence[Lane]:
     """Both batch axes as one, `outer * inner` rows."""
     builder, (row,), mapped = batcher.builder, call.rule, call.attrs.mapped
     first = call.operands[mapped[0]]
@@ -142,11 +142,11 @@ def _together(batcher: Batcher, call: Call) -> Sequence[Lane]:
             lanes[v] = batcher.lane(reshape(x, [total, *x.dims[2:]]))
         else:
             lanes[v] = _repeated(batcher, batcher.lanes[operand], belongs)
-    together = Batcher(builder, rows, lanes)
-    produced = together.run(row)
+    flattened = Batcher(builder, rows, lanes)
+    produced = flattened.run(row)
     found: list[Lane] = []
     for lane, v in zip(produced, row.outputs, strict=True):
-        x = together.seen(lane, v.tensor)
+        x = flattened.seen(lane, v.tensor)
         found.append(batcher.lane(reshape(x, [outer, inner, *x.dims[1:]])))
     return found
 

@@ -2,7 +2,7 @@
 
 A tensor is `Same` for all rows, or `Batched` with the rows along axis 0. A stack is
 
-- `Same` or `Fresh` (just made, nothing emitted yet),
+- `Same` or `Fresh` (new, nothing emitted yet),
 - `Uniform`: one stack whose elements have a leading batch axis; all rows have pushed equally often, or
 - `Ragged`: a tensor `[rows, capacity, *element]` and a length per row. Its last slot is never a row's own: writes of
   rows that must not write land there. What lies at or above a row's length means nothing.
@@ -56,7 +56,7 @@ class Rows:
     """The batch axis: how many rows, as an int, or as a scalar of the outermost graph.
 
     With `one_size`, what holds only if sizes do not differ from row to row is refused when it is batched
-    (`SizesMayDiffer`) rather than when it runs. `nested` are the batch axes that were made one, outermost first.
+    (`SizesMayDiffer`) rather than when it runs. `nested` are the batch axes flattened into one, outermost first.
     """
 
     size: int | Value
@@ -105,7 +105,7 @@ class Same:
     builder: Builder
     value: Value
     # What it was turned into already, in its own builder: kept so that a loop does not turn it again and again.
-    made: dict[str, Lane] = field(default_factory=dict, repr=False)
+    forms: dict[str, Lane] = field(default_factory=dict, repr=False)
 
 
 @dataclass(eq=False)
@@ -115,7 +115,7 @@ class Fresh:
     builder: Builder
     size: Value | None
     attrs: attributes.NewStack
-    made: dict[str, Lane] = field(default_factory=dict, repr=False)
+    forms: dict[str, Lane] = field(default_factory=dict, repr=False)
 
     @property
     def element(self) -> TensorType:
@@ -146,7 +146,7 @@ class Batched:
 class Uniform:
     """A stack with batched elements; with a guard, they hold every row's own.
 
-    `marked`: each slot knows whether it was written. One that was made of a stack that all rows shared does not: its
+    `marked`: each slot knows whether it was written. One that comes from a stack that all rows shared does not: its
     slots all count as written.
     """
 
@@ -154,7 +154,7 @@ class Uniform:
     value: Value
     guard: Guard | None = None
     marked: bool = False
-    made: dict[str, Lane] = field(default_factory=dict, repr=False)
+    forms: dict[str, Lane] = field(default_factory=dict, repr=False)
 
     @property
     def element(self) -> TensorType:

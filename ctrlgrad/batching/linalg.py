@@ -17,8 +17,8 @@ def _matmul(batcher: Batcher, node: Node) -> Sequence[Lane]:
     if batcher.is_same(b) and a.tensor.rank == b.tensor.rank == 2:
         x, w = batcher.term(a), batcher.term(b)
         rows, m, k = x.dims
-        together = reshape(x, [rows * m, k]) @ w
-        return [batcher.lane(reshape(together, [rows, m, together.dim(1)]))]
+        flat = reshape(x, [rows * m, k]) @ w
+        return [batcher.lane(reshape(flat, [rows, m, flat.dim(1)]))]
     rank = max(a.tensor.rank, b.tensor.rank)
     return [batcher.lane(batcher.aligned(a, rank) @ batcher.aligned(b, rank))]
 

@@ -11,7 +11,7 @@ Where rows go round different numbers of times:
               y = body(w, x);  next = active and cond(w, y);  x = y in active rows, else x
 
 A row that is done keeps its values and its stacks, and does nothing that an active row does not do: neither its
-values nor its derivatives can become NaN by iterations that it never made.
+values nor its derivatives can become NaN by iterations that it did not run.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _while(batcher: Batcher, node: Node) -> Sequence[Lane]:
 
 
 def _next_kind(kind: int, produced: Lane, start: Lane) -> int:
-    """How a carry goes round that went in as `kind` and came out as `produced`."""
+    """The kind that a carry needs, which enters the body as `kind` and leaves it as `produced`."""
     if kind == SHARED and kind_of(produced) in (MARKED, ROWS) and isinstance(start, Fresh):
         return MARKED
     return max(kind, kind_of(produced))

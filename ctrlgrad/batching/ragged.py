@@ -99,7 +99,7 @@ class RaggedOps:
         return self._with(grown, self.lengths)
 
     def _place(self, index: Term) -> Term:
-        """Indices as given, made positions from the start; out of range of the buffer where they are of the length."""
+        """Indices as given, as positions from the start; out of range of the buffer where they are of the length."""
         length = self.length()
         index = _as_index(index)
         position = emit("where", index < 0, index + length, index)

@@ -41,8 +41,8 @@ def _common_size(batcher: Batcher, node: Node) -> Sequence[Lane]:
     (x,) = node.operands
     batcher.rows.require_one_size()
     sizes = batcher.term(x)
-    together = reshape(sizes, [functools.reduce(operator.mul, sizes.dims)])
-    return [batcher.lane_same(common(together, attributes.Described.of(node).what))]
+    flat = reshape(sizes, [functools.reduce(operator.mul, sizes.dims)])
+    return [batcher.lane_same(common(flat, attributes.Described.of(node).what))]
 
 
 @batches("iota")

@@ -34,12 +34,12 @@ def plain(lane: Lane) -> Value:
     if isinstance(lane, Same):
         return lane.value
     assert isinstance(lane, Fresh)
-    if "plain" not in lane.made:
+    if "plain" not in lane.forms:
         size = [] if lane.size is None else [lane.size]
-        lane.made["plain"] = Same(lane.builder, lane.builder.emit("stack_new", size, lane.attrs))
-    made = lane.made["plain"]
-    assert isinstance(made, Same)
-    return made.value
+        lane.forms["plain"] = Same(lane.builder, lane.builder.emit("stack_new", size, lane.attrs))
+    form = lane.forms["plain"]
+    assert isinstance(form, Same)
+    return form.value
 
 
 def element_of(lane: Lane) -> TensorType:
@@ -55,19 +55,19 @@ def as_uniform(lane: Lane, rows: Rows) -> Uniform:
     if isinstance(lane, Uniform):
         return lane
     assert isinstance(lane, Same | Fresh)
-    if "uniform" not in lane.made:
-        lane.made["uniform"] = _make_uniform(lane, rows)
-    made = lane.made["uniform"]
-    assert isinstance(made, Uniform)
-    return made
+    if "uniform" not in lane.forms:
+        lane.forms["uniform"] = _make_uniform(lane, rows)
+    form = lane.forms["uniform"]
+    assert isinstance(form, Uniform)
+    return form
 
 
 def _make_uniform(lane: Same | Fresh, rows: Rows) -> Uniform:
     builder = lane.builder
     if isinstance(lane, Fresh):
         attrs = replace(lane.attrs, element=rows.of(lane.element))
-        made = builder.emit("stack_new", [] if lane.size is None else [lane.size], attrs)
-        return Uniform(builder, made, marked=True)
+        form = builder.emit("stack_new", [] if lane.size is None else [lane.size], attrs)
+        return Uniform(builder, form, marked=True)
     table = Term(builder, builder.emit("stack_to_tensor", [lane.value], {"size": None}))
     count, *rest = table.dims
     spread = broadcast_to(emit("expand_dims", table, axes=(1,)), [count, rows.count(builder), *rest])
@@ -76,10 +76,10 @@ def _make_uniform(lane: Same | Fresh, rows: Rows) -> Uniform:
 
 def table(lane: Same | Fresh) -> Term:
     """The slots of a stack that all rows share, as a tensor."""
-    if "table" not in lane.made:
-        made = lane.builder.emit("stack_to_tensor", [plain(lane)], {"size": None})
-        lane.made["table"] = Same(lane.builder, made)
-    kept = lane.made["table"]
+    if "table" not in lane.forms:
+        form = lane.builder.emit("stack_to_tensor", [plain(lane)], {"size": None})
+        lane.forms["table"] = Same(lane.builder, form)
+    kept = lane.forms["table"]
     assert isinstance(kept, Same)
     return Term(lane.builder, kept.value)
 
@@ -89,11 +89,11 @@ def as_ragged(lane: Lane, rows: Rows) -> Ragged:
     if isinstance(lane, Ragged):
         return lane
     assert isinstance(lane, Same | Fresh | Uniform)
-    if "ragged" not in lane.made:
-        lane.made["ragged"] = _make_ragged(lane, rows)
-    made = lane.made["ragged"]
-    assert isinstance(made, Ragged)
-    return made
+    if "ragged" not in lane.forms:
+        lane.forms["ragged"] = _make_ragged(lane, rows)
+    form = lane.forms["ragged"]
+    assert isinstance(form, Ragged)
+    return form
 
 
 def _make_ragged(lane: Same | Fresh | Uniform, rows: Rows) -> Ragged:

@@ -1,4 +1,4 @@
-"""Where stacks go: the versions of a stack through loops, branches and calls, and what is done to it on the way.
+"""Where stacks go: the versions of a stack through loops, branches and calls, and what is done to it there.
 
 An op that changes a stack, or passes it on, takes one version of it and gives the next (`Use`). What owns regions hands
 versions on: into its regions, around a loop, and out again. `StackFlow` knows these steps for whole graphs. Whoever
@@ -103,7 +103,7 @@ class StackFlow:
         return reached([stack], self.before)
 
     def origin(self, stack: Value) -> Value | None:
-        """Where a version began, whichever way it took: in an op that makes a stack, or outside. None of several."""
+        """Where a version began, on every path: in an op that makes a stack, or outside. None of several."""
         found = [v for v in self.earlier(stack) if not self.before[v]]
         return found[0] if len(found) == 1 else None
 
@@ -206,7 +206,7 @@ def passed_on(branch: Branch, position: int) -> int | None:
 
 
 def in_an_iteration(loop: Loop, carry: Carry) -> Events:
-    """What a loop does, once, to a stack that it carries; looking at it counts."""
+    """What a loop does, once, to a stack that it carries; reading it counts."""
     flow = StackFlow(loop.cond, loop.body)
     cond = flow.events(loop.cond, flow.versions(carry.in_cond), observers=True)
     return (*cond, *flow.events(loop.body, flow.versions(carry.in_body), observers=True))

@@ -2,7 +2,7 @@
 
 It shares no code with placement. Every buffer, argument, constant, slot and popped row holds the name of the value in
 it, with the iteration of every loop around; every read says which it wants. Loops run 0, 1, 2 and 3 times, branches
-take every way, blocks of stacks are of any length, and chunks end before any iteration.
+take every path, blocks of stacks are of any length, and chunks end before any iteration.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_STEPS = 20_000
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which way a run goes: iterations by how deep a loop is, and the branch; what is None is drawn."""
+    """The path of a run: iterations by how deep a loop is, and the branch; what is None is drawn."""
 
     counts: tuple[int, ...] | None = None
     choice: int | None = None

@@ -113,7 +113,7 @@ def _primitives(names: str) -> _Table:
 
 
 def _through_single(function: Callable[..., Number]) -> Callable[..., Number]:
-    """A function of half floats by way of float32; of others as it is."""
+    """A function of half floats through float32; of others as it is."""
 
     def wide(*args: Number) -> Number:
         dtype = args[0].dtype

@@ -37,7 +37,7 @@ class Account:
         return self.limit is None or self.used + nbytes <= self.limit
 
     def add(self, nbytes: int, kind: str) -> None:
-        """Count bytes. The caller has made sure that they fit."""
+        """Count bytes. The caller has checked that they fit."""
         assert self.fits(nbytes), f"{self.tier}: {self.used} + {nbytes} bytes pass the limit {self.limit}"
         self.used += nbytes
         self.peak = max(self.peak, self.used)

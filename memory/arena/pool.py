@@ -24,10 +24,10 @@ LEAST_BYTES = 1 << 17
 LIMIT_BYTES = 1 << 29
 
 
-class Keeper(Protocol):
+class Cache(Protocol):
     """Who keeps memory to use it again."""
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Give back what nobody uses now."""
 
 
@@ -39,7 +39,7 @@ class BufferPool:
         self._lock = threading.Lock()
         # The least recently used first.
         self._buffers: list[np.ndarray] = []
-        self._keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+        self._caches: weakref.WeakSet[Cache] = weakref.WeakSet()
 
     @property
     def nbytes(self) -> int:
@@ -56,19 +56,19 @@ class BufferPool:
             buffer = self._take(nbytes)
             return buffer[:nbytes].view(dtype).reshape(shape)
 
-    def add(self, keeper: Keeper) -> None:
+    def add(self, cache: Cache) -> None:
         """Somebody keeps memory besides, and lets go of it when the pool does."""
         with self._lock:
-            self._keepers.add(keeper)
+            self._caches.add(cache)
 
     def clear(self) -> None:
         """Let go of all free buffers, and of what others keep. Those in use stay, and are free later."""
         with self._lock:
-            keepers = list(self._keepers)
-        for keeper in keepers:
-            keeper.let_go()
+            caches = list(self._caches)
+        for cache in caches:
+            cache.release()
         with self._lock:
-            self._let_go(0)
+            self._release(0)
 
     def _take(self, nbytes: int) -> np.ndarray:
         size = rounded_up(nbytes, _step(nbytes))
@@ -80,10 +80,10 @@ class BufferPool:
             buffer = np.empty(size, np.uint8)
         self._buffers.append(buffer)
         # `buffer` here is a reference: the one that is about to be handed out is in use.
-        self._let_go(self.limit)
+        self._release(self.limit)
         return buffer
 
-    def _let_go(self, limit: int) -> None:
+    def _release(self, limit: int) -> None:
         """Drop free buffers while there are more bytes than a limit."""
         total = sum(b.nbytes for b in self._buffers)
         position = 0
@@ -113,4 +113,4 @@ def _is_free(buffers: list[np.ndarray], position: int) -> bool:
 
 POOL = BufferPool()
 
-__all__ = ["POOL", "BufferPool", "Keeper"]
+__all__ = ["POOL", "BufferPool", "Cache"]

@@ -1,7 +1,7 @@
 """The entry states that a loop's chunks may be run again from.
 
 With a limit on their number they are kept by `OnlineStates`. Without one they lie a number of chunks apart, all chunks
-between two being computed again together: the distance doubles whenever the states take more bytes than the blocks of
+between two being computed again as one: the distance doubles whenever the states take more bytes than the blocks of
 such a group, so both grow with the square root of the length, and every chunk is run again once.
 """
 

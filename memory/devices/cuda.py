@@ -1,7 +1,7 @@
 """A CUDA device through CuPy: its own memory, pinned host memory, and with a folder a file on disk.
 
 Three non-blocking streams compute, copy out and copy in; nothing synchronises the whole device. CuPy is imported when a
-device is made, not before.
+device is created, not before.
 
 Three rules of CuPy's memory shape this file. Pinned memory is allocated in slabs and cut here, as the pool rounds every
 request up. Device memory comes from a cache: a block that is freed carries an event of the compute stream, and a copy
@@ -184,7 +184,7 @@ class _InFlight:
 class CudaDevice:
     """CUDA device number `number`, pinned host memory, and a spill file where `directory` is given.
 
-    `slab_bytes` is how much pinned memory is taken at once, `host_bytes` the most that is ever pinned; None: no limit.
+    `slab_bytes` is how much is pinned at once, `host_bytes` the most that is ever pinned; None: no limit.
     With `timing` events carry times, which costs a little for each. Raises `UserInputError` without CuPy or without the
     device.
     """

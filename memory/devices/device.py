@@ -39,7 +39,7 @@ class Event(Protocol):
 
     @property
     def time(self) -> float | None:
-        """When it was done, in seconds on the device's clock; None before that, or where times are not taken."""
+        """When it was done, in seconds on the device's clock; None before that, or where times are not measured."""
 
 
 class Stream(Protocol):

@@ -1,7 +1,7 @@
 """Pinned host memory, allocated in slabs and cut here.
 
 CuPy's pool rounds every request for pinned memory up, to a power of two at worst, and pinning is slow; a slab is pinned
-once, with exactly its bytes. Slabs count as a whole: all together they never pass the host budget.
+once, with exactly its bytes. Slabs count as a whole: their sum never passes the host budget.
 """
 
 from __future__ import annotations

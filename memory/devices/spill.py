@@ -1,7 +1,7 @@
 """The disk tier: one preallocated file, written and read in pieces, with a checksum for each.
 
 The file is never mapped, so the process does not grow with it; bytes go straight from and to the caller's buffers. It
-is made with the first bytes, exclusively and for this user only, and removed by `close`, when its owner is collected,
+is created with the first bytes, for this process and user only, and removed by `close`, when its owner is collected,
 and at exit. What a process leaves behind that was killed, the next one that spills into the folder removes: the owner
 of a file holds a lock on it, which the system drops when the process ends, however it ends. A forked child closes its
 copy of the file, so it neither writes to it, nor removes it, nor keeps the lock.
@@ -56,7 +56,7 @@ class Extent:
 
 
 class _File:
-    """The file, once it is made. Apart from `SpillFile`, so that it can be removed when that one is collected."""
+    """The file, once it exists. Apart from `SpillFile`, so that it can be removed when that one is collected."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,7 +1,7 @@
 """What a manager does, as data: it records each of these before it does it; `ctrlgrad.memory.profile.checker` replays
 them.
 
-Blocks, slots (bytes taken in one tier), marks (places in a stream) and loops have numbers, chunks count within their
+Blocks, slots (allocations in one tier), marks (places in a stream) and loops have numbers, chunks count within their
 loop; tiers go by level, 0 being the device's own memory. An action that concerns a stream holds in the order of that
 stream, not of the host.
 """

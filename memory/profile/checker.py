@@ -41,10 +41,10 @@ class Access:
 class CheckedSlot:
     level: int
     nbytes: int
-    # What must be over before bytes that were taken here are written.
+    # What must be over before the bytes that were allocated here are written.
     vacated: Clock
     accesses: list[Access] = field(default_factory=list)
-    # The block that lies here, and the access that made it whole.
+    # The block that lies here, and the access that completed it.
     block: int | None = None
     whole: Access | None = None
 
@@ -134,7 +134,7 @@ class Checker:
             found.whole = written
 
     def _slot(self, slot: int) -> CheckedSlot:
-        self._require(slot in self.slots, f"slot {slot} is not taken")
+        self._require(slot in self.slots, f"slot {slot} is not allocated")
         return self.slots[slot]
 
     def _block(self, block: int) -> CheckedBlock:

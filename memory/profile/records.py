@@ -1,6 +1,6 @@
 """What happened, for the profile and the checker: actions, computation, copies, stalls, fallbacks, bytes in use.
 
-A manager writes while it runs; read it after the context that made it has ended. Times are seconds on the device's
+A manager writes while it runs; read it after its context has ended. Times are seconds on the device's
 clock; those that were never known (events without times) are None.
 """
 

@@ -10,7 +10,7 @@ from ctrlgrad.memory.arena.ledger import Account
 
 @dataclass
 class Statistics:
-    """Counts since the manager was made; bytes, except where the name says otherwise."""
+    """Counts since the manager began; bytes, except where the name says otherwise."""
 
     accounts: Sequence[Account] = ()
     copies_out: int = 0

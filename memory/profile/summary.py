@@ -19,7 +19,7 @@ from ctrlgrad.memory.sizes import show_size
 
 @dataclass(frozen=True)
 class Route:
-    """Copies from one tier to another. Seconds are None where no times were taken."""
+    """Copies from one tier to another. Seconds are None where no times were measured."""
 
     source: str
     target: str

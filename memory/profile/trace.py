@@ -145,13 +145,13 @@ class _Computation:
                     (self._forward if entry.phase == "forward" else self._backward).append(part)
 
     def pusher(self, block: BlockEntry, before: float) -> Part | None:
-        """The last part of the computation that made the block, which left at a time."""
+        """The last part of the computation that filled the block, which left at a time."""
         named = self._named(block, "forward")
         early = [part for part in named or self._forward if part.end <= before]
         return early[-1] if early else named[-1] if named else None
 
     def again(self, block: BlockEntry, after: float) -> list[Part]:
-        """The last parts of the runs that made the block anew."""
+        """The last parts of the runs that computed the block again."""
         ends: dict[int, Part] = {}
         for part, entry in self._chunks.get((block.loop, block.chunk), ()):
             if entry.again and part.start >= after:

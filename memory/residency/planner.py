@@ -1,6 +1,6 @@
 """Chooses which chunks are copied away and which are computed again, from measured times.
 
-Measured are seconds per byte: of forward and backward computation for the loops of one label together, of copies for
+Measured are seconds per byte: of forward and backward computation summed over the loops of one label, of copies for
 each link. A new measurement counts for a quarter, so a link that slows down is noticed after a few copies. Which share
 of the chunks is best copied follows from the times, see `ctrlgrad.memory.residency.policy`; the copied ones are spread
 evenly, so that neither the link nor the computation waits long for the other. Where the cores that compute make the

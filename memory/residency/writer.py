@@ -69,7 +69,7 @@ class Writer:
         chunk.is_sealed = True
         self._planner.ran(chunk, seconds)
         if any(block.holders and block.slots[0] is None for block in chunk.blocks):
-            # Its blocks do not find room together, as they would have to for it to be computed again.
+            # Its blocks do not fit all at once, as they would have to for it to be computed again.
             self._planner.copy_only(chunk.loop.label)
         self._recorder.sealed(chunk)
         self._throttle.issued(written)

@@ -1,8 +1,8 @@
 """A machine that runs placed plans and checks every access: who reads a value must find it, of this very iteration.
 
 It knows nothing of how places were chosen. Beside what steps mean (`tokens`: which value each name stands for now) it
-keeps what memory holds (`Cell`s); a read compares the two. Which way loops and branches go, and what is computed, is a
-matter of the subclasses: `checker` tries schedules without data, `machine` computes.
+keeps what memory holds (`Cell`s); a read compares the two. Trip counts, branches and what is computed are a matter
+of the subclasses: `checker` tries schedules without data, `machine` computes.
 """
 
 from __future__ import annotations

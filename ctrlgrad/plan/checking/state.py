@@ -1,4 +1,4 @@
-"""What a replay knows: which value each name stands for, what memory holds, and the ways to read and write it."""
+"""What a replay knows: which value each name stands for, what memory holds, and how it is read and written."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from ctrlgrad.plan.model import Array, Factorise, Kernel, Register, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
 
 Factors = Literal["solve", "cholesky", "pivots"]
-# Rows of a matrix up to which code in the loop is faster than a call of LAPACK by way of Python.
+# Rows of a matrix up to which code in the loop is faster than a call of LAPACK from Python.
 LARGEST = 64
 
 
