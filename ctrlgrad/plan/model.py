@@ -182,7 +182,7 @@ class Outside:
     sizes: tuple[tuple[Register, int, int], ...] = ()
 
     @property
-    def taken(self) -> tuple[int, ...]:
+    def consumed(self) -> tuple[int, ...]:
         """The stack operands that it may change in place: they become the first results."""
         return (0,) if self.node.op.updates and isinstance(self.operands[0], Stack) else ()
 

@@ -106,14 +106,14 @@ class _Handles:
 
     def outside(self, step: Outside, steps: list[Step]) -> Step:
         operands = list(step.operands)
-        for position in step.taken:
+        for position in step.consumed:
             stack = operands[position]
             assert isinstance(stack, Stack)
             operands[position] = self.owned(stack, step, steps)
-        taken = iter(step.taken)
+        consumed = iter(step.consumed)
         for result in step.results:
             if isinstance(result, Stack):
-                first = next(taken, None)
+                first = next(consumed, None)
                 source = None if first is None else operands[first]
                 if isinstance(source, Stack):
                     self.handles[result] = self.handles[source]
@@ -155,17 +155,17 @@ class _Handles:
         """A result has a handle of its own, unless all branches leave it in one."""
         blocks = [self.block(block) for block in step.blocks]
         stacks = [(k, r) for k, r in enumerate(step.results) if isinstance(r, Stack)]
-        taken: set[int] = set()
+        reused: set[int] = set()
         for position, result in stacks:
             yielded = [values[position] for values in step.outputs]
             found = {self.handles[v] for v in yielded if isinstance(v, Stack)}
             only = found.pop() if len(found) == 1 else None
             lives = any(self.handles.get(v) == only for v in self.live.after[step] if isinstance(v, Stack))
-            if only is None or lives or only in taken:
+            if only is None or lives or only in reused:
                 self.new(result)
             else:
                 self.handles[result] = only
-            taken.add(self.handles[result])
+            reused.add(self.handles[result])
         outputs = list(step.outputs)
         for k, (block, values) in enumerate(zip(blocks, step.outputs, strict=True)):
             wanted = list(zip(values, step.results, strict=True))

@@ -65,7 +65,7 @@ class Status(IntEnum):
     RAISED = 6
     # An op is not defined for these numbers.
     VALUE = 7
-    # Sizes that were taken to be equal are not; nor are shapes of a stack's rows.
+    # Sizes that were assumed equal are not; nor are shapes of a stack's rows.
     EQUAL = 8
     ROWS = 9
 

@@ -39,7 +39,7 @@ class Outside:
         index = frame.layout.outside[step]
         operands: list[Any] = []
         for position, item in enumerate(step.operands):
-            operands.append(self.operand(item, index, position in step.taken))
+            operands.append(self.operand(item, index, position in step.consumed))
             index += operand_words(item)
         if node.op.name == "callback":
             self.run.iterations = iterations(frame, frame.program.positions.steps[step])
@@ -80,12 +80,12 @@ class Outside:
             return IN_BLOCKS.pure[name](node)(*operands)
         return IN_BLOCKS.effect(node)(operands, self.run)
 
-    def operand(self, item: Any, index: int, is_taken: bool) -> Any:
+    def operand(self, item: Any, index: int, is_consumed: bool) -> Any:
         frame = self.frame
         if isinstance(item, Stack):
             running = frame.stacks[frame.plan.handles[item]]
             stack = running.settle()
-            if is_taken:
+            if is_consumed:
                 running.clear()
             # Of a stack without rows the op's own type and operands say which shape they would have.
             return stack if len(stack) else []

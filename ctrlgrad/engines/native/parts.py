@@ -75,7 +75,7 @@ def _may_fail(node: Node) -> bool:
 
 
 def gain(part: Graph) -> float:
-    """Nanoseconds that a part saves in a run, arrays of unknown size being taken to be tiny."""
+    """Nanoseconds that a part saves in a run, arrays of unknown size counting as tiny."""
     saved = -ENTRY - ARRAY * sum(v.tensor.rank > 0 for v in (*part.inputs, *part.outputs))
     kept = set(part.outputs)
     for node in part.nodes:
@@ -118,7 +118,7 @@ class _Split:
         self.producer_of = {v: node for node in region.nodes for v in node.results}
         self.free = {node for node in region.nodes if is_free(node)}
         self.computing = [node for node in region.nodes if node not in self.free]
-        # The computing nodes that a node takes from, directly or by way of views.
+        # The computing nodes whose results a node uses, directly or through views.
         self.producers = {node: self._producers(node) for node in self.computing}
         self.native = {node for node in self.computing if has_native_form(node)}
         self.native -= self._rows_apart()
@@ -191,7 +191,7 @@ class _Split:
         return [node for node in self.region.nodes if node in wanted]
 
     def _needed_outside(self, nodes: Sequence[Node], batches: Sequence[Batch]) -> set[Value]:
-        """What is taken outside of a batch, be it by way of views, which are taken there themselves."""
+        """Values used outside of a batch, be it through views, which are computed there."""
         needed: set[Value] = set()
         own = set(nodes)
         pending = list(self.region.outputs)

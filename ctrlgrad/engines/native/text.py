@@ -101,7 +101,7 @@ class Writer:
         self._names = 0
 
     def fresh(self) -> str:
-        """A name for the value of the next line; names must be used in the order in which they were taken."""
+        """A name for the value of the next line; names must be used in the order in which they were given."""
         name = f"%{self._values}"
         self._values += 1
         return name

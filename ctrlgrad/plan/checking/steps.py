@@ -186,13 +186,13 @@ class Steps(State):
             if isinstance(result, tuple):
                 for register in result:
                     self.define(register)
-        taken = [operands[position] for position in step.taken]
-        kept = [running for position, running in operands.items() if position not in step.taken]
+        consumed = [operands[position] for position in step.consumed]
+        kept = [running for position, running in operands.items() if position not in step.consumed]
         for stack in stacks:
             if any(self.stacks.get(self.handle_of(stack)) is other for other in kept):
                 self.fail(f"{stack} is put in the place of a stack that is still there")
         self.operands = operands
-        for running in taken:
+        for running in consumed:
             self.stacks = {handle: other for handle, other in self.stacks.items() if other is not running}
         self.computed(step, reads, [])
         targets: list[Cell] = []

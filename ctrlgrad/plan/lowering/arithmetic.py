@@ -197,7 +197,7 @@ def sum_to(state: State, node: Node) -> None:
 def _summed_if_one(state: State, node: Node, tensor: Tensor, axis: int, target: Size) -> Tensor:
     """A tensor whose size along an axis becomes another one: it is that already, or all is added up to one."""
     reach(state, target, tensor.shape[axis])
-    if target.is_known or state.takes_for_granted("equal"):
+    if target.is_known or state.assumes("equal"):
         return _resized(tensor, axis, target)
     kept = (*tensor.shape[:axis], ONE, *tensor.shape[axis + 1 :])
     result = state.array(tensor.dtype, _resized(tensor, axis, target).shape)

@@ -37,7 +37,7 @@ def _joined_size(state: State, sizes: Sequence[Size], declared: int | None) -> S
 
 def _common_size(state: State, sizes: Sequence[Size]) -> Size:
     """The first of some unknown sizes that is not 1, or 1; equal questions have one answer."""
-    if len(sizes) < 2 or state.takes_for_granted("equal"):
+    if len(sizes) < 2 or state.assumes("equal"):
         return sizes[0] if sizes else ONE
     parts = frozenset[Size]().union(*(state.joins.get(size, frozenset([size])) for size in sizes))
     for known, joined in state.joins.items():
@@ -62,7 +62,7 @@ def reach(state: State, size: Size, target: Size) -> None:
         return
     if size.is_known:
         state.guard_equal(size, target)
-    elif state.takes_for_granted("equal"):
+    elif state.assumes("equal"):
         state.guard_equal(size, target, "equal")
     else:
         registers = [state.size_register(size), state.size_register(target)]
@@ -73,7 +73,7 @@ def reach(state: State, size: Size, target: Size) -> None:
 
 def spread(state: State, tensor: Tensor, shape: Sizes) -> Tensor:
     """A tensor over a larger shape, which its sizes reach."""
-    if isinstance(tensor, Splat) or state.takes_for_granted("equal"):
+    if isinstance(tensor, Splat) or state.assumes("equal"):
         return broadcast(tensor, shape)
     targets = shape[len(shape) - len(tensor.shape) :]
     strides = tuple(

@@ -250,7 +250,7 @@ def _common_facts(state: State, stacks: Sequence[Stack]) -> StackFacts:
         if f.shape is None:
             f.shape, f.is_ragged = known.shape, is_ragged
         elif f.is_ragged != is_ragged or (not is_ragged and f.shape != known.shape):
-            raise RowsDiffer(f.made_by)
+            raise RowsDiffer(f.origin)
     return known
 
 

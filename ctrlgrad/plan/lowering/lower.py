@@ -95,10 +95,10 @@ def lower(graph: Graph, shapes: Sequence[ArgumentShape], dropped: frozenset[Assu
         try:
             return _lowered(graph, shapes, State(ragged, varied, dropped))
         except RowsDiffer as found:
-            assert found.made_by not in ragged
-            ragged |= {found.made_by}
+            assert found.origin not in ragged
+            ragged |= {found.origin}
         except NumbersDiffer as found:
-            varied |= {found.made_by}
+            varied |= {found.origin}
 
 
 def _lowered(graph: Graph, shapes: Sequence[ArgumentShape], state: State) -> Plan:

@@ -11,19 +11,19 @@ from ctrlgrad.plan.sizes import Size, Sizes
 
 
 class RowsDiffer(Exception):
-    """A stack that was taken for one of rows of one shape has rows of several: it has to be known from the start."""
+    """A stack that was assumed to be of rows of one shape has rows of several: it has to be known from the start."""
 
-    def __init__(self, made_by: Node | Value) -> None:
-        super().__init__(made_by)
-        self.made_by = made_by
+    def __init__(self, origin: Node | Value) -> None:
+        super().__init__(origin)
+        self.origin = origin
 
 
 class NumbersDiffer(Exception):
-    """A stack all of whose rows were taken for one size holds others too: it has to be known from the start."""
+    """A stack all of whose rows were assumed to be of one size holds others too: it has to be known from the start."""
 
-    def __init__(self, made_by: Node) -> None:
-        super().__init__(made_by)
-        self.made_by = made_by
+    def __init__(self, origin: Node) -> None:
+        super().__init__(origin)
+        self.origin = origin
 
 
 @dataclass
@@ -33,15 +33,15 @@ class StackFacts:
     dtype: np.dtype
     # The rows' shape; None as long as it is not known.
     shape: Sizes | None
-    # Sizes in it must be visible where the stack was made.
+    # Sizes in it must be visible where the stack was created.
     scope: int
-    # What makes the stack: a node, or the argument that it is.
-    made_by: Node | Value
+    # Where the stack comes from: a node, or the argument that it is.
+    origin: Node | Value
     is_ragged: bool = False
-    # The size that all rows so far are; whether some are not, or others; whether a row was taken for that size.
+    # The size that all rows so far are; whether some are not, or others; whether that size was relied on.
     only: Size | None = None
     is_varied: bool = False
-    is_taken: bool = False
+    is_assumed: bool = False
 
     def put(self, size: Size | None) -> None:
         """A row goes onto the stack: a size of the whole plan, or something else."""
@@ -49,14 +49,14 @@ class StackFacts:
             self.only = size
             return
         self.is_varied = True
-        if self.is_taken:
-            assert isinstance(self.made_by, Node)
-            raise NumbersDiffer(self.made_by)
+        if self.is_assumed:
+            assert isinstance(self.origin, Node)
+            raise NumbersDiffer(self.origin)
 
-    def taken(self) -> Size | None:
+    def assumed_size(self) -> Size | None:
         """The size that every row is; None where they may differ."""
-        is_new = isinstance(self.made_by, Node) and not self.made_by.operands
+        is_new = isinstance(self.origin, Node) and not self.origin.operands
         if not is_new or self.is_varied or self.only is None:
             return None
-        self.is_taken = True
+        self.is_assumed = True
         return self.only

@@ -66,8 +66,8 @@ def _fits(state: State, stack: Stack, shape: Sizes) -> bool:
             facts.is_ragged = True
     elif facts.shape != shape:
         differ = any(a.is_known and b.is_known for a, b in zip(facts.shape, shape, strict=True) if a != b)
-        if differ or not state.takes_for_granted("rows"):
-            raise RowsDiffer(facts.made_by)
+        if differ or not state.assumes("rows"):
+            raise RowsDiffer(facts.origin)
         for a, b in zip(facts.shape, shape, strict=True):
             state.guard_equal(b, a, "rows")
     return not facts.is_ragged
@@ -116,7 +116,7 @@ def stack_pop(state: State, node: Node) -> None:
     result = state.stack(state.facts[stack])
     row, item = _new_row(state, stack)
     state.emit(Pop(stack, result, row, node))
-    size = state.facts[stack].taken()
+    size = state.facts[stack].assumed_size()
     if size is not None:
         item = (state.size_register(size),)
     state.items.update({node.results[0]: result, node.results[1]: item})
@@ -137,14 +137,20 @@ def stack_write(state: State, node: Node) -> None:
 
 
 def stack_add(state: State, node: Node) -> None:
-    _write(state, node, "add", False, False)
+    _write(state, node, "add")
 
 
-def _write(state: State, node: Node, how: Any, grow: bool, once: bool) -> None:
+def _write(state: State, node: Node, how: Any, grow: bool = False, once: bool = False) -> None:
     stack, row = _stack(state, node.operands[0]), _row(state, node.operands[2])
     if not _fits(state, stack, row.shape if isinstance(row, View) else ()):
         outside(state, node)
         return
+    _write_row(state, node, stack, row, how, grow, once)
+
+
+def _write_row(
+    state: State, node: Node, stack: Stack, row: Any, how: Any, grow: bool = False, once: bool = False
+) -> None:
     state.facts[stack].put(None)
     result = state.stack(state.facts[stack])
     index = state.index(node.operands[1])
@@ -162,11 +168,7 @@ def stack_clear(state: State, node: Node) -> None:
     assert shape is not None
     zeros = tuple(state.number(0, part) for part in parts_of(stack.dtype))
     row = zeros if shape == () else state.dense_view(Splat(zeros, shape, stack.dtype))
-    state.facts[stack].put(None)
-    result = state.stack(state.facts[stack])
-    index = state.index(node.operands[1])
-    state.emit(WriteRow(stack, index, row, result, "store", False, False, state.site()))
-    state.items[node.result] = result
+    _write_row(state, node, stack, row, "store")
 
 
 def stack_resize(state: State, node: Node) -> None:

@@ -211,7 +211,7 @@ class State:
 
     # What has to hold.
 
-    def takes_for_granted(self, assumption: Assumption) -> bool:
+    def assumes(self, assumption: Assumption) -> bool:
         return assumption not in self.dropped
 
     def guard(self, holds: Register, status: GuardStatus, found: Register | None = None, bound: Size = ZERO) -> None:
