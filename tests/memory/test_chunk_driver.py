@@ -121,6 +121,8 @@ def chunks_of_1000_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chunks_grow_up_to_what_their_bytes_allow() -> None:
     driver, loop, log = driver_of(Lengths(4, 64), nbytes=100)
     assert lengths_of(driver, loop, log, 40) == [4, 8, 10, 10, 8]
+    # No blocks are lent for more.
+    assert [item[1] for item in log if item[0] == "lend"] == [4, 8, 10, 10, 10]
 
 
 def test_chunks_grow_up_to_the_most_iterations() -> None:

@@ -20,7 +20,7 @@ from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.replay import BodyReplay, Needed, Ran, entry_state
 from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk, RowSupply
-from ctrlgrad.engines.cuda.stacks import DeviceStack
+from ctrlgrad.engines.cuda.stacks import DeviceStack, Supply
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.memory.devices.device import Event
 from ctrlgrad.memory.profile.records import Phase
@@ -81,7 +81,9 @@ class DeviceLoop:
         self, state: LoopState, context: Context, memory: RunMemory, roles: StackRoles, replay: BodyReplay | None
     ) -> None:
         self.state, self.context, self.memory, self.roles = state, context, memory, roles
-        self.owned = [i for i in roles.pushed if _is_free(state.carry[i])]
+        self.owned = [
+            i for i in roles.pushed if isinstance(state.carry[i], DeviceStack) and _supply(state.carry[i]) is None
+        ]
         self._needs = None if replay is None else Needed(replay)
         self._supplies: dict[int, RowSupply] = {}
         # Rows that an iteration of the last chunk pushed on each stack, and their bytes.
@@ -150,9 +152,10 @@ class DeviceLoop:
             self._chunk = None
 
 
-def _is_free(stack: object) -> bool:
-    """Whether a stack gets its blocks from no chunk that is under way."""
-    return isinstance(stack, DeviceStack) and (stack.pushing is None or stack.pushing.is_over)
+def _supply(stack: object) -> Supply | None:
+    """The chunk under way that a stack gets its blocks from, if there is one."""
+    supply = stack.pushing if isinstance(stack, DeviceStack) else None
+    return None if supply is None or supply.is_over else supply
 
 
 def chunks_of(
@@ -165,9 +168,9 @@ def chunks_of(
     if given.chunk is not None:
         # What the loop over one chunk collects for itself is used at once, by the products after it.
         for i, role in roles.pushed.items():
-            stack = state.carry[i]
-            if isinstance(stack, DeviceStack) and not _is_free(stack) and role.rows is not None:
-                stack.pushing.enter(role.label, given.chunk * role.rows)
+            supply = _supply(state.carry[i])
+            if supply is not None and role.rows is not None:
+                supply.enter(role.label, given.chunk * role.rows)
         return NO_CHUNKS
     loop = DeviceLoop(state, context, memory, roles, replay)
     if memory.is_recorded and not loop.owned:

@@ -199,4 +199,4 @@ def own_array(operands: list[Any], library: ArrayLibrary) -> tuple[Any, bool]:
     return library.xp.array(value), True
 
 
-__all__ = ["BLOCK_BYTES", "LEAST_ROWS", "DeviceBlock", "DeviceStack", "Stack", "own_array", "own_stack"]
+__all__ = ["BLOCK_BYTES", "LEAST_ROWS", "DeviceBlock", "DeviceStack", "Stack", "Supply", "own_array", "own_stack"]
