@@ -176,3 +176,20 @@ def test_two_threads_may_read_and_copy_a_stack_at_once() -> None:
                 thread.join()
             assert found == [[*map(float, reversed(range(300))), 7.0]] * 3
             del stack, read, threads
+
+
+def test_rows_that_nobody_has_written_are_claimed_once() -> None:
+    memory = Resident(np.zeros(8))
+    assert not memory.claim(0)
+    memory.release(3)
+    assert not memory.claim(2)
+    assert memory.claim(3) and not memory.claim(3)
+    memory.release(8)
+    assert not memory.claim(8)
+
+
+def test_rows_that_are_cut_off_are_claimed_by_nobody() -> None:
+    memory = Resident(np.zeros(8))
+    memory.release(3)
+    memory.shrink(3)
+    assert not memory.claim(3)
