@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from op_cases import MAKERS, cases_of
 
 from ctrlgrad.batching.table import BATCH
 from ctrlgrad.dataflow.graph import PRIMITIVES
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
-from ctrlgrad.ir import OPS, StackType, TensorType, Trait, Use
+from ctrlgrad.ir import OPS, Use
 from ctrlgrad.ir.control import REGION_OPS
 from ctrlgrad.plan.lowering.lower import RULES
 
@@ -210,19 +209,3 @@ def test_a_name_that_is_not_declared_is_seen(source: str) -> None:
 )
 def test_tables_have_entries_of_declared_ops_alone(table: object) -> None:
     assert set(table) - set(OPS) == set()  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize("op", sorted(set(MAKERS) - set(REGION_OPS)))
-def test_an_op_declares_that_it_takes_or_gives_a_stack(op: str) -> None:
-    for case in cases_of(op):
-        types = [v.type for node in case.graph().nodes for v in (*node.operands, *node.results) if node.op.name == op]
-        assert any(isinstance(t, StackType) for t in types) == (Trait.STACK in OPS[op].traits)
-
-
-@pytest.mark.parametrize("op", sorted(name for name, op in OPS.items() if Trait.SHAPE_OF_FIRST in op.traits))
-def test_an_op_that_declares_the_shape_of_its_first_operand_has_it(op: str) -> None:
-    assert op in MAKERS
-    for case in cases_of(op):
-        graph = case.graph()
-        result, first = graph.outputs[0].tensor, graph.inputs[0].tensor
-        assert result.accepts(TensorType(result.dtype, first.shape)), case

@@ -1,0 +1,67 @@
+"""What each op declares of itself by its traits, held against its type rule and the reference engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from op_cases import MAKERS, OpCase, cases_of
+
+from ctrlgrad.engines.reference import Run, run_graph
+from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.ir import OPS, StackType, TensorType, Trait
+from ctrlgrad.ir.control import REGION_OPS
+
+
+@pytest.mark.parametrize("op", sorted(set(MAKERS) - set(REGION_OPS)))
+def test_an_op_declares_that_it_takes_or_gives_a_stack(op: str) -> None:
+    for case in cases_of(op):
+        types = [v.type for node in case.graph().nodes for v in (*node.operands, *node.results) if node.op.name == op]
+        assert any(isinstance(t, StackType) for t in types) == (Trait.STACK in OPS[op].traits)
+
+
+@pytest.mark.parametrize("op", sorted(name for name, op in OPS.items() if Trait.SHAPE_OF_FIRST in op.traits))
+def test_an_op_that_declares_the_shape_of_its_first_operand_has_it(op: str) -> None:
+    assert op in MAKERS
+    for case in cases_of(op):
+        graph = case.graph()
+        result, first = graph.outputs[0].tensor, graph.inputs[0].tensor
+        assert result.accepts(TensorType(result.dtype, first.shape)), case
+
+
+def without_elements(case: OpCase) -> OpCase:
+    """The case with no element in its arrays, of sizes that the graph does not know."""
+    operands = tuple(np.zeros([0] * np.ndim(x), np.asarray(x).dtype) if np.ndim(x) else x for x in case.operands)
+    unknown = {i: (None,) * np.ndim(x) for i, x in enumerate(operands) if np.ndim(x)}
+    return replace(case, operands=operands, unknown=unknown)
+
+
+def run(case: OpCase) -> list[Any]:
+    return list(run_graph(case.graph(), list(case.operands), Run()))
+
+
+def on_arrays(*traits: Trait) -> Iterator[str]:
+    """The ops of one array that declare such a trait."""
+    for name, op in OPS.items():
+        cases = cases_of(name) if name in MAKERS and name not in REGION_OPS else []
+        if op.traits.intersection(traits) and any(len(c.operands) == 1 and np.ndim(c.operands[0]) for c in cases):
+            yield name
+
+
+@pytest.mark.parametrize("op", sorted(on_arrays(Trait.TOTAL)))
+def test_a_total_op_does_not_fail_where_there_are_no_elements(op: str) -> None:
+    for case in map(without_elements, cases_of(op)):
+        if case.is_accepted:
+            run(case)
+
+
+@pytest.mark.parametrize("op", ["max", "min", "argmax", "argmin"])
+def test_an_extreme_fails_only_where_the_graph_does_not_know_the_size(op: str) -> None:
+    assert Trait.TOTAL_IF_STATIC in OPS[op].traits
+    case = OpCase(op, (np.zeros(0),), {"axes": (0,), "keepdims": False}, unknown={0: (None,)})
+    with pytest.raises((CtrlgradError, ValueError)):
+        run(case)
+    assert not replace(case, unknown={}).is_accepted
