@@ -10,8 +10,10 @@ import pytest
 from instruments.stand_in import StandIn, StandInArray
 from passes.test_errors import CASES, graph_of, normal
 
+import ctrlgrad as cg
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import cupy_library
+from ctrlgrad.engines.cuda.kernels import DEVICE
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import walk
@@ -39,3 +41,18 @@ def test_the_error_of_the_plain_loop(
     assert type(found.value) is type(plain.value)
     assert found.value.source == plain.value.source
     assert found.value.__cause__ is not None
+
+
+def test_what_an_element_may_make_fail_is_computed_where_its_error_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library of the card would give some number for an integer's negative power."""
+    library = StandIn()
+    monkeypatch.setattr(cupy_library, "cupy_library", lambda number=0: library)
+    assert "integer_power" not in DEVICE
+    arguments = (np.arange(1, 4), np.array([2, -1, 0]))
+    graph = cg.function(lambda x, n: x**n).graph(*arguments)
+    errors = []
+    for engine, given in (("reference", arguments), ("cuda", [StandInArray(x) for x in arguments])):
+        with pytest.raises(ExecutionError) as found:
+            run_on(engine, graph, given)
+        errors.append(str(found.value))
+    assert errors[0] == errors[1]
