@@ -69,7 +69,7 @@ class RunMemory:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Arrays that are made inside are counted by somebody else."""
+        """Arrays that are allocated inside are counted by somebody else."""
         before, self._is_counting = self._is_counting, False
         try:
             yield

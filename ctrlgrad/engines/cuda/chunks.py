@@ -2,7 +2,7 @@
 
 Of nested loops the outermost one that carries a stack has the chunks; those inside push into the chunk that is under
 way. A chunk of a loop over chunks (`ctrlgrad.passes.distribution`) is one iteration. A masked loop asks its predicate
-at the end of a chunk at the latest. Stacks that are made and used up inside one such chunk are no business of the
+at the end of a chunk at the latest. Stacks that begin and end inside one such chunk are no business of the
 manager's: they count as other values do.
 """
 

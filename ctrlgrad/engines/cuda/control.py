@@ -28,7 +28,7 @@ from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
 from ctrlgrad.ir import Node, StackType, attributes, control
 
 # Iterations of the first chunk of a masked loop, and of any. A chunk is at most as long as all before it together, so
-# no more iterations run past the end than were taken, but for the first few.
+# no more iterations run past the end than count, but for the first few.
 FIRST_CHUNK, MOST_CHUNK = 4, 64
 
 Chunks = ChunkDriver[Ran] | NoChunks

@@ -1,7 +1,7 @@
 """CuPy as the engine's array library: the only file that imports it, and only when a device is asked for.
 
 All work goes on one non-blocking stream, which neither waits for the default stream nor makes it wait; in a session on
-the compute stream of the session's device. An array that the user made on another stream is waited for by an event. A
+the compute stream of the session's device. An array that the user computed on another stream is waited for by an event. A
 read copies into pinned memory behind the work so far, records an event, and waits for that alone. What is copied
 beside the computation goes by a `CopyDevice`, whose compute stream is this one.
 
@@ -36,9 +36,9 @@ _CHECK = "if (i < -n || i >= n) { flag[0] = site; flag[1] = i; flag[2] = n; }"
 # integer; narrow ones are added as wide ones.
 _ADDED_AS = {"int64": "uint64"}
 _WIDENED = frozenset({"int8", "int16", "uint8", "uint16"})
-# The most pinned memory that is taken at once, where the host budget does not ask for less.
+# The most pinned memory that is allocated at once, where the host budget does not ask for less.
 _SLAB_BYTES = 256 << 20
-# How much pinned memory is taken at once for copies beside the computation.
+# How much pinned memory is allocated at once for copies beside the computation.
 _COPY_SLAB_BYTES = 32 << 20
 
 

@@ -1,4 +1,4 @@
-"""A run of a plan in a memory session: its loops run in chunks, whose blocks a manager copies away or has made again.
+"""A run of a plan in a memory session: its loops run in chunks, whose blocks a manager copies away or computes again.
 
 At the head of an iteration a loop that pushes may end its chunk: what was pushed is sealed, and the stacks get fresh
 blocks of the next chunk, with room for so many iterations. Loops inside push into further blocks of the same chunk. To
