@@ -1,7 +1,7 @@
 """CuPy as the engine's array library: the only file that imports it, and only when a device is asked for.
 
 All work goes on one non-blocking stream, which neither waits for the default stream nor makes it wait; in a session on
-the compute stream of the session's device. An array that the user computed on another stream is waited for by an event. A
+the compute stream of the session's device. An array that the user has on another stream is waited for by an event. A
 read copies into pinned memory behind the work so far, records an event, and waits for that alone. What is copied
 beside the computation goes by a `CopyDevice`, whose compute stream is this one.
 
