@@ -16,6 +16,7 @@ from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.gradients import forward  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
 from ctrlgrad.ir import BOOL, INDEX, OPS, Op, StackType, TensorType, Type
+from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.control import REGION_OPS
 
 _DTYPES = {
@@ -38,6 +39,8 @@ class _Sample:
 
 
 _SLICES = {"key": (slice(None), slice(None))}
+_ROWS = NamedAxis("rows", 0)
+_ALONG = {"rows": _ROWS, "axis": 0, "size": 2}
 _AXES = {"axes": (0,), "keepdims": False}
 _SAMPLES: dict[str, _Sample] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), _Sample(attrs=_AXES)),
@@ -62,13 +65,20 @@ _SAMPLES: dict[str, _Sample] = {
     "searchsorted": _Sample((_X, _X), {"side": "left"}, shape=(2,)),
     "pinv": _Sample((_X, TensorType(np.dtype(np.float64)))),
     "iota": _Sample((INDEX,), {"shape": (None,)}),
+    "psum": _Sample(attrs={"rows": _ROWS}),
+    **dict.fromkeys(("all_gather", "psum_scatter", "all_to_all"), _Sample(attrs=_ALONG)),
+    "ppermute": _Sample(attrs={"rows": _ROWS, "sources": (1, 0)}),
     "constant": _Sample((), {"value": np.zeros(())}),
 }
 
 
 def accepted_dtypes(op: Op) -> tuple[str, ...] | None:
     """The classes of dtypes that an op's type rule takes; None where it takes no tensor of a free choice."""
-    if op.name in REGION_OPS or op.name.startswith("stack_") or op.name in ("iota", "constant", "callback"):
+    if (
+        op.name in REGION_OPS
+        or op.name.startswith("stack_")
+        or op.name in ("iota", "constant", "callback", "axis_index")
+    ):
         return None
     sample = _SAMPLES.get(op.name, _Sample((_X,) * (op.arity or 1)))
     return tuple(name for name, dtype in _DTYPES.items() if _fits(op, sample, dtype))
