@@ -17,6 +17,7 @@ from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.table import NOT_DIFFERENTIABLE, REVERSE, ReverseRule
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
+from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ops.term import Term, constant, emit, reshape, sum_to, zeros
 from ctrlgrad.stacks.saving import Scope
 from ctrlgrad.stacks.sizes import Size
@@ -66,10 +67,12 @@ class Recursion:
 
     # The rules of such ops by name.
     rules: Mapping[str, Callable[[Adjoint, Node], None]]
-    # Reverse mode of a graph with respect to some inputs, given cotangents of some outputs.
-    reverse: Callable[[Graph, Sequence[int], Sequence[int]], Pullback]
+    # Reverse mode of a graph with respect to some inputs, given cotangents of some outputs; `linear=`: see there.
+    reverse: Callable[..., Pullback]
     # See `gradients.calls.Batch`.
-    batch: Callable[[Graph, Sequence[int], int | None], Graph]
+    batch: Callable[[Graph, Sequence[int], int | None, NamedAxis | None], Graph]
+    # Whether what is differentiated is linear, so that this transposes it.
+    linear: bool = False
 
 
 class Adjoint:

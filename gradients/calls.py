@@ -4,7 +4,8 @@ checkpoint   backward: the function's own forward and backward halves, one after
 custom_vjp   forward: the user's forward function, whose residuals are saved; backward: his backward function
 rows         backward: the rows' own backward function, batched; what all rows share gets the sum of theirs
 custom_jvp   forward mode: the user's tangent function; backward: its transpose, which is its own reverse mode
-             with respect to the tangents, in which it is linear
+             with respect to the tangents, in which it is linear; functions with forward rules that it calls on
+             tangents are transposed themselves, as by JAX: their rules, which may call them, would never end
 
 Source of the last: Frostig et al., "Decomposing reverse-mode automatic differentiation", 2021.
 """
@@ -17,22 +18,29 @@ from dataclasses import replace
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, StackType, TensorType, Value, attributes, rewrite
+from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.control import emit_call
 from ctrlgrad.ops.term import Term, emit
 
 # How a graph gets a row for each entry along axis 0 of the inputs at some positions (so many, if that is known), and of
-# all outputs. Batching does not know this folder, nor this folder batching: who differentiates hands it in.
-Batch = Callable[[Graph, Sequence[int], int | None], Graph]
+# all outputs; what the rows are called in it. Batching does not know this folder, nor this folder batching: who
+# differentiates hands it in.
+Batch = Callable[[Graph, Sequence[int], int | None, NamedAxis | None], Graph]
 
 
 def rows_call(
-    builder: Builder, row: Graph, mapped: Sequence[int], operands: Sequence[Value], batch: Batch
+    builder: Builder,
+    row: Graph,
+    mapped: Sequence[int],
+    operands: Sequence[Value],
+    batch: Batch,
+    name: NamedAxis | None,
 ) -> tuple[Value, ...]:
-    """Emit a call of kind "rows": `row` for each row of the operands at `mapped`."""
+    """Emit a call of kind "rows": `row` for each row of the operands at `mapped`, which have that name."""
     size = operands[mapped[0]].tensor.shape[0]
     # No rows at all are left to run time: some ops refuse to be built without elements.
-    batched = batch(row, mapped, size or None)
-    return emit_call(builder, "rows", Closed((), (batched, row)), operands, mapped=tuple(mapped))
+    batched = batch(row, mapped, size or None, name)
+    return emit_call(builder, "rows", Closed((), (batched, row)), operands, mapped=tuple(mapped), rows=name)
 
 
 def reverse_call(adjoint: Adjoint, node: Node) -> None:
@@ -41,6 +49,8 @@ def reverse_call(adjoint: Adjoint, node: Node) -> None:
     call = Call.of(node)
     if call.kind == "custom_vjp":
         _custom_vjp(adjoint, node, call)
+    elif call.kind == "custom_jvp" and adjoint.recursion.linear:
+        _checkpoint(adjoint, call, seeded, wanted)
     else:
         rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_jvp": _custom_jvp}
         rules[call.kind](adjoint, call, seeded, wanted)
@@ -90,7 +100,7 @@ def _rows(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) ->
     graph = pull.finish([_as_tensor(pull, call, v) for v in found])
     places = [*mapped, *range(len(inputs), len(inputs) + len(seeds))]
     operands = [*(_resolved(adjoint, call, v) for v in call.operands), *seeds]
-    rows = rows_call(builder, graph, places, operands, adjoint.recursion.batch)
+    rows = rows_call(builder, graph, places, operands, adjoint.recursion.batch, call.attrs.rows)
     for j, value in zip(wanted, rows, strict=True):
         cotangent = Term(builder, value)
         if j not in mapped:
@@ -155,7 +165,7 @@ def _custom_jvp(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[in
     (push,) = call.rule
     count = len(call.operands)
     seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
-    halves = adjoint.recursion.reverse(push, range(count, len(push.inputs)), seeded)
+    halves = adjoint.recursion.reverse(push, range(count, len(push.inputs)), seeded, linear=True)
     # Linear in the tangents: any tangents do, so the primals' own zeros.
     tangents = [adjoint.zeros_like(v).value for v in call.arguments]
     results = builder.inline(halves.forward, [*(adjoint.scope.resolve(v) for v in call.operands), *tangents])

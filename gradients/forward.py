@@ -199,7 +199,8 @@ class _Tangents:
             mapped, pushed = call.attrs.mapped, push_forward(row, moving, self.batch)
             places = [*mapped, *(len(call.operands) + k for k, j in enumerate(moving) if j in mapped)]
             operands = self._with_tangents(call, moving)
-            self._arrive(call, pushed, rows_call(self.builder, pushed.graph, places, operands, self.batch))
+            rows = rows_call(self.builder, pushed.graph, places, operands, self.batch, call.attrs.rows)
+            self._arrive(call, pushed, rows)
             return
         copy_node(self.builder, node, self.primals)
         if not moving:

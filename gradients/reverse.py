@@ -18,18 +18,20 @@ from ctrlgrad.stacks.saving import FunctionScope
 REGION_RULES = {"call": reverse_call, "cond": reverse_cond, "while": reverse_while}
 
 
-def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int], batch: Batch) -> Pullback:
+def reverse(graph: Graph, wrt: Sequence[int], seeded: Sequence[int], batch: Batch, *, linear: bool = False) -> Pullback:
     """Differentiate `graph` in reverse.
 
     Args:
         wrt: positions of the inputs whose cotangents are wanted; all of differentiable type.
         seeded: positions of the outputs whose cotangents will be given; the others count as zero.
         batch: batches the derivative of one row, for calls of kind "rows".
+        linear: the graph is linear in those inputs, a tangent map that is transposed. A function with a forward rule
+            that is met on the way is linear too, and its own transpose: the rule, which may call it, is not asked.
     """
     backward = Builder(name=f"{graph.name}_backward")
     scope = FunctionScope(graph, backward)
     activity = Activity()
-    recursion = Recursion(REGION_RULES, partial(reverse, batch=batch), batch)
+    recursion = Recursion(REGION_RULES, partial(reverse, batch=batch, linear=linear), batch, linear)
     adjoint = Adjoint(scope, activity.varied_values(graph, [graph.inputs[i] for i in wrt]), activity, recursion)
     seeds = [Builder().input(graph.outputs[i].type, f"d_{graph.outputs[i].hint or 'out'}") for i in seeded]
     for i, seed in zip(seeded, seeds, strict=True):

@@ -3,6 +3,7 @@
 from ctrlgrad.batching import (
     branches,
     calls,
+    collectives,
     concat,
     debug,
     elementwise,
@@ -24,6 +25,7 @@ __all__ = [
     "batch_whole",
     "branches",
     "calls",
+    "collectives",
     "concat",
     "debug",
     "elementwise",

@@ -15,7 +15,7 @@ from ctrlgrad.batching.stacks import plain
 from ctrlgrad.batching.table import BATCH
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Builder, Graph, Node, StackType, TensorType, Value, attributes, copy_node, walk
-from ctrlgrad.ir.attributes import NO_ATTRS, Given
+from ctrlgrad.ir.attributes import NO_ATTRS, Given, NamedAxis
 from ctrlgrad.ops.term import Term
 
 
@@ -35,7 +35,7 @@ class Batcher:
         return [self.lanes[v] for v in graph.outputs]
 
     def _node(self, node: Node) -> None:
-        if all(isinstance(self.lanes[v], Same | Fresh) for v in node.operands):
+        if all(isinstance(self.lanes[v], Same | Fresh) for v in node.operands) and not self._meets_rows(node):
             if node.op.name == "stack_new":
                 size = self.same(node.operands[0]).value if node.operands else None
                 self.lanes[node.result] = Fresh(self.builder, size, attributes.NewStack.of(node))
@@ -49,6 +49,14 @@ class Batcher:
             raise TypeMismatchError(f"vmap: {node.op.name} has no batching rule", source=node.source)
         for value, lane in zip(node.results, rule(self, node), strict=True):
             self.lanes[value] = self._fitted(lane, value)
+
+    def _meets_rows(self, node: Node) -> bool:
+        """Whether a node, or one inside its regions, is a collective over these rows."""
+        if not any(self.rows.names):
+            return False
+        inside = (n for region in node.regions for n in walk(region))
+        found = (attributes.Collective.find(n) for n in (node, *inside))
+        return any(c is not None and c.rows in self.rows.names for c in found)
 
     def _fitted(self, lane: Lane, value: Value) -> Lane:
         """A rule may lose a known size on its way; here it comes back."""
@@ -122,11 +130,19 @@ class BatchedGraph:
         return any((r := attributes.Reduction.find(node)) is not None and r.all_rows for node in walk(self.graph))
 
 
-def batch(graph: Graph, mapped: Sequence[int], size: int | None, *, all_outputs: bool = False) -> BatchedGraph:
+def batch(
+    graph: Graph,
+    mapped: Sequence[int],
+    size: int | None,
+    name: NamedAxis | None = None,
+    *,
+    all_outputs: bool = False,
+) -> BatchedGraph:
     """Batch a graph over the inputs at the positions `mapped`, which get the rows as a new axis 0.
 
     Args:
         size: the number of rows, or None where it is known at run time alone.
+        name: what the collectives in it call the rows.
         all_outputs: whether outputs that are the same for all rows get rows too.
 
     Raises:
@@ -146,7 +162,7 @@ def batch(graph: Graph, mapped: Sequence[int], size: int | None, *, all_outputs:
         for position, (v, new) in enumerate(zip(graph.inputs, inputs, strict=True))
     }
     outputs, flags = [], []
-    walked = Batcher(builder, Rows(count), lanes)
+    walked = Batcher(builder, Rows(count, names=(name,)), lanes)
     for v, lane in zip(graph.outputs, walked.run(graph), strict=True):
         if isinstance(lane, Uniform | Ragged | Fresh) or isinstance(lane.value.type, StackType):
             raise TypeMismatchError(
@@ -161,6 +177,6 @@ def batch(graph: Graph, mapped: Sequence[int], size: int | None, *, all_outputs:
     return BatchedGraph(builder.finish(outputs), tuple(flags))
 
 
-def batch_whole(graph: Graph, mapped: Sequence[int], size: int | None) -> Graph:
+def batch_whole(graph: Graph, mapped: Sequence[int], size: int | None, name: NamedAxis | None = None) -> Graph:
     """As `batch`, with rows in all outputs."""
-    return batch(graph, mapped, size, all_outputs=True).graph
+    return batch(graph, mapped, size, name, all_outputs=True).graph

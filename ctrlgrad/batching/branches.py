@@ -10,6 +10,7 @@ its own rows alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -120,7 +121,8 @@ class _Masked:
         def enter(builder: Builder) -> list[Term]:
             guard = taking_part(Term(builder, mask.value), batcher.rows)
             seen = [guarded(lane, guard, builder) for lane in operands]
-            inner = Batcher(builder, batcher.rows, dict(zip(region.inputs, seen, strict=True)))
+            rows = replace(batcher.rows, guarded=True)
+            inner = Batcher(builder, rows, dict(zip(region.inputs, seen, strict=True)))
             produced = inner.run(region)
             joined = []
             for position, (lane, before) in enumerate(zip(produced, sofar, strict=True)):

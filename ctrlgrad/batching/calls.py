@@ -132,7 +132,7 @@ def _on_flattened_rows(batcher: Batcher, call: Call) -> Sequence[Lane]:
     outer, inner = batcher.rows.count(builder), batcher.term(first).dim(-first.tensor.rank)
     total = outer * inner
     sizes = [n if isinstance(n, int) else n.value for n in (total, inner)]
-    rows = Rows(sizes[0], nested=(*batcher.rows.axes, sizes[1]))
+    rows = Rows(sizes[0], nested=(*batcher.rows.axes, sizes[1]), names=(*batcher.rows.names, call.attrs.rows))
     # The outer row that each of all rows belongs to.
     belongs = emit("floor_divide", rows.iota(builder), inner)
     lanes: dict[Value, Lane] = {}

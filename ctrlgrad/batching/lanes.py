@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad.ir import INDEX, Builder, Node, StackType, TensorType, Value, attributes
-from ctrlgrad.ir.attributes import DYNAMIC, Key
+from ctrlgrad.ir.attributes import DYNAMIC, Key, NamedAxis
 from ctrlgrad.ops.term import Term, broadcast_to, constant, emit, reshape
 
 
@@ -62,6 +62,10 @@ class Rows:
     size: int | Value
     one_size: bool = False
     nested: tuple[int | Value, ...] = ()
+    # What each of the axes is called by the collectives over it.
+    names: tuple[NamedAxis | None, ...] = (None,)
+    # Where some rows alone take part.
+    guarded: bool = False
     # How the carries of a loop go round, by the node and the lanes that its operands come in. A loop around asks for it
     # again with each guess at its own carries: without the answer a nest of loops costs twice as much with every level.
     carried: dict[tuple[Node, tuple[Any, ...]], list[int]] = field(default_factory=dict, compare=False, repr=False)

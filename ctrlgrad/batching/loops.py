@@ -129,7 +129,7 @@ def _masked(batcher: Batcher, loop: Loop, init: Sequence[Lane]) -> Sequence[Lane
     ]
     guard = taking_part(active, rows)
     seen = [guarded(lane, guard, builder) for lane in (*around, *carry)]
-    inner = Batcher(builder, rows, dict(zip(body.inputs, seen, strict=True)))
+    inner = Batcher(builder, replace(rows, guarded=True), dict(zip(body.inputs, seen, strict=True)))
     produced = inner.run(body)
     following = emit("logical_and", active, _predicate(inner, cond, [*loop.split(seen)[0], *produced]))
     outputs = [following.value]

@@ -31,11 +31,11 @@ def argument_paths(fn: Callable[..., Any], treedef: tree.TreeDef) -> list[str]:
         parameters = [*inspect.signature(fn).parameters.values()]
     except (TypeError, ValueError):
         parameters = []
-    return [_argument_path(path, parameters) for path in treedef.paths()]
+    return [_argument_path(accessor, parameters) for accessor in treedef.accessors()]
 
 
-def _argument_path(path: tuple[Any, ...], parameters: Sequence[inspect.Parameter]) -> str:
-    group, first, *rest = path
+def _argument_path(accessor: Any, parameters: Sequence[inspect.Parameter]) -> str:
+    group, first = accessor.path[:2]
     if group == 1:
         name = str(first)
     else:
@@ -46,4 +46,4 @@ def _argument_path(path: tuple[Any, ...], parameters: Sequence[inspect.Parameter
             name = f"{parameters[variadic].name}[{first - variadic}]"
         else:
             name = f"argument {first}"
-    return name + "".join(f"[{key!r}]" for key in rest)
+    return name + str(accessor[2:].codify(""))

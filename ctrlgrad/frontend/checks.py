@@ -66,10 +66,10 @@ def check_leaves(what: str, leaves: Sequence[Any]) -> None:
 def how_to_pass(x: Any) -> str:
     """What to do with an object that is no pytree."""
     if dataclasses.is_dataclass(x):
-        return "@optree.dataclasses.dataclass(namespace='ctrlgrad') in place of @dataclass makes its fields a pytree"
+        return "@ctrlgrad.tree.register_dataclass above its @dataclass makes a pytree of its fields"
     if inspect.isgenerator(x):
         return "a function with `yield` gives a generator: return a list or a tuple of values"
-    return "keep other objects outside, or make the object's class a pytree node by optree's registry"
+    return "keep other objects outside, or make its class a pytree node: ctrlgrad.tree.register_pytree_node"
 
 
 def check_predicate(what: str, leaves: Sequence[Any], source: Source | None) -> None:

@@ -21,6 +21,7 @@ from ctrlgrad import tree
 from ctrlgrad.errors import DifferentiationError, LeakedValueError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
+from ctrlgrad.frontend.named_axes import around, within
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
@@ -100,6 +101,7 @@ class Later:
         self.results = results
         self.captures = captures
         self.source = source
+        self.axes = around()
 
     def __repr__(self) -> str:
         return "later"
@@ -114,11 +116,11 @@ class Later:
                 got="a rule that needs itself",
                 hint="take the derivative of the function behind it, or write it out",
             )
-        around = Builder(name="later")
-        around.lent = frozenset(self.captures)
+        outer = Builder(name="later")
+        outer.lent = frozenset(self.captures)
         rule = _Trace(self.custom.function, self.captures, is_later=True)
         try:
-            with trace.recording(around), _tracing(rule):
+            with trace.recording(outer), within(self.axes), _tracing(rule):
                 regions = self.custom.rules(self.results)
         except LeakedValueError as error:
             raise DifferentiationError(
@@ -142,10 +144,10 @@ def record(
 ) -> Any:
     """Record a call of a function that has a rule; returns the function's result."""
     region = trace_rule(kind, primal, inputs)
-    results, graph, around = Results.of(region), region.finish(), _traced_around(custom.function)
-    if around is not None:
-        around.met_itself = True
-        closed = close([graph], around.captures)
+    results, graph, met = Results.of(region), region.finish(), _traced_around(custom.function)
+    if met is not None:
+        met.met_itself = True
+        closed = close([graph], met.captures)
         later = Later(custom, results, closed.captures, source)
         return tree.unflatten(region.treedef, emit_call(kind, closed, leaves, source, later))
     captures: tuple[Value, ...] = ()

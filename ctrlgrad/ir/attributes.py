@@ -12,8 +12,8 @@ import enum
 import numbers
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -232,6 +232,18 @@ class Branch(Attributes):
     """Says nothing, but that the first operand selects a region, which sees the others."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedAxis:
+    """The rows of a mapped function that has given them a name; `level` tells apart those of one name."""
+
+    name: Hashable
+    # How many axes around it have names.
+    level: int
+
+    def __repr__(self) -> str:
+        return repr(self.name)
+
+
 @record(kw_only=True)
 class Call(_Capturing, Attributes):
     """See `ctrlgrad.ops.call`."""
@@ -240,6 +252,8 @@ class Call(_Capturing, Attributes):
     captures: int = _hidden(0)
     # Of the kind "rows": the operands that have a row for each of the results'.
     mapped: tuple[int, ...] = ()
+    # Of the kind "rows": what the rows are called, if they have a name.
+    rows: NamedAxis | None = None
     # In place of the regions of a derivative: what makes them when they are asked for.
     rule: Any = None
 
@@ -274,6 +288,28 @@ class Concat(Axis):
 @record(kw_only=True)
 class Split(Axis):
     element: TensorType
+
+
+@record(kw_only=True)
+class Collective(Attributes):
+    """Over the rows of a mapped function."""
+
+    rows: NamedAxis
+
+
+@record(kw_only=True)
+class CollectiveAlong(Collective):
+    """Such that an axis of the operand or of the result has an element for each row."""
+
+    axis: int = _quiet(0)
+    # How many rows there are, where that is known.
+    size: int | None
+
+
+@record(kw_only=True)
+class Permutation(Collective):
+    # For each row that from which it gets its value; -1 for one that gets zeros.
+    sources: tuple[int, ...]
 
 
 NO_ATTRS = Attributes()

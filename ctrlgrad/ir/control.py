@@ -315,12 +315,13 @@ def emit_call(
     arguments: Sequence[Value] = (),
     *,
     mapped: tuple[int, ...] = (),
+    rows: attributes.NamedAxis | None = None,
     rule: Rule | None = None,
     source: Source | None = None,
     hints: Sequence[str | None] | None = None,
 ) -> tuple[Value, ...]:
     """Append a call of the first of the regions; returns its results."""
-    attrs = attributes.Call(kind=kind, captures=len(regions.captures), mapped=mapped, rule=rule)
+    attrs = attributes.Call(kind=kind, captures=len(regions.captures), mapped=mapped, rows=rows, rule=rule)
     operands = [*regions.captures, *arguments]
     return builder.emit_all("call", operands, attrs, regions=regions.regions, source=source, hints=hints)
 

@@ -27,6 +27,7 @@ class Trait(enum.Enum):
     MOVES = "moves elements of its operands and computes nothing, so it may be done again where they are at hand"
     EFFECT = "does something besides computing its results: it is neither dropped, merged nor moved"
     SHAPE_OF_FIRST = "the result has the shape of the first operand"
+    MAPPED = "means something in a function that is being mapped alone: batching puts other ops in its place"
     VIEW = "the result is a view of the first operand: no data is touched"
     STACK = "takes a stack or gives one"
 

@@ -2,6 +2,7 @@
 
 from ctrlgrad.ops import (
     call,
+    collectives,
     complex,
     control,
     debug,
@@ -17,6 +18,7 @@ from ctrlgrad.ops import (
 
 __all__ = [
     "call",
+    "collectives",
     "complex",
     "control",
     "debug",

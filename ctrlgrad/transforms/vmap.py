@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserIn
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
 from ctrlgrad.frontend.arguments import argument_paths
 from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.named_axes import around, bound_to, within
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
@@ -34,8 +35,9 @@ def vmap(
     fn: Callable[..., Any],
     in_axes: Any = 0,
     out_axes: Any = 0,
-    *,
+    axis_name: Hashable | None = None,
     axis_size: int | None = None,
+    *,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
 ) -> Function:
@@ -52,6 +54,8 @@ def vmap(
         out_axes: where the mapped axis stands in each result: an int, or a pytree that is a prefix of the result.
             None for a result that is the same for all rows. A result that does not depend on a mapped
             argument is repeated.
+        axis_name: what collectives inside `fn` call the mapped axis: `ctrlgrad.lax.psum(x, axis_name)` is the sum over
+            all rows. Loops and branches that hold one need a condition that is the same for all rows.
         axis_size: the number of rows, for a function that maps none of its arguments.
         static_argnums, static_argnames: arguments that reach `fn` as they are, as for `ctrlgrad.function`. Python
             integers and booleans whose entry in in_axes is None do so too.
@@ -66,6 +70,8 @@ def vmap(
     >>> halvings = lambda x: cg.while_loop(lambda c: c[1] > 1.0, lambda c: (c[0] + 1, c[1] / 2), (0, x))[0]
     >>> cg.vmap(halvings)(np.array([1.0, 10.0, 3.0]))
     array([0, 4, 2])
+    >>> cg.vmap(lambda x: x / cg.lax.psum(x, "rows"), axis_name="rows")(np.array([1.0, 3.0]))
+    array([0.25, 0.75])
     >>> cg.vmap(lambda a, b: a @ b, in_axes=(0, None))(np.ones((2, 3)), np.arange(3.0))
     array([3., 3.])
     """
@@ -82,7 +88,7 @@ def vmap(
     def mapped(*args: Any, **kwargs: Any) -> Any:
         source = here()
         try:
-            return _vmap(fn, in_axes, out_axes, axis_size, *mark(args, kwargs), source)
+            return _vmap(fn, in_axes, out_axes, axis_name, axis_size, *mark(args, kwargs), source)
         except CtrlgradError as error:
             if error.source is None:
                 error.source = source
@@ -133,6 +139,7 @@ def _vmap(
     fn: Callable[..., Any],
     in_axes: Any,
     out_axes: Any,
+    axis_name: Hashable | None,
     axis_size: int | None,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -151,6 +158,11 @@ def _vmap(
     size = _size([arguments[i] for i in mapped], source)
 
     outer = recorder()
+    axes_around, rows_name = around(), None
+    if axis_name is not None:
+        first = arguments[mapped[0]]
+        bound = bound_to(axis_name, size or Tensor(outer, value_in(outer, first.value)).shape[first.axis or 0])
+        axes_around, rows_name = (*axes_around, bound), bound.axis
 
     def call(inputs: list[Tensor]) -> Any:
         given = dict(zip(used, inputs, strict=False))
@@ -159,18 +171,19 @@ def _vmap(
         return fn(*inner_args, **inner_kwargs)
 
     entry = [Leaf(a.inner, a.axis is None and is_weak(a.value)) for a in arguments]
-    traced = Traced("rows_of", call, entry, what="vmap: the function's result", builder=_Mapped(outer, "rows_of"))
+    with within(axes_around):
+        traced = Traced("rows_of", call, entry, what="vmap: the function's result", builder=_Mapped(outer, "rows_of"))
     result_treedef = traced.treedef
     closed = close([traced.finish()])
     captures = len(closed.captures)
     row = simplify(closed.regions[0])
-    batched = batch(row, [captures + i for i in mapped], size)
+    batched = batch(row, [captures + i for i in mapped], size, rows_name)
     moved = _rows_first(outer, arguments, size)
     operands = [*closed.captures, *moved]
     if batched.has_buffers and _is_mapped(outer):
         # What is mapped around it may need the rows anew.
         outer.source = source
-        values = tuple(rows_call(outer, row, [captures + i for i in mapped], operands, batch_whole))
+        values = tuple(rows_call(outer, row, [captures + i for i in mapped], operands, batch_whole, rows_name))
         given = _flat_axes("out_axes", out_axes, tree.unflatten(result_treedef, values), source)
         shared = [axis is None and not rows for axis, rows in zip(given, batched.mapped, strict=True)]
         values = tuple(_first_row(outer, v) if once else v for v, once in zip(values, shared, strict=True))

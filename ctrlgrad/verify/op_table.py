@@ -16,6 +16,7 @@ from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.gradients import forward  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
 from ctrlgrad.ir import BOOL, INDEX, OPS, Op, StackType, TensorType, Trait, Type
+from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.control import REGION_OPS
 
 _DTYPES = {
@@ -38,6 +39,8 @@ class _Sample:
 
 
 _SLICES = {"key": (slice(None), slice(None))}
+_ROWS = NamedAxis("rows", 0)
+_ALONG = {"rows": _ROWS, "axis": 0, "size": 2}
 _AXES = {"axes": (0,), "keepdims": False}
 _SAMPLES: dict[str, _Sample] = {
     **dict.fromkeys(("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), _Sample(attrs=_AXES)),
@@ -62,6 +65,9 @@ _SAMPLES: dict[str, _Sample] = {
     "searchsorted": _Sample((_X, _X), {"side": "left"}, shape=(2,)),
     "pinv": _Sample((_X, TensorType(np.dtype(np.float64)))),
     "iota": _Sample((INDEX,)),
+    "psum": _Sample(attrs={"rows": _ROWS}),
+    **dict.fromkeys(("all_gather", "psum_scatter", "all_to_all"), _Sample(attrs=_ALONG)),
+    "ppermute": _Sample(attrs={"rows": _ROWS, "sources": (1, 0)}),
     "constant": _Sample(()),
     "callback": _Sample(()),
 }

@@ -1,6 +1,7 @@
 """Derivative rules, file by file as in `ctrlgrad.ops`; importing them fills `ctrlgrad.gradients.table`."""
 
 from ctrlgrad.gradients.rules import (
+    collectives,
     complex,
     debug,
     decompositions,
@@ -15,6 +16,7 @@ from ctrlgrad.gradients.rules import (
 )
 
 __all__ = [
+    "collectives",
     "complex",
     "debug",
     "decompositions",

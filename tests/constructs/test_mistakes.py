@@ -82,11 +82,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "a TensorArray read at an array": (lambda: _array().read(X.astype(int)), ("TensorArray.read: the index", "i64[3]")),
     "a dataclass in a carry": (
         lambda: cg.while_loop(lambda p: p.w < 3, lambda p: Plain(p.w + 1), Plain(0.0)),
-        ("got: Plain", "@optree.dataclasses.dataclass(namespace='ctrlgrad')"),
+        ("got: Plain", "@ctrlgrad.tree.register_dataclass above its @dataclass"),
     ),
     "a dataclass as an argument": (
         lambda: cg.function(lambda p: p.w)(Plain(X)),
-        ("got: Plain", "@optree.dataclasses.dataclass(namespace='ctrlgrad')", "hashable"),
+        ("got: Plain", "@ctrlgrad.tree.register_dataclass above its @dataclass", "hashable"),
     ),
     "a tensor as the key of a dict": (
         lambda: cg.function(lambda i: {0: 1.0}[i])(0),

@@ -47,7 +47,7 @@ def other_elements(x: Any) -> Any:
 
 def using(*uses: Use) -> list[Any]:
     """The ops that use an operand so, each with the positions of such operands and its cases."""
-    found = [(op, cases_of(name, DTYPES)) for name, op in OPS.items() if op.has_use(*uses)]
+    found = [(OPS[name], cases_of(name, DTYPES)) for name in MAKERS if OPS[name].has_use(*uses)]
     return [pytest.param(op, cases, id=op.name) for op, cases in found if any(used(op, c, *uses) for c in cases)]
 
 

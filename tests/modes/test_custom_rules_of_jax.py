@@ -107,3 +107,39 @@ def test_symbolic_zeros_tell_a_reverse_rule_what_is_differentiated():
     f.defvjp(forward, backward, symbolic_zeros=True)
     same(cg.grad(lambda x, n: f(x, n)[0])(2.0, np.array(3)), 33.0)
     assert (True, False) in seen and "SymbolicZero" in seen
+
+
+def _cube(library):
+    """A linear function whose rule calls it on tangents, and a cube whose rule calls that."""
+
+    @library.custom_jvp
+    def tripled(x):
+        return 3.0 * x
+
+    tripled.defjvp(lambda primals, tangents: (tripled(primals[0]), tripled(tangents[0])))
+
+    @library.custom_jvp
+    def cube(x):
+        return x**3
+
+    cube.defjvp(lambda primals, tangents: (cube(primals[0]), primals[0] ** 2 * tripled(tangents[0])))
+    return tripled, cube
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_rule_may_call_its_function_on_tangents(times):
+    for ours, theirs in zip(_cube(cg), _cube(jax), strict=True):
+        for _ in range(times):
+            ours, theirs = cg.grad(ours), jax.grad(theirs)
+        np.testing.assert_allclose(ours(1.3), theirs(1.3), rtol=1e-12)
+        np.testing.assert_allclose(cg.vmap(ours)(np.array([1.3, 0.2])), jax.vmap(theirs)(np.array([1.3, 0.2])))
+        found = cg.jvp(ours, (1.3,), (0.7,))[1], jax.jvp(theirs, (1.3,), (0.7,))[1]
+        np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+def test_a_rule_that_calls_its_function_on_tangents_in_a_loop():
+    def walk(library, loop):
+        tripled, cube = _cube(library)
+        return library.grad(lambda x: loop(0, 3, lambda i, y: cube(tripled(y)) + y, x))
+
+    np.testing.assert_allclose(walk(cg, cg.fori_loop)(0.1), walk(jax, jax.lax.fori_loop)(0.1), rtol=1e-12)
