@@ -44,8 +44,10 @@ class Results:
         return [Tensor(Builder(), Value(x.type, x.hint), x.weak) for x in self.leaves]
 
 
-def trace_rule(what: str, fn: Callable[[list[Any]], Any], inputs: Sequence[Leaf]) -> Traced:
-    return Traced(what, fn, inputs, what=f"{what}: the result")
+def trace_rule(
+    what: str, fn: Callable[[list[Any]], Any], inputs: Sequence[Leaf], known: Sequence[Any] | None = None
+) -> Traced:
+    return Traced(what, fn, inputs, what=f"{what}: the result", known=known)
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def record(
     source: Source | None,
 ) -> Any:
     """Record a call of a function that has a rule; returns the function's result."""
-    region = trace_rule(kind, primal, inputs)
+    region = trace_rule(kind, primal, inputs, leaves)
     results, graph, around = Results.of(region), region.finish(), _traced_around(custom.function)
     if around is not None:
         around.met_itself = True

@@ -130,7 +130,8 @@ class ForwardRule(CustomCall):
             return self.like(self.rule, tangent, results, labels, may_be_tangent)
 
         tangents = [replace(x, hint=f"t_{x.hint}") for x in self.inputs]
-        return [trace_rule("push", push, [*self.inputs, *tangents]).finish()]
+        known = [*self.leaves, *[None] * len(tangents)]
+        return [trace_rule("push", push, [*self.inputs, *tangents], known).finish()]
 
     def _tangents(self, tangents: list[Tensor]) -> Any:
         if not self.symbolic_zeros:

@@ -131,7 +131,8 @@ class _ReverseRule(CustomCall):
             return self._cotangents(found, known)
 
         pushed = [] if self.push is None else self.push.regions(results)
-        return [kept.graph, trace_rule("backward", backward, inputs).finish(), *pushed]
+        known = [*kept.saved, *kept.sizes, *[None] * len(differentiable)]
+        return [kept.graph, trace_rule("backward", backward, inputs, known).finish(), *pushed]
 
     def primals(self, inputs: list[Any]) -> list[Any]:
         """What the forward rule is called on."""
@@ -233,7 +234,7 @@ class _Kept:
             ]
             return call.like(call.forward, result, results, labels, is_same), self.saved, self.sizes
 
-        self.graph = trace_rule("forward", forward, call.inputs).finish()
+        self.graph = trace_rule("forward", forward, call.inputs, call.leaves).finish()
 
     def residuals(self, saved: Sequence[Any]) -> Any:
         """The residuals, given what was saved of them."""
