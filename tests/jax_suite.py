@@ -1,9 +1,10 @@
-"""JAX's own tests, run on this library: `python -m tests.jax_suite FOLDER/tests/lax_control_flow_test.py --engine native`.
+"""JAX's own tests, run on this library: `python -m tests.jax_suite JAX/tests/lax_control_flow_test.py --engine native`.
 
-The tests come from a checkout of JAX of the version that is installed; nothing of them is kept here. In a copy in memory
-their imports of JAX give this library's functions where it has the name and JAX's own where it has not. What they compare
-and how is theirs; but where they ask for an error, any error of this library or of Python's built-in kinds will do, since
-its words are ours. Tests whose text reaches into JAX (jaxprs, lowering, compilation counts, devices) are counted apart.
+The tests come from a checkout of JAX of the version that is installed; nothing of them is kept here. In a copy in
+memory their imports of JAX give this library's functions where it has the name and JAX's own where it has not. What
+they compare and how is theirs; but where they ask for an error, any error of this library or of Python's built-in kinds
+will do, since its words are ours. Tests whose text reaches into JAX (jaxprs, lowering, compilation counts, devices) are
+counted apart.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ import numpy as np
 from jax._src import public_test_util
 
 import ctrlgrad as cg
+from ctrlgrad import custom_derivatives
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.transforms import custom_calls
 
 # Words in a test's text that ask for JAX's inside, not for what its functions compute.
 INTERNALS = (
@@ -81,14 +82,7 @@ def names() -> Names:
         "scipy": scipy,
         "Array": (np.ndarray, np.generic, Tensor),
         "remat": cg.checkpoint,
-        "custom_derivatives": Names(
-            jax._src.custom_derivatives,
-            {
-                k: v
-                for k, v in [*_public(cg).items(), *vars(custom_calls).items()]
-                if k in dir(jax._src.custom_derivatives)
-            },
-        ),
+        "custom_derivatives": Names(jax._src.custom_derivatives, _public(custom_derivatives)),
     }
     return Names(jax, ours)
 
@@ -276,8 +270,8 @@ def main() -> None:
                 test.run(result)
                 signal.alarm(0)
     print(
-        f"{len(result.passed)} passed, {len(result.failed)} failed, {len(result.skipped)} skipped by the tests themselves, "
-        f"{inside[True]} reach into JAX, {time.perf_counter() - started:.0f} s"
+        f"{len(result.passed)} passed, {len(result.failed)} failed, "
+        f"{len(result.skipped)} skipped by the tests themselves, {inside[True]} reach into JAX, {time.perf_counter() - started:.0f} s"
     )
 
 

@@ -5,8 +5,8 @@ differentiated then needs no construct: the number that it asks for is computed 
 trace goes the way that they go, as JAX's transforms do. Such a trace is good for these arguments alone, and nothing
 compiles it for others.
 
-`Builder.known` holds what the inputs of a trace stand for, and what was computed of them. The inputs of a loop's body, of a compiled function and of the rows of `vmap`
-stand for no one number: what depends on them has none.
+`Builder.known` holds what the inputs of a trace stand for, and what was computed of them. The inputs of a loop's body,
+of a compiled function and of the rows of `vmap` stand for no one number: what depends on them has none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Known:
         self._looked_at = 0
 
     def number(self, builder: Builder, value: Value) -> Any:
-        """The array that a value of `builder`, this one or one inside it, has in this call; None where it has no one."""
+        """The array that a value of `builder`, this one or one inside it, has in this call; None if it has no one."""
         # What is waited for stands in a list: a Python loop makes longer chains than Python's calls may be deep.
         waiting = [(builder, value)]
         while waiting:

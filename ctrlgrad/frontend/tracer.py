@@ -18,6 +18,7 @@ from ctrlgrad import tree
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.known import Known
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Type
@@ -102,4 +103,5 @@ def in_trace(fn: Callable[[], Any]) -> Any:
         return fn()
     traced = Traced("at_once", lambda _: fn(), known=())
     graph, arrays = lift_constants(traced.finish())
-    return tree.unflatten(traced.treedef, evaluate(interned(graph), arrays))
+    results = map(without_numbers, traced.leaves, evaluate(interned(graph), arrays))
+    return tree.unflatten(traced.treedef, [*results])
