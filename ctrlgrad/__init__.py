@@ -32,6 +32,7 @@ from ctrlgrad.function import Function, function
 from ctrlgrad.options import options
 from ctrlgrad.signature import TensorSpec
 from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
+from ctrlgrad.transforms.closures import closure_convert, custom_gradient
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.custom_vjp import custom_vjp
 from ctrlgrad.transforms.eval_shape import eval_shape
@@ -49,6 +50,7 @@ __version__ = "0.1.0"
 
 # What is built on the names above, loaded when first used.
 _LAZY = {
+    "custom_derivatives": ("ctrlgrad.custom_derivatives", None),
     "check_grads": ("ctrlgrad.verify", "check_grads"),
     "lax": ("ctrlgrad.lax", None),
     "nn": ("ctrlgrad.nn", None),
@@ -83,7 +85,10 @@ __all__ = [
     "check_grads",
     "checkpoint",
     "checkpoint_policies",
+    "closure_convert",
     "cond",
+    "custom_derivatives",
+    "custom_gradient",
     "custom_jvp",
     "custom_linear_solve",
     "custom_root",

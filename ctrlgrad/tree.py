@@ -341,6 +341,24 @@ def register_dataclass(
     return nodetype
 
 
+class Partial(functools.partial):  # type: ignore[type-arg]
+    """A partial function call that is a pytree: its bound arguments are leaves, the function is structure.
+
+    >>> scaled = Partial(lambda w, x: w * x, 3.0)
+    >>> scaled(2.0), map(lambda w: 10.0 * w, scaled)(2.0)
+    (6.0, 60.0)
+    """
+
+
+def _bound(partial: Partial) -> tuple[Any, Any]:
+    return (partial.args, partial.keywords), partial.func
+
+
+optree.register_pytree_node(
+    Partial, _bound, lambda func, bound: Partial(func, *bound[0], **bound[1]), namespace=NAMESPACE
+)
+
+
 def paths(treedef: TreeDef) -> list[str]:
     """How to reach each leaf, as text to append to a name: `[0]['h'].w`; empty for a lone leaf."""
     return [accessor.codify("") for accessor in treedef.accessors()]
@@ -357,6 +375,7 @@ def names(treedef: TreeDef, root: str) -> list[str]:
 
 
 __all__ = [
+    "Partial",
     "all",
     "flatten",
     "flatten_with_path",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
-from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.frontend.apply import apply, cast, type_of, value_in
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.frontend.apply import apply, cast, result_dtype, type_of, value_in
 from ctrlgrad.frontend.carry import Carry
 from ctrlgrad.frontend.checks import check_callable, check_leaves
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -28,8 +28,8 @@ def fori_loop(
     """`for i in range(lower, upper): carry = body_fun(i, carry)`; as `jax.lax.fori_loop`.
 
     The bounds are integers or traced integer scalars, so the number of iterations may depend on data; `i` is
-    int64. Differentiable in both modes whatever the bounds. `unroll` is accepted for JAX's sake and changes nothing: a
-    compiled loop has no cost per iteration that unrolling would save.
+    int64, or of the bounds' dtype where one is a float. Differentiable in both modes whatever the bounds. `unroll` is
+    accepted for JAX's sake and changes nothing: a compiled loop has no cost per iteration that unrolling would save.
 
     >>> import ctrlgrad as cg
     >>> power = lambda x, n: cg.fori_loop(0, n, lambda i, y: y * x, 1.0)
@@ -38,9 +38,9 @@ def fori_loop(
     """
     for bound in (lower, upper):
         t = type_of(bound)
-        if not isinstance(t, TensorType) or t.rank != 0 or t.dtype.kind not in "iu":
+        if not isinstance(t, TensorType) or t.rank != 0 or t.dtype.kind not in "iuf":
             raise TypeMismatchError(
-                "fori_loop: a bound is not an integer scalar",
+                "fori_loop: a bound is not a real scalar",
                 source=here(),
                 expected="i64[]",
                 got=str(t),
@@ -48,7 +48,10 @@ def fori_loop(
             )
     source = here()
     check_callable("fori_loop", "body_fun", body_fun, ("i", "carry"), source)
-    lower, upper = cast(lower, np.int64), cast(upper, np.int64)
+    check_unroll("fori_loop", unroll)
+    dtype = result_dtype(lower, upper)
+    dtype = np.dtype(np.int64) if dtype.kind in "iu" else dtype
+    lower, upper = cast(lower, dtype), cast(upper, dtype)
     return in_trace(lambda: _fori_loop(lower, upper, body_fun, init_val, source))
 
 
@@ -60,10 +63,10 @@ def _fori_loop(lower: Any, upper: Any, body_fun: Callable[[Any, Any], Any], init
 
         def body(inputs: list[Tensor]) -> Any:
             index, *state = inputs
-            following = apply("add", [index, np.int64(1)])
+            following = apply("add", [index, index.dtype.type(1)])
             return following, body_fun(index, tree.unflatten(carry.treedef, state))
 
-        inputs = [Leaf(INDEX, hint=hints[0]), *carry.entry(hints[1:])]
+        inputs = [Leaf(type_of(lower), hint=hints[0]), *carry.entry(hints[1:])]
         return Traced("body", body, inputs, what="fori_loop: the body's result")
 
     settled = settle(Carry.of("fori_loop", init, source), trace_body, lambda body: body.result[1])
@@ -81,6 +84,18 @@ def _is_below(body: Graph, upper: Any) -> Graph:
     """The condition of a loop whose first carry is its counter."""
     inputs = [Leaf(v.type, hint=v.hint) for v in body.inputs]
     return Traced("cond", lambda carry: apply("less", [carry[0], upper]), inputs).finish()
+
+
+def check_unroll(operation: str, unroll: Any) -> None:
+    """Refuse what JAX refuses: a number of iterations is not negative."""
+    if unroll is not None and (not isinstance(unroll, int | np.integer) or unroll < 0):
+        raise UserInputError(
+            f"{operation}: unroll is not a number of iterations",
+            source=here(),
+            expected="an integer of 0 or more, or a boolean",
+            got=repr(unroll),
+            hint="leave it out: a compiled loop gains nothing by it",
+        )
 
 
 def scan(
@@ -114,6 +129,7 @@ def scan(
     (6.0, array([0., 1., 3., 6.]))
     """
     source = here()
+    check_unroll("scan", unroll)
     check_callable("scan", "f", f, ("carry", "x"), source)
     return in_trace(lambda: _scan("scan", f, init, xs, length, reverse, source))
 

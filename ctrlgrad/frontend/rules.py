@@ -45,8 +45,10 @@ class Results:
         return [Tensor(Builder(), Value(x.type, x.hint), x.weak) for x in self.leaves]
 
 
-def trace_rule(what: str, fn: Callable[[list[Any]], Any], inputs: Sequence[Leaf]) -> Traced:
-    return Traced(what, fn, inputs, what=f"{what}: the result")
+def trace_rule(
+    what: str, fn: Callable[[list[Any]], Any], inputs: Sequence[Leaf], known: Sequence[Any] | None = None
+) -> Traced:
+    return Traced(what, fn, inputs, what=f"{what}: the result", known=known)
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def record(
     source: Source | None,
 ) -> Any:
     """Record a call of a function that has a rule; returns the function's result."""
-    region = trace_rule(kind, primal, inputs)
+    region = trace_rule(kind, primal, inputs, leaves)
     results, graph, met = Results.of(region), region.finish(), _traced_around(custom.function)
     if met is not None:
         met.met_itself = True

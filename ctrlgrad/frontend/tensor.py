@@ -5,6 +5,7 @@ What it is asked to compute it looks up in `FUNCTIONS`; what needs a concrete nu
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -126,7 +127,21 @@ class Tensor:
             hint=hint,
         )
 
+    def _number(self) -> Any:
+        """Its number, where the trace is that of one call and the number has no derivative that could be lost."""
+        builder: Builder | None = self.builder
+        while builder is not None:
+            if builder.known is not None:
+                return builder.known.number(self.builder, self.value)
+            builder = builder.parent
+        return None
+
+    def _whole_number(self) -> Any:
+        return self._number() if self.dtype.kind in "biu" else None
+
     def __bool__(self) -> bool:
+        if (number := self._number()) is not None:
+            return bool(number)
         raise self._concrete(
             "bool() (an `if`, a `while`, `and`, `or`, `not`, or a comparison chain)",
             "use ctrlgrad.cond for `if`, ctrlgrad.while_loop for `while`, numpy.where to choose elementwise,\n"
@@ -152,9 +167,13 @@ class Tensor:
         )
 
     def __int__(self) -> int:
+        if (number := self._number()) is not None:
+            return int(number)
         raise self._concrete("int()", "keep it a tensor: x.astype(int); indices and loop bounds may be tensors")
 
     def __index__(self) -> int:
+        if (number := self._whole_number()) is not None:
+            return operator.index(number[()])
         raise self._concrete(
             "using it as a Python index (range(), list[...], a shape)",
             "use ctrlgrad.fori_loop for range(); index arrays, not lists: ctrlgrad.numpy.stack(items)[t]\n"
@@ -162,6 +181,8 @@ class Tensor:
         )
 
     def __float__(self) -> float:
+        if (number := self._whole_number()) is not None:
+            return float(number)
         raise self._concrete(
             "float() (a function of `math`, or y[i] = x where y is a NumPy array)",
             "keep it a tensor: numpy.sin(x), x.astype(float); ctrlgrad.numpy.at(y)[i].set(x) gives the changed array",
@@ -212,6 +233,8 @@ class Tensor:
         raise self._concrete("handing it to another library (from_dlpack)", RETURN_IT)
 
     def item(self) -> Any:
+        if (number := self._whole_number()) is not None:
+            return number.item()
         raise self._concrete("x.item()", "leave it out: a tensor itself is good in arithmetic, conditions and indices")
 
     def tolist(self) -> Any:

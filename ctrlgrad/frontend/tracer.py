@@ -18,6 +18,8 @@ from ctrlgrad import tree
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.float0 import without_numbers
+from ctrlgrad.frontend.known import Known
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Type
 from ctrlgrad.ir.interning import interned, lift_constants
@@ -44,6 +46,7 @@ class Traced:
         fn: takes a list of tensors, one for each of `inputs`.
         what: how errors call the result, whose leaves are arrays then; None for a result that may hold anything.
         builder: what to record into, if not a new builder inside the current one.
+        known: what the inputs stand for in this one call, where the trace serves no other (see `frontend/known.py`).
     """
 
     def __init__(
@@ -54,10 +57,13 @@ class Traced:
         *,
         what: str | None = None,
         builder: Builder | None = None,
+        known: Sequence[Any] | None = None,
     ) -> None:
         self.builder = Builder(trace.current(), name) if builder is None else builder
         with self.recording():
             self.inputs = [self.input(x) for x in inputs]
+            if known is not None:
+                self.builder.known = Known(self.builder, known)
             self.result = fn(list(self.inputs))
             if what is not None:
                 check_leaves(what, self.leaves)
@@ -95,6 +101,7 @@ def in_trace(fn: Callable[[], Any]) -> Any:
     """What the function records in the trace that goes on; outside of one, in a trace of its own that runs at once."""
     if trace.current() is not None:
         return fn()
-    traced = Traced("at_once", lambda _: fn())
+    traced = Traced("at_once", lambda _: fn(), known=())
     graph, arrays = lift_constants(traced.finish())
-    return tree.unflatten(traced.treedef, evaluate(interned(graph), arrays))
+    results = map(without_numbers, traced.leaves, evaluate(interned(graph), arrays))
+    return tree.unflatten(traced.treedef, [*results])

@@ -40,6 +40,8 @@ class Builder:
         self.lent: frozenset[Value] = frozenset()
         # The user's line that began the trace: where the inputs of what is traced were made.
         self.began: Source | None = None
+        # Tells the numbers of values, where the inputs stand for those of one call (`frontend/known.py`).
+        self.known: Any = None
         self._constants: dict[tuple[np.dtype, tuple[int, ...], bytes], Value] = {}
 
     def borrows(self, value: Value) -> bool:

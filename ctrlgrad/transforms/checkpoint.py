@@ -94,7 +94,7 @@ def checkpoint(
 
         def recorded() -> Any:
             hints = [name for name, yes in zip(names, is_input, strict=True) if yes]
-            region = trace_rule("checkpoint", call, leaves_of(leaves, hints))
+            region = trace_rule("checkpoint", call, leaves_of(leaves, hints), leaves)
             return tree.unflatten(region.treedef, emit_call("checkpoint", close([region.finish()]), leaves, source))
 
         return in_trace(recorded)

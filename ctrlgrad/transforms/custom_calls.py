@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad import tree
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
 from ctrlgrad.frontend.checks import check_leaves, same_structure
@@ -58,6 +58,7 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 def by_position(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], kind: str) -> tuple[Any, ...]:
     """The arguments as the rules take them: all by position, defaults filled in, as JAX's custom rules do."""
+    given = list(kwargs)
     try:
         bound = inspect.signature(fn).bind(*args, **kwargs)
     except ValueError:
@@ -73,15 +74,36 @@ def by_position(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     if bound is not None:
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
-    if kwargs:
+    # What has its default reaches the function in any case, as the bound keywords of `functools.partial` do.
+    given = [name for name in kwargs if bound is None or name in given]
+    if given:
         raise TypeMismatchError(
             f"{kind} {name_of(fn)}: a keyword-only argument has no position that its rules could take it at",
             source=here(),
             expected="arguments that may be passed by position",
-            got=", ".join(kwargs),
+            got=", ".join(given),
             hint="drop the * from the function's parameters, or close over the value",
         )
     return args
+
+
+def nondiff_positions(
+    fn: Callable[..., Any], nondiff_argnums: int | Sequence[int], nondiff_argnames: str | Sequence[str]
+) -> tuple[int, ...]:
+    """The positions of the arguments that a rule takes first, by number or by name."""
+    names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else tuple(nondiff_argnames)
+    parameters = list(inspect.signature(fn).parameters) if names else []
+    for name in names:
+        if name not in parameters:
+            raise UserInputError(
+                "nondiff_argnames: the function has no such parameter",
+                source=here(),
+                expected="one of " + ", ".join(parameters),
+                got=repr(name),
+                hint="name a parameter of the function that has the rule",
+            )
+    numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+    return (*numbers, *map(parameters.index, names))
 
 
 class CustomCall:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.errors import UserInputError
+from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.float0 import float0, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -25,6 +26,7 @@ from ctrlgrad.transforms.custom_calls import (
     by_position,
     may_be_same,
     may_be_tangent,
+    nondiff_positions,
     symbolic_zero,
 )
 
@@ -34,8 +36,9 @@ class custom_jvp:
 
     `defjvp(rule)`: `rule(primals, tangents)` takes two tuples and returns (result, tangent of the result), the
     tangent linear in `tangents`. The rule may call the function itself: it is its derivative of every order.
-    Arguments at `nondiff_argnums` have no tangent: the rule takes them first, before `primals`. Python integers,
-    booleans and strings reach function and rule as they are; their tangents are of dtype `float0`.
+    Arguments at `nondiff_argnums`, or of `nondiff_argnames`, have no tangent: the rule takes them first, before
+    `primals`. Python integers, booleans and strings reach function and rule as they are; their tangents are of dtype
+    `float0`.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> @cg.custom_jvp
@@ -46,10 +49,15 @@ class custom_jvp:
     3.0
     """
 
-    def __init__(self, fn: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
-        self.nondiff = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        self.nondiff = nondiff_positions(fn, nondiff_argnums, nondiff_argnames)
         self.rule: Callable[..., Any] | None = None
         self.symbolic_zeros = False
 
@@ -97,6 +105,9 @@ class custom_jvp:
                 "custom_jvp: the function has no rule yet", source=here(), hint="call .defjvp(rule) first"
             )
         args = by_position(self.fn, args, kwargs, "custom_jvp")
+        if trace.current() is None:
+            # Nothing differentiates this call.
+            return in_trace(lambda: self.fn(*args))
         call = ForwardRule(self, self.rule, args, here(), self.symbolic_zeros)
         custom = Custom(self, call.label(self.rule), call.regions)
         return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
@@ -130,7 +141,8 @@ class ForwardRule(CustomCall):
             return self.like(self.rule, tangent, results, labels, may_be_tangent)
 
         tangents = [replace(x, hint=f"t_{x.hint}") for x in self.inputs]
-        return [trace_rule("push", push, [*self.inputs, *tangents]).finish()]
+        known = [*self.leaves, *[None] * len(tangents)]
+        return [trace_rule("push", push, [*self.inputs, *tangents], known).finish()]
 
     def _tangents(self, tangents: list[Tensor]) -> Any:
         if not self.symbolic_zeros:

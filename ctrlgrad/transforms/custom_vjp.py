@@ -12,6 +12,7 @@ import optree
 
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError, UserInputError
+from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.float0 import is_float0
@@ -28,6 +29,7 @@ from ctrlgrad.transforms.custom_calls import (
     by_position,
     is_python,
     is_same,
+    nondiff_positions,
     symbolic_zero,
 )
 from ctrlgrad.transforms.custom_jvp import ForwardRule
@@ -39,9 +41,9 @@ class custom_vjp:
     `defvjp(forward, backward)`: `forward(*args)` returns (result, residuals); `backward(residuals, cotangent)`
     returns one cotangent per argument, None for zero, for a whole argument or a part of it. Forward mode through it
     is an error, unless `.defjvp` gives a rule for it too. The rules may call the function itself: they are its
-    derivatives of every order. Arguments at `nondiff_argnums` have no cotangent: `backward` takes them first, before
-    the residuals. Python integers, booleans and strings, among arguments and residuals, reach function and rules as
-    they are.
+    derivatives of every order. Arguments at `nondiff_argnums`, or of `nondiff_argnames`, have no cotangent: `backward`
+    takes them first, before the residuals. Python integers, booleans and strings, among arguments and residuals, reach
+    function and rules as they are.
 
     >>> import numpy as np, ctrlgrad as cg
     >>> @cg.custom_vjp
@@ -52,10 +54,15 @@ class custom_vjp:
     1.0
     """
 
-    def __init__(self, fn: Callable[..., Any], nondiff_argnums: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
-        self.nondiff = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
+        self.nondiff = nondiff_positions(fn, nondiff_argnums, nondiff_argnames)
         self.forward: Callable[..., Any] | None = None
         self.backward: Callable[..., Any] | None = None
         self.push: Callable[..., Any] | None = None
@@ -92,6 +99,9 @@ class custom_vjp:
                 "custom_vjp: the function has no rule yet", source=here(), hint="call .defvjp(forward, backward) first"
             )
         args = by_position(self.fn, args, kwargs, "custom_vjp")
+        if trace.current() is None:
+            # Nothing differentiates this call.
+            return in_trace(lambda: self.fn(*args))
         call = _ReverseRule(self, self.forward, self.backward, args, here())
         custom = Custom(self, call.label(self.forward), call.regions)
         return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
@@ -131,7 +141,8 @@ class _ReverseRule(CustomCall):
             return self._cotangents(found, known)
 
         pushed = [] if self.push is None else self.push.regions(results)
-        return [kept.graph, trace_rule("backward", backward, inputs).finish(), *pushed]
+        known = [*kept.saved, *kept.sizes, *[None] * len(differentiable)]
+        return [kept.graph, trace_rule("backward", backward, inputs, known).finish(), *pushed]
 
     def primals(self, inputs: list[Any]) -> list[Any]:
         """What the forward rule is called on."""
@@ -233,7 +244,7 @@ class _Kept:
             ]
             return call.like(call.forward, result, results, labels, is_same), self.saved, self.sizes
 
-        self.graph = trace_rule("forward", forward, call.inputs).finish()
+        self.graph = trace_rule("forward", forward, call.inputs, call.leaves).finish()
 
     def residuals(self, saved: Sequence[Any]) -> Any:
         """The residuals, given what was saved of them."""

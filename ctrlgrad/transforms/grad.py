@@ -163,7 +163,8 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     Returns:
         (outputs, pullback), with `has_aux` (outputs, pullback, aux): `pullback(cotangents)` takes a pytree like the
         outputs and returns a tuple with one pytree of cotangents per primal, of dtype `float0` for integers. It may
-        be called many times; the forward pass is not repeated.
+        be called many times; the forward pass is not repeated. It is a pytree of what the forward pass saved, so a
+        traced function may return it.
 
     >>> import ctrlgrad as cg
     >>> y, pullback = cg.vjp(lambda a, b: a * b, 2.0, 3.0)
@@ -196,7 +197,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     else:
         outputs, residuals = _inline_forward(halves, traced, leaves)
 
-    def pullback(cotangents: Any) -> tuple[Any, ...]:
+    def pull(residuals: list[Any], cotangents: Any) -> tuple[Any, ...]:
         given, given_treedef = tree.flatten(cotangents)
         labels = ("the outputs", "the cotangents")
         same_structure("vjp", here(), labels, (outputs[:count], result_treedef), (given, given_treedef))
@@ -220,6 +221,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
         return tree.unflatten(treedef, with_float0(leaves, dict(zip(floats, found, strict=True))))  # type: ignore[no-any-return]
 
     result, aux = tree.unflatten(traced.treedef, outputs)
+    pullback = tree.Partial(pull, residuals)
     return (result, pullback, aux) if has_aux else (result, pullback)
 
 

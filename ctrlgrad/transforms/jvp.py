@@ -10,7 +10,7 @@ from ctrlgrad.batching import batch_whole
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves, same_structure
-from ctrlgrad.frontend.float0 import is_float0
+from ctrlgrad.frontend.float0 import float0_like, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
@@ -31,7 +31,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any],
 
     Returns:
         (outputs, tangents of the outputs), with `has_aux` (outputs, tangents, aux); the tangent of an integer or
-        boolean output is zeros of its dtype.
+        boolean output is of dtype `float0`.
 
     Needs the memory of one iteration however long a loop is.
 
@@ -82,10 +82,15 @@ def _jvp(
     results = builder.inline(pushed.graph, [*traced.captures, *given_values])
     outputs = [Tensor(builder, v) for v in results[: len(traced.graph.outputs)]]
     moved = dict(zip(pushed.tangents, results[len(outputs) :], strict=True))
-    moving = [Tensor(builder, moved[i]) if i in moved else FUNCTIONS["zeros_like"](y) for i, y in enumerate(outputs)]
+    moving = [Tensor(builder, moved[i]) if i in moved else _standing(y) for i, y in enumerate(outputs)]
     result, aux = tree.unflatten(traced.treedef, outputs)
     tangent, _ = tree.unflatten(traced.treedef, moving)
     return (result, tangent, aux) if has_aux else (result, tangent)
+
+
+def _standing(y: Tensor) -> Any:
+    """The tangent of an output that does not move."""
+    return FUNCTIONS["zeros_like"](y) if y.type.is_differentiable else float0_like(y)
 
 
 def _direction(x: Any, t: Any, path: str, source: Source | None) -> Any:

@@ -9,7 +9,7 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.checks import same_structure
-from ctrlgrad.frontend.float0 import is_float0
+from ctrlgrad.frontend.float0 import float0_like, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
@@ -30,7 +30,7 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
 
     Returns:
         (outputs, push), with `has_aux` (outputs, push, aux): `push(*tangents)` takes a pytree like each primal and
-        returns one like the outputs. The tangent of an integer or boolean output is zeros of its dtype.
+        returns one like the outputs. The tangent of an integer or boolean output is of dtype `float0`.
 
     >>> import ctrlgrad as cg
     >>> y, push = cg.linearize(lambda x: x * x, 3.0)
@@ -69,7 +69,7 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
                 )
             directions.append(direction)
         found = dict(zip(moved, transpose(directions), strict=True))
-        tangent = [found[i] if i in found else FUNCTIONS["zeros_like"](y) for i, y in enumerate(results)]
+        tangent = [found[i] if i in found else float0_like(y) for i, y in enumerate(results)]
         return tree.unflatten(results_treedef, tangent)
 
     return (outputs, push, *aux)

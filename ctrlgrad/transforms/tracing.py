@@ -37,7 +37,7 @@ def trace_function(
 ) -> TracedFunction:
     """Trace `call(tensors)` with one input per leaf; outer tensors that it uses become captures."""
     name = getattr(fn, "__name__", "function").replace("<lambda>", "function")
-    traced = Traced(name, call, leaves_of(leaves, hints), what="the differentiated function's result")
+    traced = Traced(name, call, leaves_of(leaves, hints), what="the differentiated function's result", known=leaves)
     closed = close([traced.finish()])
     return TracedFunction(closed.captures, simplify(closed.regions[0]), traced.leaves, traced.treedef)
 

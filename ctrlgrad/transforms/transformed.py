@@ -4,9 +4,10 @@ JAX's transforms are not compiled, so a flag or a count beside the weights is a 
 differentiated. Here a transform's result is compiled as a whole, and two rules give the same:
 
 - Python integers and booleans that are not differentiated are part of the signature: each value has a graph.
-- Where tracing needs the number of another argument that is not differentiated (an `if` on an array, a float in
-  `range`), the arguments stay concrete: the call is traced anew each time, over the values that are differentiated
-  alone. What is compiled for it is found again, since numbers from outside are inputs of such a graph.
+- Where tracing needs a number (an `if` on an array, a `while` on what is differentiated), the arguments stay concrete:
+  the call is traced anew each time, over the values that are differentiated alone, and goes the way that their numbers
+  go (`frontend/known.py`). What is compiled for it is found again, since numbers from outside are inputs of such a
+  graph.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Transformed(Function):
 
     def _on_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result for concrete arguments, of which those are traced alone that are differentiated."""
-        traced = Traced(self.name, lambda _: self.fn(*args, **kwargs), what=f"{self.name}: the result")
+        traced = Traced(self.name, lambda _: self.fn(*args, **kwargs), what=f"{self.name}: the result", known=())
         graph, arrays = lift_constants(traced.finish())
         graph = interned(graph)
         results = hand_out(graph, evaluate(graph, arrays), arrays)

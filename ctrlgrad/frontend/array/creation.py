@@ -13,6 +13,7 @@ import numpy as np
 from ctrlgrad.frontend.apply import check_dtype
 from ctrlgrad.frontend.array.dims import broadcasted, dims, dtype_of, shape_of, sizes_argument
 from ctrlgrad.frontend.array.promote import from_nested, operand, to_dtype
+from ctrlgrad.frontend.float0 import float0
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 
@@ -28,6 +29,8 @@ def _filled(operation: str, shape: Any, value: Any, dtype: Any) -> Any:
 
 def _of_one_number(operation: str, shape: Any, value: int, dtype: Any) -> Any:
     """Zeros or ones, in float64 where the dtype is not given or None."""
+    if dtype is not None and np.dtype(dtype) == float0:
+        return np.zeros(shape, float0)
     return _filled(operation, shape, value, np.float64 if dtype is None else dtype)
 
 

@@ -1,0 +1,41 @@
+"""Functions with derivatives of their own, and what their rules use, under the names of `jax.custom_derivatives`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ctrlgrad import tree
+from ctrlgrad.frontend.apply import type_of
+from ctrlgrad.frontend.float0 import float0_like
+from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.transforms.closures import closure_convert, custom_gradient
+from ctrlgrad.transforms.custom_calls import CustomVJPPrimal, SymbolicZero, symbolic_zero
+from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.transforms.custom_vjp import custom_vjp
+
+
+def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
+    """The tangent of zero for a pytree of values: zeros, of dtype `float0` for integers; or a `SymbolicZero` each.
+
+    >>> zero_from_primal(2.5), zero_from_primal(3).dtype == [("float0", "V")]
+    (np.float64(0.0), True)
+    """
+
+    def zero(x: Any) -> Any:
+        t = type_of(x)
+        if symbolic_zeros:
+            return symbolic_zero(t)
+        return FUNCTIONS["zeros_like"](x)[()] if t.is_differentiable else float0_like(x)
+
+    return tree.map(zero, val)
+
+
+__all__ = [
+    "CustomVJPPrimal",
+    "SymbolicZero",
+    "closure_convert",
+    "custom_gradient",
+    "custom_jvp",
+    "custom_vjp",
+    "zero_from_primal",
+]
