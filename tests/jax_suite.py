@@ -270,8 +270,8 @@ def main() -> None:
                 test.run(result)
                 signal.alarm(0)
     print(
-        f"{len(result.passed)} passed, {len(result.failed)} failed, "
-        f"{len(result.skipped)} skipped by the tests themselves, {inside[True]} reach into JAX, {time.perf_counter() - started:.0f} s"
+        f"{len(result.passed)} passed, {len(result.failed)} failed, {len(result.skipped)} skipped by the tests, "
+        f"{inside[True]} reach into JAX, {time.perf_counter() - started:.0f} s"
     )
 
 

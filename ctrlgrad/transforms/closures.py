@@ -91,7 +91,7 @@ def custom_gradient(fun: Callable[..., Any]) -> Any:
     ... def safe_log(x):
     ...     return np.log(x), lambda ct: ct / np.maximum(x, 1e-3)
     >>> float(cg.grad(safe_log)(0.0)), float(cg.grad(safe_log)(2.0))
-    (0.0, 0.5)
+    (1000.0, 0.5)
     """
 
     def both(*args: Any) -> tuple[Any, Callable[..., Any]]:
