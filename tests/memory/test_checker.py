@@ -94,7 +94,7 @@ def test_a_sound_plan_passes() -> None:
         (Open(1, 4), "not open"),
         (Free(1), "holds a block"),
         (Give(2), "never given back"),
-        (Take(4, 0, 8, "blocks"), "not taken"),
+        (Take(4, 0, 8, "blocks"), "not allocated"),
         (Signal(4, "in"), "was not set"),
     ],
 )
