@@ -23,6 +23,8 @@ from ctrlgrad.lax.elements import (
     select_n,
     shift_right_logical,
 )
+from ctrlgrad.lax.gathering import gather
+from ctrlgrad.lax.numbers import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from ctrlgrad.lax.reductions import (
     argmax,
     argmin,
@@ -43,6 +45,15 @@ from ctrlgrad.lax.reductions import (
     sort,
     sort_key_val,
     top_k,
+)
+from ctrlgrad.lax.scattering import (
+    scatter,
+    scatter_add,
+    scatter_apply,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_sub,
 )
 from ctrlgrad.lax.shapes import (
     broadcast,
@@ -126,6 +137,9 @@ shift_left, shift_right_arithmetic = cnp.left_shift, cnp.right_shift
 rem, select, rev = cnp.fmod, cnp.where, cnp.flip
 
 __all__ = [
+    "GatherDimensionNumbers",
+    "GatherScatterMode",
+    "ScatterDimensionNumbers",
     "abs",
     "acos",
     "acosh",
@@ -188,6 +202,7 @@ __all__ = [
     "fori_loop",
     "full",
     "full_like",
+    "gather",
     "ge",
     "gt",
     "imag",
@@ -225,6 +240,13 @@ __all__ = [
     "round",
     "rsqrt",
     "scan",
+    "scatter",
+    "scatter_add",
+    "scatter_apply",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_sub",
     "select",
     "select_n",
     "shift_left",
