@@ -73,6 +73,12 @@ def _complex(node: Node) -> Kernel:
     return call(kernel)
 
 
+def _same_bits(node: Node) -> Kernel:
+    dtype = node.result.tensor.dtype
+    return call(lambda context, operands: context.on_device(operands[0]).view(dtype))
+
+
+DEVICE |= dict.fromkeys(("float_to_bits", "bits_to_float"), _same_bits)
 DEVICE |= {name: _function(name) for name in _NAMES.split()}
 DEVICE |= {name: _of_formula(formula) for name, formula in FORMULAS.items()}
 DEVICE |= {"sigmoid": _sigmoid, "cast": _cast, "complex": _complex}
