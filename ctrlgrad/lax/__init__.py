@@ -13,15 +13,24 @@ from ctrlgrad.frontend.branches import cond
 from ctrlgrad.frontend.loops import fori_loop, map, scan
 from ctrlgrad.frontend.switches import switch
 from ctrlgrad.frontend.while_loops import while_loop
-from ctrlgrad.lax.elements import (
-    clamp,
-    convert_element_type,
-    div,
-    integer_pow,
-    round,
-    rsqrt,
-    select_n,
-    shift_right_logical,
+from ctrlgrad.lax import linalg
+from ctrlgrad.lax.bits import bitcast_convert_type, clz, mulhi, population_count, reduce_precision, shift_right_logical
+from ctrlgrad.lax.convolutions import (
+    conv,
+    conv_dimension_numbers,
+    conv_general_dilated,
+    conv_transpose,
+    conv_with_general_padding,
+    padtype_to_pads,
+)
+from ctrlgrad.lax.elements import clamp, convert_element_type, div, integer_pow, round, rsqrt, select_n
+from ctrlgrad.lax.fourier import FftType, fft
+from ctrlgrad.lax.gathering import gather
+from ctrlgrad.lax.numbers import (
+    ConvDimensionNumbers,
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
 )
 from ctrlgrad.lax.parallel import (
     all_gather,
@@ -37,6 +46,7 @@ from ctrlgrad.lax.parallel import (
     psum_scatter,
     pswapaxes,
 )
+from ctrlgrad.lax.reduce_windows import reduce, reduce_window, reduce_xor, select_and_gather_add, select_and_scatter_add
 from ctrlgrad.lax.reductions import (
     argmax,
     argmin,
@@ -57,6 +67,15 @@ from ctrlgrad.lax.reductions import (
     sort,
     sort_key_val,
     top_k,
+)
+from ctrlgrad.lax.scattering import (
+    scatter,
+    scatter_add,
+    scatter_apply,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_sub,
 )
 from ctrlgrad.lax.shapes import (
     broadcast,
@@ -127,11 +146,15 @@ from ctrlgrad.numpy import (
     tile,
     unstack,
 )
-from ctrlgrad.scipy.special import digamma, erf, erfc, polygamma, zeta
+from ctrlgrad.scipy import special
+from ctrlgrad.scipy.incomplete import igamma_grad_a, random_gamma_grad
+from ctrlgrad.scipy.special import betainc, digamma, erf, erfc, polygamma, zeta
 from ctrlgrad.scipy.special import gammaln as lgamma
 from ctrlgrad.transforms.grad import stop_gradient
 from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
 
+bessel_i0e, bessel_i1e, erf_inv = special.i0e, special.i1e, cnp.erfinv
+igamma, igammac = special.gammainc, special.gammaincc
 add, sub, mul, neg, pow = cnp.add, cnp.subtract, cnp.multiply, cnp.negative, cnp.power
 max, min = cnp.maximum, cnp.minimum
 eq, ne, lt, le, gt, ge = cnp.equal, cnp.not_equal, cnp.less, cnp.less_equal, cnp.greater, cnp.greater_equal
@@ -140,6 +163,11 @@ shift_left, shift_right_arithmetic = cnp.left_shift, cnp.right_shift
 rem, select, rev = cnp.fmod, cnp.where, cnp.flip
 
 __all__ = [
+    "ConvDimensionNumbers",
+    "FftType",
+    "GatherDimensionNumbers",
+    "GatherScatterMode",
+    "ScatterDimensionNumbers",
     "abs",
     "acos",
     "acosh",
@@ -157,6 +185,10 @@ __all__ = [
     "axis_index",
     "axis_size",
     "batch_matmul",
+    "bessel_i0e",
+    "bessel_i1e",
+    "betainc",
+    "bitcast_convert_type",
     "bitwise_and",
     "bitwise_not",
     "bitwise_or",
@@ -169,11 +201,17 @@ __all__ = [
     "cbrt",
     "ceil",
     "clamp",
+    "clz",
     "collapse",
     "complex",
     "concatenate",
     "cond",
     "conj",
+    "conv",
+    "conv_dimension_numbers",
+    "conv_general_dilated",
+    "conv_transpose",
+    "conv_with_general_padding",
     "convert_element_type",
     "cos",
     "cosh",
@@ -197,17 +235,23 @@ __all__ = [
     "empty",
     "eq",
     "erf",
+    "erf_inv",
     "erfc",
     "exp",
     "exp2",
     "expand_dims",
     "expm1",
+    "fft",
     "floor",
     "fori_loop",
     "full",
     "full_like",
+    "gather",
     "ge",
     "gt",
+    "igamma",
+    "igamma_grad_a",
+    "igammac",
     "imag",
     "index_in_dim",
     "integer_pow",
@@ -215,6 +259,7 @@ __all__ = [
     "is_finite",
     "le",
     "lgamma",
+    "linalg",
     "log",
     "log1p",
     "logistic",
@@ -223,35 +268,52 @@ __all__ = [
     "max",
     "min",
     "mul",
+    "mulhi",
     "ne",
     "neg",
     "nextafter",
     "pad",
+    "padtype_to_pads",
     "pmax",
     "pmean",
     "pmin",
     "polygamma",
+    "population_count",
     "pow",
     "ppermute",
     "pshuffle",
     "psum",
     "psum_scatter",
     "pswapaxes",
+    "random_gamma_grad",
     "real",
     "reciprocal",
+    "reduce",
     "reduce_and",
     "reduce_max",
     "reduce_min",
     "reduce_or",
+    "reduce_precision",
     "reduce_prod",
     "reduce_sum",
+    "reduce_window",
+    "reduce_xor",
     "rem",
     "reshape",
     "rev",
     "round",
     "rsqrt",
     "scan",
+    "scatter",
+    "scatter_add",
+    "scatter_apply",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_sub",
     "select",
+    "select_and_gather_add",
+    "select_and_scatter_add",
     "select_n",
     "shift_left",
     "shift_right_arithmetic",

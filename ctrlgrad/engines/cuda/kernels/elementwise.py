@@ -79,6 +79,12 @@ def _complex(node: Node) -> Kernel:
     return call(kernel)
 
 
+def _same_bits(node: Node) -> Kernel:
+    dtype = node.result.tensor.dtype
+    return call(lambda context, operands: context.on_device(operands[0]).view(dtype))
+
+
+DEVICE |= dict.fromkeys(("float_to_bits", "bits_to_float"), _same_bits)
 DEVICE |= {op: _function(name) for op, name in _NUMPY_NAMES.items()}
 DEVICE |= {name: _of_formula(formula) for name, formula in FORMULAS.items()}
 DEVICE |= {"sigmoid": _sigmoid, "cast": _cast, "complex": _complex}
