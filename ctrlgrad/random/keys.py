@@ -127,8 +127,8 @@ def threefry2x32(k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
     """The two halves of counters (x0, x1), encrypted with keys (k0, k1): uint32, of shapes that broadcast together.
 
     >>> from ctrlgrad.random.keys import threefry2x32
-    >>> [hex(int(x[0])) for x in threefry2x32(*np.zeros((4, 1), np.uint32))]
-    ['0x6b200159', '0x99ba4efe']
+    >>> [f"{int(x[0]):x}" for x in threefry2x32(*np.zeros((4, 1), np.uint32))]
+    ['6b200159', '99ba4efe']
     """
     shape = cnp.broadcast_shapes(*(cnp.asarray(x).shape for x in (k0, k1, x0, x1)))
     flat = [cnp.ravel(cnp.broadcast_to(cnp.asarray(x), shape)) for x in (k0, k1, x0, x1)]
