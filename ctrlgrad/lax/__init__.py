@@ -23,20 +23,8 @@ from ctrlgrad.lax.elements import (
     select_n,
     shift_right_logical,
 )
-from ctrlgrad.lax.parallel import (
-    all_gather,
-    all_to_all,
-    axis_index,
-    axis_size,
-    pmax,
-    pmean,
-    pmin,
-    ppermute,
-    pshuffle,
-    psum,
-    psum_scatter,
-    pswapaxes,
-)
+from ctrlgrad.lax.gathering import gather
+from ctrlgrad.lax.numbers import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
 from ctrlgrad.lax.reductions import (
     argmax,
     argmin,
@@ -57,6 +45,15 @@ from ctrlgrad.lax.reductions import (
     sort,
     sort_key_val,
     top_k,
+)
+from ctrlgrad.lax.scattering import (
+    scatter,
+    scatter_add,
+    scatter_apply,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_sub,
 )
 from ctrlgrad.lax.shapes import (
     broadcast,
@@ -140,12 +137,13 @@ shift_left, shift_right_arithmetic = cnp.left_shift, cnp.right_shift
 rem, select, rev = cnp.fmod, cnp.where, cnp.flip
 
 __all__ = [
+    "GatherDimensionNumbers",
+    "GatherScatterMode",
+    "ScatterDimensionNumbers",
     "abs",
     "acos",
     "acosh",
     "add",
-    "all_gather",
-    "all_to_all",
     "argmax",
     "argmin",
     "asin",
@@ -154,8 +152,6 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
-    "axis_index",
-    "axis_size",
     "batch_matmul",
     "bitwise_and",
     "bitwise_not",
@@ -206,6 +202,7 @@ __all__ = [
     "fori_loop",
     "full",
     "full_like",
+    "gather",
     "ge",
     "gt",
     "imag",
@@ -227,16 +224,8 @@ __all__ = [
     "neg",
     "nextafter",
     "pad",
-    "pmax",
-    "pmean",
-    "pmin",
     "polygamma",
     "pow",
-    "ppermute",
-    "pshuffle",
-    "psum",
-    "psum_scatter",
-    "pswapaxes",
     "real",
     "reciprocal",
     "reduce_and",
@@ -251,6 +240,13 @@ __all__ = [
     "round",
     "rsqrt",
     "scan",
+    "scatter",
+    "scatter_add",
+    "scatter_apply",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_sub",
     "select",
     "select_n",
     "shift_left",
