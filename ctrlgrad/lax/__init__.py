@@ -13,18 +13,25 @@ from ctrlgrad.frontend.branches import cond
 from ctrlgrad.frontend.loops import fori_loop, map, scan
 from ctrlgrad.frontend.switches import switch
 from ctrlgrad.frontend.while_loops import while_loop
-from ctrlgrad.lax.elements import (
-    clamp,
-    convert_element_type,
-    div,
-    integer_pow,
-    round,
-    rsqrt,
-    select_n,
-    shift_right_logical,
+from ctrlgrad.lax import linalg
+from ctrlgrad.lax.bits import bitcast_convert_type, clz, mulhi, population_count, reduce_precision, shift_right_logical
+from ctrlgrad.lax.convolutions import (
+    conv,
+    conv_dimension_numbers,
+    conv_general_dilated,
+    conv_transpose,
+    conv_with_general_padding,
+    padtype_to_pads,
 )
+from ctrlgrad.lax.elements import clamp, convert_element_type, div, integer_pow, round, rsqrt, select_n
 from ctrlgrad.lax.gathering import gather
-from ctrlgrad.lax.numbers import GatherDimensionNumbers, GatherScatterMode, ScatterDimensionNumbers
+from ctrlgrad.lax.numbers import (
+    ConvDimensionNumbers,
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+)
+from ctrlgrad.lax.reduce_windows import reduce, reduce_window, reduce_xor, select_and_gather_add, select_and_scatter_add
 from ctrlgrad.lax.reductions import (
     argmax,
     argmin,
@@ -137,6 +144,7 @@ shift_left, shift_right_arithmetic = cnp.left_shift, cnp.right_shift
 rem, select, rev = cnp.fmod, cnp.where, cnp.flip
 
 __all__ = [
+    "ConvDimensionNumbers",
     "GatherDimensionNumbers",
     "GatherScatterMode",
     "ScatterDimensionNumbers",
@@ -153,6 +161,7 @@ __all__ = [
     "atan2",
     "atanh",
     "batch_matmul",
+    "bitcast_convert_type",
     "bitwise_and",
     "bitwise_not",
     "bitwise_or",
@@ -165,11 +174,17 @@ __all__ = [
     "cbrt",
     "ceil",
     "clamp",
+    "clz",
     "collapse",
     "complex",
     "concatenate",
     "cond",
     "conj",
+    "conv",
+    "conv_dimension_numbers",
+    "conv_general_dilated",
+    "conv_transpose",
+    "conv_with_general_padding",
     "convert_element_type",
     "cos",
     "cosh",
@@ -212,6 +227,7 @@ __all__ = [
     "is_finite",
     "le",
     "lgamma",
+    "linalg",
     "log",
     "log1p",
     "logistic",
@@ -220,20 +236,27 @@ __all__ = [
     "max",
     "min",
     "mul",
+    "mulhi",
     "ne",
     "neg",
     "nextafter",
     "pad",
+    "padtype_to_pads",
     "polygamma",
+    "population_count",
     "pow",
     "real",
     "reciprocal",
+    "reduce",
     "reduce_and",
     "reduce_max",
     "reduce_min",
     "reduce_or",
+    "reduce_precision",
     "reduce_prod",
     "reduce_sum",
+    "reduce_window",
+    "reduce_xor",
     "rem",
     "reshape",
     "rev",
@@ -248,6 +271,8 @@ __all__ = [
     "scatter_mul",
     "scatter_sub",
     "select",
+    "select_and_gather_add",
+    "select_and_scatter_add",
     "select_n",
     "shift_left",
     "shift_right_arithmetic",

@@ -80,17 +80,6 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Any:
     return cnp.asarray(operand).astype(new_dtype)
 
 
-def shift_right_logical(x: Any, y: Any) -> Any:
-    """x shifted to the right with zeros coming in.
-
-    >>> int(shift_right_logical(np.int8(-128), 7))
-    1
-    """
-    x = cnp.asarray(x)
-    unsigned = np.dtype(f"u{x.dtype.name.removeprefix('u')}")
-    return cnp.right_shift(x.astype(unsigned), cnp.asarray(y).astype(unsigned)).astype(x.dtype)
-
-
 __all__ = [
     "clamp",
     "convert_element_type",
@@ -99,5 +88,4 @@ __all__ = [
     "round",
     "rsqrt",
     "select_n",
-    "shift_right_logical",
 ]

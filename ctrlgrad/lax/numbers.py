@@ -49,6 +49,23 @@ class ScatterDimensionNumbers(NamedTuple):
     scatter_indices_batching_dims: tuple[int, ...] = ()
 
 
+class ConvDimensionNumbers(NamedTuple):
+    """The axes of a convolution; as `jax.lax.ConvDimensionNumbers`.
+
+    Args:
+        lhs_spec: of the input: the batch, the features, then the others.
+        rhs_spec: of the kernels: the features out, the features in, then the window's.
+        out_spec: of the result, as `lhs_spec`.
+
+    >>> ConvDimensionNumbers((0, 2, 1), (2, 1, 0), (0, 2, 1)).lhs_spec
+    (0, 2, 1)
+    """
+
+    lhs_spec: tuple[int, ...]
+    rhs_spec: tuple[int, ...]
+    out_spec: tuple[int, ...]
+
+
 class GatherScatterMode(enum.Enum):
     """What becomes of slices that do not lie inside the operand; as `jax.lax.GatherScatterMode`.
 
@@ -81,4 +98,4 @@ class GatherScatterMode(enum.Enum):
         return found
 
 
-__all__ = ["GatherDimensionNumbers", "GatherScatterMode", "ScatterDimensionNumbers"]
+__all__ = ["ConvDimensionNumbers", "GatherDimensionNumbers", "GatherScatterMode", "ScatterDimensionNumbers"]

@@ -143,10 +143,11 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
             shape = [(size - 1) * (interior + 1) + 1 if a == axis else n for a, n in enumerate(x.shape)]
             key = (*[np.s_[:]] * axis, places)
             x = cnp.at(cnp.broadcast_to(value, shape))[key].set(x)
-        size = x.shape[axis]
-        x = slice_in_dim(x, max(-low, 0), size + min(high, 0), axis=axis) if low < 0 or high < 0 else x
+        # What is taken away may be what was added.
         around = [(max(low, 0), max(high, 0)) if a == axis else (0, 0) for a in range(x.ndim)]
         x = cnp.pad(x, around, constant_values=value) if around[axis] != (0, 0) else x
+        size = x.shape[axis]
+        x = slice_in_dim(x, max(-low, 0), size + min(high, 0), axis=axis) if low < 0 or high < 0 else x
     return x
 
 

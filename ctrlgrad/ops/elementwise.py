@@ -223,6 +223,29 @@ _without_derivative(2, "iu", "bitwise_and bitwise_or bitwise_xor bitwise_left_sh
 add("integer_power", 2, _rule("integer_power", "iu", None), (), numpy=np.power, jax="numpy.power")
 
 
+def _same_width(name: str, kind: str, result: str) -> TypeRule:
+    """From a dtype of a kind to the one of another kind that is as wide."""
+
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+        (x,) = tensors(name, operands)
+        require_kind(name, kind, [x])
+        if x.dtype.itemsize == 1:
+            raise TypeMismatchError(f"{name}: no floats are as wide", expected="uint16, uint32 or uint64", got=str(x))
+        return (TensorType(np.dtype(f"{result}{x.dtype.itemsize}"), x.shape),)
+
+    return infer
+
+
+def _view(kind: str) -> Callable[[Any], Any]:
+    return lambda x: np.asarray(x).view(f"{kind}{x.dtype.itemsize}")
+
+
+# The bits of a float as an unsigned integer, and back.
+_BITS = "lax.bitcast_convert_type"
+add("float_to_bits", 1, _same_width("float_to_bits", "f", "u"), (), numpy=_view("u"), jax=_BITS, total=Trait.TOTAL)
+add("bits_to_float", 1, _same_width("bits_to_float", "u", "f"), (), numpy=_view("f"), jax=_BITS, total=Trait.TOTAL)
+
+
 def _infer_abs(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("abs", operands)
     dtype = np.dtype(x.dtype.type(0).real.dtype) if x.dtype.kind == "c" else x.dtype

@@ -168,6 +168,7 @@ _INTEGER |= {
     "bitwise_xor": lambda x, y: x ^ y,
     "bitwise_left_shift": exact.shifted_left,
     "bitwise_right_shift": exact.shifted_right,
+    "bits_to_float": lambda x: x.bits(f"f{x.dtype.itemsize}"),
 }
 
 _FLOAT = _ARITHMETIC | _COMPARISONS | _WHERE | _primitives("negative divide abs sqrt floor ceil trunc rint copysign")
@@ -179,6 +180,7 @@ _FLOAT |= {
     "maximum": exact.maximum,
     "minimum": exact.minimum,
     "nextafter": exact.nextafter,
+    "float_to_bits": lambda x: x.bits(f"u{x.dtype.itemsize}"),
     "remainder": _through_single(lambda x, y: exact.remainder(x, y, _fmod(x, y))),
     "floor_divide": _through_single(lambda x, y: exact.floor_divide(x, y, _fmod(x, y))),
     "isnan": is_nan,

@@ -9,11 +9,13 @@ array([[1., 1., 0.],
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.scipy.factorisations import expm, expm_frechet, lu, lu_factor, lu_solve, polar
 
 det, inv = cnp.linalg.det, cnp.linalg.inv
 _triangle = {False: cnp.triu, True: cnp.tril}
@@ -214,6 +216,30 @@ def pascal(n: int, kind: str = "symmetric") -> Any:
     return {"lower": lower, "upper": lower.T, "symmetric": lower @ lower.T}[kind]
 
 
+def invhilbert(n: int) -> Any:
+    """The inverse of the Hilbert matrix.
+
+    >>> invhilbert(2)
+    array([[ 4., -6.],
+           [-6., 12.]])
+    """
+    c = [(-1) ** i * (i + 1) * math.comb(n + i, i + 1) * math.comb(n - 1, i) for i in range(n)]
+    return np.array([[c[i] * c[j] / (i + j + 1) for j in range(n)] for i in range(n)])
+
+
+def invpascal(n: int, kind: str = "symmetric") -> Any:
+    """The inverse of the Pascal matrix.
+
+    >>> invpascal(2)
+    array([[ 2., -1.],
+           [-1.,  1.]])
+    """
+    # Of the lower factor the inverse has the same numbers with alternating signs.
+    signs = (-1.0) ** np.arange(n)
+    lower = pascal(n, "lower") * signs[:, None] * signs
+    return {"lower": lower, "upper": lower.T, "symmetric": lower.T @ lower}[kind]
+
+
 def hadamard(n: int, dtype: Any = np.int64) -> Any:
     """The Hadamard matrix of a power of two.
 
@@ -260,6 +286,28 @@ def fiedler(a: Any) -> Any:
     return cnp.abs(a[:, None] - a[None])
 
 
+def fiedler_companion(a: Any) -> Any:
+    """The companion matrix of a polynomial with five diagonals, its coefficients from the highest.
+
+    >>> fiedler_companion(np.array([1.0, -3.0, 2.0]))
+    array([[ 3., -2.],
+           [ 1.,  0.]])
+    """
+    a = cnp.asarray(a)
+    n = a.shape[0] - 1
+    c = -a[1:] / a[0]
+    rows, columns, places = [0], [0], [0]
+    for k in range(1, n):
+        row = k - 1 if k % 2 else k
+        rows, columns, places = [*rows, row], [*columns, k if k % 2 else k - 1], [*places, k]
+    found = cnp.at(cnp.zeros((n, n), c.dtype))[np.array(rows), np.array(columns)].set(c[np.array(places)])
+    ones = [(1, 0)] if n > 1 else []
+    ones += [(k, k + 2) for k in range(0, n - 2, 2)] + [(k + 2, k) for k in range(1, n - 2, 2)]
+    for row, column in ones:
+        found = cnp.at(found)[row, column].set(1)
+    return found
+
+
 def helmert(n: int, full: bool = False) -> Any:
     """The Helmert matrix.
 
@@ -291,40 +339,6 @@ def convolution_matrix(a: Any, n: int, mode: str = "full") -> Any:
     return full[start : start + (max(m, n) if mode == "same" else abs(m - n) + 1)]
 
 
-def expm(A: Any, *, max_squarings: int = 16) -> Any:
-    """The exponential of a matrix, by a Padé approximant of order 13 and squarings.
-
-    Source: Higham, "The scaling and squaring method for the matrix exponential revisited" (2005).
-
-    >>> expm(np.zeros((1, 1)))
-    array([[1.]])
-    """
-    a = cnp.asarray(A)
-    norm = cnp.max(cnp.sum(cnp.abs(a), -2))
-    squarings = cnp.clip(cnp.ceil(cnp.log2(cnp.maximum(norm / 5.4, 1.0))), 0, max_squarings)
-    a = a / cnp.exp2(squarings).astype(a.dtype)
-    b: tuple[int, ...] = (
-        64764752532480000,
-        32382376266240000,
-        7771770303897600,
-        1187353796428800,
-        129060195264000,
-        10559470521600,
-    )
-    b += (670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1)
-    unit = cnp.eye(a.shape[-1], dtype=a.dtype)
-    a2 = a @ a
-    a4 = a2 @ a2
-    a6 = a4 @ a2
-    odd = a6 @ (b[13] * a6 + b[11] * a4 + b[9] * a2) + b[7] * a6 + b[5] * a4 + b[3] * a2 + b[1] * unit
-    even = a6 @ (b[12] * a6 + b[10] * a4 + b[8] * a2) + b[6] * a6 + b[4] * a4 + b[2] * a2 + b[0] * unit
-    odd = a @ odd
-    result = cnp.linalg.solve(even - odd, even + odd)
-    for k in range(max_squarings):
-        result = cnp.where(k < squarings, result @ result, result)
-    return result
-
-
 __all__ = [
     "block_diag",
     "cho_factor",
@@ -337,14 +351,22 @@ __all__ = [
     "dft",
     "eigh",
     "expm",
+    "expm_frechet",
     "fiedler",
+    "fiedler_companion",
     "hadamard",
     "hankel",
     "helmert",
     "hilbert",
     "inv",
+    "invhilbert",
+    "invpascal",
     "leslie",
+    "lu",
+    "lu_factor",
+    "lu_solve",
     "pascal",
+    "polar",
     "qr",
     "solve",
     "solve_triangular",

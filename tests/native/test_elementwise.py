@@ -33,6 +33,8 @@ def in_numpy(name, dtype, operands):
         return result
     if name in ("real", "imag"):
         return getattr(operands[0], name)
+    if name in ("float_to_bits", "bits_to_float"):
+        return operands[0].view(f"{'u' if name == 'float_to_bits' else 'f'}{operands[0].dtype.itemsize}")
     return getattr(np, {"integer_power": "power"}.get(name, name))(*operands)
 
 

@@ -1,0 +1,136 @@
+"""Linear algebra by the names of `jax.lax.linalg`; matrices may be stacked along axes in front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad.scipy.factorisations import factors, order_of
+from ctrlgrad.scipy.linalg import solve_triangular
+
+
+def cholesky(a: Any, *, symmetrize_input: bool = True) -> Any:
+    """The lower triangular factor of a positive definite matrix, or of its Hermitian part.
+
+    >>> import numpy as np
+    >>> cholesky(np.array([[4.0]]))
+    array([[2.]])
+    """
+    a = cnp.asarray(a)
+    return cnp.linalg.cholesky((a + cnp.matrix_transpose(cnp.conj(a))) / 2 if symmetrize_input else a)
+
+
+def lu(x: Any) -> tuple[Any, Any, Any]:
+    """Both triangular factors in one matrix, the row that each step chose, and the order of the rows.
+
+    >>> import numpy as np
+    >>> both, pivots, order = lu(np.array([[0.0, 2.0], [4.0, 1.0]]))
+    >>> both, order
+    (array([[4., 1.],
+           [0., 2.]]), array([1, 0], dtype=int32))
+    """
+    return factors(x)
+
+
+def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
+    """The order of so many rows after the swaps that `lu` names.
+
+    >>> import numpy as np
+    >>> lu_pivots_to_permutation(np.array([1, 1]), 2)
+    array([1, 0], dtype=int32)
+    """
+    return order_of(pivots, permutation_size)
+
+
+def triangular_solve(
+    a: Any,
+    b: Any,
+    *,
+    left_side: bool = False,
+    lower: bool = False,
+    transpose_a: bool = False,
+    conjugate_a: bool = False,
+    unit_diagonal: bool = False,
+) -> Any:
+    """The solution of x a = b, or with `left_side` of a x = b, of which one triangle of `a` is read.
+
+    >>> import numpy as np
+    >>> triangular_solve(np.array([[2.0, 7.0], [1.0, 4.0]]), np.array([[4.0], [8.0]]), left_side=True, lower=True)
+    array([[2. ],
+           [1.5]])
+    """
+    a, b = cnp.asarray(a), cnp.asarray(b)
+    is_vector = b.ndim == a.ndim - 1
+    x = b[..., None] if is_vector else b
+    a = cnp.conj(a) if conjugate_a and a.dtype.kind == "c" else a
+    # x a = b is a^T x^T = b^T.
+    turned = transpose_a if left_side or is_vector else not transpose_a
+    across = not left_side and not is_vector
+    x = cnp.matrix_transpose(x) if across else x
+    x = solve_triangular(a, x, trans=1 if turned else 0, lower=lower, unit_diagonal=unit_diagonal)
+    x = cnp.matrix_transpose(x) if across else x
+    return x[..., 0] if is_vector else x
+
+
+def qr(x: Any, *, full_matrices: bool = True, **settings: Any) -> tuple[Any, Any]:
+    """(q, r) with x = q @ r, q orthonormal and r upper triangular.
+
+    >>> import numpy as np
+    >>> abs(qr(np.array([[3.0], [4.0]]), full_matrices=False)[1])
+    array([[5.]])
+    """
+    q, r = cnp.linalg.qr(x, mode="complete" if full_matrices else "reduced")
+    return q, r
+
+
+def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, **settings: Any) -> tuple[Any, Any]:
+    """(v, w): the eigenvectors, the columns of v, and the eigenvalues of a Hermitian matrix, rising.
+
+    >>> import numpy as np
+    >>> eigh(np.array([[2.0, 0.0], [0.0, 1.0]]))[1]
+    array([1., 2.])
+    """
+    x = cnp.asarray(x)
+    x = (x + cnp.matrix_transpose(cnp.conj(x))) / 2 if symmetrize_input else x
+    found = cnp.linalg.eigh(x, UPLO="L" if lower else "U")
+    return found.eigenvectors, found.eigenvalues
+
+
+def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True, **settings: Any) -> Any:
+    """(u, s, vh) with x = u @ diag(s) @ vh; without `compute_uv` the singular values alone.
+
+    >>> import numpy as np
+    >>> svd(np.array([[3.0]]), compute_uv=False)
+    array([3.])
+    """
+    return cnp.linalg.svd(x, full_matrices=full_matrices, compute_uv=compute_uv)
+
+
+def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
+    """The solution of a x = b for a matrix of three diagonals: below, on and above the main one.
+
+    The first element of `dl` and the last of `du` are not read.
+
+    >>> import numpy as np
+    >>> tridiagonal_solve(np.zeros(2), np.array([2.0, 4.0]), np.zeros(2), np.ones((2, 1)))
+    array([[0.5 ],
+           [0.25]])
+    """
+    dl, d, du = map(cnp.asarray, (dl, d, du))
+    n = d.shape[-1]
+    diagonal = lambda values, k: values[..., None] * cnp.eye(n, k=k, dtype=d.dtype)
+    below = cnp.roll(dl, -1, -1)
+    matrix = diagonal(d, 0) + cnp.matrix_transpose(diagonal(below, 1)) + diagonal(du, 1)
+    return cnp.linalg.solve(matrix, b)
+
+
+__all__ = [
+    "cholesky",
+    "eigh",
+    "lu",
+    "lu_pivots_to_permutation",
+    "qr",
+    "svd",
+    "triangular_solve",
+    "tridiagonal_solve",
+]
