@@ -67,7 +67,8 @@ FURTHER = {
     "frontend": {"passes", "execution", "options"},
     "autograph": {"frontend"},
     "lax": {"scipy"},
-    "nn": {"scipy"},
+    "nn": {"lax", "random", "scipy"},
+    "random": {"scipy"},
     "train": {"nn", "optim", "verify"},
     "cli": {"nn", "optim", "train", "verify", "interop"},
 }
@@ -93,11 +94,9 @@ TABLES = {
     "ops": {"declare"},
     "stacks": {"declare"},
     "numpy": {"array_function", "FUNCTIONS"},
-    # It makes a function of a function, and changes nothing elsewhere.
-    "scipy": {"custom_jvp"},
 }
 # Decorators that change nothing but what they are given.
-PURE = {"record"}
+PURE = {"record", "custom_jvp"}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from ctrlgrad.lax.convolutions import (
     padtype_to_pads,
 )
 from ctrlgrad.lax.elements import clamp, convert_element_type, div, integer_pow, round, rsqrt, select_n
+from ctrlgrad.lax.fourier import FftType, fft
 from ctrlgrad.lax.gathering import gather
 from ctrlgrad.lax.numbers import (
     ConvDimensionNumbers,
@@ -131,11 +132,15 @@ from ctrlgrad.numpy import (
     tile,
     unstack,
 )
-from ctrlgrad.scipy.special import digamma, erf, erfc, polygamma, zeta
+from ctrlgrad.scipy import special
+from ctrlgrad.scipy.incomplete import igamma_grad_a, random_gamma_grad
+from ctrlgrad.scipy.special import betainc, digamma, erf, erfc, polygamma, zeta
 from ctrlgrad.scipy.special import gammaln as lgamma
 from ctrlgrad.transforms.grad import stop_gradient
 from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
 
+bessel_i0e, bessel_i1e, erf_inv = special.i0e, special.i1e, cnp.erfinv
+igamma, igammac = special.gammainc, special.gammaincc
 add, sub, mul, neg, pow = cnp.add, cnp.subtract, cnp.multiply, cnp.negative, cnp.power
 max, min = cnp.maximum, cnp.minimum
 eq, ne, lt, le, gt, ge = cnp.equal, cnp.not_equal, cnp.less, cnp.less_equal, cnp.greater, cnp.greater_equal
@@ -145,6 +150,7 @@ rem, select, rev = cnp.fmod, cnp.where, cnp.flip
 
 __all__ = [
     "ConvDimensionNumbers",
+    "FftType",
     "GatherDimensionNumbers",
     "GatherScatterMode",
     "ScatterDimensionNumbers",
@@ -161,6 +167,9 @@ __all__ = [
     "atan2",
     "atanh",
     "batch_matmul",
+    "bessel_i0e",
+    "bessel_i1e",
+    "betainc",
     "bitcast_convert_type",
     "bitwise_and",
     "bitwise_not",
@@ -208,11 +217,13 @@ __all__ = [
     "empty",
     "eq",
     "erf",
+    "erf_inv",
     "erfc",
     "exp",
     "exp2",
     "expand_dims",
     "expm1",
+    "fft",
     "floor",
     "fori_loop",
     "full",
@@ -220,6 +231,9 @@ __all__ = [
     "gather",
     "ge",
     "gt",
+    "igamma",
+    "igamma_grad_a",
+    "igammac",
     "imag",
     "index_in_dim",
     "integer_pow",
@@ -245,6 +259,7 @@ __all__ = [
     "polygamma",
     "population_count",
     "pow",
+    "random_gamma_grad",
     "real",
     "reciprocal",
     "reduce",

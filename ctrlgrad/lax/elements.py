@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 
 def div(x: Any, y: Any) -> Any:
@@ -50,13 +51,28 @@ def round(x: Any, rounding_method: int = 0) -> Any:
     return whole + cnp.where(cnp.abs(x - whole) >= 0.5, cnp.sign(x), x * 0)
 
 
+@custom_jvp
+def _clamp(low: Any, x: Any, high: Any) -> Any:
+    return cnp.minimum(cnp.maximum(x, low), high)
+
+
+# As in JAX: where x is at a bound, neither has a part.
+_clamp.defjvps(
+    lambda t, out, low, x, high: cnp.where((low > x) & (low < high), t, 0),
+    lambda t, out, low, x, high: cnp.where((x > low) & (x < high), t, 0),
+    lambda t, out, low, x, high: cnp.where(high < x, t, 0),
+)
+
+
 def clamp(min: Any, x: Any, max: Any) -> Any:
     """x between two bounds.
 
     >>> clamp(0.0, np.array([-1.0, 0.5, 3.0]), 1.0)
     array([0. , 0.5, 1. ])
     """
-    return cnp.minimum(cnp.maximum(x, min), max)
+    x = cnp.asarray(x)
+    low, high = (cnp.broadcast_to(cnp.asarray(bound).astype(x.dtype), x.shape) for bound in (min, max))
+    return _clamp(low, x, high) if x.dtype.kind == "f" else cnp.minimum(cnp.maximum(x, low), high)
 
 
 def select_n(which: Any, *cases: Any) -> Any:

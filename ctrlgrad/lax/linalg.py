@@ -103,7 +103,7 @@ def svd(x: Any, *, full_matrices: bool = True, compute_uv: bool = True, **settin
     >>> svd(np.array([[3.0]]), compute_uv=False)
     array([3.])
     """
-    return cnp.linalg.svd(x, full_matrices=full_matrices, compute_uv=compute_uv)
+    return cnp.linalg.svd(x, full_matrices=full_matrices and compute_uv, compute_uv=compute_uv)
 
 
 def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:

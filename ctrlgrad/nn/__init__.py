@@ -1,85 +1,26 @@
-"""Activations, recurrent cells and losses, as plain functions on pytrees of parameters."""
+"""Activations, layers, recurrent cells and losses, as plain functions on pytrees of parameters."""
 
-from ctrlgrad.nn.activations import (
-    celu,
-    dot_product_attention,
-    elu,
-    gelu,
-    glu,
-    hard_sigmoid,
-    hard_silu,
-    hard_swish,
-    hard_tanh,
-    identity,
-    leaky_relu,
-    log1mexp,
-    log_sigmoid,
-    log_softmax,
-    logmeanexp,
-    logsumexp,
-    mish,
-    one_hot,
-    relu,
-    relu6,
-    selu,
-    sigmoid,
-    silu,
-    soft_sign,
-    softmax,
-    softplus,
-    sparse_plus,
-    sparse_sigmoid,
-    squareplus,
-    standardize,
-    swish,
-    tanh,
-)
+from ctrlgrad.nn import activations, attention, layers
+from ctrlgrad.nn.activations import *
+from ctrlgrad.nn.attention import *
 from ctrlgrad.nn.cells import CELLS, Cell, gru_cell, gru_init, lstm_cell, lstm_init, rnn_cell, rnn_init
 from ctrlgrad.nn.init import orthogonal, uniform_fan_in
+from ctrlgrad.nn.layers import *
 from ctrlgrad.nn.losses import softmax_cross_entropy
 
 __all__ = [
     "CELLS",
     "Cell",
-    "celu",
-    "dot_product_attention",
-    "elu",
-    "gelu",
-    "glu",
     "gru_cell",
     "gru_init",
-    "hard_sigmoid",
-    "hard_silu",
-    "hard_swish",
-    "hard_tanh",
-    "identity",
-    "leaky_relu",
-    "log1mexp",
-    "log_sigmoid",
-    "log_softmax",
-    "logmeanexp",
-    "logsumexp",
     "lstm_cell",
     "lstm_init",
-    "mish",
-    "one_hot",
     "orthogonal",
-    "relu",
-    "relu6",
     "rnn_cell",
     "rnn_init",
-    "selu",
-    "sigmoid",
-    "silu",
-    "soft_sign",
-    "softmax",
     "softmax_cross_entropy",
-    "softplus",
-    "sparse_plus",
-    "sparse_sigmoid",
-    "squareplus",
-    "standardize",
-    "swish",
-    "tanh",
     "uniform_fan_in",
 ]
+__all__ += activations.__all__
+__all__ += attention.__all__
+__all__ += layers.__all__

@@ -256,51 +256,8 @@ def standardize(x: Any, axis: Any = -1, mean: Any = None, variance: Any = None, 
     return (x - mean) / cnp.sqrt(variance + epsilon)
 
 
-def dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    bias: Any = None,
-    mask: Any = None,
-    *,
-    scale: float | None = None,
-    is_causal: bool = False,
-) -> Any:
-    """softmax(query key^T scale + bias) value, head by head; as `jax.nn.dot_product_attention`.
-
-    Args:
-        query: `[batch, queries, heads, features]`, or without the batch. `key` and `value` are alike, with as many
-            keys; their heads divide those of the query.
-        bias: added to the logits `[batch, heads, queries, keys]`, to which it broadcasts.
-        mask: of the same form: where it is false a key is not looked at.
-        scale: 1 / sqrt(features) if not given.
-        is_causal: whether a query looks at the keys up to its own place alone.
-
-    >>> dot_product_attention(np.ones((2, 1, 4)), np.ones((3, 1, 4)), np.ones((3, 1, 5))).shape
-    (2, 1, 5)
-    """
-    query, key, value = cnp.asarray(query), cnp.asarray(key), cnp.asarray(value)
-    if query.ndim == 3:
-        rest = [cnp.expand_dims(x, 0) if x is not None and x.ndim == 3 else x for x in (bias, mask)]
-        whole = [cnp.expand_dims(x, 0) for x in (query, key, value)]
-        return dot_product_attention(*whole, *rest, scale=scale, is_causal=is_causal)[0]
-    groups = query.shape[2] // key.shape[2]
-    if groups > 1:
-        key, value = cnp.repeat(key, groups, axis=2), cnp.repeat(value, groups, axis=2)
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    logits = cnp.einsum("bqhd,bkhd->bhqk", query, key) * factor
-    logits = logits if bias is None else logits + bias
-    if is_causal:
-        causal = cnp.arange(query.shape[1])[:, None] >= cnp.arange(key.shape[1])[None]
-        mask = causal if mask is None else cnp.logical_and(mask, causal)
-    if mask is not None:
-        logits = cnp.where(mask, logits, np.asarray(-0.7 * np.finfo(logits.dtype).max, logits.dtype))
-    return cnp.einsum("bhqk,bkhd->bqhd", softmax(logits), value)
-
-
 __all__ = [
     "celu",
-    "dot_product_attention",
     "elu",
     "gelu",
     "glu",

@@ -230,7 +230,9 @@ def _same_width(name: str, kind: str, result: str) -> TypeRule:
         (x,) = tensors(name, operands)
         require_kind(name, kind, [x])
         if x.dtype.itemsize == 1:
-            raise TypeMismatchError(f"{name}: no floats are as wide", expected="uint16, uint32 or uint64", got=str(x))
+            raise TypeMismatchError(
+                f"{name}: no floats are as wide", expected="integers of 16, 32 or 64 bits", got=str(x)
+            )
         return (TensorType(np.dtype(f"{result}{x.dtype.itemsize}"), x.shape),)
 
     return infer
@@ -240,10 +242,10 @@ def _view(kind: str) -> Callable[[Any], Any]:
     return lambda x: np.asarray(x).view(f"{kind}{x.dtype.itemsize}")
 
 
-# The bits of a float as an unsigned integer, and back.
+# The bits of a float as an unsigned integer, and back, of signed ones too.
 _BITS = "lax.bitcast_convert_type"
 add("float_to_bits", 1, _same_width("float_to_bits", "f", "u"), (), numpy=_view("u"), jax=_BITS, total=Trait.TOTAL)
-add("bits_to_float", 1, _same_width("bits_to_float", "u", "f"), (), numpy=_view("f"), jax=_BITS, total=Trait.TOTAL)
+add("bits_to_float", 1, _same_width("bits_to_float", "iu", "f"), (), numpy=_view("f"), jax=_BITS, total=Trait.TOTAL)
 
 
 def _infer_abs(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:

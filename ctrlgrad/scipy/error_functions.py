@@ -41,6 +41,13 @@ def floats(x: Any) -> Any:
     return x if x.dtype.kind == "f" else x.astype(np.float64)
 
 
+def together(*xs: Any) -> list[Any]:
+    """As floats of one dtype and shape; Python's numbers take the dtype of the others."""
+    dtypes = [floats(x).dtype for x in xs if not isinstance(x, bool | int | float)]
+    dtype = np.result_type(*dtypes) if dtypes else np.dtype(np.float64)
+    return list(cnp.broadcast_arrays(*(cnp.asarray(x).astype(dtype) for x in xs)))
+
+
 def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
     found = coefficients[0]
     for c in coefficients[1:]:
@@ -55,14 +62,18 @@ def _ratio(above: tuple[float, ...], below: tuple[float, ...], x: Any) -> Any:
 def _tail(size: Any) -> Any:
     """1 - erf(size) for size >= 1.25."""
     safe = cnp.clip(size, 1.25, 28.0)
-    s = 1.0 / (safe * safe)
-    is_far = safe < 1 / 0.35
-    ratio = cnp.where(is_far, _ratio(_FAR, _FAR_BELOW, s), _ratio(_LAST, _LAST_BELOW, s))
+    ratio = _ratio_of_tail(safe)
     # exp(-x*x) in two parts, of which the first is exact: x with half its digits.
     half = safe.astype(np.float32).astype(safe.dtype)
     half = cnp.round(safe * 1024.0) / 1024.0 if safe.dtype == np.float64 else half
     tail = cnp.exp(-half * half - 0.5625) * cnp.exp((half - safe) * (half + safe) + ratio) / safe
     return cnp.where(size > 27.5, 0.0, tail)
+
+
+def _ratio_of_tail(x: Any) -> Any:
+    """log(x exp(x*x) erfc(x)) + 0.5625 for x from 1.25 to 28."""
+    s = 1.0 / (x * x)
+    return cnp.where(x < 1 / 0.35, _ratio(_FAR, _FAR_BELOW, s), _ratio(_LAST, _LAST_BELOW, s))
 
 
 def _parts(x: Any) -> tuple[Any, Any]:
@@ -109,4 +120,28 @@ def erfc(x: Any) -> Any:
     return _erfc(floats(x))
 
 
-__all__ = ["erf", "erfc", "floats"]
+@custom_jvp
+def _erfcx(x: Any) -> Any:
+    low, middle, far = cnp.minimum(x, 1.25), cnp.clip(x, 1.25, 28.0), cnp.maximum(x, 28.0)
+    scaled = cnp.exp(_ratio_of_tail(middle) - 0.5625) / middle
+    # Abramowitz and Stegun 7.1.23.
+    s = 0.5 / far / far
+    series = (
+        (1.0 - s * (1.0 - 3.0 * s * (1.0 - 5.0 * s * (1.0 - 7.0 * s * (1.0 - 9.0 * s))))) / far / math.sqrt(math.pi)
+    )
+    return cnp.where(x < 1.25, cnp.exp(low * low) * _erfc(low), cnp.where(x <= 28.0, scaled, series))
+
+
+_erfcx.defjvps(lambda t, out, x: t * (2.0 * x * out - 2 / math.sqrt(math.pi)))
+
+
+def erfcx(x: Any) -> Any:
+    """exp(x**2) `erfc`(x), which does not vanish for large x.
+
+    >>> round(float(erfcx(1e3)), 15)
+    0.000564189301453
+    """
+    return _erfcx(floats(x))
+
+
+__all__ = ["erf", "erfc", "erfcx", "floats", "together"]

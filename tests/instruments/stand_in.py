@@ -85,6 +85,9 @@ class StandInArray:
     def astype(self, dtype: Any, copy: bool = True) -> StandInArray:
         return self if not copy and self.dtype == dtype else StandInArray(self.data.astype(dtype))
 
+    def view(self, dtype: Any) -> StandInArray:
+        return StandInArray(self.data.view(dtype))
+
     def sum(self, **options: Any) -> StandInArray:
         return StandInArray(np.asarray(self.data.sum(**options)))
 

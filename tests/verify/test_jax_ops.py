@@ -82,7 +82,7 @@ def cases() -> list[Case]:
         for op in names("log log1p log2 log10 sqrt arcsin arccos arctanh erfinv reciprocal"):
             add(op, positive(4, dtype=dtype))
         add("arccosh", positive(4, dtype=dtype) + 1)
-        for op in names("floor ceil trunc rint isnan isinf isfinite"):
+        for op in names("floor ceil trunc rint isnan isinf isfinite float_to_bits"):
             add(op, np.array([-1.5, -0.2, 0.5, 2.5, np.inf, np.nan], dtype))
         for op in names("add subtract multiply divide maximum minimum floor_divide remainder arctan2 logaddexp"):
             add(op, normal(2, 1, dtype=dtype), normal(3, dtype=dtype))
@@ -99,6 +99,7 @@ def cases() -> list[Case]:
         for op in names("floor_divide remainder"):
             add(op, integers(6, dtype=dtype), np.array([-3, 2, 1, 4, -1, 3], dtype))
         add("bitwise_invert", integers(4, dtype=dtype))
+        add("bits_to_float", integers(4, dtype=dtype))
         for op in names("bitwise_and bitwise_or bitwise_xor"):
             add(op, integers(2, 1, dtype=dtype), integers(3, dtype=dtype))
         for op in names("bitwise_left_shift bitwise_right_shift integer_power"):

@@ -1,0 +1,185 @@
+"""Keys of random numbers, and the cipher that makes bits of them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.source import here
+
+# Paper, table 4 and equation 3.
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+_U32 = np.uint32
+
+
+def key(seed: Any) -> Any:
+    """A key, uint32[2], from an integer of up to 64 bits.
+
+    >>> import ctrlgrad as cg
+    >>> cg.random.key(7)
+    array([0, 7], dtype=uint32)
+    """
+    if isinstance(seed, int):
+        if not -(2**63) <= seed < 2**64:
+            raise UserInputError("random.key: the seed has more than 64 bits", source=here(), got=str(seed))
+        return np.array([(seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF], _U32)
+    wide = cnp.asarray(seed).astype(np.uint64)
+    return cnp.stack([(wide >> np.uint64(32)).astype(_U32), wide.astype(_U32)])
+
+
+def split(key: Any, num: int | tuple[int, ...] = 2) -> Any:
+    """`num` new keys, uint32[num, 2], unpacked or indexed along axis 0; or as many as a shape has elements.
+
+    >>> import ctrlgrad as cg
+    >>> cg.random.split(cg.random.key(0), 3).shape
+    (3, 2)
+    """
+    key = checked("split", key)
+    shape = shape_of("split", num)
+    halves = cnp.stack(encrypted(key, math.prod(shape)), axis=1)
+    return cnp.reshape(halves, (*shape, 2))
+
+
+def fold_in(key: Any, data: Any) -> Any:
+    """A new key from a key and an integer, such as the number of an iteration.
+
+    >>> import ctrlgrad as cg
+    >>> bool((cg.random.fold_in(cg.random.key(0), 1) != cg.random.fold_in(cg.random.key(0), 2)).any())
+    True
+    """
+    key = checked("fold_in", key)
+    number = cnp.reshape(cnp.asarray(data).astype(_U32), (1,))
+    return cnp.concat(threefry(key[:1], key[1:], np.zeros(1, _U32), number))
+
+
+def key_data(keys: Any) -> Any:
+    """The numbers of a key: here a key is two uint32, so the same; one of `jax.random.key` becomes such a key.
+
+    >>> import ctrlgrad as cg
+    >>> cg.random.key_data(cg.random.key(7))
+    array([0, 7], dtype=uint32)
+    """
+    return numbers_of(keys)
+
+
+def wrap_key_data(key_bits_array: Any, *, impl: Any = None) -> Any:
+    """A key of two uint32; the opposite of `key_data`.
+
+    >>> import ctrlgrad as cg
+    >>> cg.random.wrap_key_data(np.array([0, 7], np.uint32))
+    array([0, 7], dtype=uint32)
+    """
+    return checked("wrap_key_data", key_bits_array)
+
+
+def clone(key: Any) -> Any:
+    """The same key: what is drawn from it is drawn once more.
+
+    >>> import ctrlgrad as cg
+    >>> cg.random.clone(cg.random.key(7))
+    array([0, 7], dtype=uint32)
+    """
+    return checked("clone", key)
+
+
+def key_impl(keys: Any) -> str:
+    """How bits are made of a key: always "threefry2x32".
+
+    >>> import ctrlgrad as cg
+    >>> cg.random.key_impl(cg.random.key(7))
+    'threefry2x32'
+    """
+    checked("key_impl", keys)
+    return "threefry2x32"
+
+
+def encrypted(key: Any, count: int) -> tuple[Any, Any]:
+    """The ciphers of the counters 0, 1, ..., each in two halves."""
+    numbers = np.arange(count, dtype=np.uint64)
+    high, low = (numbers >> np.uint64(32)).astype(_U32), numbers.astype(_U32)
+    return threefry(key[:1], key[1:], high, low)
+
+
+def threefry(k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
+    """Threefry-2x32, 20 rounds: a rotation after each, the key added after every fourth.
+
+    All are arrays of one dimension: integers wrap in them, where NumPy's scalars would warn.
+    """
+    keys = (k0, k1, k0 ^ k1 ^ _U32(_PARITY))
+    x0, x1 = x0 + keys[0], x1 + keys[1]
+    for group in range(5):
+        for distance in _ROTATIONS[group % 2]:
+            x0 = x0 + x1
+            x1 = ((x1 << _U32(distance)) | (x1 >> _U32(32 - distance))) ^ x0
+        x0 = x0 + keys[(group + 1) % 3]
+        x1 = x1 + keys[(group + 2) % 3] + _U32(group + 1)
+    return x0, x1
+
+
+def threefry2x32(k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
+    """The two halves of counters (x0, x1), encrypted with keys (k0, k1): uint32, of shapes that broadcast together.
+
+    >>> from ctrlgrad.random.keys import threefry2x32
+    >>> [hex(int(x[0])) for x in threefry2x32(*np.zeros((4, 1), np.uint32))]
+    ['0x6b200159', '0x99ba4efe']
+    """
+    shape = cnp.broadcast_shapes(*(cnp.asarray(x).shape for x in (k0, k1, x0, x1)))
+    flat = [cnp.ravel(cnp.broadcast_to(cnp.asarray(x), shape)) for x in (k0, k1, x0, x1)]
+    first, second = threefry(*flat)
+    return cnp.reshape(first, shape), cnp.reshape(second, shape)
+
+
+def checked(operation: str, key: Any) -> Any:
+    """A key as two uint32."""
+    key = numbers_of(key)
+    dtype, shape = getattr(key, "dtype", None), tuple(getattr(key, "shape", ()))
+    if dtype != np.uint32 or shape != (2,):
+        raise TypeMismatchError(
+            f"random.{operation}: not a key",
+            source=here(),
+            expected="uint32[2], as random.key and random.split make them",
+            got=f"{dtype}{list(shape)}" if dtype is not None else type(key).__name__,
+            hint="pass random.key(seed), or one row of random.split(key)",
+        )
+    return key
+
+
+def numbers_of(key: Any) -> Any:
+    """A key of `jax.random.key` as its numbers; others as they are."""
+    if "jax" in sys.modules and str(getattr(key, "dtype", "")).startswith("key<"):
+        return np.asarray(sys.modules["jax"].random.key_data(key))
+    return key
+
+
+def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
+    sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
+    if any(not isinstance(n, int | np.integer) or n < 0 for n in sizes):
+        raise ShapeError(
+            f"random.{operation}: not a shape of known sizes",
+            source=here(),
+            expected="a tuple of ints",
+            got=repr(shape),
+        )
+    return tuple(int(n) for n in sizes)
+
+
+def float_of(operation: str, dtype: Any) -> np.dtype:
+    found: np.dtype = np.dtype(dtype)
+    if found not in (np.float32, np.float64):
+        raise TypeMismatchError(
+            f"random.{operation}: no such dtype", source=here(), expected="float32 or float64", got=found.name
+        )
+    return found
+
+
+# As it is called in JAX.
+PRNGKey = key
+
+__all__ = ["PRNGKey", "clone", "fold_in", "key", "key_data", "key_impl", "split", "threefry2x32", "wrap_key_data"]
