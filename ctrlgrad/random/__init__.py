@@ -22,6 +22,7 @@ In a loop the key is carried:
     True
 """
 
+from ctrlgrad.random.basic import bernoulli, bits, rademacher, randint, uniform
 from ctrlgrad.random.choices import categorical, choice, permutation
 from ctrlgrad.random.continuous import (
     cauchy,
@@ -43,7 +44,6 @@ from ctrlgrad.random.continuous import (
 from ctrlgrad.random.counts import geometric, multivariate_normal, orthogonal, poisson
 from ctrlgrad.random.gammas import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
 from ctrlgrad.random.keys import PRNGKey, clone, fold_in, key, key_data, key_impl, split, threefry2x32, wrap_key_data
-from ctrlgrad.random.basic import bernoulli, bits, rademacher, randint, uniform
 
 __all__ = [
     "PRNGKey",

@@ -10,9 +10,9 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.random.basic import bits, randint, uniform
 from ctrlgrad.random.continuous import gumbel
 from ctrlgrad.random.keys import checked, shape_of, split
-from ctrlgrad.random.basic import bits, randint, uniform
 from ctrlgrad.source import here
 
 

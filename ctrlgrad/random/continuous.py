@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.random.keys import float_of, shape_of, split
 from ctrlgrad.random.basic import rademacher, uniform
+from ctrlgrad.random.keys import float_of, shape_of, split
 from ctrlgrad.scipy.error_functions import erf
 from ctrlgrad.transforms.grad import stop_gradient
 

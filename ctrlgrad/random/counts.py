@@ -10,9 +10,9 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.while_loops import while_loop
+from ctrlgrad.random.basic import uniform
 from ctrlgrad.random.continuous import normal
 from ctrlgrad.random.keys import checked, float_of, shape_of, split
-from ctrlgrad.random.basic import uniform
 from ctrlgrad.scipy.error_functions import floats
 from ctrlgrad.scipy.gamma_functions import gammaln
 from ctrlgrad.source import here

@@ -12,9 +12,9 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.while_loops import while_loop
+from ctrlgrad.random.basic import rademacher, uniform
 from ctrlgrad.random.continuous import exponential, normal, shaped
 from ctrlgrad.random.keys import shape_of, split
-from ctrlgrad.random.basic import rademacher, uniform
 from ctrlgrad.scipy.incomplete import random_gamma_grad
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.vmap import vmap
