@@ -45,7 +45,10 @@ def fraction(part: Callable[[Any], tuple[Any, Any]], start: Any) -> Any:
     """
     dtype = start.dtype
     tiny, small = float(np.finfo(dtype).tiny) * 1e3, float(np.finfo(dtype).eps)
-    nonzero = lambda x: cnp.where(cnp.abs(x) < tiny, tiny, x)
+
+    def nonzero(x: Any) -> Any:
+        return cnp.where(cnp.abs(x) < tiny, tiny, x)
+
     start = nonzero(start)
 
     def goes_on(c: Any) -> Any:
