@@ -54,7 +54,9 @@ def dot_product_attention(
     if query.ndim == 3:
         bias, mask = (cnp.expand_dims(x, 0) if x is not None and x.ndim == 3 else x for x in (bias, mask))
         return dot_product_attention(
-            *(cnp.expand_dims(x, 0) for x in (query, key, value)),
+            query[None],
+            key[None],
+            value[None],
             bias,
             mask,
             scale=scale,
