@@ -7,15 +7,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Factory, Kernel, call
-from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ir import OPS, Node, Trait, attributes
+from ctrlgrad.ops.elementwise import FACTS
 from ctrlgrad.ops.special import FORMULAS, Formula, of_arrays
 
-_NAMES = """negative square exp expm1 log log1p sqrt sin cos tan tanh sinh cosh arcsin arccos arctan reciprocal floor
-ceil trunc rint isnan isinf isfinite add subtract multiply divide power maximum minimum floor_divide remainder arctan2
-logaddexp equal not_equal less less_equal greater greater_equal log2 log10 exp2 arcsinh arccosh arctanh hypot copysign
-nextafter signbit sign conj where abs real imag"""
+# What may fail at run time (an integer's negative power) is left to the host, which can say so.
+_NUMPY_NAMES = {
+    name: facts.numpy.__name__
+    for name, facts in FACTS.items()
+    if getattr(np, facts.numpy.__name__, None) is facts.numpy
+    and OPS[name].traits & {Trait.TOTAL, Trait.TOTAL_IF_STATIC}
+}
 
 
 def _function(name: str) -> Factory:
@@ -78,7 +84,7 @@ def _same_bits(node: Node) -> Kernel:
     return call(lambda context, operands: context.on_device(operands[0]).view(dtype))
 
 
-DEVICE |= dict.fromkeys(("float_to_bits", "bits_to_float"), _same_bits)
-DEVICE |= {name: _function(name) for name in _NAMES.split()}
+DEVICE |= {op: _function(name) for op, name in _NUMPY_NAMES.items()}
 DEVICE |= {name: _of_formula(formula) for name, formula in FORMULAS.items()}
 DEVICE |= {"sigmoid": _sigmoid, "cast": _cast, "complex": _complex}
+DEVICE |= dict.fromkeys(("float_to_bits", "bits_to_float"), _same_bits)
