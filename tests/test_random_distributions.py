@@ -103,7 +103,7 @@ def test_rows_in_a_random_order(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("replace", [True, False])
-@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
 def test_rows_drawn(replace: bool, axis: int) -> None:
     found, expected = both("choice", np.arange(12).reshape(3, 4), (3, 1), replace, axis=axis)
     np.testing.assert_array_equal(found, expected)

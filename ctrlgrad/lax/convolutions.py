@@ -220,11 +220,16 @@ def conv_transpose(
     apart = rhs_dilation or (1,) * axes
     sizes = [(rhs.shape[a] - 1) * d + 1 for a, d in zip(numbers.rhs_spec[2:], apart, strict=True)]
     if isinstance(padding, str):
-        if padding not in ("SAME", "VALID"):
-            padtype_to_pads((), (), (), padding)
+        if padding.upper() not in ("SAME", "VALID"):
+            raise UserInputError(
+                "lax.conv_transpose: no such padding",
+                source=here(),
+                expected="'SAME', 'VALID' or a pair of numbers per axis",
+                got=repr(padding),
+            )
         pads = []
         for k, s in zip(sizes, strides, strict=True):
-            same = padding == "SAME"
+            same = padding.upper() == "SAME"
             total = k + s - 2 if same else k + s - 2 + max(k - s, 0)
             before = (k - 1 if s > k - 1 else -(-total // 2)) if same else k - 1
             pads.append((before, total - before))

@@ -118,9 +118,9 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
     """
     dl, d, du = map(cnp.asarray, (dl, d, du))
     n = d.shape[-1]
-    diagonal = lambda values, k: values[..., None] * cnp.eye(n, k=k, dtype=d.dtype)
-    below = cnp.roll(dl, -1, -1)
-    matrix = diagonal(d, 0) + cnp.matrix_transpose(diagonal(below, 1)) + diagonal(du, 1)
+    # Of the diagonals each element stands in the row that it is given for.
+    main, above = cnp.eye(n, dtype=d.dtype), cnp.eye(n, k=1, dtype=d.dtype)
+    matrix = d[..., None] * main + dl[..., None] * above.T + du[..., None] * above
     return cnp.linalg.solve(matrix, b)
 
 

@@ -51,12 +51,20 @@ def dot_product_attention(
     (2, 1, 5)
     """
     query, key, value = cnp.asarray(query), cnp.asarray(key), cnp.asarray(value)
-    settings: dict[str, Any] = {"scale": scale, "is_causal": is_causal, "local_window_size": local_window_size}
     if query.ndim == 3:
-        rest = [cnp.expand_dims(x, 0) if x is not None and x.ndim == 3 else x for x in (bias, mask)]
-        whole = [cnp.expand_dims(x, 0) for x in (query, key, value)]
-        lengths = {"query_seq_lengths": query_seq_lengths, "key_value_seq_lengths": key_value_seq_lengths}
-        return dot_product_attention(*whole, *rest, **settings, **lengths)[0]
+        bias, mask = (cnp.expand_dims(x, 0) if x is not None and x.ndim == 3 else x for x in (bias, mask))
+        return dot_product_attention(
+            query[None],
+            key[None],
+            value[None],
+            bias,
+            mask,
+            scale=scale,
+            is_causal=is_causal,
+            query_seq_lengths=query_seq_lengths,
+            key_value_seq_lengths=key_value_seq_lengths,
+            local_window_size=local_window_size,
+        )[0]
     if query.shape[2] % key.shape[2]:
         raise ShapeError(
             "nn.dot_product_attention: the keys' heads do not divide the query's",

@@ -13,6 +13,7 @@ from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.random.basic import bits, randint, uniform
 from ctrlgrad.random.continuous import gumbel
 from ctrlgrad.random.keys import checked, shape_of, split
+from ctrlgrad.scipy.error_functions import floats
 from ctrlgrad.source import here
 
 
@@ -94,7 +95,10 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
     >>> sorted(int(i) for i in cg.random.choice(cg.random.key(0), 4, (4,), replace=False))
     [0, 1, 2, 3]
     """
-    size = a if isinstance(a, int) else cnp.asarray(a).shape[axis]
+    a = a if isinstance(a, int) else cnp.asarray(a)
+    axis = 0 if isinstance(a, int) else axis % a.ndim
+    size = a if isinstance(a, int) else a.shape[axis]
+    p = None if p is None else floats(p)
     shape = shape_of("choice", shape)
     count = math.prod(shape)
     if not replace and count > size:
@@ -112,14 +116,14 @@ def choice(key: Any, a: Any, shape: Sequence[int] = (), replace: bool = True, p:
     if replace and p is None:
         numbers = randint(key, shape, 0, size)
     elif replace:
-        sums = cnp.cumsum(cnp.asarray(p))
+        sums = cnp.cumsum(p)
         numbers = cnp.searchsorted(sums, sums[-1] * (1 - uniform(key, shape, sums.dtype)))
     elif p is None:
         numbers = cnp.reshape(permutation(key, size)[:count], shape)
     else:
-        order = cnp.argsort(gumbel(key, (size,), cnp.asarray(p).dtype) + cnp.log(cnp.asarray(p)), descending=True)
+        order = cnp.argsort(gumbel(key, (size,), p.dtype) + cnp.log(p), descending=True)
         numbers = cnp.reshape(order[:count], shape)
-    return numbers if isinstance(a, int) else cnp.take(cnp.asarray(a), numbers, axis=axis)
+    return numbers if isinstance(a, int) else cnp.take(a, numbers, axis=axis)
 
 
 __all__ = ["categorical", "choice", "permutation"]

@@ -42,7 +42,7 @@ def split(key: Any, num: int | tuple[int, ...] = 2) -> Any:
     (3, 2)
     """
     key = checked("split", key)
-    shape = shape_of("split", num)
+    shape = shape_of("split", (num,) if isinstance(num, int) else num)
     halves = cnp.stack(encrypted(key, math.prod(shape)), axis=1)
     return cnp.reshape(halves, (*shape, 2))
 

@@ -44,24 +44,35 @@ def fraction(part: Callable[[Any], tuple[Any, Any]], start: Any) -> Any:
     Lentz.
     """
     dtype = start.dtype
-    tiny, small = float(np.finfo(dtype).tiny) * 1e3, float(np.finfo(dtype).eps)
-    nonzero = lambda x: cnp.where(cnp.abs(x) < tiny, tiny, x)
+    tiny, small = float(np.finfo(dtype).tiny) * 1e3, 4 * float(np.finfo(dtype).eps)
+
+    def nonzero(x: Any) -> Any:
+        return cnp.where(cnp.abs(x) < tiny, tiny, x)
+
     start = nonzero(start)
 
     def goes_on(c: Any) -> Any:
         return (c[0] < _STEPS) & cnp.any(cnp.abs(c[-1] - 1) > small)
 
     def step(c: Any) -> Any:
-        k, value, above, below, change = c
+        k, value, above, below, _ = c
         a, b = part(k.astype(dtype))
         below = 1 / nonzero(b + a * below)
         above = nonzero(b + a / above)
-        # What has converged stays: it would go on changing in its last digit.
-        moved = cnp.where(cnp.abs(change - 1) > small, above * below, 1)
+        moved = above * below
         return k + 1, value * moved, above, below, moved
 
     begin = (np.int64(1), start, start, cnp.zeros_like(start), cnp.zeros_like(start))
     return while_loop(goes_on, step, begin)[1]
+
+
+def _and_between(a: Any) -> Any:
+    """A parameter, and one half further.
+
+    At a whole number a fraction ends early, but its derivative by the parameter does not: that has converged when the
+    fraction half-way to the next whole number has.
+    """
+    return cnp.stack([a, a + 0.5], axis=0)
 
 
 def _lower(a: Any, x: Any) -> Any:
@@ -73,7 +84,8 @@ def _lower(a: Any, x: Any) -> Any:
 def _upper(a: Any, x: Any) -> Any:
     """Abramowitz and Stegun 6.5.31, contracted to its even part."""
     factor = cnp.exp(a * cnp.log(x) - x - gammaln(a))
-    return factor / fraction(lambda k: (-k * (k - a), x + 2 * k + 1 - a), x + 1 - a)
+    both = _and_between(a)
+    return factor / fraction(lambda k: (-k * (k - both), x + 2 * k + 1 - both), x + 1 - both)[0]
 
 
 def _parts(a: Any, x: Any) -> tuple[Any, Any]:
@@ -163,14 +175,16 @@ def random_gamma_grad(a: Any, x: Any) -> Any:
 def _beta_fraction(a: Any, b: Any, x: Any) -> Any:
     """Numerical Recipes 6.4.5; converges fast for x < (a + 1) / (a + b + 2)."""
 
+    both, ones = _and_between(b), cnp.ones_like(x)
+
     def part(k: Any) -> tuple[Any, Any]:
         m = cnp.floor(k / 2)
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        return cnp.where(k == 2 * m, even, odd), cnp.ones_like(x)
+        even = m * (both - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + both + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        return cnp.where(k == 2 * m, even, odd), ones
 
     logarithm = a * cnp.log(x) + b * cnp.log1p(-x) + gammaln(a + b) - gammaln(a) - gammaln(b)
-    return cnp.exp(logarithm) / (a * fraction(part, cnp.ones_like(x)))
+    return cnp.exp(logarithm) / (a * fraction(part, cnp.ones_like(both))[0])
 
 
 def _beta_inside(a: Any, b: Any, x: Any) -> Any:

@@ -72,5 +72,7 @@ def test_bad_convolutions_are_named() -> None:
         lax.conv(np.ones((1, 2, 3)), np.ones((1, 3, 2)), (1,), "VALID")
     with pytest.raises(UserInputError, match="no such padding"):
         lax.conv(np.ones((1, 2, 3)), np.ones((1, 2, 2)), (1,), "EQUAL")
+    with pytest.raises(UserInputError, match="no such padding"):
+        lax.conv_transpose(np.ones((1, 3, 2)), np.ones((2, 2, 1)), (2,), "SAME_LOWER")
     with pytest.raises(ShapeError, match="letters"):
         lax.conv_dimension_numbers((1, 2, 3), (1, 2, 3), ("NWC", "OIH", "NWC"))
