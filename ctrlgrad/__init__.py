@@ -50,6 +50,8 @@ __version__ = "0.1.0"
 # What is built on the names above, loaded when first used.
 _LAZY = {
     "check_grads": ("ctrlgrad.verify", "check_grads"),
+    "from_jax": ("ctrlgrad.interop", "from_jax"),
+    "interop": ("ctrlgrad.interop", None),
     "lax": ("ctrlgrad.lax", None),
     "nn": ("ctrlgrad.nn", None),
     "optim": ("ctrlgrad.optim", None),
@@ -96,9 +98,11 @@ __all__ = [
     "foldl",
     "foldr",
     "fori_loop",
+    "from_jax",
     "function",
     "grad",
     "hessian",
+    "interop",
     "jacfwd",
     "jacrev",
     "jit",

@@ -1,0 +1,96 @@
+"""Loops, branches and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from ctrlgrad.frontend.branches import cond
+from ctrlgrad.frontend.loops import scan
+from ctrlgrad.frontend.switches import switch
+from ctrlgrad.frontend.while_loops import while_loop
+from ctrlgrad.interop.primitives import Equation, entry
+from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
+from ctrlgrad.transforms.grad import stop_gradient
+from ctrlgrad.transforms.implicit import custom_linear_solve
+
+
+def parts(operands: Sequence[Any], *lengths: int) -> list[list[Any]]:
+    """Operands in groups of these lengths, and the rest."""
+    bounds = [0, *accumulate(lengths), len(operands)]
+    return [list(operands[a:b]) for a, b in pairwise(bounds)]
+
+
+@entry("while")
+def _while(equation: Equation, *operands: Any) -> Any:
+    params, read = equation.params, equation.read
+    for_cond, for_body, carry = parts(operands, params["cond_nconsts"], params["body_nconsts"])
+    return while_loop(
+        lambda c: read(params["cond_jaxpr"], *for_cond, *c)[0],
+        lambda c: read(params["body_jaxpr"], *for_body, *c),
+        carry,
+    )
+
+
+@entry("scan")
+def _scan(equation: Equation, *operands: Any) -> Any:
+    params, read = equation.params, equation.read
+    consts, carry, rows = parts(operands, params["num_consts"], params["num_carry"])
+
+    def step(c: list[Any], row: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = read(params["jaxpr"], *consts, *c, *row)
+        return results[: len(carry)], results[len(carry) :]
+
+    last, collected = scan(step, carry, rows, length=params["length"], reverse=params["reverse"])
+    return [*last, *collected]
+
+
+@entry("cond")
+def _cond(equation: Equation, which: Any, *operands: Any) -> Any:
+    branches, read = equation.params["branches"], equation.read
+    functions = [lambda *xs, branch=branch: read(branch, *xs) for branch in branches]
+    if which.dtype == bool:
+        return cond(which, functions[1], functions[0], *operands)
+    return switch(which, functions, *operands)
+
+
+@entry("jit", "pjit", "closed_call", "core_call", "call", "core_closed_call")
+def _call(equation: Equation, *operands: Any) -> Any:
+    params = equation.params
+    return equation.read(params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"], *operands)
+
+
+@entry("remat2", "checkpoint", "remat")
+def _remat(equation: Equation, *operands: Any) -> Any:
+    policy = getattr(equation.params["policy"], "__name__", None)
+    known = vars(checkpoint_policies).get(policy or "")
+    function = lambda *xs: equation.read(equation.params["jaxpr"], *xs)
+    return checkpoint(function, policy=None if known is None else known.__func__)(*operands)
+
+
+@entry("custom_linear_solve")
+def _linear_solve(equation: Equation, *operands: Any) -> Any:
+    lengths, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
+    counts = (lengths.matvec, lengths.vecmat, lengths.solve, lengths.transpose_solve)
+    matvec, _, solve, transposed, b = parts(operands, *counts)
+    size = len(b)
+
+    def solver(jaxpr: Any, consts: list[Any]) -> Any:
+        # The derivative is that of the equation: how it is solved has none.
+        kept = stop_gradient(consts)
+
+        def solved(_: Any, y: list[Any]) -> Any:
+            results = equation.read(jaxpr, *kept, *y)
+            return results[:size], results[size:]
+
+        return solved
+
+    x, aux = custom_linear_solve(
+        lambda x: equation.read(jaxprs.matvec, *matvec, *x),
+        b,
+        solver(jaxprs.solve, solve),
+        None if jaxprs.transpose_solve is None else solver(jaxprs.transpose_solve, transposed),
+        has_aux=True,
+    )
+    return [*x, *aux]

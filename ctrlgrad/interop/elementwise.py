@@ -1,0 +1,123 @@
+"""Elementwise primitives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad import lax
+from ctrlgrad.interop.avals import dtype_of
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain, unsupported
+
+_SAME_NAME = (
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "cbrt",
+    "ceil",
+    "clamp",
+    "complex",
+    "conj",
+    "cos",
+    "cosh",
+    "digamma",
+    "div",
+    "eq",
+    "erf",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "ge",
+    "gt",
+    "imag",
+    "is_finite",
+    "le",
+    "lgamma",
+    "log",
+    "log1p",
+    "logistic",
+    "lt",
+    "max",
+    "min",
+    "mul",
+    "ne",
+    "neg",
+    "nextafter",
+    "polygamma",
+    "real",
+    "rem",
+    "rsqrt",
+    "select_n",
+    "shift_right_logical",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "sub",
+    "tan",
+    "tanh",
+    "zeta",
+)
+
+TABLE |= {name: plain(getattr(lax, name)) for name in _SAME_NAME}
+TABLE |= {
+    "add_any": plain(cnp.add),
+    "and": plain(cnp.bitwise_and),
+    "not": plain(cnp.bitwise_not),
+    "or": plain(cnp.bitwise_or),
+    "xor": plain(cnp.bitwise_xor),
+    "integer_pow": by_keyword(lax.integer_pow, "y"),
+    "round": by_keyword(lax.round, "rounding_method"),
+    "stop_gradient": plain(lax.stop_gradient),
+}
+
+# What is the identity on values: where they lie, how they are compiled, how they are called.
+for _name in ("copy", "copy_p", "device_put", "name", "optimization_barrier", "sharding_constraint", "reduce_precision"):
+    TABLE[_name] = lambda equation, *operands: list(operands)
+
+
+@entry("pow")
+def _pow(equation: Equation, x: Any, y: Any) -> Any:
+    # A float to an integer: NumPy would widen both.
+    return cnp.power(x, y if x.dtype.kind not in "fc" else y.astype(x.dtype))
+
+
+@entry("convert_element_type")
+def _convert(equation: Equation, x: Any) -> Any:
+    dtype = dtype_of(equation.outputs[0])
+    return (cnp.real(x) if x.dtype.kind == "c" and dtype.kind not in "bc" else x).astype(dtype)
+
+
+@entry("reduce_precision")
+def _reduce_precision(equation: Equation, x: Any) -> Any:
+    dtype = np.finfo(x.dtype)
+    if (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == (dtype.nexp, dtype.nmant):
+        return x
+    raise unsupported(equation, "the precision is not that of the operand's dtype", "use .astype and back")
+
+
+def _shift(fn: Any, overflow: Any) -> Any:
+    """A shift that has a meaning for distances of the operand's width and more."""
+
+    def shift(equation: Equation, x: Any, distance: Any) -> Any:
+        bits = 8 * x.dtype.itemsize
+        wide = (distance < 0) | (distance >= bits)
+        return cnp.where(wide, overflow(x, bits), fn(x, cnp.where(wide, cnp.zeros_like(distance), distance)))
+
+    return shift
+
+
+TABLE["shift_left"] = _shift(cnp.left_shift, lambda x, bits: cnp.zeros_like(x))
+TABLE["shift_right_logical"] = _shift(lax.shift_right_logical, lambda x, bits: cnp.zeros_like(x))
+TABLE["shift_right_arithmetic"] = _shift(cnp.right_shift, lambda x, bits: cnp.right_shift(x, x.dtype.type(bits - 1)))
