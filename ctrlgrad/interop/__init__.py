@@ -1,10 +1,10 @@
 """Programs of other frameworks: JAX's as functions of this library.
 
-    >>> import jax, numpy as np, ctrlgrad as cg
-    >>> def root(a):
-    ...     return jax.lax.while_loop(lambda x: abs(x * x - a) > 1e-6, lambda x: 0.5 * (x + a / x), a)
-    >>> float(cg.grad(cg.from_jax(root))(np.float32(4.0)))
-    0.25
+>>> import jax, numpy as np, ctrlgrad as cg
+>>> def root(a):
+...     return jax.lax.while_loop(lambda x: abs(x * x - a) > 1e-6, lambda x: 0.5 * (x + a / x), a)
+>>> float(cg.grad(cg.from_jax(root))(np.float32(4.0)))
+0.25
 """
 
 from ctrlgrad.interop.from_jax import from_jax

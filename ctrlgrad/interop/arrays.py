@@ -16,7 +16,7 @@ from ctrlgrad.interop.avals import dtype_of, is_key
 from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry
 
 TABLE |= {
-    "rev": by_keyword(lax.rev, "dimensions"),
+    "rev": lambda equation, x: lax.rev(x, tuple(equation.params["dimensions"])),
     "pad": by_keyword(lax.pad, "padding_config"),
     "split": by_keyword(lax.split, "sizes", "axis"),
 }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
+import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.branches import cond
 from ctrlgrad.frontend.loops import scan
 from ctrlgrad.frontend.switches import switch
@@ -26,11 +27,19 @@ def parts(operands: Sequence[Any], *lengths: int) -> list[list[Any]]:
 def _while(equation: Equation, *operands: Any) -> Any:
     params, read = equation.params, equation.read
     for_cond, for_body, carry = parts(operands, params["cond_nconsts"], params["body_nconsts"])
-    return while_loop(
-        lambda c: read(params["cond_jaxpr"], *for_cond, *c)[0],
-        lambda c: read(params["body_jaxpr"], *for_body, *c),
-        carry,
-    )
+    goes_on = lambda c: read(params["cond_jaxpr"], *for_cond, *c)[0]
+    body = lambda c: read(params["body_jaxpr"], *for_body, *c)
+    axes = params["cond_jaxpr"].out_avals[0].ndim
+    if not axes:
+        return while_loop(goes_on, body, carry)
+
+    # A loop that JAX has mapped over rows: it goes on while one row does, and the others keep what they have.
+    def masked(c: list[Any]) -> list[Any]:
+        alive = goes_on(c)
+        of_rank = lambda x: cnp.reshape(alive, (*alive.shape, *[1] * (x.ndim - axes)))
+        return [cnp.where(of_rank(new), new, old) for old, new in zip(c, body(c), strict=True)]
+
+    return while_loop(lambda c: cnp.any(goes_on(c)), masked, carry)
 
 
 @entry("scan")

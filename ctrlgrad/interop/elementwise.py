@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.interop.avals import dtype_of
-from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain, unsupported
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain
 
 _SAME_NAME = (
     "abs",
@@ -24,6 +22,7 @@ _SAME_NAME = (
     "cbrt",
     "ceil",
     "clamp",
+    "clz",
     "complex",
     "conj",
     "cos",
@@ -54,6 +53,7 @@ _SAME_NAME = (
     "neg",
     "nextafter",
     "polygamma",
+    "population_count",
     "real",
     "rem",
     "rsqrt",
@@ -77,13 +77,16 @@ TABLE |= {
     "not": plain(cnp.bitwise_not),
     "or": plain(cnp.bitwise_or),
     "xor": plain(cnp.bitwise_xor),
+    "bitcast_convert_type": by_keyword(lax.bitcast_convert_type, "new_dtype"),
+    "erf_inv": plain(cnp.erfinv),
+    "reduce_precision": by_keyword(lax.reduce_precision, "exponent_bits", "mantissa_bits"),
     "integer_pow": by_keyword(lax.integer_pow, "y"),
     "round": by_keyword(lax.round, "rounding_method"),
     "stop_gradient": plain(lax.stop_gradient),
 }
 
 # What is the identity on values: where they lie, how they are compiled, how they are called.
-for _name in ("copy", "copy_p", "device_put", "name", "optimization_barrier", "sharding_constraint", "reduce_precision"):
+for _name in ("copy", "copy_p", "device_put", "name", "optimization_barrier", "sharding_constraint"):
     TABLE[_name] = lambda equation, *operands: list(operands)
 
 
@@ -97,14 +100,6 @@ def _pow(equation: Equation, x: Any, y: Any) -> Any:
 def _convert(equation: Equation, x: Any) -> Any:
     dtype = dtype_of(equation.outputs[0])
     return (cnp.real(x) if x.dtype.kind == "c" and dtype.kind not in "bc" else x).astype(dtype)
-
-
-@entry("reduce_precision")
-def _reduce_precision(equation: Equation, x: Any) -> Any:
-    dtype = np.finfo(x.dtype)
-    if (equation.params["exponent_bits"], equation.params["mantissa_bits"]) == (dtype.nexp, dtype.nmant):
-        return x
-    raise unsupported(equation, "the precision is not that of the operand's dtype", "use .astype and back")
 
 
 def _shift(fn: Any, overflow: Any) -> Any:

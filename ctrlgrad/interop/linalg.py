@@ -5,31 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.interop.primitives import Equation, entry, unsupported
-from ctrlgrad.scipy.linalg import solve_triangular
+from ctrlgrad import lax
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain, unsupported
 
-
-def _adjoint(x: Any) -> Any:
-    return cnp.conj(cnp.matrix_transpose(x))
-
-
-@entry("cholesky")
-def _cholesky(equation: Equation, a: Any) -> Any:
-    if equation.params.get("symmetrize_input", False):
-        a = (a + _adjoint(a)) / 2
-    return cnp.linalg.cholesky(a)
-
-
-@entry("triangular_solve")
-def _triangular_solve(equation: Equation, a: Any, b: Any) -> Any:
-    params = equation.params
-    lower, transposed = params["lower"], params["transpose_a"]
-    a = cnp.conj(a) if params["conjugate_a"] else a
-    if not params["left_side"]:
-        # x a = b is a^T x^T = b^T.
-        b, transposed = cnp.matrix_transpose(b), not transposed
-    x = solve_triangular(a, b, trans=int(transposed), lower=lower, unit_diagonal=params["unit_diagonal"])
-    return x if params["left_side"] else cnp.matrix_transpose(x)
+TABLE |= {
+    "cholesky": lambda equation, a: lax.linalg.cholesky(
+        a, symmetrize_input=equation.params.get("symmetrize_input", False)
+    ),
+    "lu": plain(lax.linalg.lu),
+    "lu_pivots_to_permutation": by_keyword(lax.linalg.lu_pivots_to_permutation, "permutation_size"),
+    "triangular_solve": by_keyword(
+        lax.linalg.triangular_solve, "left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal"
+    ),
+    "tridiagonal_solve": plain(lax.linalg.tridiagonal_solve),
+}
 
 
 @entry("qr")
@@ -42,8 +31,9 @@ def _qr(equation: Equation, a: Any) -> Any:
 
 @entry("eigh")
 def _eigh(equation: Equation, a: Any) -> Any:
-    values, vectors = cnp.linalg.eigh(a if equation.params["lower"] else _adjoint(a))
-    return vectors, values
+    if equation.params.get("subset_by_index") not in (None, (0, a.shape[-1])):
+        raise unsupported(equation, "it asks for some of the eigenvalues", "take a part of all of them")
+    return lax.linalg.eigh(a, lower=equation.params["lower"], symmetrize_input=False)
 
 
 @entry("svd")

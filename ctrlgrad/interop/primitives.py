@@ -26,8 +26,8 @@ class Equation:
     """One equation of a jaxpr.
 
     `inputs` and `outputs` are JAX's abstract values of its operands and results. `read(jaxpr, *operands)` reads a jaxpr
-    that it has among its parameters, and returns its results as a list; `trace(fn, *avals)` gives a JAX function as a
-    jaxpr, by the settings that the program was traced with.
+    that it has among its parameters, and returns its results as a list; `read_elementwise` does so for a jaxpr of numbers
+    over whole arrays. `trace(fn, *avals)` gives a JAX function as a jaxpr, by the settings of the program.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Equation:
     outputs: tuple[Any, ...]
     source: Source | None
     read: Callable[..., list[Any]]
+    read_elementwise: Callable[..., list[Any]]
     trace: Callable[..., Any]
     # The equation as JAX has it.
     jax: Any

@@ -18,7 +18,9 @@ def _require_threefry(equation: Equation, *, partitionable: bool) -> None:
     """Refuse other generators, and where it matters the older numbering of Threefry's counters."""
     for aval in (*equation.inputs, *equation.outputs):
         if is_key(aval) and "fry" not in str(aval.dtype):
-            raise unsupported(equation, f"the generator of {aval.dtype} is not Threefry", 'jax.random.key(seed, impl="threefry2x32")')
+            raise unsupported(
+                equation, f"the generator of {aval.dtype} is not Threefry", 'jax.random.key(seed, impl="threefry2x32")'
+            )
     if partitionable and not getattr(equation.jax.ctx, "threefry_partitionable", True):
         hint = 'jax.config.update("jax_threefry_partitionable", True), JAX\'s default since 0.5'
         raise unsupported(equation, "jax_threefry_partitionable is off", hint)

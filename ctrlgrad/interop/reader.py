@@ -17,7 +17,6 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from ctrlgrad.errors import TypeMismatchError, locate
 from ctrlgrad.frontend.apply import cast, type_of
-from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     arrays,
     callbacks,
@@ -25,9 +24,11 @@ from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     custom_rules,
     elementwise,
     equinox,
+    indexing,
     linalg,
     random,
     reductions,
+    windows,
 )
 from ctrlgrad.interop.avals import constant, dtype_of, is_key
 from ctrlgrad.interop.primitives import TABLE, Equation, unsupported
@@ -39,9 +40,13 @@ _JAX = os.path.join(os.path.dirname(os.path.abspath(jax.__file__)), "")
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads jaxprs that were traced with 64-bit types or without them."""
+    """Reads jaxprs that were traced with 64-bit types or without them.
+
+    An elementwise reader takes arrays for the numbers that a jaxpr is written for.
+    """
 
     x64: bool
+    is_elementwise: bool = False
 
     def read(self, jaxpr: Any, *operands: Any) -> list[Any]:
         """The results of a jaxpr, closed or open, for these operands."""
@@ -64,7 +69,9 @@ class Reader:
         """The results of one equation."""
         source = source_of(eqn) or here()
         inputs, outputs = (tuple(x.aval for x in atoms) for atoms in (eqn.invars, eqn.outvars))
-        equation = Equation(eqn.primitive.name, eqn.params, inputs, outputs, source, self.read, self.trace, eqn)
+        over_arrays = Reader(self.x64, is_elementwise=True).read
+        name, params = eqn.primitive.name, eqn.params
+        equation = Equation(name, params, inputs, outputs, source, self.read, over_arrays, self.trace, eqn)
         entry = TABLE.get(equation.name)
         if entry is None:
             raise unsupported(equation)
@@ -76,38 +83,27 @@ class Reader:
                 raise
             if not isinstance(results, tuple | list):
                 results = [results]
-            return [fitted(x, aval, equation) for x, aval in zip(results, outputs, strict=True)]
+            return [self.fitted(x, aval, equation) for x, aval in zip(results, outputs, strict=True)]
+
+    def fitted(self, x: Any, aval: Any, equation: Equation) -> Any:
+        """A result with the dtype that the jaxpr states; its rank must be the stated one."""
+        if not hasattr(aval, "dtype"):  # a token
+            return x
+        result = cast(x, dtype_of(aval))
+        if len(type_of(result).shape) != aval.ndim + is_key(aval) and not self.is_elementwise:  # type: ignore[union-attr]
+            raise TypeMismatchError(
+                f"from_jax: the translation of {equation.name!r} has another rank than JAX's",
+                source=equation.source,
+                expected=str(aval),
+                got=str(type_of(result)),
+                hint="mend the function that was given to ctrlgrad.interop.jax_primitive",
+            )
+        return result
 
     def trace(self, fn: Callable[..., Any], *avals: Any) -> Any:
         """A JAX function as a closed jaxpr."""
         with x64_as(self.x64):
             return jax.make_jaxpr(fn)(*avals)
-
-
-def fitted(x: Any, aval: Any, equation: Equation) -> Any:
-    """A result with the dtype that the jaxpr states; its shape must be the stated one."""
-    if not hasattr(aval, "dtype"):  # tokens and the like
-        return x
-    with_dtype = cast(x, dtype_of(aval))
-    if len(type_of(with_dtype).shape) != aval.ndim + is_key(aval):  # type: ignore[union-attr]
-        raise TypeMismatchError(
-            f"from_jax: the translation of {equation.name!r} has another rank than JAX's",
-            source=equation.source,
-            expected=str(aval),
-            got=str(type_of(with_dtype)),
-            hint="mend the function that was given to ctrlgrad.interop.jax_primitive",
-        )
-    return with_dtype
-
-
-def strong(x: Any, aval: Any) -> Any:
-    """An argument as the jaxpr takes it: no Python number, and of the stated dtype."""
-    return cast(x, dtype_of(aval))
-
-
-def weak_as(x: Any, aval: Any) -> Any:
-    """A result that stands for a Python number where JAX says that it does."""
-    return Tensor(x.builder, x.value, True) if isinstance(x, Tensor) and getattr(aval, "weak_type", False) else x
 
 
 def source_of(eqn: Any) -> Source | None:

@@ -20,7 +20,9 @@ TABLE["cumlogsumexp"] = by_keyword(lax.cumlogsumexp, "axis", "reverse")
 def _logical(fn: Any) -> Any:
     def reduce(equation: Equation, x: Any) -> Any:
         if x.dtype != np.bool_:
-            raise unsupported(equation, "its operand is not boolean", "reduce the bits by jax.lax.reduce_sum and shifts")
+            raise unsupported(
+                equation, "its operand is not boolean", "reduce the bits by jax.lax.reduce_sum and shifts"
+            )
         return fn(x, equation.params["axes"])
 
     return reduce
