@@ -115,7 +115,8 @@ def _keys(starts: Sequence[Any], sizes: Sequence[int], widths: Sequence[int]) ->
 
 @entry("dynamic_slice")
 def _dynamic_slice(equation: Equation, x: Any, *operands: Any) -> Any:
-    sizes, widths = equation.inputs[0].shape, tuple(equation.params["slice_sizes"])
+    # NumPy's arrays take no traced index.
+    x, sizes, widths = recorded(x), equation.inputs[0].shape, tuple(equation.params["slice_sizes"])
     starts, more = operands[: len(sizes)], words(equation)
     keys, taken = _keys(starts, sizes, widths)
     for axis, key in enumerate(keys):

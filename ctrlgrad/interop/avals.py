@@ -13,7 +13,7 @@ from ctrlgrad.source import here
 
 def is_key(aval: Any) -> bool:
     """Whether an abstract value is an array of keys of `jax.random`."""
-    return jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
+    return jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 def constant(x: Any, aval: Any) -> np.ndarray:
@@ -27,7 +27,7 @@ def dtype_of(aval: Any) -> np.dtype:
     """The dtype of what stands here for a value of JAX."""
     if is_key(aval):
         return np.dtype(np.uint32)
-    dtype = np.dtype(aval.dtype)
+    dtype: np.dtype = np.dtype(aval.dtype)
     if dtype.kind not in "biufc" or dtype == jax.dtypes.float0 or dtype.name in ("bfloat16",):
         raise TypeMismatchError(
             f"from_jax: the dtype {dtype.name} is not supported",
@@ -41,4 +41,4 @@ def dtype_of(aval: Any) -> np.dtype:
 
 def is_float(aval: Any) -> bool:
     """Whether values of an abstract value have derivatives."""
-    return not is_key(aval) and bool(jax.dtypes.issubdtype(aval.dtype, np.inexact))
+    return not is_key(aval) and bool(jax.numpy.issubdtype(aval.dtype, np.inexact))

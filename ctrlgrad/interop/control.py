@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
+
+import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.branches import cond
 from ctrlgrad.frontend.loops import scan
 from ctrlgrad.frontend.switches import switch
+from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.while_loops import while_loop
-from ctrlgrad.interop.primitives import Equation, entry
+from ctrlgrad.interop.primitives import Equation, entry, unsupported
 from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
 from ctrlgrad.transforms.grad import stop_gradient
 from ctrlgrad.transforms.implicit import custom_linear_solve
+
+Function = Callable[..., Any]
 
 
 def parts(operands: Sequence[Any], *lengths: int) -> list[list[Any]]:
@@ -27,8 +32,8 @@ def parts(operands: Sequence[Any], *lengths: int) -> list[list[Any]]:
 def _while(equation: Equation, *operands: Any) -> Any:
     params, read = equation.params, equation.read
     for_cond, for_body, carry = parts(operands, params["cond_nconsts"], params["body_nconsts"])
-    goes_on = lambda c: read(params["cond_jaxpr"], *for_cond, *c)[0]
-    body = lambda c: read(params["body_jaxpr"], *for_body, *c)
+    goes_on: Function = lambda c: read(params["cond_jaxpr"], *for_cond, *c)[0]
+    body: Function = lambda c: read(params["body_jaxpr"], *for_body, *c)
     axes = params["cond_jaxpr"].out_avals[0].ndim
     if not axes:
         return while_loop(goes_on, body, carry)
@@ -36,7 +41,7 @@ def _while(equation: Equation, *operands: Any) -> Any:
     # A loop that JAX has mapped over rows: it goes on while one row does, and the others keep what they have.
     def masked(c: list[Any]) -> list[Any]:
         alive = goes_on(c)
-        of_rank = lambda x: cnp.reshape(alive, (*alive.shape, *[1] * (x.ndim - axes)))
+        of_rank: Function = lambda x: cnp.reshape(alive, (*alive.shape, *[1] * (x.ndim - axes)))
         return [cnp.where(of_rank(new), new, old) for old, new in zip(c, body(c), strict=True)]
 
     return while_loop(lambda c: cnp.any(goes_on(c)), masked, carry)
@@ -58,10 +63,25 @@ def _scan(equation: Equation, *operands: Any) -> Any:
 @entry("cond")
 def _cond(equation: Equation, which: Any, *operands: Any) -> Any:
     branches, read = equation.params["branches"], equation.read
+    if not isinstance(which, Tensor):
+        # Known when the program is read, as the platform is: of the other branches nothing is asked.
+        return read(branches[int(np.clip(which, 0, len(branches) - 1))], *operands)
     functions = [lambda *xs, branch=branch: read(branch, *xs) for branch in branches]
     if which.dtype == bool:
         return cond(which, functions[1], functions[0], *operands)
     return switch(which, functions, *operands)
+
+
+@entry("platform_index")
+def _platform_index(equation: Equation) -> Any:
+    """The branch that is written for the processor."""
+    platforms = equation.params["platforms"]
+    for i, names in enumerate(platforms):
+        if names is not None and "cpu" in names:
+            return np.int32(i)
+    if None in platforms:
+        return np.int32(platforms.index(None))
+    raise unsupported(equation, "no branch is for the processor", "give a default to jax.lax.platform_dependent")
 
 
 @entry("jit", "pjit", "closed_call", "core_call", "call", "core_closed_call")

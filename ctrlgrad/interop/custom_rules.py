@@ -57,7 +57,7 @@ class _Alone:
         return [operands[i] for i in self.floats]
 
 
-def _called(equation: Equation) -> ClosedJaxpr:
+def _called(equation: Equation) -> Any:
     """The function itself."""
     params = equation.params
     return params["call_jaxpr"] if "call_jaxpr" in params else params["fun_jaxpr"]
@@ -109,7 +109,7 @@ def _custom_vjp(equation: Equation, *operands: Any) -> Any:
             return found, residuals
 
         ahead = equation.trace(forward, *alone.inputs)
-        saved = [aval for aval in ahead.out_avals[len(alone.used) :]]
+        saved = list(ahead.out_avals[len(alone.used) :])
 
         def backward(*values: Any) -> Any:
             pullback = jax.tree_util.tree_unflatten(kept[0], values[: len(saved)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.interop.avals import dtype_of
@@ -19,6 +21,8 @@ _SAME_NAME = (
     "atan",
     "atan2",
     "atanh",
+    "bessel_i0e",
+    "bessel_i1e",
     "cbrt",
     "ceil",
     "clamp",
@@ -31,6 +35,7 @@ _SAME_NAME = (
     "div",
     "eq",
     "erf",
+    "erf_inv",
     "erfc",
     "exp",
     "exp2",
@@ -38,6 +43,9 @@ _SAME_NAME = (
     "floor",
     "ge",
     "gt",
+    "igamma",
+    "igamma_grad_a",
+    "igammac",
     "imag",
     "is_finite",
     "le",
@@ -78,7 +86,7 @@ TABLE |= {
     "or": plain(cnp.bitwise_or),
     "xor": plain(cnp.bitwise_xor),
     "bitcast_convert_type": by_keyword(lax.bitcast_convert_type, "new_dtype"),
-    "erf_inv": plain(cnp.erfinv),
+    "regularized_incomplete_beta": plain(lax.betainc),
     "reduce_precision": by_keyword(lax.reduce_precision, "exponent_bits", "mantissa_bits"),
     "integer_pow": by_keyword(lax.integer_pow, "y"),
     "round": by_keyword(lax.round, "rounding_method"),
@@ -116,3 +124,19 @@ def _shift(fn: Any, overflow: Any) -> Any:
 TABLE["shift_left"] = _shift(cnp.left_shift, lambda x, bits: cnp.zeros_like(x))
 TABLE["shift_right_logical"] = _shift(lax.shift_right_logical, lambda x, bits: cnp.zeros_like(x))
 TABLE["shift_right_arithmetic"] = _shift(cnp.right_shift, lambda x, bits: cnp.right_shift(x, x.dtype.type(bits - 1)))
+
+
+def _ordered(x: Any) -> Any:
+    """Integers in the total order of floats: -NaN, -inf, ..., -0, +0, ..., inf, NaN."""
+    if x.dtype.kind != "f":
+        return x
+    signed = np.dtype(f"int{8 * x.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(x, signed)
+    return cnp.where(bits < 0, bits ^ np.iinfo(signed).max, bits)
+
+
+TABLE |= {
+    "eq_to": plain(lambda x, y: cnp.equal(_ordered(x), _ordered(y))),
+    "le_to": plain(lambda x, y: cnp.less_equal(_ordered(x), _ordered(y))),
+    "lt_to": plain(lambda x, y: cnp.less(_ordered(x), _ordered(y))),
+}

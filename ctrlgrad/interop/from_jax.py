@@ -13,8 +13,9 @@ import numpy as np
 
 from ctrlgrad.errors import TracingError, TypeMismatchError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, is_weak
+from ctrlgrad.frontend.apply import cast, is_weak, value_in
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function, function
 from ctrlgrad.interop.avals import dtype_of, is_key
 from ctrlgrad.interop.reader import Reader
@@ -30,21 +31,21 @@ SIGNATURES = 256
 def from_jax(fn: Callable[..., Any], *, x64: bool | None = None) -> Callable[..., Any]:
     """A function written for JAX as a function of this library, loops and library calls included.
 
-    It is traced by JAX, once for each structure, dtypes and shapes of the arguments, and read equation by equation. What
-    comes out is like any function here: `grad`, `vmap`, `jvp`, `hessian` take it, at any order; it may be called within
-    `function` and within loops; budgets and engines serve it. `lax.while_loop`s are differentiated in reverse. Rules of
-    `jax.custom_jvp` and `jax.custom_vjp` are kept. Errors name the lines of `fn`.
+    It is traced by JAX, once for each structure, dtypes and shapes of the arguments, and read equation by equation.
+    What comes out is like any function here: `grad`, `vmap`, `jvp`, `hessian` take it, at any order; it may be called
+    within `function` and within loops; budgets and engines serve it. `lax.while_loop`s are differentiated in reverse.
+    Rules of `jax.custom_jvp` and `jax.custom_vjp` are kept. Errors name the lines of `fn`.
 
     Args:
         fn: takes and returns pytrees of JAX's. Arrays, floats and traced tensors are traced; Python integers, booleans,
             strings, None and functions among the arguments reach it as they are. It should be pure, as for `jax.jit`.
-        x64: whether JAX traces with its 64-bit types: None for what its setting `jax_enable_x64` says at the call. Where
-            they are off, an array of 64 bits is brought to 32 bits, as JAX does it; unless that was asked for by
-            `x64=False`, a warning says so once. Derivatives come back in the dtype of the argument.
+        x64: whether JAX traces with its 64-bit types: None for what its setting `jax_enable_x64` says at the call.
+            Where they are off, an array of 64 bits is brought to 32 bits, as JAX does it; unless that was asked for
+            by `x64=False`, a warning says so once. Derivatives come back in the dtype of the argument.
 
     Returns:
-        A function of the same arguments. Its results are NumPy arrays, or traced tensors inside of a trace, of the dtypes
-        that JAX gives them; a key of `jax.random` is its two words, uint32[..., 2], which `jax.random` takes as a key.
+        A function of the same arguments. Its results are NumPy arrays, or traced tensors inside of a trace, of the
+        dtypes that JAX gives them; a key of `jax.random` is its words, uint32[..., 2], which `jax.random` takes too.
 
     Raises:
         UnsupportedPrimitiveError: `fn` uses a primitive that has no translation; see `interop.jax_primitive`.
@@ -75,16 +76,19 @@ class _Program:
     @functools.cached_property
     def function(self) -> Function:
         """What runs it outside of a trace."""
-        return function(lambda *leaves: tuple(self.read(leaves)), name=self.name)
+        made: Function = function(lambda *leaves: tuple(self.read(leaves)), name=self.name)
+        return made
 
     def read(self, leaves: Sequence[Any]) -> list[Any]:
         """The results that are arrays, recorded in the trace that goes on."""
         avals = self.closed.in_avals
         given = [cast(x, dtype_of(aval)) for x, aval in zip(leaves, avals, strict=True)]
         found = Reader(self.x64).read(self.closed, *given)
+        builder, avals = recorder(), self.closed.out_avals
+        # What stands for a Python number in JAX does so here.
         return [
-            Tensor(x.builder, x.value, True) if isinstance(x, Tensor) and getattr(aval, "weak_type", False) else x
-            for x, aval in zip(found, self.closed.out_avals, strict=True)
+            Tensor(builder, value_in(builder, x), getattr(aval, "weak_type", False))
+            for x, aval in zip(found, avals, strict=True)
         ]
 
     def put_together(self, arrays: Sequence[Any]) -> Any:
@@ -186,8 +190,8 @@ class _FromJax:
         warnings.warn(
             f"from_jax: {self.name} takes a {dtype.name} argument as {narrow.name}, since JAX's 64-bit types are off"
             + (f" (at {place})" if place else "")
-            + '; jax.config.update("jax_enable_x64", True) or from_jax(fn, x64=True) keeps 64 bits, x64=False says that '
-            "32 bits are meant",
+            + '; jax.config.update("jax_enable_x64", True) or from_jax(fn, x64=True) keeps 64 bits,'
+            " x64=False says that 32 bits are meant",
             stacklevel=4,
         )
 
@@ -201,7 +205,8 @@ class _Aval:
     weak: bool
 
     def aval(self) -> Any:
-        return jax.ShapeDtypeStruct(self.shape, self.dtype, weak_type=self.weak)
+        struct: Any = jax.ShapeDtypeStruct
+        return struct(self.shape, self.dtype, weak_type=self.weak)
 
 
 _RESULTS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)

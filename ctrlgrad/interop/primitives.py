@@ -1,7 +1,7 @@
 """The table of JAX's primitives: what each equation of a jaxpr is in this library.
 
 An entry is a function of the equation and its operands. Families of entries stand in files of their own; users add
-theirs with `jax_primitive`. What has no entry is an error that names the primitive, the user's line and `jax_primitive`.
+theirs with `jax_primitive`. What has no entry is an error that names the primitive, the line and `jax_primitive`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ REFUSED: dict[str, str] = {}
 class Equation:
     """One equation of a jaxpr.
 
-    `inputs` and `outputs` are JAX's abstract values of its operands and results. `read(jaxpr, *operands)` reads a jaxpr
-    that it has among its parameters, and returns its results as a list; `read_elementwise` does so for a jaxpr of numbers
-    over whole arrays. `trace(fn, *avals)` gives a JAX function as a jaxpr, by the settings of the program.
+    `inputs` and `outputs` are JAX's abstract values of its operands and results. `read(jaxpr, *operands)` reads a
+    jaxpr that it has among its parameters, and returns its results as a list; `read_elementwise` does so for a jaxpr of
+    numbers over whole arrays. `trace(fn, *avals)` gives a JAX function as a jaxpr, by the settings of the program.
     """
 
     name: str
@@ -66,8 +66,8 @@ def by_keyword(fn: Callable[..., Any], *names: str) -> Entry:
 def jax_primitive(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Tell `from_jax` what a JAX primitive is here; it replaces what was known of that name.
 
-    The decorated function takes the primitive's operands as traced tensors and arrays and its parameters by keyword, and
-    returns its result, or a tuple of several; dtypes are brought to those that JAX states. It is written with
+    The decorated function takes the primitive's operands as traced tensors and arrays and its parameters by keyword,
+    and returns its result, or a tuple of several; dtypes are brought to those that JAX states. It is written with
     `ctrlgrad.numpy`, or, where JAX's own functions can say it, as `ctrlgrad.from_jax(fn)(*operands)`.
 
     >>> import numpy as np, jax, ctrlgrad as cg, ctrlgrad.numpy as cnp
@@ -105,7 +105,7 @@ def unsupported(equation: Equation, reason: str | None = None, hint: str | None 
 
 
 def shown(avals: Sequence[Any]) -> str:
-    return ", ".join(str(getattr(aval, "str_short", lambda: aval)()) for aval in avals) or "nothing"
+    return ", ".join(map(str, avals)) or "nothing"
 
 
 __all__ = ["REFUSED", "TABLE", "Equation", "by_keyword", "entry", "jax_primitive", "plain", "shown", "unsupported"]

@@ -9,7 +9,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.interop.avals import is_key
 from ctrlgrad.interop.primitives import Equation, entry, unsupported
-from ctrlgrad.random import threefry
+from ctrlgrad.random.keys import threefry2x32
 
 _U32 = np.uint32
 
@@ -37,7 +37,7 @@ def _encrypted(key: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
     first, second = (cnp.reshape(key[..., i], one) for i in (0, 1))
     high, low = _counters(shape)
     lead = (1,) * (len(key.shape) - 1)
-    return threefry(first, second, high.reshape(lead + shape), low.reshape(lead + shape))
+    return threefry2x32(first, second, high.reshape(lead + shape), low.reshape(lead + shape))
 
 
 @entry("random_wrap", "random_unwrap", "random_clone")
@@ -65,7 +65,7 @@ def _split(equation: Equation, key: Any) -> Any:
 def _fold_in(equation: Equation, key: Any, data: Any) -> Any:
     _require_threefry(equation, partitionable=False)
     low = cnp.asarray(data).astype(_U32)
-    return cnp.stack(threefry(key[..., 0], key[..., 1], cnp.zeros_like(low), low), axis=-1)
+    return cnp.stack(threefry2x32(key[..., 0], key[..., 1], cnp.zeros_like(low), low), axis=-1)
 
 
 @entry("random_bits")
@@ -80,4 +80,4 @@ def _bits(equation: Equation, key: Any) -> Any:
 
 @entry("threefry2x32")
 def _threefry(equation: Equation, *operands: Any) -> Any:
-    return threefry(*operands)
+    return threefry2x32(*operands)

@@ -1,8 +1,8 @@
 """Reading a jaxpr: its equations, one by one, as calls of this library's functions.
 
-`read` is called inside of a trace. Values are traced tensors, or arrays where all that they depend on is known; keys of
-`jax.random` are their words, uint32 with one more axis. Each result is brought to the dtype that the jaxpr states, since
-NumPy's promotions are not JAX's. What is recorded stands at the line of the user's that made the equation.
+`read` is called inside of a trace. Values are traced tensors, or arrays where all that they depend on is known; keys
+of `jax.random` are their words, uint32 with one more axis. Each result is brought to the dtype that the jaxpr states,
+since NumPy's promotions are not JAX's. What is recorded stands at the line of the user's that made the equation.
 """
 
 from __future__ import annotations

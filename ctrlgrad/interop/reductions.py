@@ -9,7 +9,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.interop.avals import dtype_of
-from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, unsupported
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry
 
 TABLE |= {name: by_keyword(getattr(lax, name), "axes") for name in ("reduce_max", "reduce_min")}
 TABLE |= {name: by_keyword(getattr(lax, name), "axes") for name in ("reduce_prod", "reduce_sum")}
@@ -17,18 +17,23 @@ TABLE |= {name: by_keyword(getattr(lax, name), "axis", "reverse") for name in ("
 TABLE["cumlogsumexp"] = by_keyword(lax.cumlogsumexp, "axis", "reverse")
 
 
-def _logical(fn: Any) -> Any:
+def _bits(logical: Any, bitwise: Any, neutral: int) -> Any:
+    """A reduction of truth values, of integers bit by bit."""
+
     def reduce(equation: Equation, x: Any) -> Any:
-        if x.dtype != np.bool_:
-            raise unsupported(
-                equation, "its operand is not boolean", "reduce the bits by jax.lax.reduce_sum and shifts"
-            )
-        return fn(x, equation.params["axes"])
+        axes = tuple(equation.params["axes"])
+        if x.dtype == np.bool_:
+            return logical(x, axes)
+        return lax.reduce(x, cnp.asarray(neutral).astype(x.dtype), bitwise, axes)
 
     return reduce
 
 
-TABLE |= {"reduce_and": _logical(lax.reduce_and), "reduce_or": _logical(lax.reduce_or)}
+TABLE |= {
+    "reduce_and": _bits(lax.reduce_and, cnp.bitwise_and, -1),
+    "reduce_or": _bits(lax.reduce_or, cnp.bitwise_or, 0),
+    "reduce_xor": by_keyword(lax.reduce_xor, "axes"),
+}
 
 
 @entry("argmax", "argmin")

@@ -1,4 +1,4 @@
-"""`python -m tests.random_jaxprs --count 300 --seed 1`, from the repository's root. Exits with 1 if a program failed."""
+"""`python -m tests.random_jaxprs --count 300 --seed 1`, from the repository's root; exits with 1 if one failed."""
 
 from __future__ import annotations
 
