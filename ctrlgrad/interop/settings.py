@@ -15,7 +15,8 @@ _enable_x64: Any = (jax if hasattr(jax, "enable_x64") else importlib.import_modu
 
 def has_x64() -> bool:
     """Whether JAX has 64-bit types now."""
-    return bool(jax.config.read("jax_enable_x64"))
+    config: Any = jax.config
+    return bool(config.jax_enable_x64)
 
 
 def x64_as(on: bool) -> AbstractContextManager[Any]:
