@@ -114,6 +114,10 @@ class UserInputError(CtrlgradError, ValueError):
     """A file, an option or an argument that the command or a public function cannot use."""
 
 
+class UnsupportedPrimitiveError(CtrlgradError, NotImplementedError):
+    """A program of another framework uses an operation that has no translation."""
+
+
 class MemoryBudgetError(CtrlgradError, MemoryError):
     """A budget cannot be met: the request, what is used and the limit of each tier are in the message."""
 

@@ -89,6 +89,20 @@ def placed_on(device: str | None) -> Iterator[None]:
         _DEVICE.reset(token)
 
 
+# The line that stands for the user's while a program that was written elsewhere is read (`ctrlgrad.interop`).
+_READ: ContextVar[Source | None] = ContextVar("the line that is being read", default=None)
+
+
+@contextmanager
+def read_from(source: Source | None) -> Iterator[None]:
+    """Have what is recorded in a block of code stand at a line of another program; None changes nothing."""
+    token = _READ.set(source or _READ.get())
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
 def user_frame() -> FrameType | None:
     """The innermost frame outside the library, or None when there is none."""
     frame: FrameType | None = sys._getframe(1)
@@ -101,7 +115,10 @@ def user_frame() -> FrameType | None:
 
 
 def here() -> Source | None:
-    """The line of the innermost frame outside the library."""
+    """The line of the innermost frame outside the library, or the line that is being read."""
+    read = _READ.get()
+    if read is not None:
+        return replace(read, device=_DEVICE.get())
     frame = user_frame()
     if frame is None:
         return None

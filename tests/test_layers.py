@@ -67,6 +67,7 @@ FURTHER = {
     "frontend": {"passes", "execution", "options"},
     "autograph": {"frontend"},
     "lax": {"scipy"},
+    "interop": {"lax", "random"},
     "nn": {"lax", "random", "scipy"},
     "random": {"scipy"},
     "train": {"nn", "optim", "verify"},
@@ -296,7 +297,8 @@ def test_modules_stay_readable() -> None:
 
 def test_tests_find_each_other_by_the_settings_alone() -> None:
     """`pythonpath` in setup.cfg; only programs that start by themselves say where they lie."""
-    starts = {ROOT / "tests/random_programs/__main__.py", ROOT / "tests/mpi/test_dataflow_ranks.py"}
+    starts = {ROOT / f"tests/{name}/__main__.py" for name in ("random_jaxprs", "random_programs")}
+    starts.add(ROOT / "tests/mpi/test_dataflow_ranks.py")
     edits = re.compile(r"sys\.path\.(insert|append)\(")
     found = [path for path in (ROOT / "tests").rglob("*.py") if edits.search(path.read_text())]
     assert set(found) <= starts, found

@@ -1,0 +1,145 @@
+"""Primitives that make, arrange and index arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad import lax
+from ctrlgrad.frontend.apply import value_in
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.interop.avals import dtype_of, is_key
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry
+
+TABLE |= {
+    "rev": lambda equation, x: lax.rev(x, tuple(equation.params["dimensions"])),
+    "pad": by_keyword(lax.pad, "padding_config"),
+    "split": by_keyword(lax.split, "sizes", "axis"),
+}
+
+
+def recorded(x: Any) -> Tensor:
+    """A value as one of the graph, so that what is made of it is recorded and not computed at once."""
+    return x if isinstance(x, Tensor) else Tensor(recorder(), value_in(recorder(), x))
+
+
+def words(equation: Equation) -> int:
+    """How many axes values of an equation have behind those of JAX: one where they are keys."""
+    return int(any(map(is_key, equation.inputs)))
+
+
+@entry("broadcast_in_dim")
+def _broadcast_in_dim(equation: Equation, x: Any, *sizes: Any) -> Any:
+    shape, places = equation.params["shape"], equation.params["broadcast_dimensions"]
+    if words(equation):
+        shape, places = (*shape, 2), (*places, len(shape))
+    return lax.broadcast_in_dim(recorded(x), shape, places)
+
+
+@entry("iota")
+def _iota(equation: Equation, *sizes: Any) -> Any:
+    shape, axis = equation.params["shape"], equation.params["dimension"]
+    numbers = recorded(np.arange(shape[axis])).astype(dtype_of(equation.outputs[0]))
+    return lax.broadcast_in_dim(numbers, shape, (axis,))
+
+
+@entry("empty", "empty2")
+def _empty(equation: Equation) -> Any:
+    aval = equation.outputs[0]
+    return cnp.broadcast_to(recorded(np.zeros((), dtype_of(aval))), aval.shape)
+
+
+@entry("concatenate")
+def _concatenate(equation: Equation, *operands: Any) -> Any:
+    return cnp.concatenate(operands, equation.params["dimension"])
+
+
+@entry("reshape")
+def _reshape(equation: Equation, x: Any, *sizes: Any) -> Any:
+    shape, order = equation.params["new_sizes"], equation.params.get("dimensions")
+    if words(equation):
+        shape, order = (*shape, 2), None if order is None else (*order, len(order))
+    return lax.reshape(x, shape, order)
+
+
+@entry("squeeze")
+def _squeeze(equation: Equation, x: Any) -> Any:
+    return cnp.squeeze(x, tuple(axis % equation.inputs[0].ndim for axis in equation.params["dimensions"]))
+
+
+@entry("expand_dims")
+def _expand_dims(equation: Equation, x: Any) -> Any:
+    return cnp.expand_dims(x, tuple(equation.params["dimensions"]))
+
+
+@entry("transpose")
+def _transpose(equation: Equation, x: Any) -> Any:
+    order = tuple(equation.params["permutation"])
+    return cnp.transpose(x, (*order, len(order)) if words(equation) else order)
+
+
+@entry("tile")
+def _tile(equation: Equation, x: Any) -> Any:
+    return cnp.tile(x, tuple(equation.params["reps"]))
+
+
+@entry("slice")
+def _slice(equation: Equation, x: Any) -> Any:
+    params = equation.params
+    return lax.slice(x, params["start_indices"], params["limit_indices"], params["strides"])
+
+
+def _inside(start: Any, size: int, width: int) -> Any:
+    """A start at which a slice lies inside: negative ones do not count from the end."""
+    return cnp.clip(cnp.asarray(start).astype(np.int64), 0, size - width)
+
+
+def _keys(starts: Sequence[Any], sizes: Sequence[int], widths: Sequence[int]) -> tuple[list[Any], list[int]]:
+    """An index for each axis, and the axes that it takes away: those along which the slice has one element."""
+    keys: list[Any] = []
+    taken = []
+    for axis, (start, size, width) in enumerate(zip(starts, sizes, widths, strict=True)):
+        if width == size:
+            keys.append(slice(None))
+        elif width == 1:
+            keys.append(_inside(start, size, 1))
+            taken.append(axis)
+        else:
+            keys.append(None)
+    return keys, taken
+
+
+@entry("dynamic_slice")
+def _dynamic_slice(equation: Equation, x: Any, *operands: Any) -> Any:
+    # NumPy's arrays take no traced index.
+    x, sizes, widths = recorded(x), equation.inputs[0].shape, tuple(equation.params["slice_sizes"])
+    starts, more = operands[: len(sizes)], words(equation)
+    keys, taken = _keys(starts, sizes, widths)
+    for axis, key in enumerate(keys):
+        if key is None:
+            places = _inside(starts[axis], sizes[axis], widths[axis]) + np.arange(widths[axis])
+            x, keys[axis] = cnp.take(x, places, axis=axis), slice(None)
+    if not taken:
+        return x
+    return cnp.reshape(x[(*keys, *[slice(None)] * more)], (*widths, *[2] * more))
+
+
+@entry("dynamic_update_slice")
+def _dynamic_update_slice(equation: Equation, x: Any, update: Any, *starts: Any) -> Any:
+    sizes, widths = equation.inputs[0].shape, equation.inputs[1].shape
+    keys, taken = _keys(starts, sizes, widths)
+    if not keys or 0 in widths:
+        return update if not keys else x
+    if any(key is None for key in keys):
+        # Positions along all axes, each along its own.
+        places = [
+            np.reshape(np.arange(width), [width if b == a else 1 for b in range(len(widths))])
+            + _inside(start, size, width)
+            for a, (start, size, width) in enumerate(zip(starts, sizes, widths, strict=True))
+        ]
+        return cnp.at(x)[tuple(places)].set(update)
+    return cnp.at(x)[tuple(keys)].set(cnp.squeeze(update, tuple(taken)))

@@ -1,0 +1,44 @@
+"""JAX's abstract values, and what stands here for a value of theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.source import here
+
+
+def is_key(aval: Any) -> bool:
+    """Whether an abstract value is an array of keys of `jax.random`."""
+    return jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
+
+
+def constant(x: Any, aval: Any) -> np.ndarray:
+    """A constant of a jaxpr as an array."""
+    if is_key(aval):
+        return np.asarray(jax.random.key_data(x))
+    return np.asarray(x, dtype_of(aval))
+
+
+def dtype_of(aval: Any) -> np.dtype:
+    """The dtype of what stands here for a value of JAX."""
+    if is_key(aval):
+        return np.dtype(np.uint32)
+    dtype: np.dtype = np.dtype(aval.dtype)
+    if dtype.kind not in "biufc" or dtype == jax.dtypes.float0 or dtype.name in ("bfloat16",):
+        raise TypeMismatchError(
+            f"from_jax: the dtype {dtype.name} is not supported",
+            source=here(),
+            expected="booleans, integers, float16, float32, float64, complex64, complex128 and keys",
+            got=str(aval),
+            hint="use float32 in its place: a network's dtype or param_dtype, or .astype(jnp.float32)",
+        )
+    return dtype
+
+
+def is_float(aval: Any) -> bool:
+    """Whether values of an abstract value have derivatives."""
+    return not is_key(aval) and bool(jax.numpy.issubdtype(aval.dtype, np.inexact))

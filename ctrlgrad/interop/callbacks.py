@@ -1,0 +1,52 @@
+"""Calls of Python from a running program, and what has no meaning outside of JAX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ctrlgrad.debug import callback
+from ctrlgrad.interop.primitives import REFUSED, Equation, entry
+
+_DEVICES = "it speaks of several devices"
+_REFS = "it changes an array in place"
+_TOKENS = "it orders effects"
+
+REFUSED |= {
+    "io_callback": "it has effects, and a gradient runs parts of a program again",
+    "pure_callback": "a graph calls Python for nothing that it goes on with",
+    **dict.fromkeys(
+        ("all_gather", "all_to_all", "axis_index", "pmax", "pmin", "ppermute", "psum", "ragged_all_to_all"), _DEVICES
+    ),
+    **dict.fromkeys(("get", "swap", "addupdate"), _REFS),
+    **dict.fromkeys(("after_all", "create_token"), _TOKENS),
+    "custom_lin": "it is a step of JAX's own reverse mode",
+    "rng_uniform": "its numbers are not stated by JAX; use jax.random",
+    "pallas_call": "it is written for an accelerator",
+    "ffi_call": "it is compiled code",
+}
+
+
+@entry("debug_callback")
+def _debug_callback(equation: Equation, *operands: Any) -> Any:
+    function = equation.params["callback"]
+    callback(lambda arrays, iterations: function(*map(np.asarray, arrays)), list(operands), "jax.debug.callback")
+    return []
+
+
+@entry("debug_print")
+def _debug_print(equation: Equation, *operands: Any) -> Any:
+    params = equation.params
+    static = dict(params["static_args"])
+    count = len(operands) + len(static)
+
+    def show(arrays: list[Any], iterations: Any) -> None:
+        given = iter(arrays)
+        leaves = [static[i] if i in static else next(given) for i in range(count)]
+        args, kwargs = jax.tree_util.tree_unflatten(params["in_tree"], leaves)
+        print(params["fmt"].format(*args, **kwargs))
+
+    callback(show, list(operands), "jax.debug.print")
+    return []

@@ -1,0 +1,142 @@
+"""Elementwise primitives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad import lax
+from ctrlgrad.interop.avals import dtype_of
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain
+
+_SAME_NAME = (
+    "abs",
+    "acos",
+    "acosh",
+    "add",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bessel_i0e",
+    "bessel_i1e",
+    "cbrt",
+    "ceil",
+    "clamp",
+    "clz",
+    "complex",
+    "conj",
+    "cos",
+    "cosh",
+    "digamma",
+    "div",
+    "eq",
+    "erf",
+    "erf_inv",
+    "erfc",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "ge",
+    "gt",
+    "igamma",
+    "igamma_grad_a",
+    "igammac",
+    "imag",
+    "is_finite",
+    "le",
+    "lgamma",
+    "log",
+    "log1p",
+    "logistic",
+    "lt",
+    "max",
+    "min",
+    "mul",
+    "ne",
+    "neg",
+    "nextafter",
+    "polygamma",
+    "population_count",
+    "real",
+    "rem",
+    "rsqrt",
+    "select_n",
+    "shift_right_logical",
+    "sign",
+    "sin",
+    "sinh",
+    "sqrt",
+    "square",
+    "sub",
+    "tan",
+    "tanh",
+    "zeta",
+)
+
+TABLE |= {name: plain(getattr(lax, name)) for name in _SAME_NAME}
+TABLE |= {
+    "add_any": plain(cnp.add),
+    "and": plain(cnp.bitwise_and),
+    "not": plain(cnp.bitwise_not),
+    "or": plain(cnp.bitwise_or),
+    "xor": plain(cnp.bitwise_xor),
+    "bitcast_convert_type": by_keyword(lax.bitcast_convert_type, "new_dtype"),
+    "regularized_incomplete_beta": plain(lax.betainc),
+    "reduce_precision": by_keyword(lax.reduce_precision, "exponent_bits", "mantissa_bits"),
+    "integer_pow": by_keyword(lax.integer_pow, "y"),
+    "round": by_keyword(lax.round, "rounding_method"),
+    "stop_gradient": plain(lax.stop_gradient),
+}
+
+# What is the identity on values: where they lie, how they are compiled, how they are called.
+for _name in ("copy", "copy_p", "device_put", "name", "optimization_barrier", "sharding_constraint"):
+    TABLE[_name] = lambda equation, *operands: list(operands)
+
+
+@entry("pow")
+def _pow(equation: Equation, x: Any, y: Any) -> Any:
+    # A float to an integer: NumPy would widen both.
+    return cnp.power(x, y if x.dtype.kind not in "fc" else y.astype(x.dtype))
+
+
+@entry("convert_element_type")
+def _convert(equation: Equation, x: Any) -> Any:
+    dtype = dtype_of(equation.outputs[0])
+    return (cnp.real(x) if x.dtype.kind == "c" and dtype.kind not in "bc" else x).astype(dtype)
+
+
+def _shift(fn: Any, overflow: Any) -> Any:
+    """A shift that has a meaning for distances of the operand's width and more."""
+
+    def shift(equation: Equation, x: Any, distance: Any) -> Any:
+        bits = 8 * x.dtype.itemsize
+        wide = (distance < 0) | (distance >= bits)
+        return cnp.where(wide, overflow(x, bits), fn(x, cnp.where(wide, cnp.zeros_like(distance), distance)))
+
+    return shift
+
+
+TABLE["shift_left"] = _shift(cnp.left_shift, lambda x, bits: cnp.zeros_like(x))
+TABLE["shift_right_logical"] = _shift(lax.shift_right_logical, lambda x, bits: cnp.zeros_like(x))
+TABLE["shift_right_arithmetic"] = _shift(cnp.right_shift, lambda x, bits: cnp.right_shift(x, x.dtype.type(bits - 1)))
+
+
+def _ordered(x: Any) -> Any:
+    """Integers in the total order of floats: -NaN, -inf, ..., -0, +0, ..., inf, NaN."""
+    if x.dtype.kind != "f":
+        return x
+    signed = np.dtype(f"int{8 * x.dtype.itemsize}")
+    bits = lax.bitcast_convert_type(x, signed)
+    return cnp.where(bits < 0, bits ^ np.iinfo(signed).max, bits)
+
+
+TABLE |= {
+    "eq_to": plain(lambda x, y: cnp.equal(_ordered(x), _ordered(y))),
+    "le_to": plain(lambda x, y: cnp.less_equal(_ordered(x), _ordered(y))),
+    "lt_to": plain(lambda x, y: cnp.less(_ordered(x), _ordered(y))),
+}

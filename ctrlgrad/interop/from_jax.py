@@ -1,0 +1,219 @@
+"""`from_jax`: a function written for JAX as one of this library."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ctrlgrad.errors import TracingError, TypeMismatchError
+from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.apply import cast, is_weak, value_in
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.function import Function, function
+from ctrlgrad.interop.avals import dtype_of, is_key
+from ctrlgrad.interop.reader import Reader
+from ctrlgrad.interop.settings import has_x64, x64_as
+from ctrlgrad.ir.caching import Recent
+from ctrlgrad.signature import Static, static
+from ctrlgrad.source import here
+
+# Of how many signatures a function's jaxprs are kept.
+SIGNATURES = 256
+
+
+def from_jax(fn: Callable[..., Any], *, x64: bool | None = None) -> Callable[..., Any]:
+    """A function written for JAX as a function of this library, loops and library calls included.
+
+    It is traced by JAX, once for each structure, dtypes and shapes of the arguments, and read equation by equation.
+    What comes out is like any function here: `grad`, `vmap`, `jvp`, `hessian` take it, at any order; it may be called
+    within `function` and within loops; budgets and engines serve it. `lax.while_loop`s are differentiated in reverse.
+    Rules of `jax.custom_jvp` and `jax.custom_vjp` are kept. Errors name the lines of `fn`.
+
+    Args:
+        fn: takes and returns pytrees of JAX's. Arrays, floats and traced tensors are traced; Python integers, booleans,
+            strings, None and functions among the arguments reach it as they are. It should be pure, as for `jax.jit`.
+        x64: whether JAX traces with its 64-bit types: None for what its setting `jax_enable_x64` says at the call.
+            Where they are off, an array of 64 bits is brought to 32 bits, as JAX does it; unless that was asked for
+            by `x64=False`, a warning says so once. Derivatives come back in the dtype of the argument.
+
+    Returns:
+        A function of the same arguments. Its results are NumPy arrays, or traced tensors inside of a trace, of the
+        dtypes that JAX gives them; a key of `jax.random` is its words, uint32[..., 2], which `jax.random` takes too.
+
+    Raises:
+        UnsupportedPrimitiveError: `fn` uses a primitive that has no translation; see `interop.jax_primitive`.
+        TracingError: the size of an argument is not known when it is traced.
+        TypeMismatchError: an argument of a dtype that is not supported, or one that is no array and has no hash.
+
+    >>> import jax, jax.numpy as jnp, numpy as np, ctrlgrad as cg
+    >>> @cg.from_jax
+    ... def halvings(x):
+    ...     return jax.lax.while_loop(lambda c: jnp.sum(c) > 1.0, lambda c: 0.5 * c, x)
+    >>> cg.grad(lambda x: halvings(x).sum())(np.array([3.0, 4.0], np.float32))
+    array([0.125, 0.125], dtype=float32)
+    """
+    return _FromJax(fn, x64)
+
+
+@dataclass(eq=False)
+class _Program:
+    """A JAX function for arguments of one signature."""
+
+    name: str
+    closed: Any
+    x64: bool
+    # The results that are no arrays, by their place, and how the results are put together.
+    rest: dict[int, Any]
+    treedef: Any
+
+    @functools.cached_property
+    def function(self) -> Function:
+        """What runs it outside of a trace."""
+        made: Function = function(lambda *leaves: tuple(self.read(leaves)), name=self.name)
+        return made
+
+    def read(self, leaves: Sequence[Any]) -> list[Any]:
+        """The results that are arrays, recorded in the trace that goes on."""
+        avals = self.closed.in_avals
+        given = [cast(x, dtype_of(aval)) for x, aval in zip(leaves, avals, strict=True)]
+        found = Reader(self.x64).read(self.closed, *given)
+        builder, avals = recorder(), self.closed.out_avals
+        # What stands for a Python number in JAX does so here.
+        return [
+            Tensor(builder, value_in(builder, x), getattr(aval, "weak_type", False))
+            for x, aval in zip(found, avals, strict=True)
+        ]
+
+    def put_together(self, arrays: Sequence[Any]) -> Any:
+        given = iter(arrays)
+        total = len(arrays) + len(self.rest)
+        leaves = [self.rest[i] if i in self.rest else next(given) for i in range(total)]
+        return jax.tree_util.tree_unflatten(self.treedef, leaves)
+
+
+class _FromJax:
+    """A JAX function, and its jaxprs for the signatures of former calls."""
+
+    def __init__(self, fn: Callable[..., Any], x64: bool | None) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.x64 = x64
+        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self._programs: Recent[Any, _Program] = Recent(SIGNATURES)
+        self._told = False
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} from JAX>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
+        x64 = has_x64() if self.x64 is None else self.x64
+        with x64_as(x64):
+            kinds = [self._kind(x) for x in leaves]
+            key = (treedef, tuple(kinds), x64)
+            program = self._programs.get(key, lambda: self._traced(*key))
+        arrays = [_numbers(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, _Aval)]
+        if trace.current() is not None:
+            return program.put_together(program.read(arrays))
+        return program.put_together(program.function(*arrays))
+
+    def _traced(self, treedef: Any, kinds: tuple[Any, ...], x64: bool) -> _Program:
+        rest: dict[int, Any] = {}
+        treedefs: list[Any] = []
+
+        def flat(*tracers: Any) -> list[Any]:
+            given = iter(tracers)
+            leaves = [kind.value if isinstance(kind, Static) else next(given) for kind in kinds]
+            args, kwargs = jax.tree_util.tree_unflatten(treedef, leaves)
+            found, out = jax.tree_util.tree_flatten(self.fn(*args, **kwargs))
+            is_array = [isinstance(x, _RESULTS) for x in found]
+            rest.update({i: x for i, (x, yes) in enumerate(zip(found, is_array, strict=True)) if not yes})
+            treedefs[:] = [out]
+            return [x for x, yes in zip(found, is_array, strict=True) if yes]
+
+        flat.__name__ = self.name
+        avals = [kind.aval() for kind in kinds if isinstance(kind, _Aval)]
+        return _Program(self.name, jax.make_jaxpr(flat)(*avals), x64, rest, treedefs[0])
+
+    def _kind(self, x: Any) -> Any:
+        """What a call's signature has for an argument: its abstract value, or the value itself."""
+        if isinstance(x, float | complex) and not isinstance(x, np.generic):
+            return _Aval((), jax.dtypes.canonicalize_dtype(type(x)), True)
+        if isinstance(x, Tensor):
+            if None in x.tensor_type.shape:
+                raise TracingError(
+                    f"from_jax: {self.name} is called on a tensor whose size is not known",
+                    source=here(),
+                    expected="known sizes: JAX traces with shapes",
+                    got=repr(x),
+                    hint="call the function outside of what makes the size unknown, or pass arrays of one size",
+                )
+        elif isinstance(x, jax.Array) and is_key(x):
+            return _Aval(x.shape, x.dtype, False)
+        elif not isinstance(x, np.ndarray | np.generic) and not hasattr(x, "__array__"):
+            return self._static(x)
+        dtype = np.dtype(x.dtype)
+        narrow = jax.dtypes.canonicalize_dtype(dtype)
+        if narrow != dtype and not is_weak(x):
+            self._tell(dtype, narrow)
+        return _Aval(tuple(x.shape), narrow, is_weak(x))
+
+    def _static(self, x: Any) -> Static:
+        try:
+            hash(x)
+        except TypeError as error:
+            raise TypeMismatchError(
+                f"from_jax: {self.name} is called on an object that is neither an array nor hashable",
+                source=here(),
+                expected="pytrees of arrays, numbers, and objects that are compared by ==",
+                got=type(x).__name__,
+                hint="register its class as a pytree with jax.tree_util, or close over the object",
+            ) from error
+        return static(x)
+
+    def _tell(self, dtype: np.dtype, narrow: np.dtype) -> None:
+        """Say once that values lose digits."""
+        if self._told or self.x64 is False:
+            return
+        self._told = True
+        place = here()
+        warnings.warn(
+            f"from_jax: {self.name} takes a {dtype.name} argument as {narrow.name}, since JAX's 64-bit types are off"
+            + (f" (at {place})" if place else "")
+            + '; jax.config.update("jax_enable_x64", True) or from_jax(fn, x64=True) keeps 64 bits,'
+            " x64=False says that 32 bits are meant",
+            stacklevel=4,
+        )
+
+
+@dataclass(frozen=True)
+class _Aval:
+    """Shape and dtype of an argument as JAX traces it."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    weak: bool
+
+    def aval(self) -> Any:
+        struct: Any = jax.ShapeDtypeStruct
+        return struct(self.shape, self.dtype, weak_type=self.weak)
+
+
+_RESULTS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+def _numbers(x: Any) -> Any:
+    """An argument as this library takes it."""
+    if isinstance(x, jax.Array):
+        return np.asarray(jax.random.key_data(x) if is_key(x) else x)
+    return x if isinstance(x, Tensor | float | complex) else np.asarray(x)

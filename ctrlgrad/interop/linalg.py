@@ -1,0 +1,53 @@
+"""Decompositions, linear equations and spectra."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad import lax
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain, unsupported
+
+TABLE |= {
+    "cholesky": lambda equation, a: lax.linalg.cholesky(
+        a, symmetrize_input=equation.params.get("symmetrize_input", False)
+    ),
+    "lu": plain(lax.linalg.lu),
+    "lu_pivots_to_permutation": by_keyword(lax.linalg.lu_pivots_to_permutation, "permutation_size"),
+    "triangular_solve": by_keyword(
+        lax.linalg.triangular_solve, "left_side", "lower", "transpose_a", "conjugate_a", "unit_diagonal"
+    ),
+    "tridiagonal_solve": plain(lax.linalg.tridiagonal_solve),
+}
+
+
+@entry("qr")
+def _qr(equation: Equation, a: Any) -> Any:
+    if equation.params.get("pivoting") or equation.params.get("use_magma"):
+        raise unsupported(equation, "its columns are pivoted", "call jnp.linalg.qr without pivoting")
+    mode = "complete" if equation.params["full_matrices"] else "reduced"
+    return tuple(cnp.linalg.qr(a, mode=mode))
+
+
+@entry("eigh")
+def _eigh(equation: Equation, a: Any) -> Any:
+    if equation.params.get("subset_by_index") not in (None, (0, a.shape[-1])):
+        raise unsupported(equation, "it asks for some of the eigenvalues", "take a part of all of them")
+    return lax.linalg.eigh(a, lower=equation.params["lower"], symmetrize_input=False)
+
+
+@entry("svd")
+def _svd(equation: Equation, a: Any) -> Any:
+    if not equation.params["compute_uv"]:
+        return cnp.linalg.svdvals(a)
+    u, s, vh = cnp.linalg.svd(a, full_matrices=equation.params["full_matrices"])
+    return s, u, vh
+
+
+@entry("fft")
+def _fft(equation: Equation, x: Any) -> Any:
+    kind = equation.params["fft_type"]
+    lengths = tuple(equation.params["fft_lengths"])
+    name = {0: "fftn", 1: "ifftn", 2: "rfftn", 3: "irfftn"}[int(kind)]
+    axes = tuple(range(-len(lengths), 0))
+    return getattr(cnp.fft, name)(x, s=lengths, axes=axes)

@@ -1,0 +1,60 @@
+"""Reductions, running reductions, sorts and products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad import lax
+from ctrlgrad.interop.avals import dtype_of
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry
+
+TABLE |= {name: by_keyword(getattr(lax, name), "axes") for name in ("reduce_max", "reduce_min")}
+TABLE |= {name: by_keyword(getattr(lax, name), "axes") for name in ("reduce_prod", "reduce_sum")}
+TABLE |= {name: by_keyword(getattr(lax, name), "axis", "reverse") for name in ("cummax", "cummin", "cumprod", "cumsum")}
+TABLE["cumlogsumexp"] = by_keyword(lax.cumlogsumexp, "axis", "reverse")
+
+
+def _bits(logical: Any, bitwise: Any, neutral: int) -> Any:
+    """A reduction of truth values, of integers bit by bit."""
+
+    def reduce(equation: Equation, x: Any) -> Any:
+        axes = tuple(equation.params["axes"])
+        if x.dtype == np.bool_:
+            return logical(x, axes)
+        return lax.reduce(x, cnp.asarray(neutral).astype(x.dtype), bitwise, axes)
+
+    return reduce
+
+
+TABLE |= {
+    "reduce_and": _bits(lax.reduce_and, cnp.bitwise_and, -1),
+    "reduce_or": _bits(lax.reduce_or, cnp.bitwise_or, 0),
+    "reduce_xor": by_keyword(lax.reduce_xor, "axes"),
+}
+
+
+@entry("argmax", "argmin")
+def _position(equation: Equation, x: Any) -> Any:
+    (axis,) = equation.params["axes"]
+    return (cnp.argmax if equation.name == "argmax" else cnp.argmin)(x, axis)
+
+
+@entry("sort")
+def _sort(equation: Equation, *operands: Any) -> Any:
+    params = equation.params
+    return lax.sort(operands, params["dimension"], params["is_stable"], params["num_keys"])
+
+
+@entry("top_k")
+def _top_k(equation: Equation, x: Any) -> Any:
+    return lax.top_k(x, equation.params["k"], axis=equation.params.get("axis", -1))
+
+
+@entry("dot_general")
+def _dot_general(equation: Equation, a: Any, b: Any) -> Any:
+    dtype = dtype_of(equation.outputs[0])
+    # JAX sums in the dtype of the result.
+    return lax.dot_general(a.astype(dtype), b.astype(dtype), equation.params["dimension_numbers"])
