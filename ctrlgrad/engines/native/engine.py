@@ -1,12 +1,12 @@
 """Whole graphs in machine code: a plan for each pattern of sizes that a graph meets.
 
-What is compiled is kept twice, both times only so much of it: with its graph, by the pattern of the arguments' sizes;
-and machine code by its text, so that a graph that says the same as another one finds that one's code.
+What is compiled is kept in memory twice, both times only so much of it: with its graph, by the pattern of the
+arguments' sizes; and machine code by its text, so that a graph that says the same as another one finds that one's code.
+On disk are plans (`kept_plans`) and machine code (`objects`), for the processes that come.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -15,19 +15,15 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.native import kept_plans, library, objects, target
-from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
 from ctrlgrad.engines.native.kept_plans import Code
-from ctrlgrad.engines.native.products import pack, real
 from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.ir.caching import Cache, Recent
-from ctrlgrad.plan import PASSES, planning
-from ctrlgrad.plan.lowering import ArgumentShape
+from ctrlgrad.plan import PASSES
+from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.model import Assumption, Plan
-from ctrlgrad.plan.packing import Panels
-from ctrlgrad.plan.placement import place
 from ctrlgrad.stacks.blocks import BlockStack
 
 # Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
@@ -55,7 +51,14 @@ def plan_of(
     dropped: frozenset[Assumption] = frozenset(),
 ) -> Plan:
     """The plan of a graph for this machine, `without` some passes, and with assumptions `dropped`."""
-    return _judged(planning.plan_of(graph, shapes, _panels(), without, dropped))
+    return _judged(_making().plan_of(graph, shapes, without, dropped))
+
+
+def _making() -> Any:
+    """How plans and their texts are made."""
+    from ctrlgrad.engines.native import making  # who finds them on disk does without
+
+    return making
 
 
 def _judged(plan: Plan) -> Plan:
@@ -65,16 +68,6 @@ def _judged(plan: Plan) -> Plan:
 
         check(plan)
     return plan
-
-
-@functools.cache
-def _panels() -> dict[np.dtype, Panels]:
-    """How this machine's products lay out right sides."""
-    found = {}
-    for kind in real.reals(target.host()):
-        dtype = np.dtype(f"f{kind.bytes}")
-        found[dtype] = Panels(kind.columns, pack.SLACK // dtype.itemsize)
-    return found
 
 
 def _addresses(symbols: Sequence[str]) -> dict[str, int]:
@@ -128,10 +121,9 @@ def _level() -> int:
 
 def _printed(plan: Plan) -> tuple[str, Code]:
     """The text of a plan, and how its code is found."""
-    writer = PlanWriter(plan, target.host().vector_bytes)
-    text = writer.function("plan")
+    text, declarations = _making().text_of(plan)
     name = hashlib.sha256(f"{_level()} {text}".encode()).hexdigest()
-    return text, Code(name, tuple(library.called(writer.w.declarations)))
+    return text, Code(name, tuple(library.called(declarations)))
 
 
 def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
@@ -141,7 +133,7 @@ def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
         make = lambda: objects.ObjectCode(("plan",), target.compiled(text(), level=_level()))
         return objects.library(objects.key_of([code.name], []), make, _addresses(code.calls))
 
-    return Program(plan, _FUNCTIONS.get(code.name, load), lambda loop: compiled(_judged(place(loop))))
+    return Program(plan, _FUNCTIONS.get(code.name, load), lambda loop: compiled(_judged(_making().place(loop))))
 
 
 def _program(
