@@ -31,7 +31,8 @@ class _Releases:
         # What lies in each memory. That all have a place is the checker's to say.
         self.memory: dict[Value, Memory] = {}
         self.values: dict[Memory, set[Value]] = {}
-        for value in (*plan.handles, *plan.places):
+        values: list[Array | Stack] = [*plan.handles, *plan.places]
+        for value in values:
             found = self.memory_of(value)
             if found is not None:
                 self.memory[value] = found

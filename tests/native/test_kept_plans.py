@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -211,22 +212,29 @@ def test_a_graph_with_a_callback_is_not_kept(kept_plans: Path) -> None:
 
 def test_all_that_plans_and_their_text_follow_from_is_in_the_key() -> None:
     """What plans are made by, and what that imports; but for what says how errors look, and what a record is."""
-    package = Path(cg.__file__).parent
-    waiting, found = [package / "plan/planning.py", package / "engines/native/emit.py"], set()
+    waiting, found = ["ctrlgrad.plan.planning", "ctrlgrad.engines.native.emit"], {}
     while waiting:
-        path = waiting.pop()
-        if path not in found:
-            found.add(path)
-            waiting += imported(path, package)
-    others = {str(path.relative_to(package)) for path in found - set(map(Path, kept_plans._modules()))}
-    assert len(found) > 80 and others == {"errors.py", "records.py", "source.py"}
+        name = waiting.pop()
+        if name not in found:
+            found[name] = module_file(name)
+            waiting += imported(found[name])
+    others = {name for name, path in found.items() if str(path) not in kept_plans.modules()}
+    assert len(found) > 80 and others == {"ctrlgrad.errors", "ctrlgrad.records", "ctrlgrad.source"}
 
 
-def imported(path: Path, package: Path) -> list[Path]:
+def imported(path: Path) -> list[str]:
     """The package's modules that a module imports when it is imported itself."""
     names: list[str] = []
     for item in ast.parse(path.read_text()).body:
         if isinstance(item, ast.ImportFrom) and (item.module or "").startswith("ctrlgrad."):
             names += [str(item.module), *(f"{item.module}.{each.name}" for each in item.names)]
-    places = [package.parent / name.replace(".", "/") for name in names]
-    return [f for place in places for f in (place.with_suffix(".py"), place / "__init__.py") if f.exists()]
+    return [name for name in names if module_file(name).name != ""]
+
+
+def module_file(name: str) -> Path:
+    """The file of a module; an empty path where a name is none."""
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    return Path(found.origin if found is not None and found.origin else "")

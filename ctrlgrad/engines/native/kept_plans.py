@@ -11,12 +11,13 @@ a graph of its own).
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import logging
+import os
 import pickle
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ MOST_BYTES = 4 << 20
 
 _LOG = logging.getLogger("ctrlgrad")
 # Where the modules lie that a plan and its code follow from.
-_FOLDERS = ("ir", "ops", "passes", "plan", "engines/native", "stacks")
+_FOLDERS = ("ir", "ops", "passes", "plan", "engines/native")
 
 
 @record
@@ -58,13 +59,39 @@ def key_of(graph: Graph, told: Sequence[Any]) -> str | None:
     found = fingerprint(graph)
     if found is None:
         return None
-    return objects.key_of(["plan", found, *map(repr, told), sys.version, np.__version__], _modules())
+    version = _version()
+    if version is None:
+        return None
+    return objects.key_of(["plan", found, *map(repr, told), version, sys.version, np.__version__], [])
+
+
+def modules() -> list[str]:
+    """The modules that a plan and its code follow from."""
+    package = os.path.dirname(os.path.dirname(ir.__file__))
+    waiting, found = [os.path.join(package, *folder.split("/")) for folder in _FOLDERS], []
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.name.endswith(".py"):
+                    found.append(entry.path)
+                elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
+                    waiting.append(entry.path)
+    return sorted(found)
 
 
 @functools.cache
-def _modules() -> tuple[str, ...]:
-    package = Path(ir.__file__).parent.parent
-    return tuple(str(path) for folder in _FOLDERS for path in sorted((package / folder).rglob("*.py")))
+def _version() -> str | None:
+    """A digest of those modules' text; None where it cannot be read. Some two hundred files: each costs its reading."""
+    digest = hashlib.sha256()
+    try:
+        for path in modules():
+            with open(path, "rb", buffering=0) as file:
+                text = file.read()
+            digest.update(f"{path} {len(text)} ".encode())
+            digest.update(text)
+    except OSError:
+        return None
+    return digest.hexdigest()
 
 
 def read(key: str, graph: Graph) -> KeptPlan | None:
