@@ -62,7 +62,10 @@ class Surroundings:
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
             "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         }
-        return os.environ | counts | quiet | kept
+        # Installed packages have their modules compiled. Where Python may not keep those of a checkout, each process
+        # would compile them again, and a first call would be measured with that.
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        return inherited | counts | quiet | kept
 
 
 class Worker:

@@ -48,8 +48,7 @@ def _record(cls: Any, eq: bool, kw_only: bool) -> Any:
         "__repr__": _repr,
         "__setattr__": _refuse_assignment,
         "__delattr__": _refuse_deletion,
-        "__getstate__": _state,
-        "__setstate__": _set_state,
+        **_pickling(made, [f.name for f in found]),
     }
     if eq:
         methods |= _comparisons([f.name for f in found if f.compare])
@@ -107,10 +106,18 @@ def _refuse_deletion(one: Any, name: str) -> NoReturn:
 # Copies and pickles: by default a state is set attribute by attribute.
 
 
-def _state(one: Any) -> list[Any]:
-    return [getattr(one, f.name) for f in fields(one)]
+def _pickling(cls: Any, names: list[str]) -> dict[str, Any]:
+    get: Callable[[Any], Any] = attrgetter(*names) if names else lambda one: ()
+    # Of one name it gives the value, not a tuple of values.
+    state: Callable[[Any], Any] = (lambda one: (get(one),)) if len(names) == 1 else get
+    setters = [getattr(cls, name).__set__ for name in names]
 
+    def __getstate__(one: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = state(one)
+        return found
 
-def _set_state(one: Any, state: list[Any]) -> None:
-    for f, value in zip(fields(one), state, strict=True):
-        object.__setattr__(one, f.name, value)
+    def __setstate__(one: Any, state: tuple[Any, ...]) -> None:
+        for put, value in zip(setters, state, strict=True):
+            put(one, value)
+
+    return {"__getstate__": __getstate__, "__setstate__": __setstate__}

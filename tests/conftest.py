@@ -38,6 +38,15 @@ def _earlier_modules_are_not_looked_through() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def _plans_are_made_anew(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests put other things in place of what plans follow from: one on disk is for those that are about it."""
+    if "kept_plans" not in request.fixturenames:
+        from ctrlgrad.engines.native import kept_plans
+
+        monkeypatch.setattr(kept_plans, "key_of", lambda graph, told: None)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/*.txt anew")
 

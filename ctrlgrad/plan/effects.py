@@ -158,13 +158,21 @@ def yields(step: Step) -> Iterator[tuple[Block, tuple[Value, ...]]]:
         yield from zip(step.blocks, step.outputs, strict=True)
 
 
-def deep_reads(step: Step) -> set[Array | Stack]:
-    """All arrays and stacks that a step needs from before it, by the blocks inside it too."""
+def deep_reads(step: Step, known: dict[Step, set[Array | Stack]] | None = None) -> set[Array | Stack]:
+    """All arrays and stacks that a step needs from before it, by the blocks inside it too.
+
+    `known` remembers that of steps with blocks, for those who ask at every depth.
+    """
     found = set(reads(step))
-    for block in blocks_of(step):
+    blocks = blocks_of(step)
+    if not blocks:
+        return found
+    if known is not None and step in known:
+        return known[step]
+    for block in blocks:
         inner: set[Array | Stack] = set()
         for each in block.steps:
-            inner |= deep_reads(each)
+            inner |= deep_reads(each, known)
         for whose, values in yields(step):
             if whose is block:
                 inner.update(v for v in values if isinstance(v, Array | Stack))
@@ -173,6 +181,8 @@ def deep_reads(step: Step) -> set[Array | Stack]:
         if isinstance(step, Loop):
             inner.difference_update(c.inside for c in step.carries if isinstance(c.inside, Array | Stack))
         found |= inner
+    if known is not None:
+        known[step] = found
     return found
 
 

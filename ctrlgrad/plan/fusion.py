@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from ctrlgrad.plan.effects import count_reads, deep_reads
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
-from ctrlgrad.plan.model import Array, Block, Branch, Check, Kernel, Loop, Operand, Plan, Register, Step, Write
+from ctrlgrad.plan.model import Array, Block, Branch, Check, Kernel, Loop, Operand, Plan, Register, Stack, Step, Write
 from ctrlgrad.plan.sizes import Sizes
 
 
@@ -160,6 +160,7 @@ def _moves_inside(operands: Iterable[Operand], writes: Iterable[Write]) -> bool:
 class _Fusion:
     def __init__(self, reads: Counter[Array]) -> None:
         self.reads = reads
+        self.known: dict[Step, set[Array | Stack]] = {}
 
     def block(self, block: Block) -> Block:
         groups: list[_Group] = []
@@ -173,7 +174,7 @@ class _Fusion:
 
         for step in block.steps:
             if isinstance(step, Kernel):
-                read = deep_reads(step)
+                read = deep_reads(step, self.known)
                 mine = next((g for g in groups if g.space == step.space and g.takes(step)), None)
                 for group in list(groups):
                     if group is not mine and group.arrays & read:
@@ -183,7 +184,7 @@ class _Fusion:
                     groups.append(mine)
                 mine.add(step)
                 continue
-            read = deep_reads(step)
+            read = deep_reads(step, self.known)
             for group in list(groups):
                 if group.arrays & read:
                     close(group)

@@ -24,13 +24,14 @@ class Liveness:
     def __init__(self, plan: Plan) -> None:
         self.after: dict[Step, Live] = {}
         self.reads: dict[Step, Live] = {}
+        self._known: dict[Step, set[Array | Stack]] = {}
         self._block(plan.body, kept(plan.results))
 
     def _block(self, block: Block, at_end: Live) -> None:
         live = set(at_end)
         for step in reversed(block.steps):
             self.after[step] = after = frozenset(live)
-            self.reads[step] = read = frozenset(deep_reads(step))
+            self.reads[step] = read = frozenset(deep_reads(step, self._known))
             if isinstance(step, Loop):
                 self._loop(step, after)
             elif isinstance(step, Branch):
@@ -40,14 +41,14 @@ class Liveness:
             live |= read
 
     def _loop(self, step: Loop, after: Live) -> None:
-        captured = self.reads[step] - kept(c.init for c in step.carries)
+        captured = set(self.reads[step] - kept(c.init for c in step.carries))
         for each in (step.condition, step.body):
             for inner in each.steps:
-                captured |= frozenset(deep_reads(inner))
+                captured |= deep_reads(inner, self._known)
         inside = kept(c.inside for c in step.carries)
         defined = {v for b in (step.condition, step.body) for s in b.steps for v in defines(s)}
         # What comes from outside is needed by the next iteration too.
         last = kept(c.next for c in step.carries)
-        captured = frozenset(v for v in captured | last if v not in defined and v not in inside)
-        self._block(step.body, after | captured | last)
-        self._block(step.condition, after | captured | inside)
+        outside = frozenset(captured | last).difference(defined, inside)
+        self._block(step.body, after | outside | last)
+        self._block(step.condition, after | outside | inside)

@@ -9,8 +9,9 @@ import numpy as np
 
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan import PASSES
+from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.fusion import fuse
-from ctrlgrad.plan.lowering import ArgumentShape, lower
+from ctrlgrad.plan.lowering.lower import lower
 from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.plan.packing import Panels, pack_constants
 from ctrlgrad.plan.placement import place

@@ -6,12 +6,11 @@ a call has from beginning to end. A row that is read or made in place keeps the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from ctrlgrad.plan.effects import blocks_of, defines, walk
 from ctrlgrad.plan.liveness import Liveness
-from ctrlgrad.plan.model import Array, Block, FromStack, Plan, Pop, Push, Release, Stack, Step
+from ctrlgrad.plan.model import Array, Block, FromStack, Plan, Pop, Push, Release, Stack, Step, Value
 
 Memory = tuple[Literal["buffer", "stack"], int]
 
@@ -29,6 +28,15 @@ class _Releases:
         steps = list(walk(plan.body))
         self.pushes = [s.stack for s in steps if isinstance(s, Push)]
         self.pops = [s.stack for s in steps if isinstance(s, Pop | FromStack)]
+        # What lies in each memory. That all have a place is the checker's to say.
+        self.memory: dict[Value, Memory] = {}
+        self.values: dict[Memory, set[Value]] = {}
+        values: list[Array | Stack] = [*plan.handles, *plan.places]
+        for value in values:
+            found = self.memory_of(value)
+            if found is not None:
+                self.memory[value] = found
+                self.values.setdefault(found, set()).add(value)
         self.found: dict[Step, Release] = {}
         self.block(plan.body)
 
@@ -36,26 +44,26 @@ class _Releases:
         for step in block.steps:
             for inner in blocks_of(step):
                 self.block(inner)
-            used = set(self.memory((*self.live.reads[step], *defines(step))))
-            idle = sorted(used - set(self.memory(self.live.after[step])))
+            after, memory = self.live.after[step], self.memory
+            used = {memory[v] for v in (*self.live.reads[step], *defines(step)) if v in memory}
+            idle = sorted(m for m in used if self.values[m].isdisjoint(after))
             if idle:
                 self.found[step] = Release(
                     tuple(number for kind, number in idle if kind == "buffer"),
                     tuple(number for kind, number in idle if kind == "stack"),
                 )
 
-    def memory(self, values: Iterable[object]) -> Iterator[Memory]:
-        """What values lie in. That all have a place is the checker's to say."""
-        handles, places = self.plan.handles, self.plan.places
-        for value in values:
-            if isinstance(value, Stack) and value in handles:
-                yield "stack", handles[value]
-            elif isinstance(value, Array) and value in places:
-                place = places[value]
-                if place.kind == "buffer" and place.number in self.late:
-                    yield "buffer", place.number
-                elif place.kind in ("slot", "row"):
-                    yield "stack", handles[(self.pushes if place.kind == "slot" else self.pops)[place.number]]
+    def memory_of(self, value: Array | Stack) -> Memory | None:
+        """What a value lies in, if that is worth telling."""
+        handles = self.plan.handles
+        if isinstance(value, Stack):
+            return "stack", handles[value]
+        place = self.plan.places[value]
+        if place.kind == "buffer":
+            return ("buffer", place.number) if place.number in self.late else None
+        if place.kind in ("slot", "row"):
+            return "stack", handles[(self.pushes if place.kind == "slot" else self.pops)[place.number]]
+        return None
 
 
 __all__ = ["releases"]

@@ -15,6 +15,9 @@ class Register:
     name: str
     dtype: np.dtype
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # a plan has one value of a name; all that is told of it would cost more to look at
+
     def __str__(self) -> str:
         return self.name
 
@@ -26,6 +29,9 @@ class Array:
     name: str
     dtype: np.dtype
     shape: Sizes
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a plan has one value of a name; all that is told of it would cost more to look at
 
     @property
     def count(self) -> Size:
@@ -74,6 +80,9 @@ class Stack:
 
     name: str
     dtype: np.dtype
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a plan has one value of a name; all that is told of it would cost more to look at
 
     def __str__(self) -> str:
         return self.name

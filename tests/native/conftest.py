@@ -55,8 +55,8 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Plan]]:
     from ctrlgrad.engines.native import engine
 
     found: list[Plan] = []
-    compiled = engine.compiled
-    monkeypatch.setattr(engine, "compiled", lambda plan: (found.append(plan), compiled(plan))[1])
+    linked = engine._linked
+    monkeypatch.setattr(engine, "_linked", lambda plan, *code: (found.append(plan), linked(plan, *code))[1])
     yield found
 
 

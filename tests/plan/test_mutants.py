@@ -63,7 +63,7 @@ def what_a_loop_captures_is_not_kept_for_the_next_iteration(patch: pytest.Monkey
 
 @mutant("branch_over_what_the_other_reads")
 def what_inner_blocks_read_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(liveness, "deep_reads", lambda step: set(reads(step)))
+    patch.setattr(liveness, "deep_reads", lambda step, known: set(reads(step)))
 
 
 @mutant(
@@ -213,7 +213,7 @@ def two_carries_have_one_stack(patch: pytest.MonkeyPatch) -> None:
 
 @mutant("gather_of_a_dead_value", "transpose_of_a_dead_value")
 def fusion_puts_kernels_behind_their_readers(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fusion, "deep_reads", lambda step: set())
+    patch.setattr(fusion, "deep_reads", lambda step, known: set())
 
 
 @mutant("transpose_of_a_dead_value", "product_packed_before_a_loop")

@@ -68,7 +68,7 @@ class PlanWriter(OutsideText):
         self.epilogue()
         self.write_near()
         self.w.line("ret void")
-        return self.w.module(*self.parts, self.w.function(f"void @{name}(ptr %frame)"))
+        return self.w.module(*self.shared.values(), *self.parts, self.w.function(f"void @{name}(ptr %frame)"))
 
     def block(self, block: Block) -> None:
         for step in block.steps:

@@ -1,31 +1,29 @@
 """Whole graphs in machine code: a plan for each pattern of sizes that a graph meets.
 
-What is compiled is kept twice, both times only so much of it: with its graph, by the pattern of the arguments' sizes;
-and machine code by its text, so that a graph that says the same as another one finds that one's code.
+What is compiled is kept in memory twice, both times only so much of it: with its graph, by the pattern of the
+arguments' sizes; and machine code by its text, so that a graph that says the same as another one finds that one's code.
+On disk are plans (`kept_plans`) and machine code (`objects`), for the processes that come.
 """
 
 from __future__ import annotations
 
-import functools
+import hashlib
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.native import library, objects, target
-from ctrlgrad.engines.native.emit import PlanWriter
+from ctrlgrad.engines.native import kept_plans, library, objects, target
 from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
-from ctrlgrad.engines.native.products import pack, real
+from ctrlgrad.engines.native.kept_plans import Code
 from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.ir.caching import Cache, Recent
-from ctrlgrad.plan import PASSES, planning
-from ctrlgrad.plan.lowering import ArgumentShape
+from ctrlgrad.plan import PASSES
+from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.model import Assumption, Plan
-from ctrlgrad.plan.packing import Panels
-from ctrlgrad.plan.placement import place
 from ctrlgrad.stacks.blocks import BlockStack
 
 # Patterns of sizes of one graph, and functions in machine code, that are kept in memory.
@@ -43,7 +41,7 @@ _ROUTINES = (
     "cg_tile",
 )
 
-_FUNCTIONS: Recent[tuple[int, str], objects.Loaded] = Recent(FUNCTIONS)
+_FUNCTIONS: Recent[str, objects.Loaded] = Recent(FUNCTIONS)
 
 
 def plan_of(
@@ -53,7 +51,14 @@ def plan_of(
     dropped: frozenset[Assumption] = frozenset(),
 ) -> Plan:
     """The plan of a graph for this machine, `without` some passes, and with assumptions `dropped`."""
-    return _judged(planning.plan_of(graph, shapes, _panels(), without, dropped))
+    return _judged(_making().plan_of(graph, shapes, without, dropped))
+
+
+def _making() -> Any:
+    """How plans and their texts are made."""
+    from ctrlgrad.engines.native import making  # who finds them on disk does without
+
+    return making
 
 
 def _judged(plan: Plan) -> Plan:
@@ -63,16 +68,6 @@ def _judged(plan: Plan) -> Plan:
 
         check(plan)
     return plan
-
-
-@functools.cache
-def _panels() -> dict[np.dtype, Panels]:
-    """How this machine's products lay out right sides."""
-    found = {}
-    for kind in real.reals(target.host()):
-        dtype = np.dtype(f"f{kind.bytes}")
-        found[dtype] = Panels(kind.columns, pack.SLACK // dtype.itemsize)
-    return found
 
 
 def _addresses(symbols: Sequence[str]) -> dict[str, int]:
@@ -115,18 +110,49 @@ def _stack_shape(type: StackType, given: Any, named: Any) -> ArgumentShape:
 
 def compiled(plan: Plan) -> Program:
     """Machine code for a plan."""
-    writer = PlanWriter(plan, target.host().vector_bytes)
-    written = writer.function("plan")
-    # For programs that run once, as most tests: the same numbers, compiled sooner and computed later.
-    level = target.QUICK if os.environ.get("CTRLGRAD_QUICK_CODE") else target.GOOD
+    text, code = _printed(plan)
+    return _linked(plan, code, lambda: text)
+
+
+def _level() -> int:
+    """For programs that run once, as most tests: the same numbers, compiled sooner and computed later."""
+    return target.QUICK if os.environ.get("CTRLGRAD_QUICK_CODE") else target.GOOD
+
+
+def _printed(plan: Plan) -> tuple[str, Code]:
+    """The text of a plan, and how its code is found."""
+    text, declarations = _making().text_of(plan)
+    name = hashlib.sha256(f"{_level()} {text}".encode()).hexdigest()
+    return text, Code(name, tuple(library.called(declarations)))
+
+
+def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
+    """A plan with its code from memory, from disk, or compiled now."""
 
     def load() -> objects.Loaded:
-        uses = _addresses(library.called(writer.w.declarations))
-        key = objects.key_of([str(level), written], [])
-        make = lambda: objects.ObjectCode(("plan",), target.compiled(written, level=level))
-        return objects.library(key, make, uses)
+        make = lambda: objects.ObjectCode(("plan",), target.compiled(text(), level=_level()))
+        return objects.library(objects.key_of([code.name], []), make, _addresses(code.calls))
 
-    return Program(plan, _FUNCTIONS.get((level, written), load), lambda loop: compiled(_judged(place(loop))))
+    return Program(plan, _FUNCTIONS.get(code.name, load), lambda loop: compiled(_judged(_making().place(loop))))
+
+
+def _program(
+    graph: Graph,
+    shapes: tuple[ArgumentShape, ...],
+    without: frozenset[str],
+    dropped: frozenset[Assumption],
+) -> Program:
+    """The program of a graph for such arguments, by its plan from disk or a new one."""
+    key = kept_plans.key_of(graph, (shapes, sorted(without), sorted(dropped), _level()))
+    kept = None if key is None else kept_plans.read(key, graph)
+    if kept is not None:
+        return _linked(_judged(kept.plan), kept.code, lambda: _printed(kept.plan)[0])
+    plan = plan_of(graph, shapes, without, dropped)
+    text, code = _printed(plan)
+    program = _linked(plan, code, lambda: text)
+    if key is not None:
+        kept_plans.write(key, graph, plan, code)
+    return program
 
 
 class Patterns:
@@ -141,7 +167,7 @@ class Patterns:
     def program(self, arguments: Sequence[Any]) -> Program:
         """The program for such arguments."""
         shapes, dropped = shapes_of(self.graph, arguments), self.dropped
-        make = lambda: compiled(plan_of(self.graph, shapes, self.without, dropped))
+        make = lambda: _program(self.graph, shapes, self.without, dropped)
         return self.programs.get((shapes, dropped), make)
 
     def drop(self, found: NeedsAnotherPlan) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.ir import attributes
@@ -45,6 +45,10 @@ class PlanText:
         self.loops: list[Loop] = []
         # Functions that the plan's calls: parts of nests that threads share.
         self.parts: list[str] = []
+        # Functions for what the plan's does at many places, by name.
+        self.shared: dict[str, str] = {}
+        # Blocks that end the run, by the loops around.
+        self.exits: dict[tuple[int, ...], str] = {}
         # Words that variables stand for.
         self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
@@ -228,16 +232,22 @@ class PlanText:
             value = self.w.op(f"zext i1 {value} to i8")
         self.w.line(f"store {kind} {value}, ptr {address}, align {dtype.itemsize}")
 
+    def call_shared(self, name: str, *numbers: str) -> str:
+        """Call a function of `shared_code`; its result, if it has one."""
+        made = shared_code.FUNCTIONS[name]
+        self.shared.setdefault(name, made.text)
+        call = f"call {made.result} @{name}({', '.join(['ptr %frame', *(f'i64 {number}' for number in numbers)])})"
+        if made.result == "void":
+            self.w.line(call)
+            return ""
+        return self.w.op(call)
+
     def ask(self, request: Request, a: str = "0", b: str = "0") -> None:
         """Call back; an answer other than 0 ends the run."""
-        callback = self.load_word(frame.CALLBACK, "ptr")
-        self.store_word(frame.REQUEST, str(int(request)))
-        self.store_word(frame.A, a)
-        self.store_word(frame.B, b)
         self.write_near()
-        answer = self.w.op(f"call i64 {callback}(i64 0)")
+        ends = self.call_shared("ask", str(int(request)), a, b)
         self.read_near()
-        self.stop_if(self.w.op(f"icmp ne i64 {answer}, 0"), Status.RAISED)
+        self.stop_if(ends, Status.RAISED)
 
     def ask_if(self, condition: str, request: Request, a: str = "0", b: str = "0") -> None:
         with self.w.when(condition):
@@ -245,16 +255,23 @@ class PlanText:
 
     def stop_if(self, condition: str, status: Status, site: int = 0, found: str = "0", bound: str = "0") -> None:
         """End the run where a condition holds, saying why and in which iterations."""
-        stop, after = self.w.new_label("stop"), self.w.new_label("on")
+        around = tuple(loop.number for loop in self.loops)
+        known, after = self.exits.get(around), self.w.new_label("on")
+        is_told = status is Status.RAISED
+        stop = known if known and is_told else self.w.new_label("stop")
         self.w.branch_if(condition, stop, after)
-        self.w.label(stop)
-        if status is not Status.RAISED:
-            self.store_word(frame.STATUS, str(int(status)))
-            self.store_word(frame.SITE, str(site))
-            self.store_word(frame.FOUND, found)
-            self.store_word(frame.BOUND, bound)
-        self.tell_position()
-        self.w.line("ret void")
+        if stop != known:
+            self.w.label(stop)
+            if not is_told:
+                self.call_shared("tell_failure", str(int(status)), str(site), found, bound)
+                stop = known or self.w.new_label("exit")
+                self.w.branch(stop)
+        if known is None:
+            if not is_told:
+                self.w.label(stop)
+            self.exits[around] = stop
+            self.tell_position()
+            self.w.line("ret void")
         self.w.label(after)
 
     def tell_position(self) -> None:

@@ -82,7 +82,7 @@ class StackText(PlanText):
             self.ask(Request.NEW_STACK, str(handle))
             return
         words = self.layout.stack(handle)
-        is_ready = self.may_begin_again(words)
+        is_ready = self.call_shared("may_begin_again", str(words))
         for k, size in enumerate(self.plan.rows[step.result] or ()):
             told = self.load_word(self.layout.shapes[handle] + k)
             same = self.w.op(f"icmp eq i64 {told}, {self.size(size)}")
@@ -92,15 +92,6 @@ class StackText(PlanText):
             self.ask(Request.NEW_STACK, str(handle))
         for word in (words + frame.COUNT, words + frame.IDLE):
             self.store_word(word, "0")
-
-    def may_begin_again(self, words: int) -> str:
-        """Whether all rows of the stack, if it has any, lie in a block that is its own: pushes may overwrite them."""
-        w = self.w
-        found = w.op(f"icmp ne i64 {self.load_word(words + frame.WRITABLE)}, 0")
-        for word in (words + frame.BELOW, words + frame.MARKS, frame.IS_MANAGED):
-            is_zero = w.op(f"icmp eq i64 {self.load_word(word)}, 0")
-            found = w.op(f"and i1 {found}, {is_zero}")
-        return found
 
     def row_bytes(self, stack: Stack) -> Size:
         shape = self.plan.rows[stack]

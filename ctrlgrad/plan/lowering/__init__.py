@@ -1,5 +1,1 @@
 """From a graph to a plan, a family of ops per file: steps over values, not fused and not placed yet."""
-
-from ctrlgrad.plan.lowering.lower import ArgumentShape, lower
-
-__all__ = ["ArgumentShape", "lower"]

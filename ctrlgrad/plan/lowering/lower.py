@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Trait, Value
+from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.elementwise import NoExpression
 from ctrlgrad.plan.lowering import arithmetic, control, factors, indexing, moving, scans, sorting, stacks
 from ctrlgrad.plan.lowering.outside import outside
@@ -12,7 +13,6 @@ from ctrlgrad.plan.lowering.stack_facts import NumbersDiffer, RowsDiffer, StackF
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State
 from ctrlgrad.plan.model import Array, Assumption, Block, Numbers, Plan, Register, Stack
 from ctrlgrad.plan.sizes import Size
-from ctrlgrad.records import record
 
 Rule = Callable[[State, Node], None]
 
@@ -76,15 +76,6 @@ WITH_OTHERS: dict[str, Callable[[State, Node, Callable[[Node], None]], None]] = 
     "searchsorted": sorting.searchsorted,
     "nonzero": sorting.nonzero,
 }
-
-
-@record
-class ArgumentShape:
-    """What is known of one argument: of an array, each dimension as a number or as a name that equal ones share."""
-
-    dims: tuple[int | str, ...]
-    # Of a stack: whether its rows differ in shape.
-    is_ragged: bool = False
 
 
 def lower(graph: Graph, shapes: Sequence[ArgumentShape], dropped: frozenset[Assumption] = frozenset()) -> Plan:

@@ -1,0 +1,44 @@
+"""Plans for this machine and their text: all that a process without a plan on disk needs besides LLVM."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+from ctrlgrad.engines.native import target
+from ctrlgrad.engines.native.emit import PlanWriter
+from ctrlgrad.engines.native.products import pack, real
+from ctrlgrad.ir import Graph
+from ctrlgrad.plan import planning
+from ctrlgrad.plan.arguments import ArgumentShape
+from ctrlgrad.plan.model import Assumption, Plan
+from ctrlgrad.plan.packing import Panels
+from ctrlgrad.plan.placement import place
+
+
+def plan_of(
+    graph: Graph, shapes: Sequence[ArgumentShape], without: Collection[str], dropped: frozenset[Assumption]
+) -> Plan:
+    """The plan of a graph for this machine, `without` some passes, and with assumptions `dropped`."""
+    return planning.plan_of(graph, shapes, _panels(), without, dropped)
+
+
+def text_of(plan: Plan) -> tuple[str, Iterable[str]]:
+    """The text of a plan's module, and what it declares."""
+    writer = PlanWriter(plan, target.host().vector_bytes)
+    return writer.function("plan"), writer.w.declarations
+
+
+@functools.cache
+def _panels() -> dict[np.dtype, Panels]:
+    """How this machine's products lay out right sides."""
+    found = {}
+    for kind in real.reals(target.host()):
+        dtype = np.dtype(f"f{kind.bytes}")
+        found[dtype] = Panels(kind.columns, pack.SLACK // dtype.itemsize)
+    return found
+
+
+__all__ = ["place", "plan_of", "text_of"]
