@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ctrlgrad.engines.native import frame
-from ctrlgrad.engines.native.expressions import emit_expression
+import numpy as np
+
+from ctrlgrad.engines.native import frame, library
+from ctrlgrad.engines.native.expressions import emit_call, emit_expression
 from ctrlgrad.engines.native.factor_calls import FactorsWriter
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.nests import KernelWriter
@@ -13,7 +15,8 @@ from ctrlgrad.engines.native.outside_text import OutsideText
 from ctrlgrad.engines.native.product_calls import ProductWriter, write_pack
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
-from ctrlgrad.engines.native.text import type_of
+from ctrlgrad.engines.native.text import Writer, type_of
+from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
     Array,
@@ -45,6 +48,9 @@ from ctrlgrad.plan.model import (
 )
 from ctrlgrad.plan.sizes import Size
 
+# Of a loop's calls of elementary functions on numbers so many are written in its place at most.
+MOST_IN_PLACE = 8
+
 _STATUS = {
     "index": Status.INDEX,
     "size": Status.SIZE,
@@ -71,9 +77,11 @@ class PlanWriter(OutsideText):
         return self.w.module(*self.parts, self.w.function(f"void @{name}(ptr %frame)"))
 
     def block(self, block: Block) -> None:
+        outside, self.known = self.known, {}
         for step in block.steps:
             self.step(step)
             self.release(step)
+        self.known = outside
 
     def moves(self, block: Block) -> None:
         for move in block.moves:
@@ -142,8 +150,17 @@ class PlanWriter(OutsideText):
         def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
             return self.number(step.operands[instruction.value]), False
 
-        for register, text in zip(step.results, emit_expression(self.w, step.expression, leaf, 1), strict=True):
+        found = emit_expression(self.w, step.expression, leaf, 1, call=self.elementary, known=self.known)
+        for register, text in zip(step.results, found, strict=True):
             self.registers[register.name] = text
+
+    def elementary(
+        self, writer: Writer, name: str, result: np.dtype, names: list[str], dtypes: list[np.dtype], width: int
+    ) -> str:
+        """A call of an elementary function on numbers, or its code."""
+        if self.calls_in_place:
+            return library.emit_in_place(writer, name, names, dtypes[0], width, self.known)
+        return emit_call(writer, name, result, names, dtypes, width)
 
     def kernel(self, step: Kernel) -> None:
         for write in step.writes:
@@ -175,24 +192,28 @@ class PlanWriter(OutsideText):
         write_pack(self, step)
 
     def loop(self, step: Loop) -> None:
-        w, plan = self.w, self.plan
+        w = self.w
         self.moves(step.entry)
         pairs = [c for c in step.carries if isinstance(c.inside, Register)]
+        variables: dict[Register, str] = {}
         for carry in pairs:
             assert isinstance(carry.inside, Register) and isinstance(carry.init, Register)
-            variable = w.alloca(type_of(carry.inside.dtype))
-            w.line(f"store {type_of(carry.inside.dtype)} {self.number(carry.init)}, ptr {variable}")
-            self.variables[carry.inside.name] = variable
-        counter = w.alloca("i64")
-        self.variables[step.counter.name] = counter
-        w.line(f"store i64 0, ptr {counter}")
+            self.registers[carry.inside.name] = self.number(carry.init)
+        self.registers[step.counter.name] = "0"
+        carried = [step.counter, *(c.inside for c in pairs)]
+        for register in carried:
+            variables[register] = w.alloca(type_of(register.dtype))
+            w.line(f"store {type_of(register.dtype)} {self.number(register)}, ptr {variables[register]}")
         self.loops.append(step)
+        outside, self.calls_in_place = self.calls_in_place, calls_in_place(step)
         head, body, exit = w.new_label("loop"), w.new_label("iteration"), w.new_label("end")
         left = self.begin_chunks(step)
         ticks, word = w.alloca("i64"), self.layout.ticks + step.number
         w.line(f"store i64 {self.load_word(word)}, ptr {ticks}")
         w.branch(head)
         w.label(head)
+        for register, variable in variables.items():
+            self.registers[register.name] = w.op(f"load {type_of(register.dtype)}, ptr {variable}")
         self.poll(step, ticks)
         if left is not None:
             self.end_of_chunk(step, left)
@@ -210,8 +231,8 @@ class PlanWriter(OutsideText):
         self.moves(step.body)
         for carry, value in zip(pairs, following, strict=True):
             assert isinstance(carry.inside, Register)
-            w.line(f"store {type_of(carry.inside.dtype)} {value}, ptr {self.variables[carry.inside.name]}")
-        w.line(f"store i64 {w.op(f'add i64 {self.number(step.counter)}, 1')}, ptr {counter}")
+            w.line(f"store {type_of(carry.inside.dtype)} {value}, ptr {variables[carry.inside]}")
+        w.line(f"store i64 {w.op(f'add i64 {self.number(step.counter)}, 1')}, ptr {variables[step.counter]}")
         w.branch(head)
         w.label(exit)
         self.store_word(word, w.op(f"load i64, ptr {ticks}"))
@@ -220,10 +241,10 @@ class PlanWriter(OutsideText):
                 self.tell_position()
                 self.ask(Request.END_LOOP, str(step.number))
         self.loops.pop()
+        self.calls_in_place = outside
         for carry in pairs:
             assert isinstance(carry.inside, Register) and isinstance(carry.result, Register)
             self.registers[carry.result.name] = self.number(carry.inside)
-        del plan
 
     def is_managed(self) -> str:
         return self.w.op(f"icmp ne i64 {self.load_word(frame.IS_MANAGED)}, 0")
@@ -312,3 +333,14 @@ class PlanWriter(OutsideText):
             elif isinstance(result, Array):
                 for k, size in enumerate(result.shape):
                     self.store_word(index + k, self.size(size))
+
+
+def calls_in_place(loop: Loop) -> bool:
+    """Whether a loop has the code of elementary functions of numbers in it: an innermost one that calls only a few.
+
+    Around calls all that it computes with lies in memory, and functions of one angle would each reduce it.
+    """
+    steps = [*walk(loop.condition), *walk(loop.body)]
+    expressions = [step.expression for step in steps if isinstance(step, Compute)]
+    calls = sum(instruction.op == "call" for e in expressions for instruction in e.instructions)
+    return calls <= MOST_IN_PLACE and not any(isinstance(step, Loop) for step in steps)
