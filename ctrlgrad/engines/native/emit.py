@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from ctrlgrad.engines.native.product_calls import ProductWriter, write_pack
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
 from ctrlgrad.engines.native.text import Writer, type_of
+from ctrlgrad.engines.native.tiled_nests import write_tiles
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
@@ -47,6 +49,9 @@ from ctrlgrad.plan.model import (
     WriteRow,
 )
 from ctrlgrad.plan.sizes import Size
+from ctrlgrad.plan.tiling import Tiles, tiles_of
+
+AnyNest = TypeVar("AnyNest", bound=KernelWriter)
 
 # Of a loop's calls of elementary functions on numbers so many are written in its place at most.
 MOST_IN_PLACE = 8
@@ -78,10 +83,29 @@ class PlanWriter(OutsideText):
 
     def block(self, block: Block) -> None:
         outside, self.known = self.known, {}
-        for step in block.steps:
-            self.step(step)
-            self.release(step)
+        number = 0
+        while number < len(block.steps):
+            found = tiles_of(block.steps, number, self.plan)
+            if found is None:
+                self.step(block.steps[number])
+                self.release(block.steps[number])
+                number += 1
+            else:
+                tiles, end = found
+                self.tiles(tiles, block.steps[number:end])
+                number = end
         self.known = outside
+
+    def tiles(self, tiles: Tiles, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if isinstance(step, Compute):
+                self.compute(step)
+        for kernel in tiles.kernels:
+            for write in kernel.writes:
+                self.define(write.view.array)
+        write_tiles(self.w, tiles, self.size, self.nest)
+        for step in steps:
+            self.release(step)
 
     def moves(self, block: Block) -> None:
         for move in block.moves:
@@ -169,11 +193,6 @@ class PlanWriter(OutsideText):
                 nbytes = self.size(write.base.count * Size(write.base.dtype.itemsize))
                 self.copy_bytes(self.place_of(write.view.array), self.place_of(write.base), nbytes)
 
-        def fail(holds: str, check: Check, found: str) -> None:
-            bad = self.w.op(f"xor i1 {holds}, true")
-            found = found if check.status == "index" else "0"
-            self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
-
         parts = parts_of(step)
         if parts > 1:
             shared = SharedKernel(
@@ -183,7 +202,17 @@ class PlanWriter(OutsideText):
             if text is not None:
                 self.parts.append(text)
                 return
-        KernelWriter(self.w, step, self.place_of, self.number, self.size, fail, self.vector_bytes).write()
+        self.nest(KernelWriter, step).write()
+
+    def nest(self, kind: type[AnyNest], kernel: Kernel) -> AnyNest:
+        """The writer of a kernel, of a class."""
+
+        def fail(holds: str, check: Check, found: str) -> None:
+            bad = self.w.op(f"xor i1 {holds}, true")
+            found = found if check.status == "index" else "0"
+            self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
+
+        return kind(self.w, kernel, self.place_of, self.number, self.size, fail, self.vector_bytes)
 
     def product(self, step: Product) -> None:
         ProductWriter(self, step).write()
