@@ -28,7 +28,9 @@ INDEX = np.dtype(np.int64)
 # elements of small arrays come and go one by one more often than not.
 MOST_POINTS, MOST_INSTRUCTIONS, MOST_SINGLE = 16, 256, 8
 # Vectors in a turn of a reduction; rows that are reduced together, and of how many instructions for an element at most.
-UNROLL, ROWS, MOST_OF_ROWS, MOST_OF_A_TURN = 4, 4, 16, 16
+UNROLL, ROWS, MOST_OF_ROWS = 4, 4, 16
+# A kernel of at most so many instructions takes as many vectors a turn for at least so many elements.
+MOST_OF_A_TURN, MANY = 16, 512
 
 
 @record
@@ -275,9 +277,13 @@ class KernelWriter:
         return not (axis.size.is_known and axis.size.factor % width == 0)
 
     def unroll(self, axis: Axis, width: int) -> int:
-        """How many vectors a turn takes: several where sums would wait for each other, or a turn is soon over."""
-        is_long = not axis.size.is_known or axis.size.factor >= 2 * UNROLL * width
-        return UNROLL if (self.still or self.is_short) and is_long else 1
+        """How many vectors a turn takes: several where sums would wait for each other, or where a turn is soon over and
+        there are many."""
+        if self.still:
+            is_long = not axis.size.is_known or axis.size.factor >= 2 * UNROLL * width
+        else:
+            is_long = self.is_short and axis.size.is_known and axis.size.factor >= MANY
+        return UNROLL if is_long else 1
 
     def strip(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str, width: int, unroll: int) -> str:
         """Vectors from start on, as long as whole ones are left; where they end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ctrlgrad.engines.native.loops import counted_loop
-from ctrlgrad.engines.native.nests import Axis, KernelWriter
+from ctrlgrad.engines.native.nests import UNROLL, Axis, KernelWriter
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.model import Kernel
 from ctrlgrad.plan.sizes import Size
@@ -22,6 +22,9 @@ class _Stretch(KernelWriter):
 
     def has_rest(self, axis: Axis, width: int) -> bool:
         return True
+
+    def unroll(self, axis: Axis, width: int) -> int:
+        return UNROLL if self.is_short else 1
 
 
 def write_tiles(
