@@ -229,8 +229,7 @@ class PlanWriter(OutsideText):
             assert isinstance(carry.inside, Register) and isinstance(carry.init, Register)
             self.registers[carry.inside.name] = self.number(carry.init)
         self.registers[step.counter.name] = "0"
-        carried = [step.counter, *(c.inside for c in pairs)]
-        for register in carried:
+        for register in (step.counter, *(c.inside for c in pairs if isinstance(c.inside, Register))):
             variables[register] = w.alloca(type_of(register.dtype))
             w.line(f"store {type_of(register.dtype)} {self.number(register)}, ptr {variables[register]}")
         self.loops.append(step)
