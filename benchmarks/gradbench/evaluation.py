@@ -78,13 +78,16 @@ def _timed(name: str, function: Evaluation, arguments: tuple[Any, ...], timings:
     return result
 
 
-def compiled(function: Callable[..., Any], *ranks: int | str) -> Any:
-    """A `cg.function` whose arguments are float64 arrays of these ranks and of any sizes; "n" is an integer."""
-    return cg.function(function, signature=[_spec(rank) for rank in ranks])
+def compiled(function: Callable[..., Any], *given: int | str | tuple[int, ...]) -> Any:
+    """A `cg.function` of float64 arrays, each given by its rank, where it may have any sizes, or by its shape; "n" is
+    an integer."""
+    return cg.function(function, signature=[_spec(one) for one in given])
 
 
-def _spec(rank: int | str) -> Any:
-    if isinstance(rank, int):
-        return cg.TensorSpec((None,) * rank)
+def _spec(given: int | str | tuple[int, ...]) -> Any:
+    if isinstance(given, tuple):
+        return cg.TensorSpec(given)
+    if isinstance(given, int):
+        return cg.TensorSpec((None,) * given)
     # "n" is one integer, "nn" a vector of them, and so on.
-    return cg.TensorSpec((None,) * (len(rank) - 1), "int64")
+    return cg.TensorSpec((None,) * (len(given) - 1), "int64")

@@ -62,7 +62,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Any, ...]:
 
 MODULE = Module(
     {
-        outer + inner: Evaluation(compiled(partial(control, outer, inner), 1), prepare, float)
+        outer + inner: Evaluation(compiled(partial(control, outer, inner), (1,)), prepare, float)
         for outer in "fr"
         for inner in "fr"
     },

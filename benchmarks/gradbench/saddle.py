@@ -44,7 +44,7 @@ def prepare(given: Mapping[str, Any]) -> tuple[Any, ...]:
 
 MODULE = Module(
     {
-        outer + inner: Evaluation(compiled(partial(saddle_point, outer, inner), 1), prepare)
+        outer + inner: Evaluation(compiled(partial(saddle_point, outer, inner), (2,)), prepare)
         for outer in "fr"
         for inner in "fr"
     },

@@ -121,7 +121,7 @@ def _sigmoid(x: Any) -> Any:
 _unary("negative", NUMERIC, lambda t, z, x: -t)
 _unary("square", NUMERIC, lambda t, z, x: t * (2 * x))
 _unary("reciprocal", INEXACT, lambda t, z, x: -t * (z * z))
-_unary("sqrt", INEXACT, lambda t, z, x: t * 0.5 / z)
+_unary("sqrt", INEXACT, lambda t, z, x: t * (0.5 / z))
 _unary("exp", INEXACT, lambda t, z, x: t * z)
 _unary("exp2", "f", lambda t, z, x: t * (z * math.log(2)))
 _unary("expm1", INEXACT, lambda t, z, x: t * (z + 1))

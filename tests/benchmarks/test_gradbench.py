@@ -62,6 +62,43 @@ def test_the_protocol_over_pipes() -> None:
     assert not unknown["success"] and "there are ba, det" in unknown["error"]
 
 
+def test_a_session_of_every_module_over_pipes() -> None:
+    """As GradBench's evals hold it: a description beside an input that says how often to run, and what became of it."""
+    messages: list[dict[str, Any]] = [{"kind": "start", "eval": "all of them", "config": {}}]
+    for module in MODULES:
+        messages.append({"kind": "define", "module": module})
+        given = make(module, SIZES[module][1]) | RUNS if module in SIZES else 3.0
+        for function in module_of(module).functions:
+            shared = {"module": module, "function": function, "description": "small"}
+            messages.append({"kind": "evaluate", "input": given} | shared)
+            messages.append({"kind": "analysis", "of": len(messages) - 1, "valid": True})
+    messages = [{"id": number} | message for number, message in enumerate(messages)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.gradbench"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as tool:
+        assert tool.stdin is not None and tool.stdout is not None
+        for message in messages:
+            # The other end waits for an answer before it goes on.
+            tool.stdin.write(json.dumps(message) + "\n")
+            tool.stdin.flush()
+            answer = json.loads(tool.stdout.readline())
+            assert answer["id"] == message["id"]
+            if message["kind"] in ("define", "evaluate"):
+                assert answer["success"], answer["error"]
+                assert all(isinstance(timing["nanoseconds"], int) for timing in answer["timings"])
+            if message["kind"] == "evaluate":
+                names = [timing["name"] for timing in answer["timings"]]
+                assert names == (["evaluate"] if message["module"] == "hello" else ["warmup", "evaluate", "evaluate"])
+                assert answer["output"] == value(message["module"], message["function"], message["input"])
+        tool.stdin.close()
+        assert tool.stdout.read() == "" and tool.wait() == 0
+
+
 def test_runs_are_timed_one_by_one_after_one_that_may_compile() -> None:
     tool = Tool()
     tool.answer({"id": 0, "kind": "define", "module": "lse"})

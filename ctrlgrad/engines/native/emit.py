@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
-from ctrlgrad.engines.native import frame
-from ctrlgrad.engines.native.expressions import emit_expression
+import numpy as np
+
+from ctrlgrad.engines.native import frame, library
+from ctrlgrad.engines.native.expressions import emit_call, emit_expression
 from ctrlgrad.engines.native.factor_calls import FactorsWriter
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.nests import KernelWriter
@@ -13,7 +16,9 @@ from ctrlgrad.engines.native.outside_text import OutsideText
 from ctrlgrad.engines.native.product_calls import ProductWriter, write_pack
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.shared_nests import SharedKernel, parts_of
-from ctrlgrad.engines.native.text import type_of
+from ctrlgrad.engines.native.text import Writer, type_of
+from ctrlgrad.engines.native.tiled_nests import write_tiles
+from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import (
     Array,
@@ -44,6 +49,12 @@ from ctrlgrad.plan.model import (
     WriteRow,
 )
 from ctrlgrad.plan.sizes import Size
+from ctrlgrad.plan.tiling import Tiles, tiles_of
+
+AnyNest = TypeVar("AnyNest", bound=KernelWriter)
+
+# Of a loop's calls of elementary functions on numbers so many are written in its place at most.
+MOST_IN_PLACE = 8
 
 _STATUS = {
     "index": Status.INDEX,
@@ -71,8 +82,29 @@ class PlanWriter(OutsideText):
         return self.w.module(*self.shared.values(), *self.parts, self.w.function(f"void @{name}(ptr %frame)"))
 
     def block(self, block: Block) -> None:
-        for step in block.steps:
-            self.step(step)
+        outside, self.known = self.known, {}
+        number = 0
+        while number < len(block.steps):
+            found = tiles_of(block.steps, number, self.plan)
+            if found is None:
+                self.step(block.steps[number])
+                self.release(block.steps[number])
+                number += 1
+            else:
+                tiles, end = found
+                self.tiles(tiles, block.steps[number:end])
+                number = end
+        self.known = outside
+
+    def tiles(self, tiles: Tiles, steps: Sequence[Step]) -> None:
+        for step in steps:
+            if isinstance(step, Compute):
+                self.compute(step)
+        for kernel in tiles.kernels:
+            for write in kernel.writes:
+                self.define(write.view.array)
+        write_tiles(self.w, tiles, self.size, self.nest)
+        for step in steps:
             self.release(step)
 
     def moves(self, block: Block) -> None:
@@ -142,8 +174,17 @@ class PlanWriter(OutsideText):
         def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
             return self.number(step.operands[instruction.value]), False
 
-        for register, text in zip(step.results, emit_expression(self.w, step.expression, leaf, 1), strict=True):
+        found = emit_expression(self.w, step.expression, leaf, 1, call=self.elementary, known=self.known)
+        for register, text in zip(step.results, found, strict=True):
             self.registers[register.name] = text
+
+    def elementary(
+        self, writer: Writer, name: str, result: np.dtype, names: list[str], dtypes: list[np.dtype], width: int
+    ) -> str:
+        """A call of an elementary function on numbers, or its code."""
+        if self.calls_in_place:
+            return library.emit_in_place(writer, name, names, dtypes[0], width, self.known)
+        return emit_call(writer, name, result, names, dtypes, width)
 
     def kernel(self, step: Kernel) -> None:
         for write in step.writes:
@@ -151,11 +192,6 @@ class PlanWriter(OutsideText):
             if write.base is not None and self.plan.places[write.base] != self.plan.places[write.view.array]:
                 nbytes = self.size(write.base.count * Size(write.base.dtype.itemsize))
                 self.copy_bytes(self.place_of(write.view.array), self.place_of(write.base), nbytes)
-
-        def fail(holds: str, check: Check, found: str) -> None:
-            bad = self.w.op(f"xor i1 {holds}, true")
-            found = found if check.status == "index" else "0"
-            self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
 
         parts = parts_of(step)
         if parts > 1:
@@ -166,7 +202,17 @@ class PlanWriter(OutsideText):
             if text is not None:
                 self.parts.append(text)
                 return
-        KernelWriter(self.w, step, self.place_of, self.number, self.size, fail, self.vector_bytes).write()
+        self.nest(KernelWriter, step).write()
+
+    def nest(self, kind: type[AnyNest], kernel: Kernel) -> AnyNest:
+        """The writer of a kernel, of a class."""
+
+        def fail(holds: str, check: Check, found: str) -> None:
+            bad = self.w.op(f"xor i1 {holds}, true")
+            found = found if check.status == "index" else "0"
+            self.stop_if(bad, _STATUS[check.status], check.site, found, self.size(check.bound))
+
+        return kind(self.w, kernel, self.place_of, self.number, self.size, fail, self.vector_bytes)
 
     def product(self, step: Product) -> None:
         ProductWriter(self, step).write()
@@ -175,24 +221,27 @@ class PlanWriter(OutsideText):
         write_pack(self, step)
 
     def loop(self, step: Loop) -> None:
-        w, plan = self.w, self.plan
+        w = self.w
         self.moves(step.entry)
         pairs = [c for c in step.carries if isinstance(c.inside, Register)]
+        variables: dict[Register, str] = {}
         for carry in pairs:
             assert isinstance(carry.inside, Register) and isinstance(carry.init, Register)
-            variable = w.alloca(type_of(carry.inside.dtype))
-            w.line(f"store {type_of(carry.inside.dtype)} {self.number(carry.init)}, ptr {variable}")
-            self.variables[carry.inside.name] = variable
-        counter = w.alloca("i64")
-        self.variables[step.counter.name] = counter
-        w.line(f"store i64 0, ptr {counter}")
+            self.registers[carry.inside.name] = self.number(carry.init)
+        self.registers[step.counter.name] = "0"
+        for register in (step.counter, *(c.inside for c in pairs if isinstance(c.inside, Register))):
+            variables[register] = w.alloca(type_of(register.dtype))
+            w.line(f"store {type_of(register.dtype)} {self.number(register)}, ptr {variables[register]}")
         self.loops.append(step)
+        outside, self.calls_in_place = self.calls_in_place, calls_in_place(step)
         head, body, exit = w.new_label("loop"), w.new_label("iteration"), w.new_label("end")
         left = self.begin_chunks(step)
         ticks, word = w.alloca("i64"), self.layout.ticks + step.number
         w.line(f"store i64 {self.load_word(word)}, ptr {ticks}")
         w.branch(head)
         w.label(head)
+        for register, variable in variables.items():
+            self.registers[register.name] = w.op(f"load {type_of(register.dtype)}, ptr {variable}")
         self.poll(step, ticks)
         if left is not None:
             self.end_of_chunk(step, left)
@@ -210,8 +259,8 @@ class PlanWriter(OutsideText):
         self.moves(step.body)
         for carry, value in zip(pairs, following, strict=True):
             assert isinstance(carry.inside, Register)
-            w.line(f"store {type_of(carry.inside.dtype)} {value}, ptr {self.variables[carry.inside.name]}")
-        w.line(f"store i64 {w.op(f'add i64 {self.number(step.counter)}, 1')}, ptr {counter}")
+            w.line(f"store {type_of(carry.inside.dtype)} {value}, ptr {variables[carry.inside]}")
+        w.line(f"store i64 {w.op(f'add i64 {self.number(step.counter)}, 1')}, ptr {variables[step.counter]}")
         w.branch(head)
         w.label(exit)
         self.store_word(word, w.op(f"load i64, ptr {ticks}"))
@@ -220,10 +269,10 @@ class PlanWriter(OutsideText):
                 self.tell_position()
                 self.ask(Request.END_LOOP, str(step.number))
         self.loops.pop()
+        self.calls_in_place = outside
         for carry in pairs:
             assert isinstance(carry.inside, Register) and isinstance(carry.result, Register)
             self.registers[carry.result.name] = self.number(carry.inside)
-        del plan
 
     def is_managed(self) -> str:
         return self.w.op(f"icmp ne i64 {self.load_word(frame.IS_MANAGED)}, 0")
@@ -312,3 +361,14 @@ class PlanWriter(OutsideText):
             elif isinstance(result, Array):
                 for k, size in enumerate(result.shape):
                     self.store_word(index + k, self.size(size))
+
+
+def calls_in_place(loop: Loop) -> bool:
+    """Whether a loop has the code of elementary functions of numbers in it: an innermost one that calls only a few.
+
+    Around calls all that it computes with lies in memory, and functions of one angle would each reduce it.
+    """
+    steps = [*walk(loop.condition), *walk(loop.body)]
+    expressions = [step.expression for step in steps if isinstance(step, Compute)]
+    calls = sum(instruction.op == "call" for e in expressions for instruction in e.instructions)
+    return calls <= MOST_IN_PLACE and not any(isinstance(step, Loop) for step in steps)

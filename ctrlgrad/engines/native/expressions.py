@@ -17,6 +17,9 @@ from ctrlgrad.plan.expression import Expression, Instruction
 Leaf = Callable[[Instruction, list[str]], tuple[str, bool]]
 """The value of a leaf, by its instruction and its arguments as scalars: its name, and whether it is a vector."""
 
+Call = Callable[[Writer, str, np.dtype, list[str], list[np.dtype], int], str]
+"""Writes a call of an elementary function: its name, the result's dtype, operands, their dtypes, the width."""
+
 PURE = "nounwind willreturn memory(none)"
 """The attributes of functions without effects."""
 
@@ -69,16 +72,35 @@ def symbol(name: str, dtype: np.dtype, width: int = 1) -> str:
 
 
 def emit_expression(
-    writer: Writer, expression: Expression, leaf: Leaf, width: int, uniform: Collection[int] = ()
+    writer: Writer,
+    expression: Expression,
+    leaf: Leaf,
+    width: int,
+    uniform: Collection[int] = (),
+    call: Call | None = None,
+    known: dict[str, str] | None = None,
 ) -> list[str]:
-    """Write the expression; the names of its outputs, of `width` elements each, or one where all lanes are the same."""
-    printer = _Printer(writer, expression, leaf, width)
+    """Write the expression; the names of its outputs, of `width` elements each, or one where all lanes are the same.
+
+    `call` writes calls of elementary functions otherwise than `emit_call`. `known` are values by what computes them,
+    all of them valid here: what is among them is not written again, and what is written is added.
+    """
+    printer = _Printer(writer, expression, leaf, width, call or emit_call, known)
     return printer.outputs(uniform)
 
 
 class _Printer:
-    def __init__(self, writer: Writer, expression: Expression, leaf: Leaf, width: int) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        expression: Expression,
+        leaf: Leaf,
+        width: int,
+        call: Call,
+        known: dict[str, str] | None,
+    ) -> None:
         self.writer = writer
+        self.call, self.known = call, known
         self.expression = expression
         self.width = width
         self.leaf = leaf
@@ -86,6 +108,14 @@ class _Printer:
         self.spread: dict[int, str] = {}
         for instruction in expression.instructions:
             self.values.append(self.value(instruction))
+
+    def op(self, text: str) -> str:
+        """Write an instruction, unless its value is known."""
+        if self.known is None:
+            return self.writer.op(text)
+        if text not in self.known:
+            self.known[text] = self.writer.op(text)
+        return self.known[text]
 
     def outputs(self, uniform: Collection[int]) -> list[str]:
         numbers = self.expression.outputs
@@ -105,9 +135,9 @@ class _Printer:
                 self.spread[number] = splat(value.text, dtype, width)
             else:
                 kind, one = type_of(dtype, width), type_of(dtype)
-                first = self.writer.op(f"insertelement {kind} poison, {one} {value.text}, i64 0")
+                first = self.op(f"insertelement {kind} poison, {one} {value.text}, i64 0")
                 zeros = f"<{width} x i32> zeroinitializer"
-                self.spread[number] = self.writer.op(f"shufflevector {kind} {first}, {kind} poison, {zeros}")
+                self.spread[number] = self.op(f"shufflevector {kind} {first}, {kind} poison, {zeros}")
         return self.spread[number]
 
     def value(self, instruction: Instruction) -> _Value:
@@ -129,9 +159,9 @@ class _Printer:
         if op == "convert":
             return convert(self.writer, names[0], first, result, width)
         if op == "bits":
-            return self.writer.op(f"bitcast {type_of(first, width)} {names[0]} to {type_of(result, width)}")
+            return self.op(f"bitcast {type_of(first, width)} {names[0]} to {type_of(result, width)}")
         if op == "call":
-            return emit_call(self.writer, instruction.value, result, names, [first] * len(names), width)
+            return self.call(self.writer, instruction.value, result, names, [first] * len(names), width)
         if first.kind == "f" and first.itemsize == 2:
             return self.half(op, names, first, width)
         return self.plain(op, names, first, width)
@@ -140,20 +170,20 @@ class _Printer:
         """An operation on operands of a type that the processor has."""
         kind = type_of(dtype, width)
         if op in _BINARY:
-            return self.writer.op(f"{_BINARY[op][dtype.kind]} {kind} {names[0]}, {names[1]}")
+            return self.op(f"{_BINARY[op][dtype.kind]} {kind} {names[0]}, {names[1]}")
         if op == "negative":
             minus = "fneg" if dtype.kind == "f" else "sub"
-            return self.writer.op(f"{minus} {kind} {'' if dtype.kind == 'f' else 'zeroinitializer, '}{names[0]}")
+            return self.op(f"{minus} {kind} {'' if dtype.kind == 'f' else 'zeroinitializer, '}{names[0]}")
         if op == "not":
             ones = constant(dtype.kind == "b" or -1, dtype)
-            return self.writer.op(f"xor {kind} {names[0]}, {ones if width == 1 else splat(ones, dtype, width)}")
+            return self.op(f"xor {kind} {names[0]}, {ones if width == 1 else splat(ones, dtype, width)}")
         if op == "abs" and dtype.kind == "i":
             intrinsic = f"@llvm.abs.{_suffix(dtype, width)}"
             self.writer.declare(f"{kind} {intrinsic}({kind}, i1 immarg)")
-            return self.writer.op(f"call {kind} {intrinsic}({kind} {names[0]}, i1 false)")
+            return self.op(f"call {kind} {intrinsic}({kind} {names[0]}, i1 false)")
         intrinsic = f"@llvm.{_INTRINSICS[op]}.{_suffix(dtype, width)}"
         self.writer.declare(f"{kind} {intrinsic}({', '.join([kind] * len(names))})")
-        return self.writer.op(f"call {kind} {intrinsic}({', '.join(f'{kind} {name}' for name in names)})")
+        return self.op(f"call {kind} {intrinsic}({', '.join(f'{kind} {name}' for name in names)})")
 
     def half(self, op: str, names: list[str], dtype: np.dtype, width: int) -> str:
         """An operation on half floats: in float, where one rounding more changes no result; `fma` in double."""
@@ -167,7 +197,7 @@ class _Printer:
         of_lanes = self.width if self.values[condition].is_vector else 1
         test = f"{'i1' if of_lanes == 1 else f'<{of_lanes} x i1>'} {self.operand(condition, of_lanes)}"
         kind = type_of(instruction.dtype, width)
-        return self.writer.op(f"select {test}, {kind} {self.operand(a, width)}, {kind} {self.operand(b, width)}")
+        return self.op(f"select {test}, {kind} {self.operand(a, width)}, {kind} {self.operand(b, width)}")
 
 
 def _suffix(dtype: np.dtype, width: int) -> str:

@@ -88,16 +88,26 @@ def module_text(function: Elementary, width: int) -> str:
     writer = Writer()
     kind = type_of(function.dtype, width)
     arguments = [f"%x{k}" for k in range(function.arity)]
+    writer.line(f"ret {kind} {_body(writer, function, width, arguments)}")
+    given = ", ".join(f"{kind} {x}" for x in arguments)
+    return writer.module(writer.function(f"{kind} @{symbol(function.name, function.dtype, width)}({given}) nounwind"))
 
+
+def emit_in_place(
+    writer: Writer, name: str, operands: list[str], dtype: np.dtype, width: int, known: dict[str, str] | None
+) -> str:
+    """Write an elementary function's code instead of a call; the name of its result. `known` as for expressions."""
+    return _body(writer, elementary(name, dtype), width, operands, known)
+
+
+def _body(
+    writer: Writer, function: Elementary, width: int, arguments: list[str], known: dict[str, str] | None = None
+) -> str:
     def leaf(instruction: Instruction, given: list[str]) -> tuple[str, bool]:
         return arguments[instruction.value], width > 1
 
-    result, *beyond = emit_expression(writer, function.expression, leaf, width)
-    if beyond:
-        result = _with_lanes_beyond(writer, function, width, arguments, result, beyond[0])
-    writer.line(f"ret {kind} {result}")
-    given = ", ".join(f"{kind} {x}" for x in arguments)
-    return writer.module(writer.function(f"{kind} @{symbol(function.name, function.dtype, width)}({given}) nounwind"))
+    result, *beyond = emit_expression(writer, function.expression, leaf, width, known=known)
+    return _with_lanes_beyond(writer, function, width, arguments, result, beyond[0]) if beyond else result
 
 
 def _inner(function: Elementary) -> Elementary | None:

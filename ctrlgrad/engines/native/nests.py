@@ -29,6 +29,8 @@ INDEX = np.dtype(np.int64)
 MOST_POINTS, MOST_INSTRUCTIONS, MOST_SINGLE = 16, 256, 8
 # Vectors in a turn of a reduction; rows that are reduced together, and of how many instructions for an element at most.
 UNROLL, ROWS, MOST_OF_ROWS = 4, 4, 16
+# A kernel of at most so many instructions takes as many vectors a turn for at least so many elements.
+MOST_OF_A_TURN, MANY = 16, 512
 
 
 @record
@@ -70,6 +72,8 @@ class KernelWriter:
         work = points.factor * len(kernel.expression.instructions)
         self.is_small = points.is_known and points.factor <= MOST_POINTS and work <= MOST_INSTRUCTIONS
         self.is_single = self.is_small and points.factor <= MOST_SINGLE
+        instructions = kernel.expression.instructions
+        self.is_short = len(instructions) <= MOST_OF_A_TURN and not any(i.op == "call" for i in instructions)
 
     def each(self, start: str, end: str, step: int = 1) -> Iterator[str]:
         """The numbers start, start + step, ... below end: one after the other where they are few, else in a loop."""
@@ -262,16 +266,24 @@ class KernelWriter:
             if unroll > 1:
                 start = self.strip(axis, rows, start, total, width, unroll)
             start = self.strip(axis, rows, start, total, width, 1)
-            if axis.size.is_known and axis.size.factor % width == 0:
+            if not self.has_rest(axis, width):
                 return
         for i in self.each(start, total):
             for row, offsets in enumerate(rows):
                 self.point(self.moved(axis, offsets, i), 1, row, axis)
 
+    def has_rest(self, axis: Axis, width: int) -> bool:
+        """Whether whole vectors may leave elements of an axis over."""
+        return not (axis.size.is_known and axis.size.factor % width == 0)
+
     def unroll(self, axis: Axis, width: int) -> int:
-        """How many vectors a turn takes: several where sums would wait for each other."""
-        is_long = not axis.size.is_known or axis.size.factor >= 2 * UNROLL * width
-        return UNROLL if self.still and is_long else 1
+        """How many vectors a turn takes: several where sums would wait for each other, or where a turn is soon over and
+        there are many."""
+        if self.still:
+            is_long = not axis.size.is_known or axis.size.factor >= 2 * UNROLL * width
+        else:
+            is_long = self.is_short and axis.size.is_known and axis.size.factor >= MANY
+        return UNROLL if is_long else 1
 
     def strip(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str, width: int, unroll: int) -> str:
         """Vectors from start on, as long as whole ones are left; where they end."""

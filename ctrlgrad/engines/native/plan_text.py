@@ -35,8 +35,10 @@ class PlanText:
         self.plan, self.layout, self.vector_bytes = plan, Layout(plan), vector_bytes
         self.w = Writer()
         self.registers: dict[str, str] = {}
-        # Registers that live in memory: what loops carry and branches give.
-        self.variables: dict[str, str] = {}
+        # Values of numbers by what computes them, in the block that is being written.
+        self.known: dict[str, str] = {}
+        # Whether the loop that is being written has the code of elementary functions of numbers in it.
+        self.calls_in_place = False
         # Addresses that are known all along, by place, and those of slots and rows, which change.
         self.addresses: dict[Place, str] = {}
         self.pointers: dict[Place, str] = {}
@@ -93,8 +95,6 @@ class PlanText:
             self.store_word(index, value, type_of(register.dtype))
 
     def number(self, register: Register) -> str:
-        if register.name in self.variables:
-            return self.w.op(f"load {type_of(register.dtype)}, ptr {self.variables[register.name]}")
         return self.registers[register.name]
 
     def size(self, size: Size) -> str:

@@ -62,7 +62,7 @@ class StackText(PlanText):
     def is_shape_known(self, stack: Stack) -> bool:
         """Whether the shape of a stack's rows follows from what has been computed so far."""
         shape = self.plan.rows[stack]
-        return shape is not None and names_of(shape) <= self.registers.keys() | self.variables.keys()
+        return shape is not None and names_of(shape) <= self.registers.keys()
 
     def row_shape(self, stack: Stack) -> None:
         """Tell the shape of a stack's rows."""

@@ -15,6 +15,20 @@ from ctrlgrad.plan.elementary.constants import Format
 from ctrlgrad.plan.elementary.exponential import Functions
 from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, horner, paired, square_root
 from ctrlgrad.plan.expression import Number, fma, select
+from ctrlgrad.records import record
+
+
+@record
+class Angle:
+    """An angle r up to pi / 4, the same but for the last term of its reduction, and the square of that.
+
+    Where r is large enough for its square to matter, its last term is too small to. Only the linear term of a sine
+    needs it, and the others need not wait for it.
+    """
+
+    r: Number
+    near: Number
+    square: Number
 
 
 def circular(f: Format) -> Functions:
@@ -24,17 +38,18 @@ def circular(f: Format) -> Functions:
     def counted(a: Number) -> Number:
         return fma(a, 2 / math.pi, f.magic)
 
-    def reduced(a: Number, count: Number) -> Number:
+    def reduced(a: Number, count: Number) -> Angle:
         first, second, third = f.pi_half
         n = count - f.magic
-        return fma(n, -third, fma(n, -second, fma(n, -first, a)))
+        near = fma(n, -second, fma(n, -first, a))
+        return Angle(fma(n, -third, near), near, near * near)
 
-    def sin_of(r: Number) -> Number:
-        z = r * r
-        return fma(r * z, paired(z, f.sin_tail), r)
+    def sin_of(angle: Angle) -> Number:
+        z = angle.square
+        return fma(angle.near * z, paired(z, f.sin_tail), angle.r)
 
-    def cos_of(r: Number) -> Number:
-        z = r * r
+    def cos_of(angle: Angle) -> Number:
+        z = angle.square
         return fma(z * z, paired(z, f.cos_tail), fma(z, -0.5, 1.0))
 
     def with_sign(y: Number, sign_bits: Number) -> Number:

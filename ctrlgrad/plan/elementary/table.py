@@ -115,13 +115,8 @@ def _functions(f: Format) -> Functions:
 
 
 def _beyond(f: Format) -> Callable[[Number], Number]:
-    """Whether a finite angle is too large; of infinity the circular functions give NaN."""
-
-    def beyond(x: Number) -> Number:
-        a = absolute(x)
-        return (a > f.trigonometric_limit) & (a < float("inf"))
-
-    return beyond
+    """Whether an angle is too large."""
+    return lambda x: absolute(x) > f.trigonometric_limit
 
 
 def _integer_power(name: str, dtype: np.dtype) -> Elementary:

@@ -1,0 +1,157 @@
+"""Kernels that follow each other over long vectors, run tile by tile: what one writes is near when others read it.
+
+Kernels that cannot become one (one reads beside the point that another writes) each go through all of their arrays, and
+arrays that do not fit into the processor's nearest memory come from further away every time. A group of kernels takes
+its points in tiles instead: all kernels for the first points, in their order, then for the next ones.
+
+That keeps every read if a kernel stays behind. Let one kernel touch element i + c of some memory at its point i, and a
+later one element i + d, and let one of both write. The later one's point i meets the earlier one's point i + d - c: it
+must stay d - c points further behind, or more. Offsets are sums of sizes, which are not negative: so is a lag, and one
+that is at least as large in each of its terms is at least as large (such schedules: W. Kelly and W. Pugh, "A unifying
+framework for iteration reordering transformations", 1995).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from ctrlgrad.plan.model import Array, Compute, Kernel, Plan, Step, View
+from ctrlgrad.plan.places import Place
+from ctrlgrad.plan.sizes import ONE, ZERO, Size
+from ctrlgrad.records import record
+
+# The bytes of all that a tile touches, which are to stay in the nearest memory; the points of a tile, a multiple of
+# this many at least; the kernels that are worth it.
+TILE_BYTES, POINTS, FEWEST = 24 << 10, 128, 3
+
+
+@record(eq=False)
+class Tiles:
+    """Kernels that run tile by tile, `points` of each, and how many points each stays behind: sums of sizes."""
+
+    kernels: tuple[Kernel, ...]
+    lags: tuple[tuple[Size, ...], ...]
+    points: int
+
+
+@record
+class _Access:
+    """Memory that a kernel touches: at its point i element i + offset, or any element where that is None."""
+
+    place: Place
+    item_bytes: int
+    offset: tuple[tuple[tuple[str, ...], int], ...] | None
+    is_write: bool
+
+
+def tiles_of(steps: Sequence[Step], start: int, plan: Plan) -> tuple[Tiles, int] | None:
+    """The kernels from a step on that run tile by tile, and the number of the step behind them; None where none do.
+
+    Computations of numbers among them need none of their arrays and may go before, and so may the request for room.
+    """
+    kernels: list[Kernel] = []
+    accesses: list[list[_Access]] = []
+    lags: list[Counter[tuple[str, ...]]] = []
+    end = start
+    for number in range(start, len(steps)):
+        step = steps[number]
+        if isinstance(step, Compute):
+            continue
+        if not isinstance(step, Kernel) or not _is_along_a_line(step, plan):
+            break
+        found = list(_accesses(step, plan.places))
+        lag = _lag(found, accesses, lags)
+        if lag is None:
+            break
+        # What is written begins where a tile does, as memory is aligned.
+        lag |= _terms(step.writes[0].view)
+        kernels.append(step)
+        accesses.append(found)
+        lags.append(lag)
+        end = number + 1
+    points = _points(accesses)
+    if sum(_is_long(length_of(kernel), points) for kernel in kernels) < FEWEST:
+        return None
+    sizes = tuple(tuple(Size(factor, names) for names, factor in sorted(lag.items())) for lag in lags)
+    return Tiles(tuple(kernels), sizes, points), end
+
+
+def length_of(kernel: Kernel) -> Size:
+    """How many points a kernel along a line has."""
+    return next((size for size in kernel.space if size != ONE), ONE)
+
+
+def _is_along_a_line(kernel: Kernel, plan: Plan) -> bool:
+    """Whether a kernel has one axis, writes one element after the other, and reads so or always the same."""
+    if sum(size != ONE for size in kernel.space) > 1 or kernel.checks:
+        return False
+    for write in kernel.writes:
+        place = plan.places[write.view.array]
+        is_copied_first = write.base is not None and plan.places[write.base] != place
+        if write.how != "store" or write.scattered or is_copied_first or _stride(kernel, write.view) != ONE:
+            return False
+        # A buffer that grows where it is needed would lose what others of the kernels read in it before.
+        if not (place.kind == "slot" or (place.kind == "buffer" and plan.buffers[place.number].is_known_at_entry)):
+            return False
+    return all(not o.gathered and _stride(kernel, o.view) in (ZERO, ONE) for o in kernel.operands)
+
+
+def _stride(kernel: Kernel, view: View) -> Size:
+    strides = [stride for stride, size in zip(view.strides, kernel.space, strict=True) if size != ONE]
+    return strides[0] if strides else ONE
+
+
+def _accesses(kernel: Kernel, places: Mapping[Array, Place]) -> Iterator[_Access]:
+    views = [(o.view, False) for o in kernel.operands] + [(w.view, True) for w in kernel.writes]
+    for view, is_write in views:
+        terms = None if _stride(kernel, view) == ZERO else tuple(sorted(_terms(view).items()))
+        yield _Access(places[view.array], view.dtype.itemsize, terms, is_write)
+
+
+def _terms(view: View) -> Counter[tuple[str, ...]]:
+    """The terms of a view's offset."""
+    offset: Counter[tuple[str, ...]] = Counter()
+    for term in view.offset:
+        offset[term.names] += term.factor
+    return offset
+
+
+def _lag(
+    found: Sequence[_Access], before: Sequence[Sequence[_Access]], lags: Sequence[Counter[tuple[str, ...]]]
+) -> Counter[tuple[str, ...]] | None:
+    """How far a kernel must stay behind, at least; None where no lag is enough."""
+    lag: Counter[tuple[str, ...]] = Counter()
+    for earlier, its_lag in zip(before, lags, strict=True):
+        for a in earlier:
+            for b in found:
+                if not (a.is_write or b.is_write):
+                    continue
+                if _may_meet_unseen(a.place, b.place):
+                    return None
+                if a.place != b.place:
+                    continue
+                if a.offset is None or b.offset is None or a.item_bytes != b.item_bytes:
+                    return None
+                least = Counter(its_lag)
+                for names, factor in b.offset:
+                    least[names] += factor
+                for names, factor in a.offset:
+                    least[names] -= factor
+                # Of each term the larger one, and none below 0.
+                lag |= least
+    return lag
+
+
+def _may_meet_unseen(a: Place, b: Place) -> bool:
+    """Whether two places may be the same memory: rows of stacks, by any name."""
+    return a != b and {a.kind, b.kind} <= {"slot", "row"}
+
+
+def _points(accesses: Sequence[Sequence[_Access]]) -> int:
+    each = {a.place: a.item_bytes for kernel in accesses for a in kernel if a.offset is not None}
+    return max(TILE_BYTES // max(sum(each.values()), 1) // POINTS, 1) * POINTS
+
+
+def _is_long(length: Size, points: int) -> bool:
+    return not length.is_known or length.factor >= 2 * points
