@@ -16,7 +16,7 @@ from quick_jax import set_flags
 set_flags()
 # Before any test imports NumPy: arrays are small, and threads of the linear algebra library only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# Most tests run what they compile once; those of `native` look at machine code as users get it.
+# Most tests run what they compile once; `native` looks at machine code as users get it too.
 os.environ.setdefault("CTRLGRAD_QUICK_CODE", "1")
 # Processes that tests start import the same modules over and over: what Python makes of them is kept, as is its custom.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -1,6 +1,6 @@
 """Random programs: the reference engine, a plain twin, all modes, finite differences and JAX agree on them.
 
-CTRLGRAD_RANDOM_PROGRAMS says how many (40), CTRLGRAD_RANDOM_PROGRAMS_JAX of how many JAX judges one (8; 0 for none);
+CTRLGRAD_RANDOM_PROGRAMS says how many (24), CTRLGRAD_RANDOM_PROGRAMS_JAX of how many JAX judges one (8; 0 for none);
 `random_programs.checks` says what is judged of which share. `python -m tests.random_programs` runs any number outside
 of pytest, on any engine; each engine's tests run some of their own.
 """
@@ -29,9 +29,9 @@ from ctrlgrad.gradients.table import ELEMENTWISE, REVERSE, ReverseRule
 from ctrlgrad.ops.term import Term, emit
 from ctrlgrad.verify.finite_differences import Slope
 
-PROGRAMS = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS", "40"))
+PROGRAMS = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS", "24"))
 JAX_EVERY = int(os.environ.get("CTRLGRAD_RANDOM_PROGRAMS_JAX", "8"))
-PER_BATCH = 20
+PER_BATCH = 12
 
 CONSTRUCTS = {"while_loop", "fori_loop", "scan", "scan reversed", "map", "foldl", "foldr", "cond", "switch", "case"}
 CALLS = {

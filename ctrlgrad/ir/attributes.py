@@ -9,6 +9,7 @@ checks both.
 from __future__ import annotations
 
 import enum
+import functools
 import numbers
 import types
 import typing
@@ -74,32 +75,45 @@ class Attributes:
 
     def complaint(self) -> tuple[str, str, str] | None:
         """The first field whose value is of another kind than declared: its name, that kind, and what it holds."""
-        hints = typing.get_type_hints(type(self))
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if not _fits(hints[f.name], value):
-                return f.name, str(f.type), repr(value)
+        for name, declared, fits in _kinds(type(self)):
+            value = getattr(self, name)
+            if not fits(value):
+                return name, declared, repr(value)
         return None
 
 
-def _fits(hint: Any, value: Any) -> bool:
+_Fits = Callable[[Any], bool]
+
+
+@functools.cache
+def _kinds(family: type[Attributes]) -> tuple[tuple[str, str, _Fits], ...]:
+    """Of each field of a family its name, its declared kind, and whether a value is of that.
+
+    Kept, since the verifier asks for every node of every graph, and to read a declaration takes long.
+    """
+    hints = typing.get_type_hints(family)
+    return tuple((f.name, str(f.type), _kind(hints[f.name])) for f in fields(family))
+
+
+def _kind(hint: Any) -> _Fits:
     """Whether a value is of a declared kind."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return True
+        return lambda value: True
     if origin in (types.UnionType, typing.Union):
-        return any(_fits(part, value) for part in inner)
+        parts = tuple(map(_kind, inner))
+        return lambda value: any(fits(value) for fits in parts)
     if origin is Literal:
-        return value in inner
+        return lambda value: value in inner
     if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(inner[0], x) for x in value)
+        element = _kind(inner[0])
+        return lambda value: isinstance(value, tuple) and all(map(element, value))
     if origin is Callable or hint is Callable:
-        return callable(value)
+        return callable
     if hint is int:
-        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if origin is not None:
-        return isinstance(value, origin)
-    return isinstance(value, hint)
+        return lambda value: isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    expected = hint if origin is None else origin
+    return lambda value: isinstance(value, expected)
 
 
 def _hidden(default: Any) -> Any:

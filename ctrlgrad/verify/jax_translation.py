@@ -16,6 +16,7 @@ no derivative rule with the library: it reads the forward graph alone.
 from __future__ import annotations
 
 import importlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -38,9 +39,18 @@ from ctrlgrad.verify.recording import Recording, Sizes, choice, record, sizes_of
 # In `jax` itself since JAX 0.8.
 _enable_x64: Any = (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64
 
-# Each program runs once or twice: compiling it is the larger part of the time. Level 0 would be quicker still, and
-# gives NaN for some gradients of loops (jaxlib 0.10.2).
-_QUICK: dict[str, Any] = {"xla_backend_optimization_level": 1, "xla_llvm_disable_expensive_passes": True}
+_LEVEL = "xla_backend_optimization_level"
+
+
+def _quick() -> dict[str, Any]:
+    """Options for programs that run once or twice: compiling them is the larger part of the time.
+
+    Level 0 would be quicker still, and gives NaN for some gradients of loops (jaxlib 0.10.2). Where `XLA_FLAGS` names a
+    level, it is that one.
+    """
+    quick: dict[str, Any] = {"xla_llvm_disable_expensive_passes": True}
+    return quick if _LEVEL in os.environ.get("XLA_FLAGS", "") else {_LEVEL: 1, **quick}
+
 
 Form = Literal["scan", "unrolled"]
 Arrays = tuple[Any, ...]
@@ -70,7 +80,7 @@ class Translation:
         """Call `function`, which is this translation's or a derivative of it: compiled, or op by op if unrolled."""
         if self.form == "unrolled":
             return function(*arguments)
-        return jax.jit(function).lower(*arguments).compile(compiler_options=_QUICK)(*arguments)
+        return jax.jit(function).lower(*arguments).compile(compiler_options=_quick())(*arguments)
 
 
 def translate(graph: Graph, arguments: Sequence[Any], form: Form | None = None) -> Translation:

@@ -8,9 +8,21 @@ import pytest
 from typer.testing import CliRunner
 
 from ctrlgrad.cli import app
-from ctrlgrad.train import trainer
+from ctrlgrad.train import metrics, trainer
 
 SMALL = ("--hidden", "8", "--batch", "4")
+DRAW = metrics.plot
+
+
+@pytest.fixture(autouse=True)
+def _no_drawing(monkeypatch):
+    """To draw a picture takes longer than the runs of these tests; `drawing` is for the one that looks at it."""
+    monkeypatch.setattr(metrics, "plot", lambda path, lines, summary: path.write_bytes(b"drawn") > 0)
+
+
+@pytest.fixture
+def drawing(_no_drawing, monkeypatch):
+    monkeypatch.setattr(metrics, "plot", DRAW)
 
 
 @pytest.fixture

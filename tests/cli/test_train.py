@@ -20,7 +20,7 @@ from ctrlgrad.train.model import Model
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
-def test_a_run_learns_and_leaves_its_results(train, cell):
+def test_a_run_learns_and_leaves_its_results(train, cell, drawing):
     result = train("run", "--cell", cell, steps=45)
     assert result.exit_code == 0, result.output
     assert list(result.summary) == KEYS

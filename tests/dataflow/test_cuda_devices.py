@@ -13,7 +13,7 @@ import pytest
 from instruments.cards import COPIES, Cards, among
 from instruments.comparing import assert_same
 from instruments.dataflow_runs import run, short_delays
-from instruments.tables import programs_at_orders
+from instruments.tables import programs_at_orders, some
 from programs import BY_NAME, PROGRAMS, Program
 
 from ctrlgrad.engines.cuda.devices import registered
@@ -26,16 +26,17 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"clusters": "whole", "parallel_iterations": 2},
     {"clusters": "none", "parallel_iterations": 32},
 )
+DEVICES = (["cuda:0"], ["cpu:0", "cuda:0"], ["cpu:0", "cuda:0", "cuda:1"])
 
 
 @programs_at_orders(0, 1)
-def test_corpus(program: Program, order: int) -> None:
+def test_corpus(program: Program, order: int, request: pytest.FixtureRequest) -> None:
     graph, leaves = program.graph(order), program.leaves
     expected = program.expected(order)
     number = PROGRAMS.index(program) + order
     found = Cards(COPIES[number % 3])
     with registered({name: lambda library=library: library for name, library in found.libraries.items()}):
-        for turn, names in enumerate((["cuda:0"], ["cpu:0", "cuda:0"], ["cpu:0", "cuda:0", "cuda:1"])):
+        for turn, names in some(tuple(enumerate(DEVICES)), 1, request.config, number // 3):
             way = WAYS[(number + 2 * turn) % len(WAYS)]
             results, _ = run(graph, leaves, place=among(names, number + turn), **way)
             assert_same(results, expected)

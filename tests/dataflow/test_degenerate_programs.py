@@ -1,6 +1,6 @@
 """Branches and loops that do almost nothing: the dataflow engine agrees with the reference engine, in every cut.
 
-CTRLGRAD_DEGENERATE_PROGRAMS says how many are drawn (120).
+CTRLGRAD_DEGENERATE_PROGRAMS says how many are drawn (80).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ctrlgrad.dataflow.clusters import CUTS
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import BOOL, INDEX, Graph
 
-PARTS, PROGRAMS = 4, int(os.environ.get("CTRLGRAD_DEGENERATE_PROGRAMS", "120"))
+PARTS, PROGRAMS = 4, int(os.environ.get("CTRLGRAD_DEGENERATE_PROGRAMS", "80"))
 
 
 def graphs(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Iterator[Graph]:

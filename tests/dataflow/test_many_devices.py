@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from instruments.comparing import assert_same
 from instruments.dataflow_runs import at_random, run, short_delays
-from instruments.tables import programs_at_orders
+from instruments.tables import programs_at_orders, some
 from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg
@@ -28,11 +28,11 @@ WAYS: tuple[dict[str, Any], ...] = (
 
 
 @programs_at_orders(0, 1)
-def test_corpus(program: Program, order: int) -> None:
+def test_corpus(program: Program, order: int, request: pytest.FixtureRequest) -> None:
     graph, leaves = program.graph(order), program.leaves
     expected = program.expected(order)
     number = PROGRAMS.index(program) + order
-    for turn in range(2):
+    for turn in some((0, 1), 1, request.config):
         devices = 2 + (number + turn) % 3
         way = WAYS[(number + 2 * turn) % len(WAYS)]
         found, _ = run(graph, leaves, place=at_random(devices, number), **way)

@@ -1,6 +1,6 @@
 """The dataflow engine agrees with the reference engine on random programs and their gradients.
 
-CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS says how many (30). Every other part has devices `cuda:N`, on the stand-in, too.
+CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS says how many (20). Every other part has devices `cuda:N`, on the stand-in, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ctrlgrad.ir import Graph
 
 # How long copies take: as long as the thread does, and longer than anything else.
 COPIES = ({"latency": 0.0}, {"latency": 1.0})
-RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS", "30"))
+RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS", "20"))
 PER_PART = 10
 
 

@@ -14,12 +14,14 @@ error, and so is work on an array of another device.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -225,13 +227,23 @@ def run_text(text: KernelText, inputs: Sequence[Any]) -> list[np.ndarray]:
     """The outputs of a kernel's text for host arrays, each of the shape that its statement gives."""
     names: dict[str, Any] = {p.name: x for p, x in zip(text.inputs, inputs, strict=True)}
     dtypes = {p.name: p.dtype for p in text.outputs}
-    for line in text.operation.split("\n"):
+    for name, dtype, value in _statements(text.operation):
+        names[name] = np.asarray(eval(value, MEANING, names)).astype(dtype or dtypes[name])
+    return [names[p.name] for p in text.outputs]
+
+
+@functools.cache
+def _statements(operation: str) -> list[tuple[str, str | None, CodeType]]:
+    """Of each statement the name that it defines, the dtype that it declares, and its value as Python.
+
+    Kept, since a loop launches a kernel again and again.
+    """
+    found = []
+    for line in operation.split("\n"):
         statement = _STATEMENT.fullmatch(line)
         assert statement is not None, line
-        name = statement["name"]
-        dtype = statement["dtype"] or dtypes[name]
-        names[name] = np.asarray(eval(statement["value"], MEANING, names)).astype(dtype)
-    return [names[p.name] for p in text.outputs]
+        found.append((statement["name"], statement["dtype"], compile(statement["value"], "<kernel>", "eval")))
+    return found
 
 
 class StandIn:

@@ -35,11 +35,14 @@ def are_whole(config: pytest.Config) -> bool:
     return bool(config.getoption("markexpr") != "not long")
 
 
-def some(cases: Sequence[Any], most: int, config: pytest.Config) -> list[Any]:
-    """So many of the cases at most, evenly, in a short run; all of them in a whole one."""
+def some(cases: Sequence[Any], most: int, config: pytest.Config, first: int = 0) -> list[Any]:
+    """So many of the cases at most, evenly and from the first one on, in a short run; all of them in a whole one.
+
+    A test of many programs that takes a program's number for the first case meets all cases.
+    """
     if are_whole(config) or len(cases) <= most:
         return list(cases)
-    return [cases[n * len(cases) // most] for n in range(most)]
+    return [cases[(first + n * len(cases) // most) % len(cases)] for n in range(most)]
 
 
 def programs_at_orders(*orders: int) -> Callable[[Callable[..., Any]], Any]:

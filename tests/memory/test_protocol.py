@@ -85,8 +85,8 @@ def test_every_interleaving(name: str) -> None:
     assert count > 1
 
 
-@in_turn("name, order", list(MIDDLE), ["lazy", "eager"])
-def test_every_answer_that_the_host_may_get(name: str, order: str) -> None:
+@in_turn("order, name", ["lazy", "eager"], list(MIDDLE))
+def test_every_answer_that_the_host_may_get(order: str, name: str) -> None:
     program, budget, tiers = MIDDLE[name]
     count = 0
     for scheduler in all_schedules(5000):
@@ -95,9 +95,9 @@ def test_every_answer_that_the_host_may_get(name: str, order: str) -> None:
     assert count > 10
 
 
-@in_turn("name, order", list(LARGE), ["any", "lazy", "eager"])
+@in_turn("name, order", [*MIDDLE, *LARGE], ["any", "lazy", "eager"])
 def test_random_schedules(name: str, order: str) -> None:
-    program, budget, tiers = LARGE[name]
+    program, budget, tiers = {**MIDDLE, **LARGE}[name]
     for seed in range(60):
         run(Scheduler(random=Random(f"{name} {order} {seed}")), program, budget, tiers, order)
 

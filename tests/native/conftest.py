@@ -1,4 +1,4 @@
-"""What the tests of plans share: which parts of pieces ran, what was compiled, and that it is checked first."""
+"""What the tests of machine code share: how it is made, which parts of pieces ran, and what was compiled."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def checked_plans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machine code as users get it, of plans that are judged before they run: those of one test in three, by its name,
-    and with `-m "long or not long"` those of all."""
-    monkeypatch.delenv("CTRLGRAD_QUICK_CODE")
-    if are_whole(request.config) or zlib.crc32(request.node.name.encode()) % 3 == 0:
+def checked_and_optimised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that are judged before they run, and machine code as users get it.
+
+    Of the points of a table one in three, by its name, has the one and another one in three the other; with
+    `-m "long or not long"` all have both. A test that is no table always has code as users get it.
+    """
+    turn = zlib.crc32(request.node.name.encode()) % 3
+    if are_whole(request.config) or turn == 0:
         monkeypatch.setenv("CTRLGRAD_CHECK_PLANS", "1")
+    if are_whole(request.config) or turn == 1 or not hasattr(request.node, "callspec"):
+        monkeypatch.delenv("CTRLGRAD_QUICK_CODE")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ next turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,8 +186,26 @@ def assert_agree(found: Sequence[Any], expected: Sequence[Any], what: str, ulps:
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * largest, err_msg=what)
 
 
+# A graph with arguments, by an engine.
+Engine = Callable[[Graph, Sequence[Any]], Sequence[Any]]
+
+
+def assert_loop_agrees(engine: Engine, cases: Sequence[OpCase], form: str) -> None:
+    """What an engine makes of the loop over cases is what the reference engine makes of it."""
+    loop = looped(cases, form)
+    found = engine(loop.graph, loop.fresh())
+    assert_agree(found, run_graph(loop.graph, loop.fresh()), ", ".join(map(str, cases[:3])))
+
+
+def assert_each_agrees_in_one_form(engine: Engine, cases: Sequence[OpCase]) -> None:
+    """Every case in one of the forms: those of one form are one loop, and so one module where it is compiled."""
+    for number, form in enumerate(FORMS):
+        if mine := cases[number :: len(FORMS)]:
+            assert_loop_agrees(engine, mine, form)
+
+
 def _or_zeros(x: Any, like: Any) -> Any:
     return np.zeros_like(like) if x is None else x
 
 
-__all__ = ["FORMS", "LoopedCases", "assert_agree", "looped"]
+__all__ = ["FORMS", "LoopedCases", "assert_agree", "assert_each_agrees_in_one_form", "assert_loop_agrees", "looped"]

@@ -19,7 +19,7 @@ from ctrlgrad.plan.model import Plan
 from ctrlgrad.plan.placement import place
 
 # How many random programs: each with its gradient and the gradient of that.
-PROGRAMS_CHECKED = int(os.environ.get("CTRLGRAD_RANDOM_PLANS", "30"))
+PROGRAMS_CHECKED = int(os.environ.get("CTRLGRAD_RANDOM_PLANS", "20"))
 PER_RUN = 10
 
 

@@ -29,7 +29,7 @@ from ctrlgrad.plan.checking.memory import PlanError
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Kernel
 
-RANDOM_PROGRAMS, PER_RUN = 20, 10
+RANDOM_PROGRAMS, PER_RUN = 12, 6
 
 
 def agree(graph: Graph, arguments: list[Any], rtol: float = 1e-9, without: Collection[str] = ()) -> None:
