@@ -345,7 +345,9 @@ def _threefry(k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
 def _key(operation: str, key: Any) -> Any:
     """A key as two uint32; one of `jax.random.key` is taken for its numbers."""
     if "jax" in sys.modules and str(getattr(key, "dtype", "")).startswith("key<"):
-        key = np.asarray(sys.modules["jax"].random.key_data(key))
+        key = sys.modules["jax"].random.key_data(key)
+    if hasattr(key, "dtype"):
+        key = cnp.asarray(key)
     dtype, shape = getattr(key, "dtype", None), tuple(getattr(key, "shape", ()))
     if dtype != np.uint32 or shape != (2,):
         raise TypeMismatchError(
