@@ -109,7 +109,8 @@ def user_frame() -> FrameType | None:
 
 def library_function() -> tuple[str, str] | None:
     """The function of NumPy or SciPy that the user has called, if it is one in Python: its module and its name."""
-    user, frame, called = user_frame(), sys._getframe(1), None
+    user, called = user_frame(), None
+    frame: FrameType | None = sys._getframe(1)
     while frame is not user and frame is not None:
         parts = frame.f_code.co_filename.split(os.sep)
         found = next((name for name in _LIBRARIES if name in parts and not is_own(frame.f_code.co_filename)), None)

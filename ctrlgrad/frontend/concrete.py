@@ -26,8 +26,8 @@ class Array(np.ndarray):
     >>> xs = cnp.asarray(np.array([1.0, 2.0, 4.0]))
     >>> xs.at[0].set(7.0)
     array([7., 2., 4.])
-    >>> cg.fori_loop(0, 3, lambda t, total: total + xs[t], 0.0)
-    array(7.)
+    >>> float(cg.fori_loop(0, 3, lambda t, total: total + xs[t], 0.0))
+    7.0
     """
 
     __slots__ = ()
