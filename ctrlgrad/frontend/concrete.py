@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
-
-# What NumPy takes as a key at once.
-_PLAIN = (int, np.ndarray, type(None), type(Ellipsis))
 
 
 class Array(np.ndarray):
@@ -38,13 +36,18 @@ class Array(np.ndarray):
         return FUNCTIONS["at"](self)
 
     def __getitem__(self, key: Any) -> Any:
-        if type(key) not in _PLAIN and _is_traced(key):
-            return FUNCTIONS["getitem"](np.asarray(self), key)
-        return super().__getitem__(key)
+        try:
+            return super().__getitem__(key)
+        except TracingError:
+            if not _is_traced(key):
+                raise
+        return FUNCTIONS["getitem"](np.asarray(self), key)
 
     def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
-        plain = np.asarray(array)
-        return plain[()] if return_scalar else concrete(plain)
+        if return_scalar or not array.ndim:
+            plain = np.asarray(array)
+            return plain[()] if return_scalar else plain
+        return array.view(Array)
 
     def __repr__(self) -> str:
         return repr(np.asarray(self))
