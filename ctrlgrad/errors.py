@@ -71,7 +71,14 @@ class ShapeError(CtrlgradError, ValueError):
 
 
 class TracingError(CtrlgradError, TypeError):
-    """A traced tensor was used where Python needs a concrete value."""
+    """A traced tensor was used where Python needs a concrete value.
+
+    `refused` are the operands of which a value was asked for; empty where another mistake was made. A transform that is
+    applied to values may answer once it traces over these: `asks_for_values`.
+    """
+
+    refused: tuple[Any, ...] = ()
+    asks_for_values = False
 
 
 class MissingAttributeError(CtrlgradError, AttributeError):

@@ -18,6 +18,7 @@ from ctrlgrad.execution import after_failure, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import EagerStack, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
+from ctrlgrad.frontend.concrete import Array
 from ctrlgrad.frontend.float0 import Float0, float0
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf, Traced
@@ -139,7 +140,7 @@ class Function:
         key: list[Any] = [treedef]
         for leaf in leaves:
             kind = type(leaf)
-            if kind is np.ndarray:
+            if kind is np.ndarray or kind is Array:
                 key += (leaf.dtype, leaf.shape)
             elif kind in _NUMBER_TYPES and (kind is not int or -(1 << 63) <= leaf < 1 << 63):
                 key.append(kind)
@@ -263,9 +264,9 @@ class Function:
 
         def call(tensors: list[Tensor]) -> Any:
             passed = iter(tensors)
-            args, kwargs = tree.unflatten(
-                treedef, [next(passed) if yes else _value(x) for x, yes in zip(leaves, is_input, strict=True)]
-            )
+            known = [x.value if isinstance(x, Static) else x for x in leaves]
+            given = [next(passed) if yes else x for x, yes in zip(known, is_input, strict=True)]
+            args, kwargs = tree.unflatten(treedef, given)
             try:
                 return self.fn(*args, **kwargs)
             except RecursionError as error:
@@ -300,10 +301,6 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<ctrlgrad function {self.name}>"
-
-
-def _value(leaf: Any) -> Any:
-    return leaf.value if isinstance(leaf, Static) else leaf
 
 
 def _endless(name: str) -> TracingError:

@@ -9,6 +9,7 @@ gradient above all, carries the node's source and so sits with it.
 
 from __future__ import annotations
 
+import opcode
 import os
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,13 @@ _OWN = tuple(
 )
 # The model of `ctrlgrad train` is written as a user writes his.
 _AS_USER = os.path.join(_PACKAGE, "train", "")
-_MACHINERY = (os.sep + "optree" + os.sep, os.sep + "numpy" + os.sep, "<frozen ", "functools.py", "contextlib.py")
+# Libraries that call back into this one with what the user handed to them.
+_LIBRARIES = ("numpy", "scipy")
+_PUBLIC = ("fft", "linalg", "special", "stats", "signal", "optimize", "integrate", "interpolate")
+_MACHINERY = (
+    *(os.sep + name + os.sep for name in ("optree", *_LIBRARIES)),
+    *("<frozen ", "functools.py", "contextlib.py"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,38 @@ def user_frame() -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+def library_function() -> tuple[str, str] | None:
+    """The function of NumPy or SciPy that the user has called, if it is one in Python: its module and its name."""
+    user, called = user_frame(), None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not user and frame is not None:
+        parts = frame.f_code.co_filename.split(os.sep)
+        found = next((name for name in _LIBRARIES if name in parts and not is_own(frame.f_code.co_filename)), None)
+        if found is not None and not frame.f_code.co_name.startswith("_"):
+            folders = [f for f in parts[len(parts) - parts[::-1].index(found) : -1] if f in _PUBLIC]
+            module = ".".join([found, *folders[:1]])
+            called = (module, frame.f_code.co_name)
+        frame = frame.f_back
+    return called
+
+
+def user_operation() -> str:
+    """The name of Python's operation that the user's line is at: "STORE_SUBSCR" for an assignment to an element."""
+    frame = user_frame()
+    return "" if frame is None else opcode.opname[frame.f_code.co_code[frame.f_lasti]]
+
+
+def raised_at(error: BaseException) -> Source | None:
+    """The innermost line of the user's code that an exception came through."""
+    found, traceback = None, error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not is_own(code.co_filename) and not any(part in code.co_filename for part in _MACHINERY):
+            found = Source(code.co_filename, traceback.tb_lineno, code.co_qualname)
+        traceback = traceback.tb_next
+    return found
 
 
 def here() -> Source | None:

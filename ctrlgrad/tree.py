@@ -354,9 +354,8 @@ def _bound(partial: Partial) -> tuple[Any, Any]:
     return (partial.args, partial.keywords), partial.func
 
 
-optree.register_pytree_node(
-    Partial, _bound, lambda func, bound: Partial(func, *bound[0], **bound[1]), namespace=NAMESPACE
-)
+_register: Any = optree.register_pytree_node
+_register(Partial, _bound, lambda func, bound: Partial(func, *bound[0], **bound[1]), namespace=NAMESPACE)
 
 
 def paths(treedef: TreeDef) -> list[str]:

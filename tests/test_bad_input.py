@@ -335,7 +335,7 @@ def test_indexing_a_numpy_array_by_a_traced_scalar() -> None:
         return cg.fori_loop(0, 4, lambda t, total: total * w + cnp.sum(xs[t]), 0.0)  # <- outside array
 
     for way in (eager, traced, differentiated):
-        with mistake(TracingError, "outside array", "ctrlgrad.numpy.take(xs, t, axis=0)"):
+        with mistake(TracingError, "outside array", "ctrlgrad.numpy.asarray(xs)[t]"):
             way(f, 2.0)
 
 
@@ -343,7 +343,7 @@ def test_the_advice_for_indexing_a_numpy_array_works() -> None:
     xs = np.arange(40_000.0).reshape(4, 10_000)
 
     def f(w):
-        return cg.fori_loop(0, 4, lambda t, total: total * w + cnp.take(xs, t, axis=0)[0], 0.0)
+        return cg.fori_loop(0, 4, lambda t, total: total * w + cnp.asarray(xs)[t][0], 0.0)
 
     assert f(2.0) == 10_000.0 * (4 + 4 + 3)
     assert cg.grad(f)(2.0) == 10_000.0 * (4 + 2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.frontend.functions import FUNCTIONS, ours
+from ctrlgrad.source import library_function, user_operation
 
 RETURN_IT = "leave it out: a traced tensor has no numbers yet; return it, and the result is a NumPy array"
 _IN_PLACE_OF = {
@@ -58,3 +59,28 @@ def instead_of(name: str) -> str:
     if name in _IN_PLACE_OF:
         return _IN_PLACE_OF[name]
     return f"ctrlgrad.numpy.{name}(x)" if name in FUNCTIONS else "see ctrlgrad.numpy for the functions that there are"
+
+
+# Of Python's operations on the user's line, by the names of their codes.
+_ASSIGNS = ("STORE_SUBSCR", "STORE_SLICE")
+_INDEXES = ("BINARY_SUBSCR", "BINARY_SLICE")
+_ASSIGN = (
+    "an assignment to a part of a NumPy array",
+    "ctrlgrad.numpy.at(y)[index].set(x) gives the changed array; .add and others are there too",
+)
+_INDEX = (
+    "indexing a NumPy array or a list by it",
+    """make it an array of this library's: ctrlgrad.numpy.asarray(xs)[t], and ctrlgrad.numpy.stack(items)[t] of a list;
+or pass xs to the function as an argument""",
+)
+
+
+def what_the_user_does(otherwise: str, hint: str) -> tuple[str, str]:
+    """What asks a tensor for its value, as the user sees it, and what to write instead."""
+    operation, called = user_operation(), library_function()
+    if operation in _ASSIGNS:
+        return _ASSIGN
+    if called is not None:
+        instead = ours(*called)
+        return ".".join(called), f"{instead}, which takes traced values" if instead else hint
+    return _INDEX if operation in _INDEXES else (otherwise, hint)

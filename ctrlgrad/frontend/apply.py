@@ -15,6 +15,7 @@ import numpy as np
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TypeMismatchError
 from ctrlgrad.execution import run_on
 from ctrlgrad.frontend import trace
+from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor, is_operand, leaked
 from ctrlgrad.frontend.unsized import Unsized
@@ -138,7 +139,7 @@ def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -
         if error.source is None:
             error.source = source
         raise
-    return tuple(evaluate(graph, arrays))
+    return tuple(map(concrete, evaluate(graph, arrays)))
 
 
 def apply(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -> Any:

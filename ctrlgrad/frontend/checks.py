@@ -74,14 +74,23 @@ def how_to_pass(x: Any) -> str:
 
 def check_predicate(what: str, leaves: Sequence[Any], source: Source | None) -> None:
     """Require one bool scalar."""
-    if len(leaves) != 1 or type_of(leaves[0]) != BOOL:
+    if len(leaves) != 1 or not is_array(leaves[0]) or type_of(leaves[0]) != BOOL:
         raise TypeMismatchError(
             f"{what} is not a boolean scalar",
             source=source,
             expected="bool[]",
-            got=", ".join(type_name(x) for x in leaves) or "nothing",
+            got=", ".join(type_name(x) if is_array(x) else f"{type(x).__name__}: {x!r}" for x in leaves) or "nothing",
             hint="compare, or reduce with numpy.any / numpy.all",
         )
+
+
+def is_array(x: Any) -> bool:
+    """Whether x is an array, a number or a tensor."""
+    try:
+        type_of(x)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def type_name(x: Any) -> str:
@@ -112,15 +121,44 @@ def same_structure(
         for path, x in right.items()
         if path not in left
     ]
+    kinds = _of_other_kinds(labels, a[1], b[1], "")
+    if b[1] == tree.flatten(None)[1]:
+        hint = "return the value: a function without `return` gives None"
+    elif kinds:
+        hint = "return containers of the same kinds: (a, b) is a tuple, [a, b] is a list"
+    else:
+        hint = "return the same containers with the same keys in the same order"
     raise TypeMismatchError(
         f"{operation}: {labels[0]} and {labels[1]} are different pytrees",
         source=source,
         expected=f"the structure of {labels[0]}, {_structure(a[1])}",
-        got="\n".join([_structure(b[1]), *lines]),
-        hint="return the value: a function without `return` gives None"
-        if b[1] == tree.flatten(None)[1]
-        else "return the same containers with the same keys in the same order",
+        got="\n".join([_structure(b[1]), *kinds, *lines]),
+        hint=hint,
     )
+
+
+def _of_other_kinds(labels: tuple[str, str], a: tree.TreeDef, b: tree.TreeDef, path: str) -> list[str]:
+    """In words where containers differ in kind, or in what is no child of them, though their children may agree."""
+    if a == b or a.is_leaf() or b.is_leaf():
+        return []
+    one, other = (_kind(t) for t in (a, b))
+    if one != other:
+        return [f"{labels[0]}{path} is {one}, and {labels[1]}{path} is {other}"]
+    if a.num_children != b.num_children or a.entries() != b.entries():
+        return []
+    inside = [
+        line
+        for entry, x, y in zip(a.entries(), a.children(), b.children(), strict=True)
+        for line in _of_other_kinds(labels, x, y, f"{path}[{entry!r}]")
+    ]
+    if not inside and a.children() == b.children():
+        return [f"{labels[0]}{path} and {labels[1]}{path}, each {one}, differ in fields that are no arrays"]
+    return inside
+
+
+def _kind(treedef: tree.TreeDef) -> str:
+    name = "None" if treedef.type is type(None) or treedef.type is None else treedef.type.__name__
+    return name if name == "None" else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _structure(treedef: tree.TreeDef) -> str:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -13,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ctrlgrad.errors import TracingError
-from ctrlgrad.source import here
+from ctrlgrad.source import here, library_function
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 # An argument that was left out, where None means something.
@@ -50,9 +52,30 @@ def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapp
         return call(f"np.{ufunc.__name__}.reduce", _REDUCERS[ufunc.__name__], inputs, {"axis": 0, **kwargs})
     if method == "at":
         raise _in_place(f"np.{ufunc.__name__}.at", "x = x.at[index].add(value); .multiply, .min and .max are there too")
+    shown = f"{module_of(ufunc)}.{ufunc.__name__}"
     if method != "__call__":
-        raise _unsupported(f"np.{ufunc.__name__}.{method}")
-    return call(f"np.{ufunc.__name__}", ufunc.__name__, inputs, kwargs)
+        raise _unsupported(f"{shown}.{method}", inputs)
+    if shown.startswith("scipy"):
+        raise _unsupported(shown, inputs, ours("scipy.special", ufunc.__name__))
+    return call(shown, ufunc.__name__, inputs, kwargs)
+
+
+def module_of(ufunc: np.ufunc) -> str:
+    """Whose function a ufunc is, as users write it."""
+    there = sys.modules.get("scipy.special")
+    return "scipy.special" if getattr(there, ufunc.__name__, None) is ufunc else "np"
+
+
+def ours(module: str, name: str) -> str | None:
+    """The function of this library that stands for one of NumPy's or SciPy's, for a hint."""
+    if module in ("np", "numpy"):
+        return f"ctrlgrad.numpy.{name}" if name in FUNCTIONS else None
+    try:
+        # What stands above is looked at alone.
+        there = importlib.import_module(f"ctrlgrad.{module}")
+    except ImportError:
+        return None
+    return f"ctrlgrad.{module}.{name}" if name in getattr(there, "__all__", ()) else None
 
 
 def call_function(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -64,29 +87,29 @@ def call_function(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping
 def call(shown: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call an array function by its name; a TracingError where there is none, or not with these arguments."""
     if name in _CHANGING:
+        _, called = library_function() or ("", name)
+        if called != name and called in FUNCTIONS:
+            # NumPy's own function fills an array of its own.
+            raise _unsupported(f"np.{called}", args, f"ctrlgrad.numpy.{called}")
         raise _in_place(shown, _CHANGING[name])
     if name not in FUNCTIONS:
-        raise _unsupported(shown)
+        raise _unsupported(shown, args)
     kwargs = {key: value for key, value in kwargs.items() if not _says_nothing(key, value)}
     if "out" in kwargs:
-        raise TracingError(
-            f"{shown}: out= is not possible on a traced tensor",
-            source=here(),
-            expected="a call without out=",
-            got="a call with out=",
-            hint="use the result: y = f(x) instead of f(x, out=y)",
-        )
+        raise _given_out(shown, name, args, kwargs["out"])
     signature = _signature(FUNCTIONS[name])
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TracingError(
+        refused = TracingError(
             f"{shown}: these arguments are not supported on traced tensors ({error})",
             source=here(),
             expected=f"{name}{_parameters(signature)}",
             got=f"{len(args)} positional arguments" + "".join(f", {key}=" for key in kwargs),
             hint="convert before or after with .astype(...), or select with numpy.where",
-        ) from error
+        )
+        refused.refused = tuple(args)
+        raise refused from error
     return FUNCTIONS[name](*args, **kwargs)
 
 
@@ -130,11 +153,49 @@ def _in_place(shown: str, hint: str) -> TracingError:
     )
 
 
-def _unsupported(shown: str) -> TracingError:
-    return TracingError(
+_OPERATORS = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "true_divide": "/",
+    "floor_divide": "//",
+    "remainder": "%",
+    "power": "**",
+    "matmul": "@",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+}
+
+
+def _given_out(shown: str, name: str, args: Sequence[Any], out: Any) -> TracingError:
+    """Of out=, or of an operator like += on a NumPy array."""
+    targets = out if isinstance(out, tuple) else (out,)
+    operator = _OPERATORS.get(name)
+    in_place = operator is not None and any(args and target is args[0] for target in targets)
+    error = TracingError(
+        f"{operator}= on a NumPy array: it cannot take a traced value in place"
+        if in_place
+        else f"{shown}: out= is not possible on a traced tensor",
+        source=here(),
+        expected="an expression that gives a new tensor" if in_place else "a call without out=",
+        got=f"y {operator}= x, where x is traced" if in_place else "a call with out=",
+        hint=f"y = y {operator} x" if in_place else "use the result: y = f(x) instead of f(x, out=y)",
+    )
+    # What is changed is the user's: on his arrays it would be done.
+    if all(isinstance(target, np.ndarray) for target in targets):
+        error.refused = tuple(args)
+    return error
+
+
+def _unsupported(shown: str, args: Sequence[Any], instead: str | None = None) -> TracingError:
+    error = TracingError(
         f"{shown} is not supported on traced tensors",
         source=here(),
-        expected="a function that ctrlgrad.numpy has",
+        expected="a function of ctrlgrad",
         got=shown,
-        hint="see ctrlgrad.numpy for what there is, or write it with those functions",
+        hint=f"{instead}, which takes them" if instead else "see ctrlgrad.numpy and ctrlgrad.scipy for what there is",
     )
+    error.refused = tuple(args)
+    return error

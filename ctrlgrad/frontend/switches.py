@@ -10,7 +10,7 @@ import numpy as np
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast, type_of
 from ctrlgrad.frontend.branches import branch, cond
-from ctrlgrad.frontend.checks import check_predicate, type_name
+from ctrlgrad.frontend.checks import check_predicate, is_array, type_name
 from ctrlgrad.frontend.functions import MISSING
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
@@ -31,21 +31,21 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
     """
     source = here()
     operands = operands if operand is MISSING else (*operands, operand)
-    if not branches:
+    if not isinstance(branches, Sequence) or not branches:
         raise UserInputError(
             "switch: there are no branches",
             source=source,
-            expected="at least one function",
+            expected="a list of at least one function",
             got=repr(branches),
             hint="pass a list of functions, one per index",
         )
-    t = type_of(index)
+    t = type_of(index) if is_array(index) else None
     if not isinstance(t, TensorType) or t.rank != 0 or t.dtype.kind not in "iu":
         raise TypeMismatchError(
             "switch: the index is not an integer scalar",
             source=source,
             expected="i64[]",
-            got=type_name(index),
+            got=type_name(index) if is_array(index) else f"{type(index).__name__}: {index!r}",
             hint="cast it with .astype(int); ctrlgrad.cond takes a boolean",
         )
     names = [f"branch {i}" for i in range(len(branches))]
@@ -73,6 +73,15 @@ def case(pairs: Sequence[tuple[Any, Callable[[], Any]]], default: Callable[[], A
             got=repr(pairs),
             hint="pass a list of pairs, tried in order",
         )
+    for position, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeMismatchError(
+                f"case: entry {position} is not a pair",
+                source=source,
+                expected="(condition, function)",
+                got=type(pair).__name__,
+                hint="case([(x > 0, lambda: a), (x < 0, lambda: b)], default=lambda: c)",
+            )
     for position, (condition, _) in enumerate(pairs):
         check_predicate(f"case: condition {position}", [condition], source)
     first, *rest = pairs

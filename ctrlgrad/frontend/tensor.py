@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingError, TypeMismatchError
-from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of
+from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of, what_the_user_does
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
 from ctrlgrad.ir import Builder, TensorType, Type, Value
 from ctrlgrad.source import here
@@ -119,13 +119,15 @@ class Tensor:
     def _concrete(self, what: str, hint: str) -> TracingError | LeakedValueError:
         if not self.builder.is_open:
             return leaked(self)
-        return TracingError(
+        error = TracingError(
             f"{what} needs a number, and a traced tensor has none until the program runs",
             source=here(),
             expected="a concrete value",
             got=repr(self),
             hint=hint,
         )
+        error.refused = (self,)
+        return error
 
     def _number(self) -> Any:
         """Its number, where the trace is that of one call and the number has no derivative that could be lost."""
@@ -175,17 +177,20 @@ class Tensor:
         if (number := self._whole_number()) is not None:
             return operator.index(number[()])
         raise self._concrete(
-            "using it as a Python index (range(), list[...], a shape)",
-            "use ctrlgrad.fori_loop for range(); index arrays, not lists: ctrlgrad.numpy.stack(items)[t]\n"
-            "slice a NumPy array xs outside of the trace, or pass it to the function as an argument",
+            *what_the_user_does(
+                "using it as a Python index (range(), a shape)",
+                "use ctrlgrad.fori_loop for range(), and ctrlgrad.numpy functions for a traced size",
+            )
         )
 
     def __float__(self) -> float:
         if (number := self._whole_number()) is not None:
             return float(number)
         raise self._concrete(
-            "float() (a function of `math`, or y[i] = x where y is a NumPy array)",
-            "keep it a tensor: numpy.sin(x), x.astype(float); ctrlgrad.numpy.at(y)[i].set(x) gives the changed array",
+            *what_the_user_does(
+                "float() (a function of `math`)",
+                "keep it a tensor: numpy.sin(x), x.astype(float)",
+            )
         )
 
     def __complex__(self) -> complex:
@@ -242,9 +247,11 @@ class Tensor:
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise self._concrete(
-            "converting it to a NumPy array (numpy.asarray(x), or xs[x] where xs is a NumPy array)",
-            "index a NumPy array xs by ctrlgrad.numpy.take(xs, t, axis=0), or pass xs to the function as an argument\n"
-            "use ctrlgrad.numpy functions, or NumPy functions that take the tensor itself as an argument",
+            *what_the_user_does(
+                "converting it to a NumPy array (numpy.array, numpy.asarray, numpy.arange)",
+                "use ctrlgrad.numpy functions: ctrlgrad.numpy.stack([a, b]) for numpy.array([a, b]),"
+                "\nctrlgrad.numpy.asarray, ctrlgrad.numpy.arange; or functions of NumPy that take the tensor itself",
+            )
         )
 
     def __len__(self) -> int:

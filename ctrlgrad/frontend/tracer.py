@@ -20,6 +20,7 @@ from ctrlgrad.frontend.apply import cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.known import Known
+from ctrlgrad.frontend.refusals import refused_inside
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Type
 from ctrlgrad.ir.interning import interned, lift_constants
@@ -64,7 +65,13 @@ class Traced:
             self.inputs = [self.input(x) for x in inputs]
             if known is not None:
                 self.builder.known = Known(self.builder, known)
-            self.result = fn(list(self.inputs))
+            try:
+                self.result = fn(list(self.inputs))
+            except (TypeError, ValueError) as error:
+                refused = refused_inside(error)
+                if refused is None:
+                    raise
+                raise refused from None
             if what is not None:
                 check_leaves(what, self.leaves)
 

@@ -139,6 +139,8 @@ def threefry2x32(k0: Any, k1: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
 def checked(operation: str, key: Any) -> Any:
     """A key as two uint32."""
     key = numbers_of(key)
+    if hasattr(key, "dtype"):
+        key = cnp.asarray(key)
     dtype, shape = getattr(key, "dtype", None), tuple(getattr(key, "shape", ()))
     if dtype != np.uint32 or shape != (2,):
         raise TypeMismatchError(
@@ -154,7 +156,7 @@ def checked(operation: str, key: Any) -> Any:
 def numbers_of(key: Any) -> Any:
     """A key of `jax.random.key` as its numbers; others as they are."""
     if "jax" in sys.modules and str(getattr(key, "dtype", "")).startswith("key<"):
-        return np.asarray(sys.modules["jax"].random.key_data(key))
+        return cnp.asarray(sys.modules["jax"].random.key_data(key))
     return key
 
 

@@ -7,7 +7,7 @@ differentiated. Here a transform's result is compiled as a whole, and two rules 
 - Where tracing needs a number (an `if` on an array, a `while` on what is differentiated), the arguments stay concrete:
   the call is traced anew each time, over the values that are differentiated alone, and goes the way that their numbers
   go (`frontend/known.py`). What is compiled for it is found again, since numbers from outside are inputs of such a
-  graph.
+  graph. Any other error is the user's at once: his function is not called again.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ class Transformed(Function):
             return self.fn(*args, **kwargs)
         try:
             return super().__call__(*args, **kwargs)
-        except TracingError:
-            pass
+        except TracingError as error:
+            if not error.asks_for_values:
+                raise
         return self._on_values(args, kwargs)
 
     def _trace_new(self, known: Any, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
@@ -67,7 +68,10 @@ class Transformed(Function):
         try:
             return super()._trace_new(known, types, leaves, treedef)
         except TracingError as error:
-            known.refused = error.with_traceback(None)
+            if error.refused:
+                # Kept without the trace that it stands in.
+                error.asks_for_values, error.refused = True, ()
+                known.refused = error.with_traceback(None)
             raise
 
     def _on_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -204,7 +204,7 @@ def range_with_a_traced_step(n):
     return total
 
 
-@mistake(TracingError, ("using it as a Python index",), 3)
+@mistake(TracingError, ("indexing a NumPy array or a list by it",), 3)
 def index_into_a_list(n):
     items, total = [1.0, 2.0, 3.0], 0.0
     for i in range(n):
@@ -218,7 +218,7 @@ def _deep(x):
     return float(x.astype("int64") + 1) + [1.0][x > 0]  # here
 
 
-@mistake(TracingError, ("using it as a Python index", "_deep"), 3.0)
+@mistake(TracingError, ("indexing a NumPy array or a list by it", "_deep"), 3.0)
 def in_a_function_that_is_called(x):
     while x > 1.0:
         x = _deep(x)

@@ -125,7 +125,7 @@ def test_creation_with_known_sizes_is_concrete_inside_a_trace() -> None:
             cnp.full((2,), 1.0),
             cnp.linspace(0, 1, 3),
         ):
-            assert type(made) is np.ndarray
+            assert isinstance(made, np.ndarray)
     assert not builder.nodes
 
 

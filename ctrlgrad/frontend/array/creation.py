@@ -13,6 +13,7 @@ import numpy as np
 from ctrlgrad.frontend.apply import check_dtype
 from ctrlgrad.frontend.array.dims import broadcasted, dims, dtype_of, shape_of, sizes_argument
 from ctrlgrad.frontend.array.promote import from_nested, operand, to_dtype
+from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.float0 import float0
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
@@ -24,7 +25,7 @@ def _filled(operation: str, shape: Any, value: Any, dtype: Any) -> Any:
     if isinstance(value, Tensor) or any(isinstance(d, Tensor) for d in sizes):
         return broadcasted(value, sizes)
     check_dtype(value.dtype)
-    return np.full(tuple(sizes), value)
+    return concrete(np.full(tuple(sizes), value))
 
 
 def _of_one_number(operation: str, shape: Any, value: int, dtype: Any) -> Any:
@@ -136,7 +137,7 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, *, shape: Any = None) 
 def _as_array(operation: str, x: Any, dtype: Any) -> Any:
     if not isinstance(x, Tensor | int | list | tuple):
         x = from_nested(operation, x)
-    return operand(operation, x) if dtype is None else to_dtype(operation, x, dtype)
+    return concrete(operand(operation, x) if dtype is None else to_dtype(operation, x, dtype))
 
 
 @array_function()
@@ -162,7 +163,7 @@ def array(x: Any, dtype: Any = None) -> Any:
     array([[1, 2]])
     """
     result = _as_array("array", x, dtype)
-    return np.array(result) if isinstance(result, np.ndarray) else result
+    return concrete(np.array(result)) if isinstance(result, np.ndarray) else result
 
 
 __all__ = [

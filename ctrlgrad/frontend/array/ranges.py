@@ -25,6 +25,7 @@ from ctrlgrad.frontend.array.elementwise import ceil, negative
 from ctrlgrad.frontend.array.logic import equal, greater_equal, where
 from ctrlgrad.frontend.array.manipulation import moveaxis
 from ctrlgrad.frontend.array.promote import operand, operands, shown, to_dtype
+from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item
@@ -47,7 +48,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> An
     if not any(isinstance(x, Tensor) for x in bounds):
         if step == 0:
             raise ShapeError("arange: the step is zero", source=here())
-        return np.arange(start, stop, step, dtype=dtype)
+        return concrete(np.arange(start, stop, step, dtype=dtype))
     if any(rank_of(x) for x in bounds):
         raise ShapeError("arange: the bounds are scalars", source=here(), got=", ".join(shown(x) for x in bounds))
     exact = result_dtype(*bounds)
@@ -78,7 +79,7 @@ def linspace(start: Any, stop: Any, num: Any = 50, endpoint: bool = True, *, dty
         raise ShapeError("linspace: a negative number of points", source=here(), got=str(number))
     start, stop = (operand("linspace", x) for x in (start, stop))
     if not isinstance(start, Tensor) and not isinstance(stop, Tensor):
-        return np.linspace(start, stop, number, endpoint, dtype=dtype, axis=axis)
+        return concrete(np.linspace(start, stop, number, endpoint, dtype=dtype, axis=axis))
     exact = np.result_type(dtype_of(start), dtype_of(stop), 0.0)
     weight = (np.arange(number) / max(number - 1 if endpoint else number, 1)).astype(exact)
     rank = max(rank_of(start), rank_of(stop))
@@ -105,7 +106,7 @@ def eye(n: Any, m: Any = None, k: Any = 0, dtype: Any = np.float64) -> Any:
     if any(not isinstance(d, Tensor) and d < 0 for d in sizes):
         raise ShapeError("eye: a negative size", source=here(), got=str(tuple(sizes)))
     if not any(isinstance(d, Tensor) for d in (*sizes, k)):
-        return np.eye(sizes[0], sizes[1], k=k, dtype=dtype)
+        return concrete(np.eye(sizes[0], sizes[1], k=k, dtype=dtype))
     rows, columns = (iota(d) for d in sizes)
     return to_dtype("eye", equal(add(expanded(rows, [1]), k), expanded(columns, [0])), dtype)
 

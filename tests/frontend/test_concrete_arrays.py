@@ -1,0 +1,118 @@
+"""What functions of `ctrlgrad.numpy` return outside of a trace: NumPy arrays with `.at` that take traced indices."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+
+X = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+UPDATES: dict[str, Callable[[Any], Any]] = {
+    "set": lambda x: x.at[0].set(9.0),
+    "set a column": lambda x: x.at[:, 1].set(9.0),
+    "add twice": lambda x: x.at[np.array([0, 0])].add(1.0),
+    "subtract": lambda x: x.at[1, 2].subtract(1.0),
+    "multiply": lambda x: x.at[1].multiply(2.0),
+    "mul": lambda x: x.at[1].mul(2.0),
+    "divide": lambda x: x.at[1].divide(2.0),
+    "power": lambda x: x.at[..., 0].power(2.0),
+    "min": lambda x: x.at[0].min(1.5),
+    "max": lambda x: x.at[0].max(1.5),
+    "get": lambda x: x.at[1].get(),
+    "apply": lambda x: x.at[1].apply(lambda v: v * v),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_at_is_that_of_jax_on_concrete_and_traced_arrays(name: str) -> None:
+    update = UPDATES[name]
+    with jax.enable_x64(True):
+        expected = np.asarray(update(jnp.asarray(X)))
+    given = X.copy()
+    for found in (update(cnp.asarray(given)), update(cnp.asarray(given) * 1.0), cg.function(update)(given)):
+        np.testing.assert_allclose(found, expected, rtol=1e-15)
+    np.testing.assert_array_equal(given, X)
+
+
+TABLES: dict[str, Callable[[], Any]] = {
+    "asarray": lambda: cnp.asarray(np.arange(4.0)),
+    "array": lambda: cnp.array([0.0, 1.0, 2.0, 3.0]),
+    "arange": lambda: cnp.arange(4.0),
+    "linspace": lambda: cnp.linspace(0.0, 3.0, 4),
+    "zeros and at": lambda: cnp.zeros(4).at[:].set(np.arange(4.0)),
+    "an op": lambda: cnp.sqrt(cnp.arange(4.0) ** 2),
+    "NumPy's function": lambda: np.abs(-cnp.arange(4.0)),
+    "an operator": lambda: 2.0 * cnp.arange(4.0) / 2.0,
+    "a slice": lambda: cnp.arange(6.0)[:4],
+    "a reshape": lambda: cnp.arange(4.0).reshape(2, 2).ravel(),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_from_outside_is_indexed_by_a_traced_number(name: str) -> None:
+    table = TABLES[name]()
+    assert isinstance(table, np.ndarray)
+    walk = lambda x: cg.fori_loop(0, 4, lambda t, total: total * x + table[t], 0.0)
+    assert float(cg.function(walk)(2.0)) == 11.0
+    cg.check_grads(walk, (2.0,))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda t: t,
+        lambda t: (t, 0),
+        lambda t: (slice(None), t),
+        lambda t: (..., t),
+        lambda t: slice(t, None),
+        lambda t: [t, 0],
+        lambda t: cnp.stack([t, t, 0]),
+        lambda t: cnp.asarray(X)[:, 0] > t,
+    ],
+)
+def test_keys_with_a_traced_part_are_those_of_numpy(key: Callable[[Any], Any]) -> None:
+    found = cg.function(lambda t: cnp.asarray(X)[key(t)])(1)
+    np.testing.assert_array_equal(found, X[key(1)])
+
+
+def test_it_is_numpys_array_in_all_else() -> None:
+    x = cnp.asarray(X)
+    assert np.shares_memory(x, X) and cnp.asarray(x) is not None
+    assert repr(x) == repr(X) and str(x) == str(X) and repr(x[0]) == repr(X[0])
+    assert type(x[0, 0]) is type(X[0, 0]) and type(x.sum()) is type(X.sum())
+    assert type(np.add.reduce(x, axis=None)) is np.float64
+    assert hash(x[0, 0]) == hash(X[0, 0])
+    assert type(pickle.loads(pickle.dumps(x))) is np.ndarray
+    np.testing.assert_array_equal(copy.deepcopy(x), X)
+    np.testing.assert_array_equal(jax.jit(lambda v: v * 2)(x), X * 2)
+    y = cnp.asarray(X.copy())
+    y[0] = 7.0
+    y += 1.0
+    assert y[0].tolist() == [8.0, 8.0, 8.0]
+
+
+def test_calls_find_their_code_by_either_array() -> None:
+    f = cg.function(lambda x: x * 2.0)
+    for given in (X, cnp.asarray(X), cnp.asarray(X), X):
+        found = f(given)
+        assert type(found) is np.ndarray
+        np.testing.assert_array_equal(found, X * 2.0)
+    assert f.traces == 1 and len(f._bound) <= 1
+
+
+def test_keys_of_jax_are_keys() -> None:
+    for make in (jax.random.key, jax.random.PRNGKey):
+        found = cg.random.uniform(make(3), (4,))
+        np.testing.assert_array_equal(found, cg.random.uniform(cg.random.key(3), (4,)))
+        first, second = cg.random.split(make(3))
+        np.testing.assert_array_equal([first, second], cg.random.split(cg.random.key(3)))

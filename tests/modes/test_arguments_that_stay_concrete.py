@@ -1,0 +1,102 @@
+"""Where a transform's function needs a number it is called once more, on values; after any other mistake it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+from ctrlgrad.errors import TracingError
+
+X = np.array([0.5, 2.0])
+
+
+class Counted:
+    """A function that counts how often it is called."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn, self.calls = fn, 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        return self.fn(*args)
+
+
+def _assigned(w: Any) -> Any:
+    y = np.zeros(2)
+    y[0] = w
+    return y
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda w, n: w * 3.0 if n > 0 else w,
+        lambda w, n: w * (3.0 if np.sin(n) ** 2 > 0 and n * 2 > 1 else 1.0),
+        lambda w, n: sum((w for _ in range(int(n))), 0.0),
+        lambda w, n: w * np.array([n, 0.0]).sum(),
+        lambda w, n: w * _assigned(n)[0],
+        lambda w, n: w * np.linspace(0.0, 1.0, int(n) + 1)[-1] * n,
+    ],
+)
+def test_what_is_not_differentiated_has_one(fn: Callable[..., Any]) -> None:
+    counted = Counted(fn)
+    gradient = cg.grad(counted)
+    assert float(gradient(2.0, np.float64(3.0))) == pytest.approx(3.0)
+    assert counted.calls == 2
+    assert float(gradient(2.0, np.float64(3.0))) == pytest.approx(3.0)
+    # Now it is known that the arguments stay as they are.
+    assert counted.calls == 3
+
+
+def test_a_function_that_only_another_library_has_gets_numbers() -> None:
+    special = pytest.importorskip("scipy.special")
+    found = cg.grad(lambda w, x: w * special.jv(1, x))(2.0, np.float64(1.5))
+    np.testing.assert_allclose(found, special.jv(1, 1.5))
+    with pytest.raises(TracingError, match=r"scipy\.special\.jv is not supported"):
+        cg.grad(lambda w: special.jv(1, w))(2.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.__setitem__(0, 7.0),
+        lambda x: np.add.at(x, [0], 1.0),
+        lambda x: np.copyto(x, 1.0),
+        lambda x: np.add(x, 1.0, out=x),
+    ],
+)
+def test_arguments_are_not_changed_in_place(change: Callable[[Any], Any]) -> None:
+    given = X.copy()
+    counted = Counted(lambda w, x: change(x) or w * x.sum())
+    with pytest.raises(TracingError):
+        cg.grad(counted)(2.0, given)
+    assert counted.calls == 1
+    np.testing.assert_array_equal(given, X)
+
+
+def test_an_error_while_the_program_runs_is_no_reason_to_begin_again() -> None:
+    calls = []
+
+    def shown(x: Any, iterations: Any) -> None:
+        calls.append(x)
+        raise TracingError("of the user's own")
+
+    def f(w: Any) -> Any:
+        cg.debug.callback(shown, w)
+        return w * w
+
+    with pytest.raises(Exception, match="of the user's own"):
+        cg.grad(f)(2.0)
+    assert len(calls) == 1
+
+
+def test_the_trace_is_not_kept_with_the_error() -> None:
+    gradient = cg.grad(lambda w, n: w if n > 0 else -w)
+    gradient(2.0, 3.0)
+    with pytest.raises(TracingError) as caught:
+        gradient.graph(2.0, 3.0)
+    assert caught.value.asks_for_values and caught.value.refused == ()
