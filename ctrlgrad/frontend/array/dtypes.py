@@ -87,11 +87,33 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     return result_dtype(*(np.empty(0, dtype) for dtype in dtypes), *arrays)
 
 
+def isscalar(element: Any) -> bool:
+    """Whether it is one number: a Python number, or an array of rank 0; as `jax.numpy.isscalar`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.isscalar(3.0), cnp.isscalar([3.0])
+    (True, False)
+    """
+    return np.isscalar(element) or (isinstance(element, Tensor | np.ndarray) and element.ndim == 0)
+
+
+def iterable(y: Any) -> bool:
+    """Whether it can be gone through; an array can, unless its rank is 0. As `numpy.iterable`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.iterable([1, 2]), cnp.iterable(1)
+    (True, False)
+    """
+    return y.ndim > 0 if isinstance(y, Tensor) else np.iterable(y)
+
+
 __all__ = [
     "broadcast_shapes",
     "can_cast",
     "finfo",
     "iinfo",
     "isdtype",
+    "isscalar",
+    "iterable",
     "result_type",
 ]

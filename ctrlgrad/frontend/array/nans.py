@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.array.accumulation import cumprod, cumsum
+from ctrlgrad.frontend.array.accumulation import cumprod, cumsum, prod
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.elementwise import isnan, sqrt
 from ctrlgrad.frontend.array.logic import where
@@ -74,6 +74,9 @@ nanargmin = _extreme("nanargmin", argmin, np.inf)
 
 
 nansum = _without_nan("nansum", total, 0)
+
+
+nanprod = _without_nan("nanprod", prod, 1)
 
 
 def _present(x: Any, axis: Any, keepdims: bool = False) -> Any:
@@ -168,6 +171,7 @@ __all__ = [
     "nanmax",
     "nanmean",
     "nanmin",
+    "nanprod",
     "nanstd",
     "nansum",
     "nanvar",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import maximum, subtract
 from ctrlgrad.frontend.array.dims import (
@@ -23,6 +25,7 @@ from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, to_dtype, truth
 from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.source import here
 
 
 def reduce(op: str, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -206,6 +209,30 @@ def all(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 
 
 @array_function()
+def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Any:
+    """`func(a, axis)` for one axis after another, each of which keeps size 1; as `numpy.apply_over_axes`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.apply_over_axes(cnp.sum, cnp.ones((2, 3)), [0, 1])
+    array([[6.]])
+    """
+    a = operand("apply_over_axes", a)
+    rank = rank_of(a)
+    for axis in axes if isinstance(axes, list | tuple) else (axes,):
+        place = axis_of("apply_over_axes", axis, rank)
+        found = operand("apply_over_axes", func(a, place))
+        if rank_of(found) not in (rank, rank - 1):
+            raise ShapeError(
+                "apply_over_axes: the function returned another rank",
+                source=here(),
+                expected=f"rank {rank} or {rank - 1}",
+                got=f"rank {rank_of(found)}",
+            )
+        a = found if rank_of(found) == rank else apply("expand_dims", [found], {"axes": (place,)})
+    return a
+
+
+@array_function()
 def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None) -> Any:
     """The sum of a diagonal.
 
@@ -230,6 +257,7 @@ def count_nonzero(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 __all__ = [
     "all",
     "any",
+    "apply_over_axes",
     "argmax",
     "argmin",
     "count_nonzero",
