@@ -85,6 +85,8 @@ from ctrlgrad.frontend.array.accumulation import *
 from ctrlgrad.frontend.array.activation import *
 from ctrlgrad.frontend.array.arithmetic import *
 from ctrlgrad.frontend.array.arranging import *
+from ctrlgrad.frontend.array.array_api import *
+from ctrlgrad.frontend.array.array_api import VERSIONS, __array_namespace_info__
 from ctrlgrad.frontend.array.bits import *
 from ctrlgrad.frontend.array.choosing import *
 from ctrlgrad.frontend.array.complex import *
@@ -115,9 +117,11 @@ from ctrlgrad.frontend.array.sets import *
 from ctrlgrad.frontend.array.sorting import *
 from ctrlgrad.frontend.array.statistics import *
 from ctrlgrad.frontend.array.structured import *
+from ctrlgrad.frontend.array.ufunc_methods import *
 from ctrlgrad.frontend.array.update import *
 from ctrlgrad.frontend.array.windows import *
 from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.transforms.vectorize import apply_along_axis, frompyfunc, vectorize
 
 # Further names of the same functions: NumPy's and the Array API's.
 absolute = abs
@@ -137,21 +141,27 @@ true_divide = divide
 complex_, float_ = complex128, float64
 bool = bool_
 
+__array_api_version__ = VERSIONS[-1]
+
 
 def _namespace() -> Any:
     return sys.modules[__name__]
 
 
+FUNCTIONS["apply_along_axis"] = apply_along_axis
 # What a tensor's `__array_namespace__` returns.
 FUNCTIONS["__namespace__"] = _namespace
 
 # NumPy's own, and further names; then what the modules behind say that they offer.
 __all__ = [
+    "__array_api_version__",
+    "__array_namespace_info__",
     "absolute",
     "acos",
     "acosh",
     "amax",
     "amin",
+    "apply_along_axis",
     "around",
     "array_repr",
     "array_str",
@@ -190,6 +200,7 @@ __all__ = [
     "fromfile",
     "fromfunction",
     "fromiter",
+    "frompyfunc",
     "fromstring",
     "generic",
     "get_printoptions",
@@ -236,10 +247,12 @@ __all__ = [
     "uint32",
     "uint64",
     "unsignedinteger",
+    "vectorize",
 ]
 __all__ += behind.accumulation.__all__
 __all__ += behind.activation.__all__
 __all__ += behind.arithmetic.__all__
+__all__ += behind.array_api.__all__
 __all__ += behind.arranging.__all__
 __all__ += behind.bits.__all__
 __all__ += behind.choosing.__all__
@@ -271,5 +284,6 @@ __all__ += behind.sets.__all__
 __all__ += behind.sorting.__all__
 __all__ += behind.statistics.__all__
 __all__ += behind.structured.__all__
+__all__ += behind.ufunc_methods.__all__
 __all__ += behind.update.__all__
 __all__ += behind.windows.__all__

@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ctrlgrad.errors import TracingError
+from ctrlgrad.frontend.ufuncs import as_ufunc, ufunc
 from ctrlgrad.source import here
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
+ufunc.functions = FUNCTIONS
 # An argument that was left out, where None means something.
 MISSING: Any = object()
 
@@ -23,9 +25,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def array_function(*names: str) -> Callable[[F], F]:
-    """Register an array function under its own name and further ones."""
+    """Register an array function under its own name and further ones; a `ufunc` where NumPy has one."""
 
     def register(fn: F) -> F:
+        fn = as_ufunc(fn)
         for name in (fn.__name__, *names):
             FUNCTIONS[name] = fn
         return fn
@@ -33,26 +36,17 @@ def array_function(*names: str) -> Callable[[F], F]:
     return register
 
 
-# What `np.add.reduce` and its kin are called as functions.
-_REDUCERS = {
-    "add": "sum",
-    "multiply": "prod",
-    "maximum": "max",
-    "minimum": "min",
-    "logical_and": "all",
-    "logical_or": "any",
-}
-
-
-def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What `__array_ufunc__` returns for a tensor."""
-    if method == "reduce" and ufunc.__name__ in _REDUCERS:
-        return call(f"np.{ufunc.__name__}.reduce", _REDUCERS[ufunc.__name__], inputs, {"axis": 0, **kwargs})
+    name = numpys.__name__
     if method == "at":
-        raise _in_place(f"np.{ufunc.__name__}.at", "x = x.at[index].add(value); .multiply, .min and .max are there too")
-    if method != "__call__":
-        raise _unsupported(f"np.{ufunc.__name__}.{method}")
-    return call(f"np.{ufunc.__name__}", ufunc.__name__, inputs, kwargs)
+        raise _in_place(f"np.{name}.at", f"x = ctrlgrad.numpy.{name}.at(x, indices, values)")
+    if method == "__call__":
+        return call(f"np.{name}", name, inputs, kwargs)
+    fn = getattr(FUNCTIONS.get(name), method, None)
+    if fn is None:
+        raise _unsupported(f"np.{name}.{method}")
+    return _called(f"np.{name}.{method}", fn, inputs, kwargs)
 
 
 def call_function(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -67,6 +61,11 @@ def call(shown: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         raise _in_place(shown, _CHANGING[name])
     if name not in FUNCTIONS:
         raise _unsupported(shown)
+    return _called(shown, FUNCTIONS[name], args, kwargs)
+
+
+def _called(shown: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The function, where it takes these arguments."""
     kwargs = {key: value for key, value in kwargs.items() if not _says_nothing(key, value)}
     if "out" in kwargs:
         raise TracingError(
@@ -76,18 +75,18 @@ def call(shown: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
             got="a call with out=",
             hint="use the result: y = f(x) instead of f(x, out=y)",
         )
-    signature = _signature(FUNCTIONS[name])
+    signature = _signature(fn)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TracingError(
             f"{shown}: these arguments are not supported on traced tensors ({error})",
             source=here(),
-            expected=f"{name}{_parameters(signature)}",
+            expected=f"{fn.__name__}{_parameters(signature)}",
             got=f"{len(args)} positional arguments" + "".join(f", {key}=" for key in kwargs),
             hint="convert before or after with .astype(...), or select with numpy.where",
         ) from error
-    return FUNCTIONS[name](*args, **kwargs)
+    return fn(*args, **kwargs)
 
 
 def _says_nothing(key: str, value: Any) -> bool:

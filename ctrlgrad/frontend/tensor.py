@@ -232,6 +232,9 @@ class Tensor:
     def __dlpack__(self, **kwargs: Any) -> Any:
         raise self._concrete("handing it to another library (from_dlpack)", RETURN_IT)
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
     def item(self) -> Any:
         if (number := self._whole_number()) is not None:
             return number.item()
@@ -315,7 +318,16 @@ class Tensor:
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return call_function(func, args, kwargs)
 
+    @property
+    def device(self) -> str:
+        """As that of NumPy's arrays: where the numbers are for the caller of the program."""
+        return "cpu"
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Any:
+        return FUNCTIONS["__to_device__"](self, device, stream)
+
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        FUNCTIONS["__check_version__"](api_version)
         return FUNCTIONS["__namespace__"]()
 
 

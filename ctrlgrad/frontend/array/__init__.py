@@ -8,6 +8,7 @@ from ctrlgrad.frontend.array import (
     activation,
     arithmetic,
     arranging,
+    array_api,
     bits,
     choosing,
     complex,
@@ -42,6 +43,7 @@ from ctrlgrad.frontend.array import (
     sorting,
     statistics,
     structured,
+    ufunc_methods,
     update,
     windows,
 )
@@ -51,6 +53,7 @@ __all__ = [
     "activation",
     "arithmetic",
     "arranging",
+    "array_api",
     "bits",
     "choosing",
     "complex",
@@ -85,6 +88,7 @@ __all__ = [
     "sorting",
     "statistics",
     "structured",
+    "ufunc_methods",
     "update",
     "windows",
 ]

@@ -36,7 +36,7 @@ from ctrlgrad.frontend.array.manipulation import broadcast_to, moveaxis, ravel
 from ctrlgrad.frontend.array.positions import filled, first_positions, known_count
 from ctrlgrad.frontend.array.promote import operand, same_dtype
 from ctrlgrad.frontend.array.reduction import any as some
-from ctrlgrad.frontend.array.reduction import max as largest
+from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.sorting import argsort, lexsort, searchsorted, sort
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
@@ -351,7 +351,7 @@ def setxor1d(
 ) -> Any:
     """What stands in exactly one of two arrays, distinct and ascending; as `jax.numpy.setxor1d`.
 
-    Missing values are the largest one unless `fill_value` says otherwise.
+    Missing values are the smallest one unless `fill_value` says otherwise.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.setxor1d([3, 1, 2], [1, 4])
@@ -363,7 +363,7 @@ def setxor1d(
     values, _, present = _chosen("setxor1d", kept, mask, size, 0 if fill_value is None else fill_value)
     if present is None or fill_value is not None or not size:
         return values
-    return where(present, values, largest(values))
+    return where(present, values, smallest(where(present, values, values[0])))
 
 
 __all__ = [
