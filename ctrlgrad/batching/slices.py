@@ -96,7 +96,7 @@ def _rewritten(node: Node, first: int, parts: Sequence[_Part], rest: Key, others
     keys: list[tuple[Value, Key]] = []
     for part in parts:
         positions = _positions(builder, inputs[part.start], part.length)
-        key = tuple(DYNAMIC if a == part.axis else slice(None) for a in range(wholes[-1].tensor.rank))
+        key: Key = tuple(DYNAMIC if a == part.axis else slice(None) for a in range(wholes[-1].tensor.rank))
         keys.append((positions, key))
         wholes.append(builder.emit("getitem", [wholes[-1], positions], {"key": key}))
     operands = [inputs[v] for v in others]

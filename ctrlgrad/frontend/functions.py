@@ -40,7 +40,9 @@ def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Map
     """What `__array_ufunc__` returns for a tensor."""
     name = numpys.__name__
     if method == "at":
-        raise _in_place(f"np.{name}.at", f"x = ctrlgrad.numpy.{name}.at(x, indices, values)")
+        raise _in_place(
+            f"np.{name}.at", f"x = x.at[index].add(value), or x = ctrlgrad.numpy.{name}.at(x, indices, values)"
+        )
     if method == "__call__":
         return call(f"np.{name}", name, inputs, kwargs)
     fn = getattr(FUNCTIONS.get(name), method, None)

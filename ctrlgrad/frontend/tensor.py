@@ -229,7 +229,9 @@ class Tensor:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise self._concrete("pickling it", RETURN_IT)
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
         raise self._concrete("handing it to another library (from_dlpack)", RETURN_IT)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -42,13 +42,14 @@ class ufunc:
 
     # The array functions by name; the module that registers them says so.
     functions: Mapping[str, Callable[..., Any]] = {}
+    __name__: str
 
     def __init__(
         self, func: Callable[..., Any], nin: int, nout: int, *, name: str | None = None, identity: Any = None
     ) -> None:
         functools.update_wrapper(self, func)
         self.func, self.nin, self.nout, self.identity = func, nin, nout, identity
-        self.__name__ = name or getattr(func, "__name__", "ufunc")
+        self.__name__ = str(name or getattr(func, "__name__", "ufunc"))
         own = inspect.signature(func)
         if not any(p.kind == p.VAR_KEYWORD for p in own.parameters.values()):
             self.__signature__ = own.replace(parameters=[*own.parameters.values(), *_KEYWORDS])

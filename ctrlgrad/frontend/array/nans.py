@@ -12,9 +12,9 @@ from ctrlgrad.frontend.array.accumulation import cumprod, cumsum, prod
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.elementwise import isnan, sqrt
 from ctrlgrad.frontend.array.logic import where as choose
-from ctrlgrad.frontend.array.promote import floats, operand
+from ctrlgrad.frontend.array.promote import floats, operand, truth
 from ctrlgrad.frontend.array.reduction import all as every
-from ctrlgrad.frontend.array.reduction import argmax, argmin
+from ctrlgrad.frontend.array.reduction import argmax, argmin, var
 from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.reduction import sum as total
@@ -119,11 +119,12 @@ def nanvar(
     1.0
     """
     x = floats("nanvar", x if dtype is None else cast(operand("nanvar", x), dtype))
-    away = x - nanmean(x, axis, keepdims=True, where=where)
-    squares = (away * away.conj()).real if dtype_of(x).kind == "c" else away * away
-    count = _present(x, axis, keepdims, where) - ddof
-    found = nansum(squares, axis, keepdims=keepdims, where=where)
-    return choose(count > 0, found / choose(count > 0, count, 1), np.nan)
+    absent = isnan(x)
+    present = ~absent if where is None else ~absent & truth("nanvar", where)
+    # Without a nan in what is squared: its derivative would be one.
+    safe = choose(absent, np.zeros((), dtype_of(x)), x)
+    found = var(safe, axis, ddof=ddof, keepdims=keepdims, where=present)
+    return choose(total(present, axis, keepdims=keepdims) > ddof, found, np.asarray(np.nan, dtype_of(found)))
 
 
 @array_function()

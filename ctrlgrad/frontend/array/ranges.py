@@ -92,7 +92,8 @@ def linspace(
         raise ShapeError("linspace: a negative number of points", source=here(), got=str(number))
     start, stop = (operand("linspace", x) for x in (start, stop))
     if not isinstance(start, Tensor) and not isinstance(stop, Tensor):
-        return np.linspace(start, stop, number, endpoint, retstep, dtype, axis)
+        found = np.linspace(start, stop, number, endpoint, retstep=True, dtype=dtype, axis=axis)
+        return found if retstep else found[0]
     exact = np.result_type(dtype_of(start), dtype_of(stop), 0.0)
     weight = (np.arange(number) / max(number - 1 if endpoint else number, 1)).astype(exact)
     rank = max(rank_of(start), rank_of(stop))

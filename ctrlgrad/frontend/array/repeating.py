@@ -33,12 +33,14 @@ from ctrlgrad.source import here
 
 
 @array_function()
-def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
+def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: bool = True) -> list[Any]:
     """Every combination of the elements of vectors, an array for each vector.
 
     Args:
         arrays: vectors, or scalars, which promote to one dtype.
         indexing: "ij" gives the shape of the vectors' sizes in order, "xy" that with the first two swapped.
+        sparse: leave the axes that an array does not lie along at size 1.
+        copy: accepted for NumPy; arrays of a graph have no identity.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.meshgrid([1, 2], [3, 4])[0]
@@ -56,10 +58,10 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
     sizes: list[Any] = [None] * len(vectors)
     for x, place in zip(vectors, places, strict=True):
         sizes[place] = dim(x, 0)
-    return tuple(
-        broadcasted(expanded(x, [a for a in range(len(places)) if a != place]), sizes)
-        for x, place in zip(vectors, places, strict=True)
-    )
+    grids = [
+        expanded(x, [a for a in range(len(places)) if a != place]) for x, place in zip(vectors, places, strict=True)
+    ]
+    return grids if sparse else [broadcasted(grid, sizes) for grid in grids]
 
 
 @array_function()
