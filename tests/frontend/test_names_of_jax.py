@@ -245,6 +245,29 @@ def test_the_characteristic_polynomial_has_derivatives() -> None:
     cg.check_grads(lambda x: cnp.poly(x), (SQUARE,))
 
 
+def test_limits_of_floats_are_pythons_numbers() -> None:
+    for dtype in (np.float32, np.float64, np.complex64):
+        ours, theirs = cnp.finfo(dtype), np.finfo(dtype)
+        for name in ("eps", "max", "min", "smallest_normal", "tiny"):
+            assert type(getattr(ours, name)) is float and getattr(ours, name) == float(getattr(theirs, name))
+        assert (ours.bits, ours.dtype, ours.precision) == (theirs.bits, theirs.dtype, theirs.precision)
+
+
+def test_grids_and_broadcast_arrays_are_lists() -> None:
+    assert type(cnp.meshgrid(V, V)) is list and type(cnp.broadcast_arrays(V, 1.0)) is list
+    same(cnp.meshgrid(V, W[:2], sparse=True), jnp.meshgrid(V, W[:2], sparse=True))
+
+
+def test_the_sign_of_a_complex_zero_has_no_signs() -> None:
+    found = cnp.sign(np.array([complex(-0.0, -0.0), complex(0.0, -0.0)]))
+    assert not np.signbit(found.real).any() and not np.signbit(found.imag).any()
+
+
+def test_derivatives_of_nanvar_are_finite_beside_nan() -> None:
+    found = cg.grad(lambda x: cnp.nanvar(x) + cnp.nanstd(x))(NANS)
+    assert np.isfinite(found).all() and (found[np.isnan(NANS)] == 0).all()
+
+
 def test_names_that_change_an_array_in_place_do_not() -> None:
     for name, args in {"put": (0, 1.0), "place": (A > 0, 1.0), "fill_diagonal": (1.0,)}.items():
         with pytest.raises(TracingError, match=f"{name}: arrays do not change in place"):

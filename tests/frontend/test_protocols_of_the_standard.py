@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from array_cases.running import data, run
+from instruments import traced_arrays
+from instruments.traced_arrays import xp
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -94,3 +96,15 @@ def test_ndarray_is_a_type_alone() -> None:
 def test_no_dlpack() -> None:
     with pytest.raises(TypeMismatchError, match="no DLPack"):
         cnp.from_dlpack([1, 2])
+
+
+def test_a_namespace_whose_every_call_is_traced() -> None:
+    x = traced_arrays.Array(A)
+    y = xp.where(x > 0, x, -x[::-1])
+    assert isinstance(y, traced_arrays.Array)
+    np.testing.assert_array_equal(y.numbers, np.where(A > 0, A, -A[::-1]))
+    np.testing.assert_array_equal(xp.linalg.trace(x @ x.T).numbers, np.trace(A @ A.T))
+    x += 1
+    x[0, 1:] = 7.0
+    assert x.numbers[0].tolist() == [A[0, 0] + 1, 7.0, 7.0, 7.0] and xp.unique_all(x).counts.shape == (10,)
+    assert xp.finfo(x.dtype).bits == 64 and x.__array_namespace__() is xp

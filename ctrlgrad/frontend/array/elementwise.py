@@ -97,7 +97,9 @@ def sign(x: Any) -> Any:
     size = abs(x)
     at_zero = apply("equal", [size, np.zeros((), dtype_of(size))])
     safe = apply("where", [at_zero, np.ones((), dtype_of(size)), size])
-    return apply("divide", [x, apply("cast", [safe], {"dtype": dtype_of(x)})])
+    found = apply("divide", [x, apply("cast", [safe], {"dtype": dtype_of(x)})])
+    # A zero without a sign in either part.
+    return apply("where", [at_zero, np.zeros((), dtype_of(x)), found])
 
 
 @array_function()
