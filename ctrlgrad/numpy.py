@@ -14,26 +14,68 @@ import sys
 from typing import Any
 
 from numpy import (
+    array_repr,
+    array_str,
+    bartlett,
+    blackman,
     bool_,
+    cdouble,
+    character,
     complex64,
     complex128,
+    complexfloating,
+    csingle,
+    double,
+    dtype,
     e,
+    euler_gamma,
+    flexible,
     float16,
     float32,
     float64,
+    floating,
+    frombuffer,
+    fromfile,
+    fromfunction,
+    fromiter,
+    fromstring,
+    generic,
+    get_printoptions,
+    hamming,
+    hanning,
+    index_exp,
+    inexact,
     inf,
     int8,
     int16,
     int32,
     int64,
+    int_,
+    integer,
+    issubdtype,
+    load,
+    mgrid,
     nan,
     newaxis,
+    number,
+    object_,
+    ogrid,
     pi,
+    printoptions,
     promote_types,
+    s_,
+    save,
+    savez,
+    set_printoptions,
+    signedinteger,
+    single,
+    trim_zeros,
+    uint,
     uint8,
     uint16,
     uint32,
     uint64,
+    unsignedinteger,
 )
 
 from ctrlgrad.frontend import array as behind
@@ -43,29 +85,43 @@ from ctrlgrad.frontend.array.accumulation import *
 from ctrlgrad.frontend.array.activation import *
 from ctrlgrad.frontend.array.arithmetic import *
 from ctrlgrad.frontend.array.arranging import *
+from ctrlgrad.frontend.array.array_api import *
+from ctrlgrad.frontend.array.array_api import VERSIONS, __array_namespace_info__
 from ctrlgrad.frontend.array.bits import *
 from ctrlgrad.frontend.array.choosing import *
 from ctrlgrad.frontend.array.complex import *
 from ctrlgrad.frontend.array.composed import *
 from ctrlgrad.frontend.array.creation import *
 from ctrlgrad.frontend.array.dtypes import *
+from ctrlgrad.frontend.array.editing import *
 from ctrlgrad.frontend.array.einsum import *
 from ctrlgrad.frontend.array.elementwise import *
+from ctrlgrad.frontend.array.grids import *
+from ctrlgrad.frontend.array.histograms import *
 from ctrlgrad.frontend.array.indexing import *
+from ctrlgrad.frontend.array.integers import *
 from ctrlgrad.frontend.array.joining import *
 from ctrlgrad.frontend.array.linalg import *
 from ctrlgrad.frontend.array.logic import *
 from ctrlgrad.frontend.array.manipulation import *
 from ctrlgrad.frontend.array.nans import *
 from ctrlgrad.frontend.array.numerics import *
+from ctrlgrad.frontend.array.padding import *
 from ctrlgrad.frontend.array.polynomials import *
+from ctrlgrad.frontend.array.positions import *
 from ctrlgrad.frontend.array.ranges import *
 from ctrlgrad.frontend.array.reduction import *
 from ctrlgrad.frontend.array.repeating import *
+from ctrlgrad.frontend.array.replacing import *
+from ctrlgrad.frontend.array.sets import *
 from ctrlgrad.frontend.array.sorting import *
 from ctrlgrad.frontend.array.statistics import *
+from ctrlgrad.frontend.array.structured import *
+from ctrlgrad.frontend.array.ufunc_methods import *
 from ctrlgrad.frontend.array.update import *
+from ctrlgrad.frontend.array.windows import *
 from ctrlgrad.frontend.functions import FUNCTIONS
+from ctrlgrad.transforms.vectorize import apply_along_axis, frompyfunc, vectorize
 
 # Further names of the same functions: NumPy's and the Array API's.
 absolute = abs
@@ -82,67 +138,121 @@ mod = remainder
 permute_dims = transpose
 pow = power
 true_divide = divide
+complex_, float_ = complex128, float64
 bool = bool_
+
+__array_api_version__ = VERSIONS[-1]
 
 
 def _namespace() -> Any:
     return sys.modules[__name__]
 
 
+FUNCTIONS["apply_along_axis"] = apply_along_axis
 # What a tensor's `__array_namespace__` returns.
 FUNCTIONS["__namespace__"] = _namespace
 
 # NumPy's own, and further names; then what the modules behind say that they offer.
 __all__ = [
+    "__array_api_version__",
+    "__array_namespace_info__",
     "absolute",
     "acos",
     "acosh",
     "amax",
     "amin",
+    "apply_along_axis",
     "around",
+    "array_repr",
+    "array_str",
     "asin",
     "asinh",
     "atan",
     "atan2",
     "atanh",
+    "bartlett",
     "bitwise_not",
+    "blackman",
     "bool",
     "bool_",
+    "cdouble",
+    "character",
     "complex64",
     "complex128",
+    "complex_",
+    "complexfloating",
     "concat",
     "conj",
     "cross",
+    "csingle",
+    "double",
+    "dtype",
     "e",
+    "euler_gamma",
     "fft",
+    "flexible",
     "float16",
     "float32",
     "float64",
+    "float_",
+    "floating",
+    "frombuffer",
+    "fromfile",
+    "fromfunction",
+    "fromiter",
+    "frompyfunc",
+    "fromstring",
+    "generic",
+    "get_printoptions",
+    "hamming",
+    "hanning",
+    "index_exp",
+    "inexact",
     "inf",
     "int8",
     "int16",
     "int32",
     "int64",
+    "int_",
+    "integer",
     "invert",
+    "issubdtype",
     "left_shift",
     "linalg",
+    "load",
+    "mgrid",
     "mod",
     "nan",
     "newaxis",
+    "number",
+    "object_",
+    "ogrid",
     "permute_dims",
     "pi",
     "pow",
+    "printoptions",
     "promote_types",
     "right_shift",
+    "s_",
+    "save",
+    "savez",
+    "set_printoptions",
+    "signedinteger",
+    "single",
+    "trim_zeros",
     "true_divide",
+    "uint",
     "uint8",
     "uint16",
     "uint32",
     "uint64",
+    "unsignedinteger",
+    "vectorize",
 ]
 __all__ += behind.accumulation.__all__
 __all__ += behind.activation.__all__
 __all__ += behind.arithmetic.__all__
+__all__ += behind.array_api.__all__
 __all__ += behind.arranging.__all__
 __all__ += behind.bits.__all__
 __all__ += behind.choosing.__all__
@@ -150,19 +260,30 @@ __all__ += behind.complex.__all__
 __all__ += behind.composed.__all__
 __all__ += behind.creation.__all__
 __all__ += behind.dtypes.__all__
+__all__ += behind.editing.__all__
 __all__ += behind.einsum.__all__
 __all__ += behind.elementwise.__all__
+__all__ += behind.grids.__all__
+__all__ += behind.histograms.__all__
 __all__ += behind.indexing.__all__
+__all__ += behind.integers.__all__
 __all__ += behind.joining.__all__
 __all__ += behind.linalg.__all__
 __all__ += behind.logic.__all__
 __all__ += behind.manipulation.__all__
 __all__ += behind.nans.__all__
 __all__ += behind.numerics.__all__
+__all__ += behind.padding.__all__
 __all__ += behind.polynomials.__all__
+__all__ += behind.positions.__all__
 __all__ += behind.ranges.__all__
 __all__ += behind.reduction.__all__
 __all__ += behind.repeating.__all__
+__all__ += behind.replacing.__all__
+__all__ += behind.sets.__all__
 __all__ += behind.sorting.__all__
 __all__ += behind.statistics.__all__
+__all__ += behind.structured.__all__
+__all__ += behind.ufunc_methods.__all__
 __all__ += behind.update.__all__
+__all__ += behind.windows.__all__

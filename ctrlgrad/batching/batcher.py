@@ -26,9 +26,12 @@ class Batcher:
         self.builder = builder
         self.rows = rows
         self.lanes: dict[Value, Lane] = dict(lanes)
+        # The node that makes each value of the region.
+        self.producers: dict[Value, Node] = {}
 
     def run(self, graph: Graph) -> list[Lane]:
         """Batch every node; returns the lanes of the outputs."""
+        self.producers.update((value, node) for node in graph.nodes for value in node.results)
         for node in graph.nodes:
             self.builder.source = node.source
             self._node(node)

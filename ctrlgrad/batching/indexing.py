@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Lane, set_apart
+from ctrlgrad.batching.slices import with_positions
 from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Node, Value, attributes
@@ -91,17 +92,26 @@ def _slice_bounds(key: Key) -> list[bool]:
     return found
 
 
-def _check_slices(batcher: Batcher, node: Node, indices: Sequence[Value]) -> None:
+def _own_slices(batcher: Batcher, node: Node, first: int) -> Sequence[Lane] | None:
+    """The node where a slice's bound differs from row to row, by index arrays; None where none does.
+
+    `first` operands stand before those of the key.
+    """
     key: Key = attributes.Index.of(node).key
-    for v, bound in zip(indices, _slice_bounds(key), strict=True):
-        if bound and not batcher.is_same(v):
-            raise TypeMismatchError(
-                "vmap: a slice's bound differs from row to row, so the results would have different shapes",
-                source=node.source,
-                expected="bounds that do not depend on a mapped argument",
-                got=f"x[{', '.join(_shown(item) for item in key)}] with a bound of each row's own",
-                hint="index with an array, x[start + numpy.arange(n)], or multiply by a mask",
-            )
+    indices = node.operands[first:]
+    if not any(bound and not batcher.is_same(v) for v, bound in zip(indices, _slice_bounds(key), strict=True)):
+        return None
+    graph = with_positions(node, first, batcher.producers)
+    if graph is None:
+        raise TypeMismatchError(
+            "vmap: a slice's bound differs from row to row, so the results would have different shapes",
+            source=node.source,
+            expected="bounds that do not depend on a mapped argument, or a length that plainly does not: x[i : i + 3]",
+            got=f"x[{', '.join(_shown(item) for item in key)}] with a bound of each row's own",
+            hint="index with an array, x[start + numpy.arange(n)], or multiply by a mask",
+        )
+    lanes = {v: batcher.lanes[u] for v, u in zip(graph.inputs, dict.fromkeys(node.operands), strict=True)}
+    return type(batcher)(batcher.builder, batcher.rows, lanes).run(graph)
 
 
 def _shown(item: Item) -> str:
@@ -112,8 +122,10 @@ def _shown(item: Item) -> str:
 
 @batches("getitem")
 def _getitem(batcher: Batcher, node: Node) -> Sequence[Lane]:
+    by_positions = _own_slices(batcher, node, 1)
+    if by_positions is not None:
+        return by_positions
     x, *indices = node.operands
-    _check_slices(batcher, node, indices)
     lane = batcher.lanes[x]
     if not isinstance(lane, Batched) or all(batcher.is_same(v) for v in indices):
         operand, own = batcher.term(x), None
@@ -132,8 +144,10 @@ def _ordered(x: Term, order: tuple[int, ...]) -> Term:
 
 @batches("setitem additem")
 def _update(batcher: Batcher, node: Node) -> Sequence[Lane]:
+    by_positions = _own_slices(batcher, node, 2)
+    if by_positions is not None:
+        return by_positions
     x, value, *indices = node.operands
-    _check_slices(batcher, node, indices)
     target = batcher.batched(x)
     per_row = not all(batcher.is_same(v) for v in indices)
     index = _index(batcher, node, indices, batcher.rows.iota(batcher.builder) if per_row else None)

@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ctrlgrad.errors import TracingError
+from ctrlgrad.frontend.ufuncs import as_ufunc, ufunc
 from ctrlgrad.source import here, library_function
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
+ufunc.functions = FUNCTIONS
 # An argument that was left out, where None means something.
 MISSING: Any = object()
 
@@ -25,9 +27,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def array_function(*names: str) -> Callable[[F], F]:
-    """Register an array function under its own name and further ones."""
+    """Register an array function under its own name and further ones; a `ufunc` where NumPy has one."""
 
     def register(fn: F) -> F:
+        fn = as_ufunc(fn)
         for name in (fn.__name__, *names):
             FUNCTIONS[name] = fn
         return fn
@@ -35,35 +38,28 @@ def array_function(*names: str) -> Callable[[F], F]:
     return register
 
 
-# What `np.add.reduce` and its kin are called as functions.
-_REDUCERS = {
-    "add": "sum",
-    "multiply": "prod",
-    "maximum": "max",
-    "minimum": "min",
-    "logical_and": "all",
-    "logical_or": "any",
-}
-
-
-def call_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def call_ufunc(numpys: np.ufunc, method: str, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What `__array_ufunc__` returns for a tensor."""
-    if method == "reduce" and ufunc.__name__ in _REDUCERS:
-        return call(f"np.{ufunc.__name__}.reduce", _REDUCERS[ufunc.__name__], inputs, {"axis": 0, **kwargs})
+    name = numpys.__name__
     if method == "at":
-        raise _in_place(f"np.{ufunc.__name__}.at", "x = x.at[index].add(value); .multiply, .min and .max are there too")
-    shown = f"{module_of(ufunc)}.{ufunc.__name__}"
-    if method != "__call__":
-        raise _unsupported(f"{shown}.{method}", inputs)
+        raise _in_place(
+            f"np.{name}.at", f"x = x.at[index].add(value), or x = ctrlgrad.numpy.{name}.at(x, indices, values)"
+        )
+    shown = f"{module_of(numpys)}.{name}"
     if shown.startswith("scipy"):
-        raise _unsupported(shown, inputs, ours("scipy.special", ufunc.__name__))
-    return call(shown, ufunc.__name__, inputs, kwargs)
+        raise _unsupported(shown, inputs, ours("scipy.special", name))
+    if method == "__call__":
+        return call(shown, name, inputs, kwargs)
+    fn = getattr(FUNCTIONS.get(name), method, None)
+    if fn is None:
+        raise _unsupported(f"{shown}.{method}", inputs)
+    return _called(f"{shown}.{method}", name, fn, inputs, kwargs)
 
 
-def module_of(ufunc: np.ufunc) -> str:
+def module_of(numpys: np.ufunc) -> str:
     """Whose function a ufunc is, as users write it."""
     there = sys.modules.get("scipy.special")
-    return "scipy.special" if getattr(there, ufunc.__name__, None) is ufunc else "np"
+    return "scipy.special" if getattr(there, numpys.__name__, None) is numpys else "np"
 
 
 def ours(module: str, name: str) -> str | None:
@@ -94,23 +90,28 @@ def call(shown: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         raise _in_place(shown, _CHANGING[name])
     if name not in FUNCTIONS:
         raise _unsupported(shown, args)
+    return _called(shown, name, FUNCTIONS[name], args, kwargs)
+
+
+def _called(shown: str, name: str, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The function, where it takes these arguments."""
     kwargs = {key: value for key, value in kwargs.items() if not _says_nothing(key, value)}
     if "out" in kwargs:
         raise _given_out(shown, name, args, kwargs["out"])
-    signature = _signature(FUNCTIONS[name])
+    signature = _signature(fn)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
         refused = TracingError(
             f"{shown}: these arguments are not supported on traced tensors ({error})",
             source=here(),
-            expected=f"{name}{_parameters(signature)}",
+            expected=f"{fn.__name__}{_parameters(signature)}",
             got=f"{len(args)} positional arguments" + "".join(f", {key}=" for key in kwargs),
             hint="convert before or after with .astype(...), or select with numpy.where",
         )
         refused.refused = tuple(args)
         raise refused from error
-    return FUNCTIONS[name](*args, **kwargs)
+    return fn(*args, **kwargs)
 
 
 def _says_nothing(key: str, value: Any) -> bool:

@@ -234,8 +234,13 @@ class Tensor:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise self._concrete("pickling it", RETURN_IT)
 
-    def __dlpack__(self, **kwargs: Any) -> Any:
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
         raise self._concrete("handing it to another library (from_dlpack)", RETURN_IT)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
 
     def item(self) -> Any:
         if (number := self._whole_number()) is not None:
@@ -322,7 +327,16 @@ class Tensor:
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return call_function(func, args, kwargs)
 
+    @property
+    def device(self) -> str:
+        """As that of NumPy's arrays: where the numbers are for the caller of the program."""
+        return "cpu"
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Any:
+        return FUNCTIONS["__to_device__"](self, device, stream)
+
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        FUNCTIONS["__check_version__"](api_version)
         return FUNCTIONS["__namespace__"]()
 
 

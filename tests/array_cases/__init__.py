@@ -2,7 +2,7 @@
 
 from array_cases.case import Case
 from array_cases.computing import activations, contractions, products, reductions
-from array_cases.further import arranged, chosen, counted, numerical
+from array_cases.further import arranged, chosen, counted, numerical, padded, several
 from array_cases.moving import creations, indexing, joins, shapes, updates
 
 CASES = [
@@ -19,6 +19,8 @@ CASES = [
     *chosen(),
     *counted(),
     *numerical(),
+    *padded(),
+    *several(),
 ]
 
 __all__ = ["CASES", "Case"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from array_cases.case import I3, T3, A, Case, M, V, case
+from array_cases.case import I3, T3, T4, U3, A, Case, M, V, case
 from array_cases.running import data
 
 W = data("float64", (5,))
@@ -46,6 +48,72 @@ def arranged() -> list[Case]:
         case("resize", lambda xp, x: xp.resize(x, (3, 5)), V, **fixed),
         case("kron", lambda xp, x, y: xp.kron(x, y), A, V),
         case("vander", lambda xp, x: xp.vander(x, 3, increasing=True), V),
+    ]
+
+
+# Each mode of pad with its options.
+PADS = {
+    "edge": {},
+    "linear_ramp": {"end_values": (1, -4)},
+    "maximum": {},
+    "mean": {"stat_length": 2},
+    "median": {},
+    "minimum": {"stat_length": (1, 3)},
+    "reflect": {},
+    "reflect odd": {"reflect_type": "odd"},
+    "symmetric": {},
+    "symmetric odd": {"reflect_type": "odd"},
+    "wrap": {},
+    "constant": {"constant_values": (3, 4)},
+}
+
+
+def padded() -> list[Case]:
+    cases = []
+    for x in (A, I3, T3[:1, :1]):
+        for widths in ((1, 3), (7, 9), [(0, 2), (1, 0), (2, 2)][: x.ndim], {-1: 2}):
+            for name, options in PADS.items():
+                mode = name.split()[0]
+                cases.append(
+                    case(
+                        f"pad-{name}-{x.dtype}-{widths}",
+                        lambda xp, t, w=widths, m=mode, o=options: xp.pad(t, w, m, **o),
+                        x,
+                        unknown=name in ("edge", "constant", "linear_ramp", "maximum"),
+                    )
+                )
+
+    def fill(row: Any, width: Any, axis: int, options: Any) -> None:
+        row[: width[0]], row[row.size - width[1] :] = options["low"], axis
+
+    by_numpys = case("pad-function", lambda xp, x: xp.pad(np.ones((2, 3)), 2, fill, low=5.0) + x, V[0])
+    return [*cases, by_numpys]
+
+
+def several() -> list[Case]:
+    fixed = {"unknown": False}
+    return [
+        case("array_equiv", lambda xp, x: (xp.array_equiv(x, x[:1]), xp.array_equiv(x, x[:2])), A * 0, **fixed),
+        case("poly-matrix", lambda xp, x: xp.poly(x @ x.T), A, **fixed),
+        case("polyfit-cov", lambda xp, x, y: xp.polyfit(x, y, 1, cov="unscaled"), W, W[::-1].copy(), **fixed),
+        case("polyfit-several", lambda xp, x, y: xp.polyfit(x, y, 1), V, T4[0, 0, :, :3], **fixed),
+        case("unique-rows", lambda xp, x: xp.unique(x, axis=0, return_counts=True), I3 % 2, protocol=False, **fixed),
+        case("unique-nan", lambda xp, x: xp.unique(x, return_inverse=True), NANS),
+        case("unique-of-none", lambda xp, x: xp.unique(x, return_counts=True), np.zeros((0, 2))),
+        case("union1d", lambda xp, x, y: xp.union1d(x, y), I3, COUNTS.astype(np.int32)),
+        case("intersect1d", lambda xp, x, y: xp.intersect1d(x, y, return_indices=True), I3, COUNTS.astype(np.int32)),
+        case("setdiff1d", lambda xp, x, y: xp.setdiff1d(x, y), I3, COUNTS.astype(np.int32)),
+        case("setxor1d", lambda xp, x, y: xp.setxor1d(x, y), I3, COUNTS.astype(np.int32)),
+        case("nanmean-where", lambda xp, x: xp.nanmean(x, 0, where=NANS > -9), NANS),
+        case("linspace-step", lambda xp, x, y: xp.linspace(x[0], y[0], 5, retstep=True), V, W),
+        case("round-complex", lambda xp, z: xp.round(z, 1), data("complex128", (3, 2))),
+        case("histogram2d", lambda xp, x: xp.histogram2d(x[0], x[1], 3), A, **fixed),
+        case("i0", lambda xp, x: xp.i0(x * 9), A),
+        case("lexsort", lambda xp, x: xp.lexsort((x, x % 2)), I3, unknown=False),
+        case("frexp-edges", lambda xp, x: xp.frexp(x), np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -3.0])),
+        case("spacing", lambda xp, x: xp.spacing(x), np.array([1.0, -1.0, 0.0, 1e300])),
+        case("gcd", lambda xp, x, y: (xp.gcd(x, y), xp.lcm(x, y)), I3, U3 + 1),
+        case("packbits", lambda xp, x: xp.packbits(x, axis=1), M),
     ]
 
 

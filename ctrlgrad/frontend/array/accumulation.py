@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import ShapeError
-from ctrlgrad.frontend.apply import apply
+from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import floor_divide, multiply
 from ctrlgrad.frontend.array.dims import (
     axes_of,
@@ -29,14 +29,16 @@ from ctrlgrad.frontend.array.dims import (
 )
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, shown, to_dtype
-from ctrlgrad.frontend.array.reduction import reduce, widened
+from ctrlgrad.frontend.array.reduction import kept, reduce, widened
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.while_loops import while_loop
 from ctrlgrad.source import here
 
 
 @array_function("product")
-def prod(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+def prod(
+    x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
     """The product along axes, or of all elements; arguments as for `sum`.
 
     Its derivatives are exact at zeros, to any order.
@@ -45,7 +47,10 @@ def prod(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False)
     >>> print(cnp.prod([[1.0, 2.0], [3.0, 4.0]]))
     24.0
     """
-    x = widened("prod", x, dtype)
+    x = kept("prod", widened("prod", x, dtype), where, 1)
+    if initial is not None:
+        found = prod(x, axis, keepdims=keepdims)
+        return cast(multiply(found, cast(initial, dtype_of(found), "prod")), dtype_of(found))
     axes = axes_of("prod", axis, rank_of(x))
     if dtype_of(x).kind not in "fc":
         return reduce("prod", x, axes, keepdims)

@@ -170,6 +170,7 @@ __all__ = [
     "clip",
     "copysign",
     "divide",
+    "divmod",
     "floor_divide",
     "hypot",
     "logaddexp",

@@ -7,78 +7,51 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.frontend.array.arranging import known_size
-from ctrlgrad.frontend.array.dims import axis_of, dim, dims, dtype_of, iota, rank_of, reshaped, shape_of
-from ctrlgrad.frontend.array.indexing import nonzero, take
+from ctrlgrad.errors import IndexOutOfRangeError
+from ctrlgrad.frontend.array.dims import (
+    dim,
+    dtype_of,
+    iota,
+    known_size,
+    laid_along,
+    rank_of,
+    shape_of,
+)
+from ctrlgrad.frontend.array.indexing import positions
 from ctrlgrad.frontend.array.joining import stack
 from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import broadcast_arrays, broadcast_to, ravel
+from ctrlgrad.frontend.array.manipulation import broadcast_arrays, broadcast_to
+from ctrlgrad.frontend.array.positions import nonzero
 from ctrlgrad.frontend.array.promote import operand, operands
-from ctrlgrad.frontend.array.update import at
 from ctrlgrad.frontend.functions import array_function
-
-
-def _along(position: int, x: Any, rank: int) -> Any:
-    """A vector as an array of this rank whose axis `position` it lies along."""
-    return reshaped(x, [dim(x, 0) if axis == position else 1 for axis in range(rank)])
+from ctrlgrad.source import here
 
 
 @array_function()
-def argwhere(x: Any) -> Any:
-    """The positions of the elements other than zero, a row each; as `numpy.argwhere`.
+def choose(a: Any, choices: Any, *, mode: str = "raise") -> Any:
+    """For each element the choice whose number it is; as `numpy.choose`.
 
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.argwhere([0, 3, 5])
-    array([[1],
-           [2]])
-    """
-    return stack(nonzero(x), axis=1)
-
-
-@array_function()
-def flatnonzero(x: Any) -> Any:
-    """The positions of the elements other than zero in the flattened array; as `numpy.flatnonzero`.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.flatnonzero([[0, 3], [5, 0]])
-    array([1, 2])
-    """
-    return nonzero(ravel(operand("flatnonzero", x)))[0]
-
-
-@array_function()
-def extract(condition: Any, x: Any) -> Any:
-    """The elements where a condition holds, in one dimension; as `numpy.extract`.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.extract([True, False, True], [1, 2, 3])
-    array([1, 3])
-    """
-    return take(ravel(operand("extract", x)), flatnonzero(condition))
-
-
-@array_function()
-def compress(condition: Any, x: Any, axis: Any = None) -> Any:
-    """What stands along an axis where a condition holds; as `numpy.compress`.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.compress([True, False, True], [1, 2, 3])
-    array([1, 3])
-    """
-    x = operand("compress", x)
-    return take(ravel(x) if axis is None else x, flatnonzero(condition), 0 if axis is None else axis)
-
-
-@array_function()
-def choose(a: Any, choices: Any) -> Any:
-    """For each element the choice whose number it is; as `numpy.choose` with mode "clip".
+    Args:
+        a: integers.
+        choices: arrays that broadcast with `a`, or an array of them.
+        mode: what a number stands for that no choice has: "wrap" counts on from the first again, "clip" takes the
+            nearest, and so does "raise" for traced numbers, which nothing can be raised for.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.choose([1, 0], [[1, 2], [3, 4]])
     array([3, 2])
     """
-    a, found = operand("choose", a), None
-    arrays = operands("choose", choices)
+    a, arrays, found = operand("choose", a), operands("choose", list(choices)), None
+    if mode == "raise" and isinstance(a, np.ndarray) and ((a < 0) | (a >= len(arrays))).any():
+        raise IndexOutOfRangeError(
+            "choose: a number that no choice has",
+            source=here(),
+            expected=f"0 <= a < {len(arrays)}",
+            got=str(a),
+            hint="mode='clip' or mode='wrap'",
+        )
+    if mode == "wrap":
+        a = a % len(arrays)
     for number, choice in reversed(list(enumerate(arrays))):
         found = choice if found is None else where(a <= number, choice, found)
     return broadcast_arrays(a, found)[1]
@@ -116,23 +89,6 @@ def piecewise(x: Any, condlist: Any, funclist: Any, *args: Any, **kw: Any) -> An
     return found.astype(dtype_of(x))
 
 
-@array_function()
-def put_along_axis(arr: Any, indices: Any, values: Any, axis: Any, *, inplace: bool = False) -> Any:
-    """arr with values at indices along an axis; as `jax.numpy.put_along_axis`, which returns the new array.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.put_along_axis(cnp.zeros((1, 2)), cnp.asarray([[1]]), 5.0, axis=1)
-    array([[0., 5.]])
-    """
-    arr, indices = operand("put_along_axis", arr), operand("put_along_axis", indices)
-    if axis is None:
-        return reshaped(at(ravel(arr))[indices].set(values), dims(arr))
-    axis, rank = axis_of("put_along_axis", axis, rank_of(arr)), rank_of(arr)
-    key = [_along(a, iota(dim(arr, a)), rank) for a in range(rank)]
-    key[axis] = indices
-    return at(arr)[tuple(key)].set(values)
-
-
 def ix_(*args: Any) -> tuple[Any, ...]:
     """Vectors of indices, or of booleans, each along an axis of its own; as `numpy.ix_`.
 
@@ -141,8 +97,8 @@ def ix_(*args: Any) -> tuple[Any, ...]:
     [(2, 1), (1, 3)]
     """
     vectors = [operand("ix_", x) for x in args]
-    vectors = [nonzero(x)[0] if dtype_of(x).kind == "b" else x for x in vectors]
-    return tuple(_along(place, x, len(vectors)) for place, x in enumerate(vectors))
+    vectors = [positions(x)[0] if dtype_of(x).kind == "b" else x for x in vectors]
+    return tuple(laid_along(place, x, len(vectors)) for place, x in enumerate(vectors))
 
 
 def indices(dimensions: Any, dtype: Any = np.int64, sparse: bool = False) -> Any:
@@ -152,7 +108,7 @@ def indices(dimensions: Any, dtype: Any = np.int64, sparse: bool = False) -> Any
     >>> cnp.indices((2, 2)).shape
     (2, 2, 2)
     """
-    grids = [_along(place, iota(n).astype(dtype), len(dimensions)) for place, n in enumerate(dimensions)]
+    grids = [laid_along(place, iota(n).astype(dtype), len(dimensions)) for place, n in enumerate(dimensions)]
     return tuple(grids) if sparse else stack([broadcast_to(g, tuple(dimensions)) for g in grids])
 
 
@@ -257,18 +213,26 @@ def ravel_multi_index(multi_index: Any, dims: Any, mode: str = "raise") -> Any:
     return total
 
 
+def mask_indices(n: int, mask_func: Any, k: Any = 0, *, size: int | None = None) -> tuple[Any, ...]:
+    """The indices at which `mask_func(x, k)` keeps an element of a square matrix; as `jax.numpy.mask_indices`.
+
+    `size` as for `nonzero`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.mask_indices(2, cnp.triu)
+    (array([0, 0, 1]), array([0, 1, 1]))
+    """
+    return nonzero(mask_func(np.ones((n, n), np.int64), k), size=size)
+
+
 __all__ = [
-    "argwhere",
     "choose",
-    "compress",
     "diag_indices",
     "diag_indices_from",
-    "extract",
-    "flatnonzero",
     "indices",
     "ix_",
+    "mask_indices",
     "piecewise",
-    "put_along_axis",
     "ravel_multi_index",
     "select",
     "tril_indices",

@@ -102,11 +102,23 @@ def iscomplexobj(x: Any) -> bool:
     return dtype_of(operand("iscomplexobj", x)).kind == "c"
 
 
+@array_function()
+def isrealobj(x: Any) -> bool:
+    """Whether the dtype is not complex; as `numpy.isrealobj`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.isrealobj([1.0, 2.0])
+    True
+    """
+    return not iscomplexobj(x)
+
+
 __all__ = [
     "angle",
     "conjugate",
     "imag",
     "iscomplexobj",
+    "isrealobj",
     "make_complex",
     "real",
 ]

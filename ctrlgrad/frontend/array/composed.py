@@ -7,11 +7,23 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.array.arithmetic import divide, logaddexp, multiply, power, remainder
+from ctrlgrad.frontend.array.arithmetic import copysign, divide, logaddexp, multiply, nextafter, power, remainder
 from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.elementwise import abs as absolute
-from ctrlgrad.frontend.array.elementwise import exp, isinf, isnan, log, sign, signbit, sin, trunc
+from ctrlgrad.frontend.array.elementwise import (
+    exp,
+    floor,
+    isinf,
+    isnan,
+    log,
+    log2,
+    sign,
+    signbit,
+    sin,
+    stop_gradient,
+    trunc,
+)
 from ctrlgrad.frontend.array.logic import where
 from ctrlgrad.frontend.array.promote import floats, loop_dtypes, operand, operands, same_dtype
 from ctrlgrad.frontend.functions import array_function
@@ -230,6 +242,41 @@ def ldexp(x1: Any, x2: Any) -> Any:
     return x1 * power(two, half.astype(dtype_of(x1))) * power(two, (x2 - half).astype(dtype_of(x1)))
 
 
+@array_function()
+def frexp(x: Any) -> tuple[Any, Any]:
+    """x as m * 2**e with 0.5 <= abs(m) < 1 and an int32 e; as `numpy.frexp`. The derivative is that of m.
+
+    0, nan and infinities are their own m, with e = 0.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> [float(part) for part in cnp.frexp(6.0)]
+    [0.75, 3.0]
+    """
+    x = floats("frexp", x)
+    size = absolute(x)
+    plain = (size > 0) & (size < np.inf)
+    safe = where(plain, size, 1)
+    e = cast(floor(log2(stop_gradient(safe))), np.int64) + 1
+    m = ldexp(safe, -e)
+    # The logarithm may be rounded to the next whole number.
+    above, below = m >= 1, m < 0.5
+    m = where(above, m * 0.5, where(below, m * 2, m))
+    e = e + above - below
+    return where(plain, copysign(m, x), x), cast(where(plain, e, 0), np.int32)
+
+
+@array_function()
+def spacing(x: Any) -> Any:
+    """The distance to the next number away from 0, with the sign of x; as `numpy.spacing`. It has no derivative.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.spacing(1.0) == cnp.finfo(cnp.float64).eps)
+    True
+    """
+    x = stop_gradient(floats("spacing", x))
+    return nextafter(x, copysign(dtype_of(x).type(np.inf), x)) - x
+
+
 __all__ = [
     "cbrt",
     "deg2rad",
@@ -238,6 +285,7 @@ __all__ = [
     "fmax",
     "fmin",
     "fmod",
+    "frexp",
     "heaviside",
     "iscomplex",
     "isneginf",
@@ -249,4 +297,5 @@ __all__ = [
     "rad2deg",
     "radians",
     "sinc",
+    "spacing",
 ]

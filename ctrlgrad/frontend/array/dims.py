@@ -146,6 +146,19 @@ def axes_of(operation: str, axes: Any, rank: int) -> tuple[int, ...]:
     return tuple(range(rank)) if axes is None else tuple(sorted(axes_in_order(operation, axes, rank)))
 
 
+def known_size(operation: str, size: int | None) -> int:
+    """A size that a function needs when it is traced."""
+    if size is None:
+        raise ShapeError(
+            f"{operation}: a size is not known until the program runs",
+            source=here(),
+            expected="sizes that are known when the function is traced",
+            got="None",
+            hint="pass arrays of known sizes; ctrlgrad.scan and ctrlgrad.fori_loop go over unknown ones",
+        )
+    return size
+
+
 # Raw ops.
 
 
@@ -210,6 +223,11 @@ def iota(size: Any) -> Any:
     if not isinstance(size, Tensor):
         return np.arange(size)
     return apply("iota", [size], {"shape": (None,)})
+
+
+def laid_along(axis: int, x: Any, rank: int) -> Any:
+    """A vector as an array of this rank whose axis `axis` it lies along."""
+    return reshaped(x, [dim(x, 0) if place == axis else 1 for place in range(rank)])
 
 
 def along(axis: int, rank: int) -> Key:

@@ -16,14 +16,30 @@ def _dtype(x: Any) -> Any:
     return x.dtype if isinstance(x, Tensor | np.ndarray | np.generic) else x
 
 
-def finfo(dtype: Any) -> Any:
-    """The limits of a floating-point dtype, given itself or as an array of it.
+class FloatLimits:
+    """The limits of a floating-point dtype: the standard's as Python's numbers, all others as NumPy's."""
+
+    def __init__(self, limits: np.finfo) -> None:
+        self._limits = limits
+        self.bits, self.dtype = int(limits.bits), limits.dtype
+        self.eps, self.max, self.min = float(limits.eps), float(limits.max), float(limits.min)
+        self.smallest_normal = self.tiny = float(limits.smallest_normal)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._limits, name)
+
+    def __repr__(self) -> str:
+        return repr(self._limits)
+
+
+def finfo(dtype: Any) -> FloatLimits:
+    """The limits of a floating-point dtype, given itself or as an array of it; of a complex one, of its parts.
 
     >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.finfo(cnp.float32).bits)
     32
     """
-    return np.finfo(_dtype(dtype))
+    return FloatLimits(np.finfo(_dtype(dtype)))
 
 
 def iinfo(dtype: Any) -> Any:
@@ -87,11 +103,33 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     return result_dtype(*(np.empty(0, dtype) for dtype in dtypes), *arrays)
 
 
+def isscalar(element: Any) -> bool:
+    """Whether it is one number: a Python number, or an array of rank 0; as `jax.numpy.isscalar`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.isscalar(3.0), cnp.isscalar([3.0])
+    (True, False)
+    """
+    return np.isscalar(element) or (isinstance(element, Tensor | np.ndarray) and element.ndim == 0)
+
+
+def iterable(y: Any) -> bool:
+    """Whether it can be gone through; an array can, unless its rank is 0. As `numpy.iterable`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.iterable([1, 2]), cnp.iterable(1)
+    (True, False)
+    """
+    return y.ndim > 0 if isinstance(y, Tensor) else np.iterable(y)
+
+
 __all__ = [
     "broadcast_shapes",
     "can_cast",
     "finfo",
     "iinfo",
     "isdtype",
+    "isscalar",
+    "iterable",
     "result_type",
 ]

@@ -12,7 +12,7 @@ import numpy as np
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.contract import Label, Labelled, contracted
-from ctrlgrad.frontend.array.dims import dtype_of, rank_of, shape_of, squeezed
+from ctrlgrad.frontend.array.dims import dtype_of, known_size, rank_of, shape_of, squeezed
 from ctrlgrad.frontend.array.promote import same_dtype, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.source import here
@@ -57,6 +57,19 @@ def einsum(subscripts: str, *arrays: Any, optimize: Any = True) -> Any:
     terms = _without_broadcast_ones(subscripts, terms)
     terms = [term.with_distinct_labels() for term in terms]
     return cast(_contract_all(terms, plan.output).ordered(plan.output), dtype)
+
+
+@array_function()
+def einsum_path(subscripts: str, *arrays: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
+    """The order of contraction that NumPy would choose for arrays of known sizes; as `numpy.einsum_path`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.einsum_path("ij,jk->ik", cnp.ones((2, 3)), cnp.ones((3, 4)))[0]
+    ['einsum_path', (0, 1)]
+    """
+    sizes = [[known_size("einsum_path", d) for d in shape_of(x)] for x in same_dtype("einsum_path", arrays)]
+    # The sizes alone matter.
+    return np.einsum_path(subscripts, *(np.broadcast_to(0.0, size) for size in sizes), optimize=optimize)
 
 
 @dataclass(frozen=True)
@@ -164,4 +177,5 @@ def _path(terms: Sequence[Labelled], output: tuple[Label, ...]) -> list[tuple[in
 
 __all__ = [
     "einsum",
+    "einsum_path",
 ]

@@ -9,6 +9,7 @@ import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply
+from ctrlgrad.frontend.array.array_api import check_device
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.promote import elementwise, operand, operands, rest_weak, shown, to_dtype
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
@@ -96,7 +97,9 @@ def sign(x: Any) -> Any:
     size = abs(x)
     at_zero = apply("equal", [size, np.zeros((), dtype_of(size))])
     safe = apply("where", [at_zero, np.ones((), dtype_of(size)), size])
-    return apply("divide", [x, apply("cast", [safe], {"dtype": dtype_of(x)})])
+    found = apply("divide", [x, apply("cast", [safe], {"dtype": dtype_of(x)})])
+    # A zero without a sign in either part.
+    return apply("where", [at_zero, np.zeros((), dtype_of(x)), found])
 
 
 @array_function()
@@ -148,7 +151,7 @@ def round(x: Any, decimals: int = 0) -> Any:
     """Round to a number of decimals, halves to even.
 
     Args:
-        x: real, any shape; integers are returned as they are.
+        x: any shape; integers are returned as they are, complex numbers are rounded part by part.
         decimals: decimal places; negative counts places left of the point.
 
     >>> import ctrlgrad.numpy as cnp
@@ -156,6 +159,9 @@ def round(x: Any, decimals: int = 0) -> Any:
     1.26
     """
     x = operand("round", x)
+    if dtype_of(x).kind == "c":
+        parts = (round(FUNCTIONS[part](x), decimals) for part in ("real", "imag"))
+        return FUNCTIONS["make_complex"](*parts)
     if dtype_of(x).kind in "biu":
         if decimals < 0 or dtype_of(x).kind == "b":
             raise TypeMismatchError(
@@ -213,7 +219,7 @@ def stop_gradient(x: Any) -> Any:
 
 
 @array_function()
-def astype(x: Any, dtype: Any, *, copy: bool = True) -> Any:
+def astype(x: Any, dtype: Any, *, copy: bool = True, device: Any = None) -> Any:
     """x with another dtype. `copy=False` may return x itself where it has that dtype.
 
     Raises:
@@ -223,6 +229,7 @@ def astype(x: Any, dtype: Any, *, copy: bool = True) -> Any:
     >>> print(cnp.astype(1.5, cnp.int64))
     1
     """
+    check_device("astype", device)
     x = operand("astype", x)
     result = to_dtype("astype", x, dtype)
     return result.copy() if copy and result is x and isinstance(x, np.ndarray) else result

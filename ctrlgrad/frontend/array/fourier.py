@@ -14,6 +14,7 @@ import numpy as np
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import divide, floor_divide, maximum, minimum, multiply, subtract
+from ctrlgrad.frontend.array.array_api import check_device
 from ctrlgrad.frontend.array.complex import conjugate
 from ctrlgrad.frontend.array.complex import real as real_part
 from ctrlgrad.frontend.array.dims import (
@@ -253,23 +254,25 @@ def irfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
     return irfft(_several("irfftn", x, others, norm, True), n, place, norm)
 
 
-def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = np.float64) -> Any:
+def fftfreq(n: int, /, d: float = 1.0, *, dtype: Any = np.float64, device: Any = None) -> Any:
     """The frequencies that belong to the elements of an `fft` of n samples at distance d.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.fftfreq(4)
     array([ 0.  ,  0.25, -0.5 , -0.25])
     """
+    check_device("fftfreq", device)
     return np.fft.fftfreq(n, d).astype(dtype)
 
 
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = np.float64) -> Any:
+def rfftfreq(n: int, /, d: float = 1.0, *, dtype: Any = np.float64, device: Any = None) -> Any:
     """As `fftfreq`, for `rfft`.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.fft.rfftfreq(4)
     array([0.  , 0.25, 0.5 ])
     """
+    check_device("rfftfreq", device)
     return np.fft.rfftfreq(n, d).astype(dtype)
 
 

@@ -90,7 +90,7 @@ def index(x: Any, key: Any) -> Index:
             axis += 1
         elif _is_mask(item):
             resolved += [DYNAMIC] * item.ndim
-            operands += nonzero(item)
+            operands += positions(item)
             axis += item.ndim
         else:
             _check_range(item, shape_of(x)[axis], axis)
@@ -260,19 +260,10 @@ def _check_range(item: Any, size: int | None, axis: int) -> None:
         )
 
 
-@array_function()
-def nonzero(x: Any) -> tuple[Any, ...]:
-    """The positions of the elements other than zero, in C order: int64 [count] for each axis.
-
-    Of a traced x the count is unknown. A scalar is a ShapeError. Positions have no derivative.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.nonzero([0, 3, 0, 4])
-    (array([1, 3]),)
-    """
-    x = operand("nonzero", x)
-    positions = apply("nonzero", [x])
-    return tuple(at_index(positions, 0, axis) for axis in range(rank_of(x)))
+def positions(x: Any) -> tuple[Any, ...]:
+    """The positions of the elements other than zero, for each axis, however many there are."""
+    found = apply("nonzero", [x])
+    return tuple(at_index(found, 0, axis) for axis in range(rank_of(x)))
 
 
 @array_function()
@@ -359,7 +350,6 @@ def take_along_axis(x: Any, indices: Any, axis: Any = -1) -> Any:
 
 __all__ = [
     "getitem",
-    "nonzero",
     "take",
     "take_along_axis",
 ]

@@ -13,11 +13,9 @@ from ctrlgrad.frontend.array.arithmetic import add, floor_divide, minimum, multi
 from ctrlgrad.frontend.array.dims import (
     at_index,
     axis_of,
-    broadcasted,
     concatenated,
     dim,
     dims,
-    dtype_of,
     expanded,
     rank_of,
     reshaped,
@@ -281,61 +279,10 @@ def _rolled(x: Any, shift: Any, axis: int) -> Any:
     return rolled if isinstance(size, Tensor) else reshaped(rolled, dims(x))
 
 
-@array_function()
-def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0) -> Any:
-    """x with a margin of a constant value.
-
-    Args:
-        x: any shape.
-        pad_width: known widths: one int, (before, after), or one such pair for each axis.
-        mode: "constant" only; another one is a TypeMismatchError.
-        constant_values: the value, in the same forms; a single one may be traced.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.pad([1, 2], (1, 0))
-    array([0, 1, 2])
-    """
-    if mode != "constant":
-        raise TypeMismatchError("pad: only mode 'constant' is supported", source=here(), got=repr(mode))
-    x = operand("pad", x)
-    widths = _pairs("the widths", pad_width, rank_of(x))
-    if widths.dtype.kind not in "iu" or (widths < 0).any():
-        raise ShapeError("pad: a width is not a whole number of zero or more", source=here(), got=str(pad_width))
-    value: Any = None
-    if isinstance(constant_values, Tensor):
-        value = to_dtype("pad", constant_values, dtype_of(x))
-    values = None if value is not None else _pairs("the values", constant_values, rank_of(x))
-    for axis, (before, after) in enumerate(widths.tolist()):
-        sizes = [dim(x, a) if a != axis and (before or after) else 0 for a in range(rank_of(x))]
-        parts = [x]
-        for side, width in enumerate((before, after)):
-            if width:
-                sizes[axis] = width
-                fill = value if values is None else to_dtype("pad", values[axis, side], dtype_of(x))
-                parts.insert(len(parts) if side else 0, broadcasted(fill, sizes))
-        x = concatenated(parts, axis)
-    return x
-
-
-def _pairs(what: str, given: Any, rank: int) -> np.ndarray:
-    if isinstance(given, Tensor):
-        raise TypeMismatchError(f"pad: {what} must be known", source=here(), got=repr(given))
-    try:
-        return np.broadcast_to(np.asarray(given), (rank, 2))
-    except ValueError as error:
-        raise ShapeError(
-            f"pad: {what} are of the wrong form",
-            source=here(),
-            expected=f"one number, (before, after), or {rank} such pairs",
-            got=str(given),
-        ) from error
-
-
 __all__ = [
     "array_split",
     "concatenate",
     "hstack",
-    "pad",
     "roll",
     "split",
     "stack",

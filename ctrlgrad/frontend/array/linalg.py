@@ -193,12 +193,41 @@ def tensordot(x1: Any, x2: Any, axes: Any = 2) -> Any:
     return cast(result, np.bool_) if boolean else result
 
 
+@array_function()
+def matvec(x1: Any, x2: Any) -> Any:
+    """The products of matrices [..., m, n] and vectors [..., n]: [..., m]; as `numpy.matvec`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.matvec([[1, 2], [3, 4]], [1, 1])
+    array([3, 7])
+    """
+    x2 = operand("matvec", x2)
+    found = matmul(x1, expanded(x2, (rank_of(x2),)))
+    return squeezed(found, (rank_of(found) - 1,))
+
+
+@array_function()
+def vecmat(x1: Any, x2: Any) -> Any:
+    """The products of the conjugates of vectors [..., n] and matrices [..., n, m]: [..., m]; as `numpy.vecmat`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.vecmat([1, 1], [[1, 2], [3, 4]])
+    array([4, 6])
+    """
+    x1 = operand("vecmat", x1)
+    x1 = conjugate(x1)
+    found = matmul(expanded(x1, (rank_of(x1) - 1,)), x2)
+    return squeezed(found, (rank_of(found) - 2,))
+
+
 __all__ = [
     "dot",
     "inner",
     "matmul",
+    "matvec",
     "outer",
     "tensordot",
     "vdot",
     "vecdot",
+    "vecmat",
 ]

@@ -72,19 +72,28 @@ def logical_not(x: Any) -> Any:
 
 
 @array_function()
-def where(condition: Any, x: Any = MISSING, y: Any = MISSING) -> Any:
+def where(
+    condition: Any, x: Any = MISSING, y: Any = MISSING, *, size: int | None = None, fill_value: Any = None
+) -> Any:
     """x where the condition holds, else y; all three broadcast together, and x and y promote.
 
-    With the condition alone: the positions where it holds, as `nonzero` gives them.
+    With the condition alone: the positions where it holds, as `nonzero` gives them, with its `size` and `fill_value`.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.where([True, False], 1.0, [2.0, 3.0])
     array([1., 3.])
     """
     if x is MISSING and y is MISSING:
-        return FUNCTIONS["nonzero"](condition)
+        return FUNCTIONS["nonzero"](condition, size=size, fill_value=fill_value)
     if x is MISSING or y is MISSING:
         raise TypeMismatchError("where: both x and y are needed, or none", source=here(), hint="where(condition, x, y)")
+    if size is not None or fill_value is not None:
+        raise TypeMismatchError(
+            "where: size and fill_value are for the condition alone",
+            source=here(),
+            got="where(condition, x, y, size=...)",
+            hint="where(condition, size=n) gives positions; where(condition, x, y) has the shape of its operands",
+        )
     x, y = operands("where", (x, y))
     dtype = result_dtype(x, y)
     return apply("where", [truth("where", condition), cast(x, dtype, "where"), cast(y, dtype, "where")])
@@ -141,9 +150,27 @@ def array_equal(a1: Any, a2: Any) -> Any:
     return logical_and(result, FUNCTIONS["all"](equal(*flat)))
 
 
+@array_function()
+def array_equiv(a1: Any, a2: Any) -> Any:
+    """Whether two arrays broadcast together and are equal then; as `numpy.array_equiv`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.array_equiv([1, 1], 1))
+    True
+    """
+    a1, a2 = operand("array_equiv", a1), operand("array_equiv", a2)
+    known = [tuple(1 if d is None else d for d in shape_of(x)) for x in (a1, a2)]
+    try:
+        np.broadcast_shapes(*known)
+    except ValueError:
+        return np.False_
+    return FUNCTIONS["all"](equal(a1, a2))
+
+
 __all__ = [
     "allclose",
     "array_equal",
+    "array_equiv",
     "equal",
     "greater",
     "greater_equal",

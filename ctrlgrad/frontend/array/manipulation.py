@@ -285,7 +285,7 @@ def broadcast_to(x: Any, shape: Any) -> Any:
 
 
 @array_function()
-def broadcast_arrays(*xs: Any) -> tuple[Any, ...]:
+def broadcast_arrays(*xs: Any) -> list[Any]:
     """All arrays in the shape that they broadcast to together.
 
     >>> import ctrlgrad.numpy as cnp
@@ -294,7 +294,7 @@ def broadcast_arrays(*xs: Any) -> tuple[Any, ...]:
     """
     arrays = [operand("broadcast_arrays", x) for x in xs]
     joined = joined_sizes("broadcast_arrays", arrays)
-    return tuple(broadcasted(x, joined) for x in arrays)
+    return [broadcasted(x, joined) for x in arrays]
 
 
 def joined_sizes(operation: str, arrays: Sequence[Any]) -> list[Any]:

@@ -10,14 +10,23 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.accumulation import cumsum
 from ctrlgrad.frontend.array.arithmetic import power
-from ctrlgrad.frontend.array.arranging import known_size
-from ctrlgrad.frontend.array.dims import axis_of, dim, dtype_of, rank_of, reshaped, shape_of, sliced
+from ctrlgrad.frontend.array.dims import (
+    axis_of,
+    dim,
+    dtype_of,
+    known_size,
+    rank_of,
+    reshaped,
+    shape_of,
+    sliced,
+)
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import log
 from ctrlgrad.frontend.array.indexing import take
-from ctrlgrad.frontend.array.joining import concatenate, pad
+from ctrlgrad.frontend.array.joining import concatenate
 from ctrlgrad.frontend.array.logic import where
 from ctrlgrad.frontend.array.manipulation import flip, moveaxis, ravel
+from ctrlgrad.frontend.array.padding import pad
 from ctrlgrad.frontend.array.promote import floats, operand, same_dtype
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted

@@ -123,15 +123,18 @@ def _kind(x: Any) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...]) -> tuple[np.dtype, ...]:
-    return ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout))[: ufunc.nin]
+def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...], result: np.dtype | None) -> tuple[np.dtype, ...]:
+    slots = (*kinds, *[None] * ufunc.nout)
+    if result is None:
+        return ufunc.resolve_dtypes(slots)[: ufunc.nin]
+    return ufunc.resolve_dtypes(slots, signature=(*[None] * ufunc.nin, *[result] * ufunc.nout))[: ufunc.nin]
 
 
-def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any]) -> tuple[np.dtype, ...]:
-    """The dtypes that NumPy's ufunc would take the operands in."""
+def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], result: np.dtype | None = None) -> tuple[np.dtype, ...]:
+    """The dtypes that NumPy's ufunc would take the operands in, or would to give this dtype."""
     kinds = [_kind(x) for x in xs]
     try:
-        return _loop(ufunc, tuple(kinds))
+        return _loop(ufunc, tuple(kinds), result)
     except TypeError as error:
         raise TypeMismatchError(
             f"{ufunc.__name__}: the dtypes are not supported",

@@ -9,6 +9,7 @@ import numpy as np
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import add, divide, floor_divide, maximum, minimum, multiply, subtract
+from ctrlgrad.frontend.array.array_api import check_device
 from ctrlgrad.frontend.array.creation import zeros_like
 from ctrlgrad.frontend.array.dims import (
     axis_of,
@@ -33,7 +34,7 @@ from ctrlgrad.source import here
 
 
 @array_function()
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> Any:
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, device: Any = None) -> Any:
     """The numbers from `start` (0 where only one bound is given) to below `stop`, `step` apart.
 
     The bounds and the step may be traced scalars; the length is then unknown.
@@ -42,6 +43,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> An
     >>> cnp.arange(1, 4)
     array([1, 2, 3])
     """
+    check_device("arange", device)
     if stop is None:
         start, stop = 0, start
     bounds = operands("arange", (start, stop, step))
@@ -62,24 +64,37 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None) -> An
 
 
 @array_function()
-def linspace(start: Any, stop: Any, num: Any = 50, endpoint: bool = True, *, dtype: Any = None, axis: int = 0) -> Any:
+def linspace(
+    start: Any,
+    stop: Any,
+    num: Any = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: Any = None,
+    axis: int = 0,
+    *,
+    device: Any = None,
+) -> Any:
     """`num` evenly spaced numbers from `start` to `stop`, which is the last one unless `endpoint` is False.
 
     Args:
         start, stop: numbers or arrays, which broadcast together; may be traced.
         num: an int.
+        retstep: return also the distance of the numbers.
         axis: where the new dimension stands in the result.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.linspace(0.0, 1.0, 3)
     array([0. , 0.5, 1. ])
     """
+    check_device("linspace", device)
     number = whole_number("linspace", "num", num)
     if number < 0:
         raise ShapeError("linspace: a negative number of points", source=here(), got=str(number))
     start, stop = (operand("linspace", x) for x in (start, stop))
     if not isinstance(start, Tensor) and not isinstance(stop, Tensor):
-        return concrete(np.linspace(start, stop, number, endpoint, dtype=dtype, axis=axis))
+        found = np.linspace(start, stop, number, endpoint, retstep=True, dtype=dtype, axis=axis)
+        return (concrete(found[0]), found[1]) if retstep else concrete(found[0])
     exact = np.result_type(dtype_of(start), dtype_of(stop), 0.0)
     weight = (np.arange(number) / max(number - 1 if endpoint else number, 1)).astype(exact)
     rank = max(rank_of(start), rank_of(stop))
@@ -87,12 +102,14 @@ def linspace(start: Any, stop: Any, num: Any = 50, endpoint: bool = True, *, dty
     # Both ends are met exactly.
     numbers = add(multiply(start, 1 - weight), multiply(stop, weight))
     result = moveaxis(numbers, 0, axis_of("linspace", axis, rank + 1))
-    return to_dtype("linspace", result, exact if dtype is None else dtype)
+    result = to_dtype("linspace", result, exact if dtype is None else dtype)
+    parts = number - 1 if endpoint else number
+    return (result, divide(subtract(stop, start), parts if parts > 0 else np.nan)) if retstep else result
 
 
 @array_function()
-def eye(n: Any, m: Any = None, k: Any = 0, dtype: Any = np.float64) -> Any:
-    """A matrix of n rows and m (default n) columns, one on the k-th diagonal and zero elsewhere.
+def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = np.float64, *, device: Any = None) -> Any:
+    """A matrix of N rows and M (default N) columns, one on the k-th diagonal and zero elsewhere.
 
     Sizes and k may be traced integer scalars.
 
@@ -101,7 +118,9 @@ def eye(n: Any, m: Any = None, k: Any = 0, dtype: Any = np.float64) -> Any:
     array([[1., 0.],
            [0., 1.]])
     """
-    sizes = [size_argument("eye", "a size", d) for d in (n, n if m is None else m)]
+    sizes = [size_argument("eye", "a size", d) for d in (N, N if M is None else M)]
+    check_device("eye", device)
+    dtype = np.float64 if dtype is None else dtype
     k = size_argument("eye", "k", k)
     if any(not isinstance(d, Tensor) and d < 0 for d in sizes):
         raise ShapeError("eye: a negative size", source=here(), got=str(tuple(sizes)))

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import maximum, subtract
+from ctrlgrad.frontend.array.arithmetic import add, maximum, subtract
 from ctrlgrad.frontend.array.dims import (
     axes_of,
     axis_of,
+    broadcasted,
+    concatenated,
     dim,
+    dims,
     dtype_of,
     rank_of,
     reshaped,
+    squeezed,
     times,
 )
 from ctrlgrad.frontend.array.elementwise import abs as absolute
@@ -23,6 +29,7 @@ from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, to_dtype, truth
 from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.source import here
 
 
 def reduce(op: str, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -36,8 +43,19 @@ def widened(operation: str, x: Any, dtype: Any) -> Any:
     return to_dtype(operation, x, wide)
 
 
+def kept(operation: str, x: Any, where: Any, neutral: Any) -> Any:
+    """x, with a value that changes nothing where a condition does not hold."""
+    if where is None:
+        return x
+    mask = truth(operation, where)
+    neutral = cast(neutral, dtype_of(x), operation)
+    return apply("where", [broadcasted(mask, dims(x)), x, broadcasted(neutral, dims(x))])
+
+
 @array_function()
-def sum(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+def sum(
+    x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Any:
     """The sum along axes, or of all elements.
 
     Args:
@@ -45,6 +63,8 @@ def sum(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) 
         axis: an int, a tuple of ints, or None.
         dtype: the dtype to add up in.
         keepdims: keep each reduced axis with size 1.
+        initial: a number to begin with.
+        where: booleans that broadcast to x: elements at which they do not hold are left out.
 
     Raises:
         ShapeError: an axis that does not exist or stands twice.
@@ -53,12 +73,16 @@ def sum(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) 
     >>> print(cnp.sum([[1.0, 2.0], [3.0, 4.0]]))
     10.0
     """
-    x = widened("sum", x, dtype)
-    return reduce("sum", x, axes_of("sum", axis, rank_of(x)), keepdims)
+    x = kept("sum", widened("sum", x, dtype), where, 0)
+    found = reduce("sum", x, axes_of("sum", axis, rank_of(x)), keepdims)
+    return found if initial is None else cast(add(found, cast(initial, dtype_of(found), "sum")), dtype_of(found))
 
 
-def _count(x: Any, axes: tuple[int, ...]) -> Any:
-    return times([dim(x, a) for a in axes])
+def _count(x: Any, axes: tuple[int, ...], where: Any = None) -> Any:
+    """How many elements are reduced: one number, or, by a condition, one for each place that is left."""
+    if where is None:
+        return times([dim(x, a) for a in axes])
+    return reduce("sum", cast(broadcasted(truth("where", where), dims(x)), np.int64), axes, True)
 
 
 def _inexact(operation: str, x: Any, dtype: Any) -> Any:
@@ -74,8 +98,13 @@ def _averaged(total: Any, count: Any) -> Any:
     return apply("divide", [total, cast(count, dtype_of(total))])
 
 
+def _finished(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+    """x, whose axes have size 1, without them unless they are kept."""
+    return x if keepdims else squeezed(x, axes)
+
+
 @array_function()
-def mean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+def mean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
     """The mean along axes, or of all elements; arguments as for `sum`. Integers give float64; no elements give nan.
 
     >>> import ctrlgrad.numpy as cnp
@@ -87,12 +116,22 @@ def mean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False)
     # Half precision adds up in single, as in NumPy.
     x = cast(x, np.float32) if result == np.float16 else x
     axes = axes_of("mean", axis, rank_of(x))
-    return cast(_averaged(reduce("sum", x, axes, keepdims), _count(x, axes)), result)
+    if where is None:
+        return cast(_averaged(reduce("sum", x, axes, keepdims), _count(x, axes)), result)
+    found = _averaged(reduce("sum", kept("mean", x, where, 0), axes, True), _count(x, axes, where))
+    return cast(_finished(found, axes, keepdims), result)
 
 
 @array_function()
 def var(
-    x: Any, axis: Any = None, dtype: Any = None, *, ddof: Any = 0, correction: Any = None, keepdims: bool = False
+    x: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    *,
+    ddof: Any = 0,
+    correction: Any = None,
+    keepdims: bool = False,
+    where: Any = None,
 ) -> Any:
     """The variance along axes, or of all elements; arguments as for `sum`.
 
@@ -106,17 +145,26 @@ def var(
     result = np.zeros(0, dtype_of(x)).real.dtype
     x = cast(x, np.float32) if result == np.float16 else x
     axes = axes_of("var", axis, rank_of(x))
-    count = _count(x, axes)
-    centre = _averaged(reduce("sum", x, axes, True), count)
-    distance = apply("subtract", [x, centre])
+    count = _count(x, axes, where)
+    centre = _averaged(reduce("sum", kept("var", x, where, 0), axes, True), count)
+    distance = kept("var", apply("subtract", [x, centre]), where, 0)
     squares = square(absolute(distance) if dtype_of(x).kind == "c" else distance)
     left = maximum(subtract(count, ddof if correction is None else correction), 0)
-    return cast(_averaged(reduce("sum", squares, axes, keepdims), left), result)
+    if where is None:
+        return cast(_averaged(reduce("sum", squares, axes, keepdims), left), result)
+    return cast(_finished(_averaged(reduce("sum", squares, axes, True), left), axes, keepdims), result)
 
 
 @array_function()
 def std(
-    x: Any, axis: Any = None, dtype: Any = None, *, ddof: Any = 0, correction: Any = None, keepdims: bool = False
+    x: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    *,
+    ddof: Any = 0,
+    correction: Any = None,
+    keepdims: bool = False,
+    where: Any = None,
 ) -> Any:
     """The square root of `var`, with its arguments.
 
@@ -124,31 +172,54 @@ def std(
     >>> print(cnp.std([1.0, 3.0]))
     1.0
     """
-    return sqrt(var(x, axis, dtype, ddof=ddof, correction=correction, keepdims=keepdims))
+    return sqrt(var(x, axis, dtype, ddof=ddof, correction=correction, keepdims=keepdims, where=where))
+
+
+def _extreme(op: str, x: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    x = operand(op, x)
+    axes = axes_of(op, axis, rank_of(x))
+    if initial is None:
+        if where is not None:
+            raise TypeMismatchError(
+                f"{op}: where= needs a value for no elements",
+                source=here(),
+                expected="initial=, such as -inf for max and inf for min",
+                got="where= alone",
+            )
+        return reduce(op, x, axes, keepdims)
+    start = cast(initial, dtype_of(x), op)
+    x = kept(op, x, where, start)
+    for a in axes:
+        # The initial value is one element more on each axis, so that none is empty.
+        slab = broadcasted(start, [1 if b == a else dim(x, b) for b in range(rank_of(x))])
+        x = reduce(op, concatenated([x, slab], a), (a,), True)
+    return _finished(x, axes, keepdims)
 
 
 @array_function("amax")
-def max(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+def max(x: Any, axis: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
     """The largest element along axes, or of all; arguments as for `sum`. No elements are a ShapeError.
+
+    With `initial` the result is never below it; `where` needs it.
 
     >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.max([1.0, 3.0, 2.0]))
     3.0
     """
-    x = operand("max", x)
-    return reduce("max", x, axes_of("max", axis, rank_of(x)), keepdims)
+    return _extreme("max", x, axis, keepdims, initial, where)
 
 
 @array_function("amin")
-def min(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+def min(x: Any, axis: Any = None, *, keepdims: bool = False, initial: Any = None, where: Any = None) -> Any:
     """The smallest element along axes, or of all; arguments as for `sum`. No elements are a ShapeError.
+
+    With `initial` the result is never above it; `where` needs it.
 
     >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.min([1.0, 3.0, 2.0]))
     1.0
     """
-    x = operand("min", x)
-    return reduce("min", x, axes_of("min", axis, rank_of(x)), keepdims)
+    return _extreme("min", x, axis, keepdims, initial, where)
 
 
 def _position(op: str, x: Any, axis: Any, keepdims: bool) -> Any:
@@ -182,27 +253,51 @@ def argmin(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 
 
 @array_function()
-def any(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+def any(x: Any, axis: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
     """Whether an element along axes, or of all, is other than zero.
 
     >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.any([False, True]))
     True
     """
-    x = truth("any", x)
+    x = kept("any", truth("any", x), where, False)
     return reduce("any", x, axes_of("any", axis, rank_of(x)), keepdims)
 
 
 @array_function()
-def all(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
+def all(x: Any, axis: Any = None, *, keepdims: bool = False, where: Any = None) -> Any:
     """Whether every element along axes, or of all, is other than zero.
 
     >>> import ctrlgrad.numpy as cnp
     >>> print(cnp.all([False, True]))
     False
     """
-    x = truth("all", x)
+    x = kept("all", truth("all", x), where, True)
     return reduce("all", x, axes_of("all", axis, rank_of(x)), keepdims)
+
+
+@array_function()
+def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Any) -> Any:
+    """`func(a, axis)` for one axis after another, each of which keeps size 1; as `numpy.apply_over_axes`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.apply_over_axes(cnp.sum, cnp.ones((2, 3)), [0, 1])
+    array([[6.]])
+    """
+    a = operand("apply_over_axes", a)
+    rank = rank_of(a)
+    for axis in axes if isinstance(axes, list | tuple) else (axes,):
+        place = axis_of("apply_over_axes", axis, rank)
+        found = operand("apply_over_axes", func(a, place))
+        if rank_of(found) not in (rank, rank - 1):
+            raise ShapeError(
+                "apply_over_axes: the function returned another rank",
+                source=here(),
+                expected=f"rank {rank} or {rank - 1}",
+                got=f"rank {rank_of(found)}",
+            )
+        a = found if rank_of(found) == rank else apply("expand_dims", [found], {"axes": (place,)})
+    return a
 
 
 @array_function()
@@ -230,6 +325,7 @@ def count_nonzero(x: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
 __all__ = [
     "all",
     "any",
+    "apply_over_axes",
     "argmax",
     "argmin",
     "count_nonzero",

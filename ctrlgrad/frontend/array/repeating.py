@@ -23,21 +23,24 @@ from ctrlgrad.frontend.array.dims import (
     size_argument,
     sizes_argument,
     times,
+    whole_number,
 )
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
-from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.source import here
 
 
 @array_function()
-def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
+def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: bool = True) -> list[Any]:
     """Every combination of the elements of vectors, an array for each vector.
 
     Args:
         arrays: vectors, or scalars, which promote to one dtype.
         indexing: "ij" gives the shape of the vectors' sizes in order, "xy" that with the first two swapped.
+        sparse: leave the axes that an array does not lie along at size 1.
+        copy: accepted for NumPy; arrays of a graph have no identity.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.meshgrid([1, 2], [3, 4])[0]
@@ -55,10 +58,10 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> tuple[Any, ...]:
     sizes: list[Any] = [None] * len(vectors)
     for x, place in zip(vectors, places, strict=True):
         sizes[place] = dim(x, 0)
-    return tuple(
-        broadcasted(expanded(x, [a for a in range(len(places)) if a != place]), sizes)
-        for x, place in zip(vectors, places, strict=True)
-    )
+    grids = [
+        expanded(x, [a for a in range(len(places)) if a != place]) for x, place in zip(vectors, places, strict=True)
+    ]
+    return grids if sparse else [broadcasted(grid, sizes) for grid in grids]
 
 
 @array_function()
@@ -95,7 +98,7 @@ def _scaled(size: Any, count: Any) -> Any:
 
 
 @array_function()
-def repeat(x: Any, repeats: Any, axis: Any = None) -> Any:
+def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int | None = None) -> Any:
     """Each element repeated, in place, along an axis (or all elements, flattened).
 
     Args:
@@ -103,6 +106,8 @@ def repeat(x: Any, repeats: Any, axis: Any = None) -> Any:
         repeats: an int, a traced integer scalar, or integers, one for each element of the axis or one for all, known
             or traced.
         axis: None flattens.
+        total_repeat_length: the size of the result, as in JAX: what is too much is left out, and the last element
+            stands for what is missing. Without it traced repeats make a dimension of unknown size.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.repeat([1, 2], 2)
@@ -110,6 +115,9 @@ def repeat(x: Any, repeats: Any, axis: Any = None) -> Any:
     """
     x = ravel(x) if axis is None else operand("repeat", x)
     at = 0 if axis is None else axis_of("repeat", axis, rank_of(x))
+    if total_repeat_length is not None:
+        repeats = broadcasted(_integer_counts(repeats), [dim(x, at)])
+        return _repeat_by_counts(x, repeats, at, whole_number("repeat", "total_repeat_length", total_repeat_length))
     if isinstance(repeats, Tensor) and repeats.ndim == 1:
         return _repeat_by_counts(x, repeats, at)
     if not isinstance(repeats, Tensor) and np.ndim(repeats) == 1 and np.size(repeats) != 1:
@@ -127,8 +135,15 @@ def repeat(x: Any, repeats: Any, axis: Any = None) -> Any:
     )
 
 
-def _repeat_by_counts(x: Any, counts: Any, axis: int) -> Any:
-    """As `_repeat_each` for traced counts, or an unknown size.
+def _integer_counts(repeats: Any) -> Any:
+    counts = operand("repeat", repeats)
+    if dtype_of(counts).kind not in "iu":
+        raise ShapeError("repeat: the counts are no integers", source=here(), expected="integers", got=shown(counts))
+    return cast(counts, np.int64)
+
+
+def _repeat_by_counts(x: Any, counts: Any, axis: int, length: int | None = None) -> Any:
+    """As `_repeat_each` for traced counts, or an unknown size, or a result of a known one.
 
     The k-th result is the first element whose running count exceeds k.
     """
@@ -141,7 +156,9 @@ def _repeat_by_counts(x: Any, counts: Any, axis: int) -> Any:
     counts = broadcasted(cast(counts, np.int64), [dim(x, axis)])
     ends = apply("cumsum", [counts], {"axis": 0, "reverse": False})
     total = apply("sum", [counts], {"axes": (0,), "keepdims": False})
-    positions = apply("searchsorted", [ends, iota(total)], {"side": "right"})
+    positions = apply("searchsorted", [ends, iota(total if length is None else length)], {"side": "right"})
+    if length is not None:
+        positions = FUNCTIONS["minimum"](positions, dim(x, axis) - 1)
     return apply("getitem", [x, positions], {"key": along(axis, rank_of(x))})
 
 

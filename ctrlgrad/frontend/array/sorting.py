@@ -1,44 +1,33 @@
-"""Sorting, searching in sorted arrays, and sets of values.
+"""Sorting, and searching in sorted arrays.
 
 An order is a matter of integers and has no derivative; the sorted values have the derivative of the elements
-they are. Sets of a traced array have an unknown size.
+they are.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import ShapeError, TypeMismatchError
+from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
-from ctrlgrad.frontend.array.arithmetic import maximum, subtract
 from ctrlgrad.frontend.array.dims import (
     axis_of,
-    broadcasted,
-    concatenated,
-    dim,
-    dims,
     dtype_of,
     rank_of,
-    reshaped,
-    sliced,
+    shape_of,
+    whole_number,
 )
-from ctrlgrad.frontend.array.indexing import getitem, nonzero, take_along_axis
+from ctrlgrad.frontend.array.indexing import getitem, take_along_axis
 from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, same_dtype, shown
-from ctrlgrad.frontend.functions import array_function
-from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir.attributes import DYNAMIC
+from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.source import here
 
 
 def _sortable(operation: str, x: Any, axis: Any) -> tuple[Any, int]:
     x = operand(operation, x)
-    if dtype_of(x).kind == "c":
-        raise TypeMismatchError(
-            f"{operation}: complex numbers have no order", source=here(), got=shown(x), hint="sort abs(x) or real(x)"
-        )
     if axis is None:
         x, axis = ravel(x), 0
     if rank_of(x) == 0:
@@ -46,8 +35,13 @@ def _sortable(operation: str, x: Any, axis: Any) -> tuple[Any, int]:
     return x, axis_of(operation, axis, rank_of(x))
 
 
-def _order(x: Any, axis: int, descending: bool) -> Any:
-    return apply("argsort", [x], {"axis": axis, "descending": bool(descending)})
+def _order(x: Any, axis: int, descending: bool = False) -> Any:
+    """The stable order along an axis; of complex numbers by their real parts, then by their imaginary parts."""
+    if dtype_of(x).kind != "c":
+        return apply("argsort", [x], {"axis": axis, "descending": bool(descending)})
+    real, imag = FUNCTIONS["real"](x), FUNCTIONS["imag"](x)
+    by_imag = _order(imag, axis, descending)
+    return take_along_axis(by_imag, _order(take_along_axis(real, by_imag, axis), axis, descending), axis)
 
 
 @array_function()
@@ -55,7 +49,7 @@ def argsort(x: Any, axis: Any = -1, kind: Any = None, *, descending: bool = Fals
     """The indices that sort x along an axis: int64. Equal elements keep their order, nan counts as the largest.
 
     Args:
-        x: real, rank 1 or more.
+        x: rank 1 or more; complex numbers are ordered by their real parts, then by their imaginary parts.
         axis: an int, or None for all elements in one dimension.
         descending: from the largest to the smallest.
         kind, stable: accepted for NumPy and the Array API; the order is always the stable one.
@@ -78,6 +72,76 @@ def sort(x: Any, axis: Any = -1, kind: Any = None, *, descending: bool = False, 
     """
     x, place = _sortable("sort", x, axis)
     return take_along_axis(x, _order(x, place, descending), place)
+
+
+@array_function()
+def sort_complex(x: Any) -> Any:
+    """x sorted along its last axis, as complex numbers; as `numpy.sort_complex`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.sort_complex([2.0, 1.0])
+    array([1.+0.j, 2.+0.j])
+    """
+    x = operand("sort_complex", x)
+    return sort(cast(x, np.result_type(dtype_of(x), np.complex64)))
+
+
+@array_function()
+def lexsort(keys: Any, axis: Any = -1) -> Any:
+    """The indices that sort by several keys, the last one first; as `numpy.lexsort`.
+
+    Args:
+        keys: a sequence of arrays of one shape, or an array whose rows they are.
+        axis: the axis of each key to sort along.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.lexsort([[2, 1, 3], [0, 1, 0]])
+    array([0, 2, 1])
+    """
+    rows = list(keys)
+    if not rows:
+        raise TypeMismatchError("lexsort: no keys", source=here(), expected="one key or more", got="none")
+    order: Any = None
+    for key in rows:
+        x, place = _sortable("lexsort", key, axis)
+        found = _order(x if order is None else take_along_axis(x, order, place), place)
+        order = found if order is None else take_along_axis(order, found, place)
+    return order
+
+
+@array_function()
+def partition(x: Any, kth: int, axis: Any = -1) -> Any:
+    """x with its `kth` smallest element along an axis in its place, smaller ones before it; here all are sorted.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> print(cnp.partition([3, 1, 2], 1)[1])
+    2
+    """
+    return sort(x, _partitioned("partition", x, kth, axis))
+
+
+@array_function()
+def argpartition(x: Any, kth: int, axis: Any = -1) -> Any:
+    """The indices that partition x; see `partition`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.argpartition([3, 1, 2], 1)
+    array([1, 2, 0])
+    """
+    return argsort(x, _partitioned("argpartition", x, kth, axis))
+
+
+def _partitioned(operation: str, x: Any, kth: Any, axis: Any) -> Any:
+    """The axis, where it has an element of this number."""
+    rows, place = _sortable(operation, x, axis)
+    size = shape_of(rows)[place]
+    for k in np.atleast_1d(kth).tolist():
+        number = whole_number(operation, "kth", k)
+        if size is not None and not -size <= number < size:
+            raise IndexOutOfRangeError(
+                f"{operation}: kth is out of range", source=here(), expected=f"-{size} <= kth < {size}", got=str(number)
+            )
+    return axis
 
 
 @array_function()
@@ -104,111 +168,12 @@ def searchsorted(x1: Any, x2: Any, /, side: str = "left", sorter: Any = None) ->
     return apply("searchsorted", [row, values], {"side": side})
 
 
-class UniqueAll(NamedTuple):
-    """What `unique_all` returns."""
-
-    values: Any
-    indices: Any
-    inverse_indices: Any
-    counts: Any
-
-
-class UniqueCounts(NamedTuple):
-    """What `unique_counts` returns."""
-
-    values: Any
-    counts: Any
-
-
-class UniqueInverse(NamedTuple):
-    """What `unique_inverse` returns."""
-
-    values: Any
-    inverse_indices: Any
-
-
-def _unique(operation: str, x: Any) -> tuple[UniqueAll, Any]:
-    """The sets of all elements of x, and its shape."""
-    given = operand(operation, x)
-    flat, _ = _sortable(operation, given, None)
-    order = _order(flat, 0, False)
-    ordered = apply("getitem", [flat, order], {"key": (DYNAMIC,)})
-    count = dim(flat, 0)
-    before_last = maximum(subtract(count, 1), 0) if isinstance(count, Tensor) else max(count - 1, 0)
-    differs = apply("not_equal", [sliced(ordered, 0, 1, None), sliced(ordered, 0, 0, before_last)])
-    # The first element starts a set, where there is one.
-    first = sliced(broadcasted(np.True_, [count]), 0, 0, 1)
-    starts = concatenated([first, differs], 0)
-    (positions,) = nonzero(starts)
-    values = apply("getitem", [ordered, positions], {"key": (DYNAMIC,)})
-    indices = apply("getitem", [order, positions], {"key": (DYNAMIC,)})
-    ends = concatenated([sliced(positions, 0, 1, None), reshaped(_size(count), [1])], 0)
-    counts = subtract(sliced(ends, 0, 0, dim(positions, 0)), positions)
-    numbers = subtract(apply("cumsum", [cast(starts, np.int64)], {"axis": 0, "reverse": False}), 1)
-    blank = broadcasted(np.int64(0), [count])
-    inverse = apply("setitem", [blank, numbers, order], {"key": (DYNAMIC,)})
-    return UniqueAll(values, indices, inverse, counts), given
-
-
-def _size(count: Any) -> Any:
-    return count if isinstance(count, Tensor) else np.int64(count)
-
-
-@array_function()
-def unique_values(x: Any) -> Any:
-    """The distinct elements, ascending: [count]. Each nan counts as distinct.
-
-    Differentiable: each value is the first of the elements that equal it.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.unique_values([2, 1, 2])
-    array([1, 2])
-    """
-    return _unique("unique_values", x)[0].values
-
-
-@array_function()
-def unique_counts(x: Any) -> UniqueCounts:
-    """The distinct elements, ascending, and how often each occurs.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.unique_counts([2, 1, 2]).counts
-    array([1, 2])
-    """
-    sets, _ = _unique("unique_counts", x)
-    return UniqueCounts(sets.values, sets.counts)
-
-
-@array_function()
-def unique_inverse(x: Any) -> UniqueInverse:
-    """The distinct elements, ascending, and for each element of x the index of its value: of the shape of x.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.unique_inverse([2, 1, 2]).inverse_indices
-    array([1, 0, 1])
-    """
-    sets, given = _unique("unique_inverse", x)
-    return UniqueInverse(sets.values, reshaped(sets.inverse_indices, dims(given)))
-
-
-@array_function()
-def unique_all(x: Any) -> UniqueAll:
-    """The distinct elements, ascending, with the index of the first of each, the inverse indices and the counts.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.unique_all([2, 1, 2]).indices
-    array([1, 0])
-    """
-    sets, given = _unique("unique_all", x)
-    return sets._replace(inverse_indices=reshaped(sets.inverse_indices, dims(given)))
-
-
 __all__ = [
+    "argpartition",
     "argsort",
+    "lexsort",
+    "partition",
     "searchsorted",
     "sort",
-    "unique_all",
-    "unique_counts",
-    "unique_inverse",
-    "unique_values",
+    "sort_complex",
 ]

@@ -8,24 +8,29 @@ import numpy as np
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.frontend.array.arranging import known_size
-from ctrlgrad.frontend.array.creation import zeros
-from ctrlgrad.frontend.array.dims import axes_of, dim, dims, dtype_of, rank_of, reshaped, shape_of, times
+from ctrlgrad.frontend.array.dims import (
+    axes_of,
+    dim,
+    dims,
+    dtype_of,
+    rank_of,
+    reshaped,
+    shape_of,
+    times,
+)
 from ctrlgrad.frontend.array.elementwise import ceil, floor, isnan, sqrt
-from ctrlgrad.frontend.array.indexing import take, take_along_axis
+from ctrlgrad.frontend.array.indexing import take_along_axis
 from ctrlgrad.frontend.array.joining import concatenate
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.manipulation import broadcast_to, expand_dims, moveaxis, ravel, squeeze
+from ctrlgrad.frontend.array.manipulation import broadcast_to, expand_dims, moveaxis, squeeze
 from ctrlgrad.frontend.array.promote import floats, operand
-from ctrlgrad.frontend.array.ranges import linspace
 from ctrlgrad.frontend.array.reduction import all as every
 from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import mean
 from ctrlgrad.frontend.array.reduction import min as smallest
 from ctrlgrad.frontend.array.reduction import sum as total
-from ctrlgrad.frontend.array.sorting import searchsorted, sort
-from ctrlgrad.frontend.array.update import at
+from ctrlgrad.frontend.array.sorting import sort
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.source import here
 
@@ -243,103 +248,10 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True) -> Any:
     return c / expand_dims(scale, 1) / expand_dims(scale, 0)
 
 
-@array_function()
-def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
-    """How often each number from 0 on stands in x, or the sum of its weights; as `numpy.bincount`.
-
-    Of a traced x `length`, as in JAX, says for how many numbers; larger ones are left out.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.bincount([0, 2, 2], length=3)
-    array([1, 0, 2])
-    """
-    x = operand("bincount", x)
-    if length is None:
-        if not isinstance(x, np.ndarray):
-            known_size("bincount (give length=)", None)
-        length = max(minlength, int(x.max(initial=-1)) + 1)
-    values = np.int64(1) if weights is None else operand("bincount", weights)
-    inside = (x >= 0) & (x < length)
-    values = where(inside, values, values * 0)
-    dtype = np.int64 if weights is None else np.result_type(dtype_of(values), np.float64)
-    return at(zeros(length, dtype))[where(inside, x, 0)].add(values) if length else zeros(0, dtype)
-
-
-@array_function()
-def digitize(x: Any, bins: Any, right: bool = False) -> Any:
-    """The number of the bin that each element lies in; as `numpy.digitize`. Edges that fall are known ones.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.digitize([0.5, 1.5], [0.0, 1.0, 2.0])
-    array([1, 2])
-    """
-    bins = operand("digitize", bins)
-    if isinstance(bins, np.ndarray) and bins.size > 1 and bins[0] > bins[-1]:
-        return bins.size - searchsorted(bins[::-1], x, side="right" if right else "left")
-    return searchsorted(bins, x, side="left" if right else "right")
-
-
-@array_function()
-def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
-    """The edges of the bins of `histogram`; as `numpy.histogram_bin_edges`, for a number of bins or their edges.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.histogram_bin_edges([0.0, 1.0], 2)
-    array([0. , 0.5, 1. ])
-    """
-    if not isinstance(bins, int):
-        return operand("histogram_bin_edges", bins)
-    x = floats("histogram_bin_edges", ravel(operand("histogram_bin_edges", x)))
-    low, high = (smallest(x), largest(x)) if range is None else (np.float64(range[0]), np.float64(range[1]))
-    same = low == high
-    return linspace(where(same, low - 0.5, low), where(same, high + 0.5, high), bins + 1)
-
-
-@array_function()
-def histogram(x: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool = False) -> tuple[Any, Any]:
-    """The number of elements in each bin, or the sum of their weights, and the edges; as `numpy.histogram`.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.histogram([0.1, 0.6, 0.7], 2, (0.0, 1.0))[0]
-    array([1, 2])
-    """
-    x = ravel(operand("histogram", x))
-    edges = histogram_bin_edges(x, bins, range)
-    count = known_size("histogram", shape_of(edges)[0]) - 1
-    number = searchsorted(edges, x, side="right") - 1
-    number = where(x == edges[-1], count - 1, number)
-    found = bincount(number, None if weights is None else ravel(operand("histogram", weights)), length=count)
-    if density:
-        found = found / (edges[1:] - edges[:-1]) / total(found)
-    return found, edges
-
-
-@array_function()
-def isin(element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False) -> Any:
-    """Whether each element stands in another array; as `numpy.isin`.
-
-    >>> import ctrlgrad.numpy as cnp
-    >>> cnp.isin([1, 2, 3], [2, 5])
-    array([False,  True, False])
-    """
-    x, among = operand("isin", element), sort(ravel(operand("isin", test_elements)))
-    if shape_of(among)[0] == 0:
-        return broadcast_to(np.bool_(invert), tuple(dims(x)))
-    place = searchsorted(among, x)
-    last = dim(among, 0) - 1
-    found = take(among, where(place > last, last, place)) == x
-    return ~found if invert else found
-
-
 __all__ = [
     "average",
-    "bincount",
     "corrcoef",
     "cov",
-    "digitize",
-    "histogram",
-    "histogram_bin_edges",
-    "isin",
     "median",
     "nanmedian",
     "nanpercentile",
