@@ -129,20 +129,12 @@ class Tensor:
         error.refused = (self,)
         return error
 
-    def _number(self) -> Any:
-        """Its number, where the trace is that of one call and the number has no derivative that could be lost."""
-        builder: Builder | None = self.builder
-        while builder is not None:
-            if builder.known is not None:
-                return builder.known.number(self.builder, self.value)
-            builder = builder.parent
-        return None
-
     def _whole_number(self) -> Any:
-        return self._number() if self.dtype.kind in "biu" else None
+        """Its number, where it is known in this call and has no derivative that could be lost."""
+        return self.builder.number(self.value) if self.dtype.kind in "biu" else None
 
     def __bool__(self) -> bool:
-        if (number := self._number()) is not None:
+        if (number := self.builder.number(self.value)) is not None:
             return bool(number)
         raise self._concrete(
             "bool() (an `if`, a `while`, `and`, `or`, `not`, or a comparison chain)",
@@ -169,7 +161,7 @@ class Tensor:
         )
 
     def __int__(self) -> int:
-        if (number := self._number()) is not None:
+        if (number := self.builder.number(self.value)) is not None:
             return int(number)
         raise self._concrete("int()", "keep it a tensor: x.astype(int); indices and loop bounds may be tensors")
 

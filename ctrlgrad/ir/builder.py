@@ -44,6 +44,13 @@ class Builder:
         self.known: Any = None
         self._constants: dict[tuple[np.dtype, tuple[int, ...], bytes], Value] = {}
 
+    def number(self, value: Value) -> Any:
+        """The array that a value of this graph, or of one around it, has in this one call; None if it is not known."""
+        builder: Builder | None = self
+        while builder is not None and builder.known is None:
+            builder = builder.parent
+        return None if builder is None else builder.known.number(self, value)
+
     def borrows(self, value: Value) -> bool:
         """Whether a value of a graph that has ended may be used in this one."""
         return value in self.lent or (self.parent is not None and self.parent.borrows(value))

@@ -65,6 +65,7 @@ _SAMPLES: dict[str, _Sample] = {
     "searchsorted": _Sample((_X, _X), {"side": "left"}, shape=(2,)),
     "pinv": _Sample((_X, TensorType(np.dtype(np.float64)))),
     "iota": _Sample((INDEX,)),
+    "axis_index": _Sample(()),
     "psum": _Sample(attrs={"rows": _ROWS}),
     **dict.fromkeys(("all_gather", "psum_scatter", "all_to_all"), _Sample(attrs=_ALONG)),
     "ppermute": _Sample(attrs={"rows": _ROWS, "sources": (1, 0)}),
