@@ -86,7 +86,7 @@ _Fits = Callable[[Any], bool]
 
 
 @functools.cache
-def _kinds(family: type[Attributes]) -> tuple[tuple[str, str, _Fits], ...]:
+def _kinds(family: Any) -> tuple[tuple[str, str, _Fits], ...]:
     """Of each field of a family its name, its declared kind, and whether a value is of that.
 
     Kept, since the verifier asks for every node of every graph, and to read a declaration takes long.
