@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -133,6 +136,27 @@ def test_a_cotangent_for_each_iteration() -> None:
     cg.grad(f)(2.0)
     assert seen == {(3,): 2.0, (2,): 4.0, (1,): 8.0, (0,): 16.0}
     assert list(seen) == [(3,), (2,), (1,), (0,)]
+
+
+def test_python_control_flow_on_values() -> None:
+    def power(x: Any) -> Any:
+        y, steps = x, 0
+        while y < 100.0:
+            y, steps = y * x, steps + 1
+        return y * 2.0 if steps > 3 else y
+
+    # 3 ** 5 after four steps, 5 ** 3 after two.
+    assert float(cg.grad(power)(3.0)) == 2.0 * 5 * 3.0**4
+    assert float(cg.grad(power)(5.0)) == 3 * 5.0**2
+
+
+def test_a_loop_of_jax() -> None:
+    def root(a: Any) -> Any:
+        return jax.lax.while_loop(lambda x: jnp.abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
+
+    with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
+        jax.grad(root)(2.0)
+    np.testing.assert_allclose(cg.grad(cg.from_jax(root, x64=True))(2.0), 0.5 / np.sqrt(2.0), rtol=1e-14)
 
 
 def test_batches_of_loops() -> None:
