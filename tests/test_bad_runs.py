@@ -229,11 +229,11 @@ def test_scan_without_rows(length: Any) -> None:
         traced(f, 1.0)
 
 
-def test_fori_loop_bound_that_is_no_integer() -> None:
+def test_fori_loop_bound_that_is_no_number() -> None:
     def f(x):
-        return cg.fori_loop(0, x, lambda i, c: c + x, 0.0)  # <- float bound
+        return cg.fori_loop(0, x > 0.0, lambda i, c: c + x, 0.0)  # <- boolean bound
 
-    with mistake(TypeMismatchError, "float bound", "fori_loop", "i64[]", "f64[]"):
+    with mistake(TypeMismatchError, "boolean bound", "fori_loop", "i64[]", "bool[]"):
         traced(f, 1.0)
 
 

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.rules import Results
-from ctrlgrad.frontend.tracer import leaves_of
+from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import TensorType, Type
 from ctrlgrad.signature import TensorSpec
 from ctrlgrad.source import Source, here
@@ -104,6 +106,12 @@ def nondiff_positions(
             )
     numbers = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
     return (*numbers, *map(parameters.index, names))
+
+
+def without_rule(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """The result of a call that nothing differentiates; like every engine it says nothing of infinities and NaN."""
+    with np.errstate(all="ignore"):
+        return in_trace(lambda: fn(*args))
 
 
 class CustomCall:

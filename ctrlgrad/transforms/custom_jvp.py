@@ -28,6 +28,7 @@ from ctrlgrad.transforms.custom_calls import (
     may_be_tangent,
     nondiff_positions,
     symbolic_zero,
+    without_rule,
 )
 
 
@@ -106,8 +107,7 @@ class custom_jvp:
             )
         args = by_position(self.fn, args, kwargs, "custom_jvp")
         if trace.current() is None:
-            # Nothing differentiates this call.
-            return in_trace(lambda: self.fn(*args))
+            return without_rule(self.fn, args)
         call = ForwardRule(self, self.rule, args, here(), self.symbolic_zeros)
         custom = Custom(self, call.label(self.rule), call.regions)
         return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))

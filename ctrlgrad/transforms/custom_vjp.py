@@ -31,6 +31,7 @@ from ctrlgrad.transforms.custom_calls import (
     is_same,
     nondiff_positions,
     symbolic_zero,
+    without_rule,
 )
 from ctrlgrad.transforms.custom_jvp import ForwardRule
 
@@ -100,8 +101,7 @@ class custom_vjp:
             )
         args = by_position(self.fn, args, kwargs, "custom_vjp")
         if trace.current() is None:
-            # Nothing differentiates this call.
-            return in_trace(lambda: self.fn(*args))
+            return without_rule(self.fn, args)
         call = _ReverseRule(self, self.forward, self.backward, args, here())
         custom = Custom(self, call.label(self.forward), call.regions)
         return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))

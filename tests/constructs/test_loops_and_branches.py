@@ -167,7 +167,7 @@ def test_a_maximum_that_makes_no_sense(maximum):
         (lambda x: cg.scan(lambda c, row: (c, None), 0.0, x, length=4), "leading dimensions"),
         (lambda x: cg.scan(lambda c, row: ((c, c), None), 0.0, x), "pytrees"),
         (lambda x: cg.foldl(lambda c, row: (c, row), x, 0.0), "pytrees"),
-        (lambda x: cg.fori_loop(0.0, 3, lambda i, y: y, x), "integer"),
+        (lambda x: cg.fori_loop(True, 3, lambda i, y: y, x), "real scalar"),
         (lambda x: cg.while_loop(lambda y: y, lambda y: y, x), "boolean scalar"),
     ],
 )

@@ -50,7 +50,7 @@ class PlanText:
         # Functions for what the plan's does at many places, by name.
         self.shared: dict[str, str] = {}
         # Blocks that end the run, by the loops around.
-        self.exits: dict[tuple[int, ...], str] = {}
+        self.exits: dict[tuple[tuple[int, str], ...], str] = {}
         # Words that variables stand for.
         self.near: dict[int, str] = {}
         self.pushes: dict[int, Push] = {}
@@ -255,7 +255,8 @@ class PlanText:
 
     def stop_if(self, condition: str, status: Status, site: int = 0, found: str = "0", bound: str = "0") -> None:
         """End the run where a condition holds, saying why and in which iterations."""
-        around = tuple(loop.number for loop in self.loops)
+        # Before a loop's first iteration its counter is another value than in the loop.
+        around = tuple((loop.number, self.number(loop.counter)) for loop in self.loops)
         known, after = self.exits.get(around), self.w.new_label("on")
         is_told = status is Status.RAISED
         stop = known if known and is_told else self.w.new_label("stop")
