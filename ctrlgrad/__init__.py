@@ -18,7 +18,7 @@ if importlib.util.find_spec("ctrlgrad.gradients") is None:
         "elsewhere: after a plain install, Python started in the checkout finds its folder `ctrlgrad` first."
     )
 
-from ctrlgrad import dataflow, debug, memory, numpy, tree
+from ctrlgrad import dataflow, debug, memory, numpy, tree, tree_util
 from ctrlgrad.dataflow import device
 from ctrlgrad.errors import CtrlgradError, GradientMismatch
 from ctrlgrad.frontend.associative_scan import associative_scan
@@ -29,6 +29,7 @@ from ctrlgrad.frontend.switches import case, switch
 from ctrlgrad.frontend.tensor_array import TensorArray
 from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
 from ctrlgrad.function import Function, function
+from ctrlgrad.numpy import ndarray as Array
 from ctrlgrad.options import options
 from ctrlgrad.signature import TensorSpec
 from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
@@ -43,8 +44,10 @@ from ctrlgrad.transforms.jvp import jvp
 from ctrlgrad.transforms.linearize import linearize
 from ctrlgrad.transforms.vmap import vmap
 
-# As it is called in JAX.
+# As they are called in JAX.
 jit = function
+remat = checkpoint
+jacobian = jacrev
 
 __version__ = "0.1.0"
 
@@ -77,6 +80,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Array",
     "CtrlgradError",
     "Function",
     "GradientMismatch",
@@ -109,6 +113,7 @@ __all__ = [
     "hessian",
     "interop",
     "jacfwd",
+    "jacobian",
     "jacrev",
     "jit",
     "jvp",
@@ -121,11 +126,13 @@ __all__ = [
     "optim",
     "options",
     "random",
+    "remat",
     "scan",
     "scipy",
     "stop_gradient",
     "switch",
     "tree",
+    "tree_util",
     "unknown_dims",
     "value_and_grad",
     "vjp",

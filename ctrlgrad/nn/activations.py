@@ -221,14 +221,18 @@ def log1mexp(x: Any) -> Any:
     )
 
 
-def logmeanexp(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
-    """log(mean(exp(a))) along axes, without overflow.
+def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
+    """log(mean(exp(x))) along axes, without overflow.
+
+    Args:
+        where: which elements count, booleans that broadcast with x.
 
     >>> float(logmeanexp(np.zeros(3)))
     0.0
     """
-    a = _floats(a)
-    return logsumexp(a, axis, keepdims=keepdims) - cnp.log(cnp.sum(cnp.ones_like(a), axis, keepdims=keepdims))
+    x = _floats(x)
+    counts = cnp.sum(cnp.ones_like(x), axis, keepdims=keepdims, where=True if where is None else where)
+    return logsumexp(x, axis, keepdims=keepdims, where=where) - cnp.log(counts)
 
 
 def one_hot(x: Any, num_classes: int, *, dtype: Any = np.float64, axis: int = -1) -> Any:

@@ -65,7 +65,8 @@ def _stirling(x: Any) -> Any:
         inverse = inverse + 1.0 / (x + k)
     a = x + _SHIFT
     large = x > 1e10
-    logarithm = (a - 0.5) * cnp.log(a) - a + 0.5 * math.log(2 * math.pi)
+    near = _safe(a, large)
+    logarithm = (near - 0.5) * cnp.log(near) - near + 0.5 * math.log(2 * math.pi)
     slope = cnp.log(a) - 0.5 / a
     power = 1.0 / a
     for i, b in enumerate(_BERNOULLI):

@@ -152,6 +152,32 @@ def test_metadata_that_differ_are_another_structure() -> None:
         cg.while_loop(lambda p: p.w < 3.0, lambda p: OfJax(p.w + 1.0, not p.flag), OfJax(0.0, True))
 
 
+def test_two_classes_of_one_name_are_named_as_such() -> None:
+    other = collections.namedtuple("State", ["count", "mu"])
+    with pytest.raises(
+        TypeMismatchError, match=r"the carry and the body's result are of two classes, each named State"
+    ):
+        cg.while_loop(lambda s: s[0] < 3, lambda s: other(s[0] + 1, s[1]), State(0, 1.0))
+
+
+def test_the_names_of_tree_util_are_those_of_jax() -> None:
+    def results(util: Any) -> list[Any]:
+        leaves, treedef = util.tree_flatten(NESTED)
+        return [
+            leaves,
+            util.tree_unflatten(treedef, leaves),
+            util.tree_leaves(NESTED),
+            util.tree_map(lambda x, y: x - 2 * y, NESTED, NESTED),
+            util.tree_reduce(lambda x, y: x * y, NESTED),
+            util.tree_all(NESTED),
+            util.tree_structure(NESTED) == treedef,
+            util.Partial(max, 3.0)(4.0),
+        ]
+
+    assert results(cg.tree_util) == results(jax.tree_util)
+    assert all(hasattr(jax.tree_util, name) for name in cg.tree_util.__all__)
+
+
 def test_errors_name_fields_as_they_are_written() -> None:
     with pytest.raises(CtrlgradError) as caught:
         cg.grad(lambda p: p[0].w)([Layer(1, 1.0)])

@@ -228,3 +228,12 @@ def test_graphs_of_many_python_values_are_bounded(monkeypatch):
     for n in (*range(1, 9), 1):
         assert slope(3.0, n) == 6.0 * n
     assert slope.traces == 8 and len(slope._cache) == 4
+
+
+def test_other_names_of_transforms_and_the_type_of_arrays():
+    same(cg.jacobian(cnp.sin)(X), jax.jacobian(jnp.sin)(X))
+    same(cg.grad(cg.remat(lambda x: (x**3).sum()))(X), jax.grad(jax.remat(lambda x: (x**3).sum()))(X))
+    assert isinstance(cnp.sin(X), cg.Array)
+    seen = []
+    cg.grad(lambda x: seen.append(isinstance(x, cg.Array)) or x.sum())(X)
+    assert seen == [True]

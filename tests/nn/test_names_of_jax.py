@@ -49,6 +49,45 @@ def test_an_activation_and_its_derivative(name):
     same(cg.grad(total(cnp, ours))(X[:8]), jax.grad(total(jnp, theirs))(X[:8]))
 
 
+SUMS_OF_EXPONENTIALS = {
+    "softmax where": lambda nn, x, w: nn.softmax(x, where=w > 0),
+    "log_softmax where": lambda nn, x, w: nn.log_softmax(x, where=w > 0)[:, 0],
+    "logmeanexp where": lambda nn, x, w: nn.logmeanexp(x, axis=1, where=w > 0),
+    "logsumexp where": lambda nn, x, w: nn.logsumexp(x, 0, where=w > 0, keepdims=True),
+    "logsumexp of weights": lambda nn, x, w: nn.logsumexp(x, 1, abs(w), True),
+    "logsumexp of a number": lambda nn, x, w: nn.logsumexp(x, b=0.5),
+    "logsumexp of a broadcast weight": lambda nn, x, w: nn.logsumexp(x[0], b=w * w + 1.0, axis=1),
+    "logsumexp and its sign": lambda nn, x, w: nn.logsumexp(x, axis=1, b=w, return_sign=True)[0],
+    "logsumexp without weights": lambda nn, x, w: nn.logsumexp(x, axis=1, return_sign=True)[0],
+}
+
+
+@pytest.mark.parametrize("case", SUMS_OF_EXPONENTIALS)
+def test_sums_of_exponentials_with_weights_and_where(case):
+    call = SUMS_OF_EXPONENTIALS[case]
+    # A weight of zero beside an entry that would overflow.
+    x, w = X[:9].reshape(3, 3).copy(), np.array([[1.0, -2.0, 0.5], [0.7, 0.0, 1.0], [1.5, 1.0, -0.2]])
+    x[1, 1] = 1000.0
+    found, slopes = cg.vjp(lambda x, w: call(nn, x, w), x, w)
+    expected, slopes_of_jax = jax.vjp(lambda x, w: call(jax.nn, x, w), x, w)
+    same(found, expected)
+    cotangent = np.cos(np.arange(found.size)).reshape(found.shape)
+    same(slopes(cotangent), slopes_of_jax(cotangent))
+
+
+def test_the_logarithm_of_a_negative_sum_is_nan_beside_its_sign():
+    x, w = X[:2], np.array([1.0, -1.0])
+    assert np.isnan(nn.logsumexp(x, b=w))
+    same(nn.logsumexp(x, b=w, return_sign=True), jax.nn.logsumexp(x, b=w, return_sign=True))
+
+
+def test_a_softmax_where_nothing_counts_is_zero_and_has_no_slope():
+    nothing = np.zeros(3, bool)
+    same(nn.softmax(X[:3], where=nothing), np.zeros(3))
+    same(nn.log_softmax(X[:3], where=nothing), np.full(3, -np.inf))
+    same(cg.grad(lambda x: nn.softmax(x, where=nothing).sum())(X[:3]), np.zeros(3))
+
+
 def test_gelu_by_the_error_function():
     same(nn.gelu(X, approximate=False), jax.nn.gelu(X, approximate=False))
 

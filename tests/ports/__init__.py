@@ -1,0 +1,1 @@
+"""Programs of JAX and their ports: read twice, run twice, compared."""
