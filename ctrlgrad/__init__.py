@@ -50,6 +50,7 @@ __version__ = "0.1.0"
 
 # What is built on the names above, loaded when first used.
 _LAZY = {
+    "ad_checkpoint": ("ctrlgrad.ad_checkpoint", None),
     "custom_derivatives": ("ctrlgrad.custom_derivatives", None),
     "check_grads": ("ctrlgrad.verify", "check_grads"),
     "from_jax": ("ctrlgrad.interop", "from_jax"),
@@ -82,6 +83,7 @@ __all__ = [
     "GradientMismatch",
     "TensorArray",
     "TensorSpec",
+    "ad_checkpoint",
     "associative_scan",
     "case",
     "check_grads",

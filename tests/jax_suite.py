@@ -27,6 +27,7 @@ from typing import Any
 import jax
 import jax._src.custom_derivatives
 import jax._src.test_util as jtu
+import jax.ad_checkpoint
 import numpy as np
 from jax._src import public_test_util
 
@@ -64,7 +65,7 @@ def _public(module: Any) -> dict[str, Any]:
 
 def names() -> Names:
     """The module `jax` of the tests."""
-    from ctrlgrad import lax, nn, random
+    from ctrlgrad import ad_checkpoint, lax, nn, random
     from ctrlgrad import numpy as cnp
     from ctrlgrad.scipy import linalg, special
 
@@ -82,6 +83,7 @@ def names() -> Names:
         "scipy": scipy,
         "Array": (np.ndarray, np.generic, Tensor),
         "remat": cg.checkpoint,
+        "ad_checkpoint": Names(jax.ad_checkpoint, _public(ad_checkpoint)),
         "custom_derivatives": Names(jax._src.custom_derivatives, _public(custom_derivatives)),
     }
     return Names(jax, ours)

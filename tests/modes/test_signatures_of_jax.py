@@ -160,7 +160,7 @@ def test_checkpoint_takes_policies_and_static_arguments():
         g = cg.checkpoint(f, policy=policy, static_argnums=(1,))
         np.testing.assert_allclose(cg.grad(g)(1.0, 2), 2 * np.cos(1.0))
     with pytest.raises(CtrlgradError, match="policy"):
-        cg.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)
+        cg.checkpoint(f, policy=lambda prim, *_, **__: True)
 
 
 def test_vmap_over_no_argument_has_a_size():
