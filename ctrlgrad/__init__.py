@@ -40,7 +40,7 @@ from ctrlgrad.transforms.grad import grad, stop_gradient, value_and_grad, vjp
 from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
 from ctrlgrad.transforms.jacobians import hessian, jacfwd, jacrev
 from ctrlgrad.transforms.jvp import jvp
-from ctrlgrad.transforms.linearize import linearize
+from ctrlgrad.transforms.linearize import linear_transpose, linearize
 from ctrlgrad.transforms.vmap import vmap
 
 # As it is called in JAX.
@@ -115,6 +115,7 @@ __all__ = [
     "jit",
     "jvp",
     "lax",
+    "linear_transpose",
     "linearize",
     "map",
     "memory",
