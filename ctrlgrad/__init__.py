@@ -41,7 +41,7 @@ from ctrlgrad.transforms.grad import grad, stop_gradient, value_and_grad, vjp
 from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
 from ctrlgrad.transforms.jacobians import hessian, jacfwd, jacrev
 from ctrlgrad.transforms.jvp import jvp
-from ctrlgrad.transforms.linearize import linearize
+from ctrlgrad.transforms.linearize import linear_transpose, linearize
 from ctrlgrad.transforms.vmap import vmap
 
 # As they are called in JAX.
@@ -53,6 +53,7 @@ __version__ = "0.1.0"
 
 # What is built on the names above, loaded when first used.
 _LAZY = {
+    "ad_checkpoint": ("ctrlgrad.ad_checkpoint", None),
     "custom_derivatives": ("ctrlgrad.custom_derivatives", None),
     "check_grads": ("ctrlgrad.verify", "check_grads"),
     "from_jax": ("ctrlgrad.interop", "from_jax"),
@@ -86,6 +87,7 @@ __all__ = [
     "GradientMismatch",
     "TensorArray",
     "TensorSpec",
+    "ad_checkpoint",
     "associative_scan",
     "case",
     "check_grads",
@@ -118,6 +120,7 @@ __all__ = [
     "jit",
     "jvp",
     "lax",
+    "linear_transpose",
     "linearize",
     "map",
     "memory",

@@ -1,6 +1,7 @@
 """The derivatives of `call`: recomputed inside, or given by the user.
 
-checkpoint   backward: the function's own forward and backward halves, one after the other, from its operands
+checkpoint   backward: the function's own forward and backward halves, one after the other, from its operands; what
+             its policy saves are further results of the call, and stand in the forward half for what makes them
 custom_vjp   forward: the user's forward function, whose residuals are saved; backward: his backward function
 rows         backward: the rows' own backward function, batched; what all rows share gets the sum of theirs
 custom_jvp   forward mode: the user's tangent function; backward: its transpose, which is its own reverse mode
@@ -17,6 +18,7 @@ from dataclasses import replace
 
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.adjoint import Adjoint
+from ctrlgrad.gradients.recomputation import Recomputation
 from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, StackType, TensorType, Value, attributes, rewrite
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.control import emit_call
@@ -51,6 +53,8 @@ def reverse_call(adjoint: Adjoint, node: Node) -> None:
         _custom_vjp(adjoint, node, call)
     elif call.kind == "custom_jvp" and adjoint.recursion.linear:
         _checkpoint(adjoint, call, seeded, wanted)
+    elif call.attrs.policy:
+        _checkpoint_with_policy(adjoint, node, call, seeded, wanted)
     else:
         rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_jvp": _custom_jvp}
         rules[call.kind](adjoint, call, seeded, wanted)
@@ -66,8 +70,26 @@ def _checkpoint(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[in
         adjoint.add(call.operands[j], Term(builder, cotangent))
 
 
+def _checkpoint_with_policy(adjoint: Adjoint, node: Node, call: Call, seeded: list[int], wanted: list[int]) -> None:
+    scope, builder, function = adjoint.scope, adjoint.scope.backward, call.function
+    seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
+    halves = adjoint.recursion.reverse(function, wanted, seeded)
+    again = Recomputation.of(halves, function, call.attrs.policy)
+    further = tuple(v for v in again.saved if v not in function.outputs)
+    results = (*call.results, *(Value(v.type, v.hint) for v in further))
+    if further:
+        region = replace(function, outputs=(*function.outputs, *further))
+        scope.replace(node, replace(call, regions=(region,), results=results).node)
+    outside = dict(zip((*function.outputs, *further), results, strict=True))
+    operands = dict(zip(function.inputs, call.operands, strict=True))
+    given = [_again(adjoint, call, operands.get(v) or outside[v]) for v in (*again.inputs, *again.saved)]
+    cotangents = builder.inline(halves.backward, [*builder.inline(again.graph, given), *seeds])
+    for j, cotangent in zip(wanted, cotangents, strict=True):
+        adjoint.add(call.operands[j], Term(builder, cotangent))
+
+
 def _again(adjoint: Adjoint, call: Call, value: Value) -> Value:
-    """An operand to compute again from: behind a barrier, or common subexpressions would undo the recomputation."""
+    """A value to compute again from: behind a barrier, or common subexpressions would undo the recomputation."""
     resolved = _resolved(adjoint, call, value)
     if not value.type.is_differentiable or isinstance(value.type, StackType):
         return resolved

@@ -40,6 +40,7 @@ LAYERS = {
     "signature": 6,
     "transforms": 6,
     "debug": 6,
+    "ad_checkpoint": 6,
     "custom_derivatives": 6,
     "": 6,  # ctrlgrad/__init__.py
     "numpy": 6,

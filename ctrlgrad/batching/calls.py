@@ -46,7 +46,7 @@ def _checkpoint(batcher: Batcher, call: Call) -> Sequence[Lane]:
         for v in leaving(inner, lane, kind, t, guard)
     ]
     closed = close([inner.builder.finish(outputs)])
-    results = list(emit_call(batcher.builder, call.kind, closed, source=call.source))
+    results = list(emit_call(batcher.builder, call.kind, closed, policy=call.attrs.policy, source=call.source))
     return [
         arriving(batcher.builder, kind, t, results, guard) for kind, t, guard in zip(kinds, types, guards, strict=True)
     ]

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad.frontend.apply import evaluate
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, Node, Value, attributes
@@ -25,7 +27,7 @@ class Known:
     def __init__(self, builder: Builder, inputs: Sequence[Any]) -> None:
         self.builder = builder
         # An array, a tensor of a trace around this one, or None for what has no one number.
-        self._numbers: dict[Value, Any] = dict(zip(builder.inputs, inputs, strict=True))
+        self._numbers: dict[Value, Any] = dict(zip(builder.inputs, map(_as_array, builder.inputs, inputs), strict=True))
         self._made: dict[Value, Node] = {}
         self._looked_at = 0
 
@@ -76,6 +78,11 @@ class Known:
         graph = Graph(inputs, (node,), node.results, "number")
         found = evaluate(graph, [_found(self.builder, v) for v in inputs])
         self._numbers.update(zip(node.results, found, strict=True))
+
+
+def _as_array(value: Value, given: Any) -> Any:
+    """What an input stands for, a Python number as the array that the reference kernels take."""
+    return np.asarray(given, value.tensor.dtype) if isinstance(given, bool | int | float | complex) else given
 
 
 def _owner(builder: Builder | None, value: Value) -> Known | None:

@@ -26,6 +26,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
 from ctrlgrad.ir import Builder, Closed, Graph, Value, close, control
+from ctrlgrad.ir.attributes import Saving
 from ctrlgrad.source import Source
 
 
@@ -165,11 +166,16 @@ def record(
 
 
 def emit_call(
-    kind: str, closed: Closed, leaves: Sequence[Any], source: Source | None, rule: control.Rule | None = None
+    kind: str,
+    closed: Closed,
+    leaves: Sequence[Any],
+    source: Source | None,
+    rule: control.Rule | None = None,
+    policy: tuple[Saving, ...] = (),
 ) -> list[Tensor]:
     """Record the call; what its functions use from outside are captures of all of them."""
     builder = recorder()
     arguments = [value_in(builder, x) for x in leaves]
     hints = [v.hint for v in closed.regions[0].outputs]
-    values = control.emit_call(builder, kind, closed, arguments, rule=rule, source=source, hints=hints)
+    values = control.emit_call(builder, kind, closed, arguments, rule=rule, policy=policy, source=source, hints=hints)
     return [Tensor(builder, v) for v in values]

@@ -92,10 +92,11 @@ def _call(equation: Equation, *operands: Any) -> Any:
 
 @entry("remat2", "checkpoint", "remat")
 def _remat(equation: Equation, *operands: Any) -> Any:
-    policy = getattr(equation.params["policy"], "__name__", None)
-    known = vars(checkpoint_policies).get(policy or "")
+    policy = equation.params["policy"]
+    # A policy of JAX's that has no counterpart here changes what is saved, not what is computed.
+    known = getattr(policy, "__name__", "") in vars(checkpoint_policies)
     function = lambda *xs: equation.read(equation.params["jaxpr"], *xs)
-    return checkpoint(function, policy=None if known is None else known.__func__)(*operands)
+    return checkpoint(function, policy=policy if known else None)(*operands)
 
 
 @entry("custom_linear_solve")

@@ -8,6 +8,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
+from ctrlgrad.ad_checkpoint import checkpoint_name
 from ctrlgrad.interop.avals import dtype_of
 from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain
 
@@ -94,8 +95,13 @@ TABLE |= {
 }
 
 # What is the identity on values: where they lie, how they are compiled, how they are called.
-for _name in ("copy", "copy_p", "device_put", "name", "optimization_barrier", "sharding_constraint"):
+for _name in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint"):
     TABLE[_name] = lambda equation, *operands: list(operands)
+
+
+@entry("name")
+def _name(equation: Equation, x: Any) -> Any:
+    return checkpoint_name(x, equation.params["name"])
 
 
 @entry("pow")

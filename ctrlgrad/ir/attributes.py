@@ -259,6 +259,30 @@ class NamedAxis:
 
 
 @record(kw_only=True)
+class Barrier(Attributes):
+    # What the policy of a checkpoint knows the value by.
+    name: str | None = None
+
+
+class Saveable(enum.Enum):
+    """Kinds of values inside a checkpoint that its derivative may save."""
+
+    VALUES = "all values but those of these names"
+    NAMES = "the values of these names"
+    OTHER_NAMES = "the values of other names"
+    PRODUCTS = "products"
+    UNBATCHED_PRODUCTS = "products of matrices"
+
+
+@record
+class Saving:
+    """Values inside a checkpoint that are saved where its derivative uses them."""
+
+    kind: Saveable
+    names: tuple[str, ...] = ()
+
+
+@record(kw_only=True)
 class Call(_Capturing, Attributes):
     """See `ctrlgrad.ops.call`."""
 
@@ -268,6 +292,8 @@ class Call(_Capturing, Attributes):
     mapped: tuple[int, ...] = ()
     # Of the kind "rows": what the rows are called, if they have a name.
     rows: NamedAxis | None = None
+    # Of the kind "checkpoint": what is saved all the same.
+    policy: tuple[Saving, ...] = ()
     # In place of the regions of a derivative: what makes them when they are asked for.
     rule: Any = None
 

@@ -316,12 +316,14 @@ def emit_call(
     *,
     mapped: tuple[int, ...] = (),
     rows: attributes.NamedAxis | None = None,
+    policy: tuple[attributes.Saving, ...] = (),
     rule: Rule | None = None,
     source: Source | None = None,
     hints: Sequence[str | None] | None = None,
 ) -> tuple[Value, ...]:
     """Append a call of the first of the regions; returns its results."""
-    attrs = attributes.Call(kind=kind, captures=len(regions.captures), mapped=mapped, rows=rows, rule=rule)
+    count = len(regions.captures)
+    attrs = attributes.Call(kind=kind, captures=count, mapped=mapped, rows=rows, policy=policy, rule=rule)
     operands = [*regions.captures, *arguments]
     return builder.emit_all("call", operands, attrs, regions=regions.regions, source=source, hints=hints)
 

@@ -3,7 +3,8 @@
 Operands are the function's inputs, the outer values that it captures first. Region 0 computes the results.
 Its attribute `kind` says what its derivative is, and which further regions it has:
 
-- "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved;
+- "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved, apart from the
+  values that its attribute `policy` names;
 - "custom_vjp": region 1, forward, maps the inputs to (results, residuals); region 2, backward, maps (captures,
   residuals, one cotangent per result) to one cotangent per input that is no capture; region 3, where forward mode has
   a rule too, is as region 1 of "custom_jvp";
@@ -47,4 +48,5 @@ def _infer_barrier(operands: Sequence[Type], attrs: Attributes, regions: Sequenc
 
 
 # The identity, which no pass sees through: what is computed again from it is not merged with what was computed before.
-declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST, uses=(Use.PASS,))
+# One that has a name marks a value for the policies of checkpoints.
+declare("barrier", 1, _infer_barrier, Trait.VIEW, Trait.SHAPE_OF_FIRST, attributes=attributes.Barrier, uses=(Use.PASS,))

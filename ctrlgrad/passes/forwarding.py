@@ -1,17 +1,32 @@
-"""Forwarding: what every branch passes on unchanged is taken from in front of the branches.
+"""Forwarding: what every branch, or a loop's body, passes on unchanged is taken from in front of them.
 
 A result that is the same value whichever branch is taken does not depend on the selector: it has no rows of its own
 where only the selector has them (`vmap`), and its derivative goes around the branches.
 
 In: any graph. Out: no used result of a `cond` is, in all of its branches, the same operand (of the result's type)
-or the same constant. Stacks stay: their way through the branches pairs their pushes with their pops.
+or the same constant; none of a `while` is a carry that the body leaves as it is. Stacks stay: their way through the
+branches pairs their pushes with their pops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.ir import Branch, Builder, Graph, Node, TensorType, Value, attributes, definitions, is_branch, rewrite
+from ctrlgrad.ir import (
+    Branch,
+    Builder,
+    Graph,
+    Loop,
+    Node,
+    TensorType,
+    Value,
+    attributes,
+    definitions,
+    is_branch,
+    is_loop,
+    rewrite,
+)
+from ctrlgrad.ir.control import Carry
 
 
 def forward_results(graph: Graph) -> Graph:
@@ -20,6 +35,9 @@ def forward_results(graph: Graph) -> Graph:
 
 
 def _forward(node: Node, builder: Builder) -> Sequence[Value] | None:
+    if is_loop(node):
+        builder.keep(node)
+        return [_before(carry) for carry in Loop.of(node).carries]
     if not is_branch(node):
         return None
     branch = Branch.of(node)
@@ -31,6 +49,11 @@ def _forward(node: Node, builder: Builder) -> Sequence[Value] | None:
         forwarded.append(_in_front(found[0], builder) if is_forwarded else result)
     builder.keep(node)
     return forwarded
+
+
+def _before(carry: Carry) -> Value:
+    is_kept = carry.next is carry.in_body and carry.init.type == carry.result.type
+    return carry.init if is_kept and isinstance(carry.result.type, TensorType) else carry.result
 
 
 def _passed_on(branch: Branch, k: int, position: int, producers: dict[Value, Node]) -> Value | Node | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad import tree
@@ -13,41 +14,111 @@ from ctrlgrad.frontend.checks import check_leaves
 from ctrlgrad.frontend.rules import emit_call, trace_rule
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import close
+from ctrlgrad.ir.attributes import Saveable, Saving
 from ctrlgrad.signature import Static, StaticArguments, python_values_static
 from ctrlgrad.source import here
 
 
+@dataclass(frozen=True)
+class SavePolicy:
+    """Which values inside a checkpoint are saved where the derivative uses them: those that any of these tells of."""
+
+    savings: tuple[Saving, ...]
+
+
+def _names_policy(kind: Saveable, names: tuple[str, ...]) -> SavePolicy:
+    for name in names:
+        check_name("checkpoint_policies", name)
+    return SavePolicy((Saving(kind, names),))
+
+
+def check_name(op: str, name: Any) -> None:
+    """Refuse what is no name of a value."""
+    if not isinstance(name, str):
+        raise UserInputError(f"{op}: the name of a value", source=here(), expected="a string", got=repr(name))
+
+
 class checkpoint_policies:
-    """What `checkpoint(policy=)` takes: which values inside are saved. JAX's functions of these names serve too."""
+    """What `checkpoint(policy=)` takes: which values inside are saved, under JAX's names.
+
+    - `nothing_saveable`: all is computed again, as without a policy;
+    - `everything_saveable`: nothing need be computed again: what is saved is chosen as without `checkpoint`;
+    - `dots_saveable`, also `checkpoint_dots`: products of matrices and vectors;
+    - `dots_with_no_batch_dims_saveable`, also `checkpoint_dots_with_no_batch_dims`: products of which one side at
+      least is a matrix or a vector;
+    - `save_only_these_names(*names)`: what `ctrlgrad.ad_checkpoint.checkpoint_name` called so;
+    - `save_any_names_but_these(*names)`: what it called otherwise;
+    - `save_anything_except_these_names(*names)`: all values but these;
+    - `save_from_both_policies(a, b)`: what either saves.
+
+    Of what a policy allows only what the derivative uses is saved. JAX's own functions of the plain names serve too.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> step = cg.checkpoint(lambda w, x: np.tanh(w @ x), policy=cg.checkpoint_policies.dots_saveable)
+    >>> cg.grad(lambda w: step(w, np.ones(2)).sum())(np.zeros((2, 2))).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+
+    nothing_saveable = SavePolicy(())
+    everything_saveable = SavePolicy((Saving(Saveable.VALUES),))
+    dots_saveable = checkpoint_dots = SavePolicy((Saving(Saveable.PRODUCTS),))
+    dots_with_no_batch_dims_saveable = SavePolicy((Saving(Saveable.UNBATCHED_PRODUCTS),))
+    checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
 
     @staticmethod
-    def nothing_saveable(*_: Any, **__: Any) -> bool:
-        """All is computed again: what `checkpoint` does without a policy."""
-        return False
+    def save_only_these_names(*names_which_can_be_saved: str) -> SavePolicy:
+        return _names_policy(Saveable.NAMES, names_which_can_be_saved)
 
     @staticmethod
-    def everything_saveable(*_: Any, **__: Any) -> bool:
-        """Nothing need be computed again: what is saved is chosen as without `checkpoint`."""
-        return True
+    def save_any_names_but_these(*names_not_to_save: str) -> SavePolicy:
+        return _names_policy(Saveable.OTHER_NAMES, names_not_to_save)
+
+    @staticmethod
+    def save_anything_except_these_names(*names_not_to_save: str) -> SavePolicy:
+        return _names_policy(Saveable.VALUES, names_not_to_save)
+
+    @staticmethod
+    def save_from_both_policies(policy_1: Any, policy_2: Any) -> SavePolicy:
+        return SavePolicy((*_savings(policy_1), *_savings(policy_2)))
+
+
+def _savings(policy: Any) -> tuple[Saving, ...]:
+    """What a policy of ours, or a function of JAX's of the same name, saves."""
+    if policy is None:
+        return ()
+    found = policy
+    if not isinstance(policy, SavePolicy):
+        found = vars(checkpoint_policies).get(getattr(policy, "__name__", ""))
+    if not isinstance(found, SavePolicy):
+        raise UserInputError(
+            "checkpoint: the policy is not known",
+            source=here(),
+            expected="None or one of ctrlgrad.checkpoint_policies",
+            got=str(getattr(policy, "__qualname__", policy)),
+            hint="name what is to be saved with ctrlgrad.ad_checkpoint.checkpoint_name, and give\n"
+            "policy=ctrlgrad.checkpoint_policies.save_only_these_names(...)",
+        )
+    return found.savings
 
 
 def checkpoint(
     fn: Callable[..., Any] | None = None,
     *,
     prevent_cse: bool = True,
-    policy: Callable[..., Any] | None = None,
+    policy: SavePolicy | Callable[..., Any] | None = None,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
 ) -> Any:
     """The same function, whose inside is computed again in the backward pass instead of saved; as `jax.checkpoint`.
 
-    Only its arguments are kept. Around a loop's body it makes the loop keep its carry and nothing else. Python
-    integers, booleans and strings among the arguments reach it as they are.
+    Only its arguments are kept, and what `policy` says. Around a loop's body it makes the loop keep its carry and
+    nothing else. Python integers, booleans and strings among the arguments reach it as they are.
 
     Args:
         fn: takes and returns pytrees of arrays.
         prevent_cse: accepted for JAX's sake: what is computed again is never merged with what was computed before.
-        policy: one of `ctrlgrad.checkpoint_policies`.
+        policy: one of `ctrlgrad.checkpoint_policies`. It sees the values of `fn` itself: those inside a loop or a
+            branch of `fn` are computed again, unless its body is a checkpoint with a policy of its own.
         static_argnums, static_argnames: further arguments that reach `fn` as they are, as for `ctrlgrad.function`.
 
     >>> import numpy as np, ctrlgrad as cg
@@ -63,16 +134,8 @@ def checkpoint(
             static_argnums=static_argnums,
             static_argnames=static_argnames,
         )
-    name = getattr(policy, "__name__", None)
-    if policy is not None and name not in vars(checkpoint_policies):
-        raise UserInputError(
-            "checkpoint: the policy is not known",
-            source=here(),
-            expected="None, checkpoint_policies.nothing_saveable or checkpoint_policies.everything_saveable",
-            got=str(name or policy),
-            hint="checkpoint a smaller part of the function, or stop_gradient what need not be kept",
-        )
-    if name == "everything_saveable":
+    savings = _savings(policy)
+    if Saving(Saveable.VALUES) in savings:
         return fn
     static = StaticArguments("checkpoint", fn, static_argnums, static_argnames)
     function = fn
@@ -95,7 +158,8 @@ def checkpoint(
         def recorded() -> Any:
             hints = [name for name, yes in zip(names, is_input, strict=True) if yes]
             region = trace_rule("checkpoint", call, leaves_of(leaves, hints), leaves)
-            return tree.unflatten(region.treedef, emit_call("checkpoint", close([region.finish()]), leaves, source))
+            closed = close([region.finish()])
+            return tree.unflatten(region.treedef, emit_call("checkpoint", closed, leaves, source, policy=savings))
 
         return in_trace(recorded)
 

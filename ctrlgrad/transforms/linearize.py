@@ -1,9 +1,11 @@
-"""`linearize`: the derivative at a point, as a function that may be called many times."""
+"""`linearize`: the derivative at a point, as a function that may be called many times; `linear_transpose`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
@@ -30,7 +32,8 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
 
     Returns:
         (outputs, push), with `has_aux` (outputs, push, aux): `push(*tangents)` takes a pytree like each primal and
-        returns one like the outputs. The tangent of an integer or boolean output is of dtype `float0`.
+        returns one like the outputs. The tangent of an integer or boolean primal or output is of dtype `float0`. It is
+        a pytree of what the forward pass saved, so a traced function may return it.
 
     >>> import ctrlgrad as cg
     >>> y, push = cg.linearize(lambda x: x * x, 3.0)
@@ -50,26 +53,61 @@ def linearize(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     # Linear: where it is differentiated does not matter.
     _, transpose = vjp(pull, *(FUNCTIONS["zeros_like"](results[i]) for i in moved))
 
-    def push(*tangents: Any) -> Any:
+    def push(transpose: Any, *tangents: Any) -> Any:
         given, given_treedef = tree.flatten(tangents)
         labels = ("the primals", "the tangents")
         same_structure("linearize", here(), labels, (inputs, inputs_treedef), (given, given_treedef))
         directions = []
-        for i in moving:
-            t, direction = type_of(inputs[i]), given[i]
-            if isinstance(t, TensorType) and not is_float0(direction) and is_weak(direction):
+        for i, x in enumerate(inputs):
+            t, direction, none = type_of(x), given[i], is_float0(given[i])
+            if i in moving and isinstance(t, TensorType) and not none and is_weak(direction):
                 direction = cast(direction, t.dtype)
-            if is_float0(direction) or not t.accepts(type_of(direction)):
+            if none == (i in moving) or (not none and not t.accepts(type_of(direction))):
                 raise TypeMismatchError(
                     f"linearize: the tangent{tree.paths(inputs_treedef)[i]} does not fit its primal",
                     source=here(),
-                    expected=str(t),
-                    got="float0" if is_float0(direction) else str(type_of(direction)),
-                    hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal)",
+                    expected=str(t) if i in moving else "float0",
+                    got="float0" if none else str(type_of(direction)),
+                    hint="a tangent has the dtype and shape of its primal: numpy.ones_like(primal); that of an\n"
+                    "integer is np.zeros(shape, ctrlgrad.float0)",
                 )
-            directions.append(direction)
+            if not none:
+                directions.append(direction)
         found = dict(zip(moved, transpose(directions), strict=True))
         tangent = [found[i] if i in found else float0_like(y) for i, y in enumerate(results)]
         return tree.unflatten(results_treedef, tangent)
 
-    return (outputs, push, *aux)
+    return (outputs, tree.Partial(push, transpose), *aux)
+
+
+def linear_transpose(fn: Callable[..., Any], *primals: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """The transpose of a function that is linear in all of its arguments; as `jax.linear_transpose`.
+
+    Args:
+        fn: returns a pytree of arrays, linear in its arguments.
+        primals: pytrees of arrays like those that `fn` takes, or of `TensorSpec`s and other objects with `shape` and
+            `dtype`; of floats. Their values do not matter.
+
+    Returns:
+        A function of a pytree like the result of `fn` to a tuple of one pytree per argument: a pytree itself, as the
+        pullback of `vjp`.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> (x,) = cg.linear_transpose(lambda x: np.array([[1.0, 2.0], [0.0, 1.0]]) @ x, np.zeros(2))(np.array([1.0, 1.0]))
+    >>> x
+    array([1., 3.])
+    """
+    leaves, treedef = tree.flatten(primals)
+    points = []
+    for x, path in zip(leaves, tree.paths(treedef), strict=True):
+        dtype, shape = (x.dtype, x.shape) if hasattr(x, "dtype") else (np.asarray(x).dtype, np.shape(x))
+        if np.dtype(dtype).kind not in "fc":
+            raise TypeMismatchError(
+                f"linear_transpose: the argument{path} is no float",
+                source=here(),
+                expected="floats: a linear function of integers has no transpose",
+                got=str(dtype),
+                hint="close over it, or pass x.astype(float)",
+            )
+        points.append(FUNCTIONS["zeros"](shape, dtype))
+    return vjp(fn, *tree.unflatten(treedef, points))[1]  # type: ignore[no-any-return]

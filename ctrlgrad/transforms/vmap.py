@@ -76,6 +76,14 @@ def vmap(
     array([3., 3.])
     """
 
+    if not isinstance(in_axes, int | tuple | list | None):
+        raise UserInputError(
+            "vmap: in_axes",
+            source=here(),
+            expected="an integer, None, or a tuple with an entry for each positional argument",
+            got=repr(in_axes),
+            hint="in_axes=({...},) for one argument that is a dict",
+        )
     static = StaticArguments("vmap", fn, static_argnums, static_argnames)
 
     def mark(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -59,6 +59,12 @@ def test_equal_constants_have_no_rows():
     assert float(cg.vmap(lambda p: cg.cond(p, lambda: 2.0, lambda: 2.0), out_axes=None)(TAKEN)) == 2.0
 
 
+def test_a_carry_that_a_loop_in_the_branches_leaves_as_it_is_has_no_rows():
+    branch = lambda y: cg.scan(lambda y, _: (y, None), y, None, length=1)[0]
+    y = cg.vmap(lambda p, y: cg.cond(p, branch, branch, y), in_axes=(0, None), out_axes=None)(TAKEN, Y)
+    np.testing.assert_array_equal(y, Y)
+
+
 def test_values_that_differ_between_the_branches_have_rows():
     for other in (lambda y: 2.0 * y, lambda y: y[::-1]):
         with pytest.raises(TypeMismatchError, match="differs from row to row"):

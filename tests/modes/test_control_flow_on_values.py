@@ -128,3 +128,9 @@ def test_indices_are_numbers():
     table = [10.0, 20.0, 30.0]
     slope = cg.grad(lambda x: x * table[cnp.floor(x).astype(int)] + np.arange(3.0)[cnp.floor(x).astype(int)])
     assert [float(slope(v)) for v in (0.5, 2.5)] == [10.0, 30.0]
+
+
+def test_a_python_number_is_an_array_to_what_looks_at_it():
+    f = lambda x: x**2 if x.astype(bool).item() else x
+    assert [float(cg.grad(f)(v)) for v in (2.0, 0.0)] == [4.0, 1.0]
+    assert float(cg.jvp(lambda n, x: x * n.astype(np.int32).item(), (3, 2.0), (np.zeros((), cg.float0), 1.0))[1]) == 3.0

@@ -160,7 +160,7 @@ def test_checkpoint_takes_policies_and_static_arguments():
         g = cg.checkpoint(f, policy=policy, static_argnums=(1,))
         np.testing.assert_allclose(cg.grad(g)(1.0, 2), 2 * np.cos(1.0))
     with pytest.raises(CtrlgradError, match="policy"):
-        cg.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)
+        cg.checkpoint(f, policy=lambda prim, *_, **__: True)
 
 
 def test_vmap_over_no_argument_has_a_size():
@@ -208,6 +208,39 @@ def test_linearize_in_a_trace_and_through_another_derivative():
     g = lambda x, t: jax.linearize(lambda x: jnp.sin(x) * x, x)[1](t)
     np.testing.assert_allclose(cg.function(f)(X, X + 1), g(X, X + 1))
     np.testing.assert_allclose(cg.grad(lambda x: cnp.sum(f(x, x)))(X), jax.grad(lambda x: jnp.sum(g(x, x)))(X))
+
+
+def test_a_linearized_function_leaves_and_enters_compiled_functions():
+    push = cg.function(lambda x: cg.linearize(lambda x: x * x, x)[1])(X)
+    np.testing.assert_allclose(cg.function(lambda push, t: push(t))(push, X), 2 * X * X)
+
+
+def test_the_tangent_of_an_integer_is_float0_to_linearize():
+    _, push = cg.linearize(cnp.sum, np.array([1, 2, 3]))
+    assert push(np.zeros(3, cg.float0)).dtype == cg.float0
+    for tangent in (np.ones((3, 2)), np.ones(3, int)):
+        with pytest.raises(CtrlgradError, match="expected: float0"):
+            push(tangent)
+
+
+def test_the_transpose_of_a_linear_function_is_that_of_jax():
+    w = np.arange(6.0).reshape(2, 3)
+    f = lambda x, y: {"a": w @ x, "b": 3.0 * y}
+    ct = {"a": np.array([1.0, -2.0]), "b": np.array(0.5)}
+    shapes = jax.ShapeDtypeStruct((3,), np.float64), cg.TensorSpec((), np.float64)
+    for primals in ((np.ones(3), 1.0), shapes):
+        found = cg.linear_transpose(f, *primals)(ct)
+        np.testing.assert_allclose(found[0], w.T @ ct["a"])
+        assert float(found[1]) == 1.5
+    transposed = cg.function(lambda x: cg.linear_transpose(lambda x: 2.0 * x, x))(1.0)
+    assert cg.function(lambda f, ct: f(ct))(transposed, 3.0) == (6.0,)
+    with pytest.raises(CtrlgradError, match=r"linear_transpose: the argument\[0\] is no float"):
+        cg.linear_transpose(lambda n: 2 * n, 1)
+
+
+def test_vmap_takes_no_dict_of_axes():
+    with pytest.raises(CtrlgradError, match="vmap: in_axes"):
+        cg.vmap(lambda x: x["a"], in_axes={"a": 0})
 
 
 def test_a_tangent_that_does_not_fit_is_refused_by_linearize():
