@@ -59,6 +59,7 @@ _LAZY = {
     "optim": ("ctrlgrad.optim", None),
     "random": ("ctrlgrad.random", None),
     "scipy": ("ctrlgrad.scipy", None),
+    "to_jax": ("ctrlgrad.interop", "to_jax"),
 }
 
 
@@ -125,6 +126,7 @@ __all__ = [
     "scipy",
     "stop_gradient",
     "switch",
+    "to_jax",
     "tree",
     "unknown_dims",
     "value_and_grad",

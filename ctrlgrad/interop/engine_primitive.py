@@ -16,7 +16,6 @@ very computation that waits for the call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -26,10 +25,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ctrlgrad.errors import DifferentiationError, TracingError
-from ctrlgrad.frontend.tracer import Leaf, Traced
-from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function, function
 from ctrlgrad.interop.primitives import TABLE
 from ctrlgrad.ir import Builder, Graph, TensorType
@@ -84,7 +83,9 @@ class Program:
     def _traced(self, fn: Fn) -> Graph:
         inputs = [Leaf(t) for t in self.types]
         builder = Builder(name=self._word if self._word.isidentifier() else "function")
-        graph = Traced(builder.name, lambda xs: list(fn(*xs)), inputs, what="to_jax: the result", builder=builder).finish()
+        graph = Traced(
+            builder.name, lambda xs: list(fn(*xs)), inputs, what="to_jax: the result", builder=builder
+        ).finish()
         for value in graph.outputs:
             if not isinstance(value.type, TensorType) or not value.type.is_static:
                 raise TracingError(
@@ -216,7 +217,9 @@ def _batch(arrays: Sequence[Any], axes: Sequence[Any], *, program: Program) -> t
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
     straight = len(arrays) - program.linear
     # A transpose has a result for each argument that it is linear in: with rows, if any has.
-    given = [x if i < straight else _in_front(x, axis, size) for i, (x, axis) in enumerate(zip(arrays, axes, strict=True))]
+    given = [
+        x if i < straight else _in_front(x, axis, size) for i, (x, axis) in enumerate(zip(arrays, axes, strict=True))
+    ]
     places = [*axes[:straight], *[0] * program.linear]
     results = bind(program.batched(tuple(places), size), *given)
     return results, [0] * len(results)
