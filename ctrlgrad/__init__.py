@@ -63,6 +63,7 @@ _LAZY = {
     "optim": ("ctrlgrad.optim", None),
     "random": ("ctrlgrad.random", None),
     "scipy": ("ctrlgrad.scipy", None),
+    "to_jax": ("ctrlgrad.interop", "to_jax"),
 }
 
 
@@ -134,6 +135,7 @@ __all__ = [
     "scipy",
     "stop_gradient",
     "switch",
+    "to_jax",
     "tree",
     "tree_util",
     "unknown_dims",

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.signature import Static, static
 from ctrlgrad.source import here
 
 
@@ -42,3 +43,18 @@ def dtype_of(aval: Any) -> np.dtype:
 def is_float(aval: Any) -> bool:
     """Whether values of an abstract value have derivatives."""
     return not is_key(aval) and bool(jax.numpy.issubdtype(aval.dtype, np.inexact))
+
+
+def static_argument(what: str, x: Any) -> Static:
+    """An argument that reaches a function as it is; `what` is how errors call the function."""
+    try:
+        hash(x)
+    except TypeError as error:
+        raise TypeMismatchError(
+            f"{what} is called on an object that is neither an array nor hashable",
+            source=here(),
+            expected="pytrees of arrays, numbers, and objects that are compared by ==",
+            got=type(x).__name__,
+            hint="register its class as a pytree with jax.tree_util, or close over the object",
+        ) from error
+    return static(x)

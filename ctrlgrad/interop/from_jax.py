@@ -11,17 +11,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from ctrlgrad.errors import TracingError, TypeMismatchError
+from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import cast, is_weak, value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function, function
-from ctrlgrad.interop.avals import dtype_of, is_key
+from ctrlgrad.interop.avals import dtype_of, is_key, static_argument
 from ctrlgrad.interop.reader import Reader
 from ctrlgrad.interop.settings import has_x64, x64_as
 from ctrlgrad.ir.caching import Recent
-from ctrlgrad.signature import Static, static
+from ctrlgrad.signature import Static
 from ctrlgrad.source import here
 
 # Of how many signatures a function's jaxprs are kept.
@@ -161,25 +161,12 @@ class _FromJax:
         elif isinstance(x, jax.Array) and is_key(x):
             return _Aval(x.shape, x.dtype, False)
         elif not isinstance(x, np.ndarray | np.generic) and not hasattr(x, "__array__"):
-            return self._static(x)
+            return static_argument(f"from_jax: {self.name}", x)
         dtype = np.dtype(x.dtype)
         narrow = jax.dtypes.canonicalize_dtype(dtype)
         if narrow != dtype and not is_weak(x):
             self._tell(dtype, narrow)
         return _Aval(tuple(x.shape), narrow, is_weak(x))
-
-    def _static(self, x: Any) -> Static:
-        try:
-            hash(x)
-        except TypeError as error:
-            raise TypeMismatchError(
-                f"from_jax: {self.name} is called on an object that is neither an array nor hashable",
-                source=here(),
-                expected="pytrees of arrays, numbers, and objects that are compared by ==",
-                got=type(x).__name__,
-                hint="register its class as a pytree with jax.tree_util, or close over the object",
-            ) from error
-        return static(x)
 
     def _tell(self, dtype: np.dtype, narrow: np.dtype) -> None:
         """Say once that values lose digits."""

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -113,10 +113,10 @@ def translate(graph: Graph, arguments: Sequence[Any], form: Form | None = None) 
     return Translation(graph, "scan", recording, function)
 
 
-class _Form(ABC):
+class Translator(ABC):
     """Runs a graph's nodes on JAX values; the subclasses say what control flow, stacks and sizes are."""
 
-    stacks: dict[str, Callable[..., Any]]
+    stacks: ClassVar[dict[str, Callable[..., Any]]]
 
     def function(self, graph: Graph) -> Callable[..., Arrays]:
         return lambda *arguments: self.run(graph, tuple(jnp.asarray(x) for x in arguments))
@@ -147,7 +147,7 @@ class _Form(ABC):
     def sizes(self, node: Node, operands: Arrays) -> Sizes | None: ...
 
 
-class _Scan(_Form):
+class _Scan(Translator):
     stacks = BOUNDED
 
     def __init__(self, recording: Recording) -> None:
@@ -220,7 +220,7 @@ class _Scan(_Form):
         return result
 
 
-class _Unrolled(_Form):
+class _Unrolled(Translator):
     stacks = LISTS
 
     def sizes(self, node: Node, operands: Arrays) -> Sizes | None:

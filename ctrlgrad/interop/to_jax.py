@@ -1,0 +1,201 @@
+"""`to_jax`: a function of this library as one of JAX."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ctrlgrad.errors import TracingError, TypeMismatchError
+from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.interop.avals import static_argument
+from ctrlgrad.interop.engine_primitive import Program, bind
+from ctrlgrad.interop.pure_jax import obstacle, run_in_jax
+from ctrlgrad.interop.settings import has_x64
+from ctrlgrad.ir import Graph, TensorType
+from ctrlgrad.ir.caching import Recent
+from ctrlgrad.options import current_options
+from ctrlgrad.passes import simplify
+from ctrlgrad.signature import Static
+from ctrlgrad.source import here
+
+# Of how many signatures a function's programs are kept.
+SIGNATURES = 256
+# The kinds of dtypes that there are here, as NumPy spells them.
+_KINDS = frozenset("biufc")
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+_RESULTS = (Tensor, *_ARRAYS, bool, int, float, complex)
+
+
+def to_jax(fn: Callable[..., Any]) -> JaxFunction:
+    """A function of this library as one of JAX: `jit`, `grad`, `vmap`, `jvp`, `hessian` and `lax.scan` take it.
+
+    It is traced once for each structure, dtypes and shapes of the arguments. A graph without loops becomes operations
+    of JAX. Any other becomes one primitive of JAX that this library's engine runs, with rules for batches and for both
+    modes, at any order and within each other: a `while_loop` is differentiated in reverse. The backward pass runs the
+    forward pass again, so that nothing whose size depends on data passes through JAX. `to_jax(fn).explain(*args)` says
+    which of the two it is, and why. `to_jax(from_jax(f))` is `f` with loops that `jax.grad` takes.
+
+    Args:
+        fn: takes and returns pytrees of JAX's. Arrays and floats among the arguments are traced; Python integers,
+            booleans, strings and functions reach it as they are. It should be pure. What it needs of a trace of JAX
+            must be among the arguments.
+
+    Returns:
+        A function of the same arguments. Its results are JAX's arrays, strongly typed, of the dtypes that `fn` gives
+        them; while JAX's 64-bit types are off, arguments and results are of 32 bits, whatever `fn` computes with.
+
+    Raises (when called):
+        TypeMismatchError: an argument of a dtype that is not supported, or one that is no array and has no hash.
+        TracingError: the size of a result depends on data, or `fn` uses a value of a trace of JAX around it.
+
+    Under `jax.jit` the primitive is a call of Python from compiled code: errors of the run come as JAX's own, with the
+    text of ours. The engine is the one that `ctrlgrad.options` names when `fn` is traced; options and budgets of the
+    block around a compiled call do not reach it, those that `fn` itself asks for do (`ctrlgrad.checkpoint`).
+
+    >>> import jax, ctrlgrad as cg
+    >>> @cg.to_jax
+    ... def root(a):
+    ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-5, lambda x: 0.5 * (x + a / x), a)
+    >>> print(f"{jax.jit(jax.grad(root))(4.0):.4f} {jax.hessian(root)(4.0):.4f}")
+    0.2500 -0.0312
+    >>> root.explain(4.0).form
+    'one primitive'
+    """
+    return JaxFunction(fn)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a function is in JAX, for arguments of one signature; `reason` says why it is not JAX's own operations."""
+
+    form: Literal["pure JAX", "one primitive"]
+    reason: str | None
+
+    def __str__(self) -> str:
+        return self.form if self.reason is None else f"{self.form}: it has {self.reason}"
+
+
+@dataclass(eq=False)
+class _Signature:
+    """A function for arguments of one signature."""
+
+    program: Program
+    graph: Graph
+    explanation: Explanation
+    # The results that are no arrays, by their place, and how the results are put together.
+    rest: dict[int, Any]
+    treedef: Any
+
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        found = run_in_jax(self.graph, arrays) if self.explanation.reason is None else bind(self.program, *arrays)
+        given = iter(found)
+        leaves = [self.rest[i] if i in self.rest else next(given) for i in range(len(found) + len(self.rest))]
+        return jax.tree_util.tree_unflatten(self.treedef, leaves)
+
+
+class JaxFunction:
+    """A function of this library for JAX; made by `ctrlgrad.to_jax`."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.name = str(getattr(fn, "__name__", type(fn).__name__))
+        self._signatures: Recent[Any, _Signature] = Recent(SIGNATURES)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} for JAX>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        signature, arrays = self._signature(args, kwargs)
+        return signature(arrays)
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """What the function is in JAX for these arguments."""
+        return self._signature(args, kwargs)[0].explanation
+
+    def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Signature, list[Any]]:
+        leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
+        kinds = tuple(map(self._kind, leaves))
+        key = (treedef, kinds, has_x64(), current_options().engine)
+        signature = self._signatures.get(key, lambda: self._traced(treedef, kinds))
+        return signature, [_array(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, TensorType)]
+
+    def _traced(self, treedef: Any, kinds: tuple[Any, ...]) -> _Signature:
+        rest: dict[int, Any] = {}
+        treedefs: list[Any] = []
+
+        def flat(*tensors: Any) -> list[Any]:
+            given = iter(tensors)
+            leaves = [kind.value if isinstance(kind, Static) else next(given) for kind in kinds]
+            args, kwargs = jax.tree_util.tree_unflatten(treedef, leaves)
+            found, out = jax.tree_util.tree_flatten(self.fn(*args, **kwargs))
+            is_array = [isinstance(x, _RESULTS) for x in found]
+            rest.update({i: x for i, (x, yes) in enumerate(zip(found, is_array, strict=True)) if not yes})
+            treedefs[:] = [out]
+            return [_narrow(x) for x, yes in zip(found, is_array, strict=True) if yes]
+
+        types = [kind for kind in kinds if isinstance(kind, TensorType)]
+        try:
+            program = Program(self.name, flat, types, current_options().engine)
+        except jax.errors.JAXTypeError as error:
+            raise TracingError(
+                f"to_jax: {self.name} uses a value of a trace of JAX that is not among its arguments",
+                source=here(),
+                expected="arrays, or values that are passed as arguments",
+                got=str(error).splitlines()[0],
+                hint="give the function one more argument, and pass the value; jax.numpy takes no tensor of this"
+                " library: read functions that are written with it by ctrlgrad.from_jax",
+            ) from error
+        graph = simplify(program.graph)
+        reason = obstacle(graph)
+        explanation = Explanation("pure JAX" if reason is None else "one primitive", reason)
+        return _Signature(program, graph, explanation, rest, treedefs[0])
+
+    def _kind(self, x: Any) -> Any:
+        """What a call's signature has for an argument: its type, or the value itself."""
+        if isinstance(x, float | complex) and not isinstance(x, np.generic):
+            return TensorType(jax.dtypes.canonicalize_dtype(type(x)))
+        if isinstance(x, Tensor):
+            raise TracingError(
+                f"to_jax: {self.name} is called on a traced tensor of this library",
+                source=here(),
+                expected="JAX's arrays and tracers, NumPy's arrays, numbers",
+                got=repr(x),
+                hint="call the function itself there, or read the JAX program around it by ctrlgrad.from_jax",
+            )
+        if not isinstance(x, _ARRAYS):
+            return static_argument(f"to_jax: {self.name}", x)
+        if getattr(x.dtype, "kind", "") not in _KINDS or x.dtype == jax.dtypes.float0:
+            is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
+            raise TypeMismatchError(
+                f"to_jax: {self.name} is called on an array of a dtype that is not supported",
+                source=here(),
+                expected="booleans, integers, float16, float32, float64, complex64, complex128",
+                got=f"{x.dtype}",
+                hint="pass jax.random.key_data(key)" if is_key else "cast it to float32 before, x.astype(jnp.float32)",
+            )
+        return TensorType(jax.dtypes.canonicalize_dtype(x.dtype), x.shape)
+
+
+def _array(x: Any) -> Any:
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+
+
+def _narrow(x: Any) -> Any:
+    """A result in the dtype that JAX has for it."""
+    if isinstance(x, jax.Array):
+        x = np.asarray(x)
+    return cast(x, jax.dtypes.canonicalize_dtype(x.dtype if hasattr(x, "dtype") else type(x)))
+
+
+__all__ = ["Explanation", "JaxFunction", "to_jax"]
