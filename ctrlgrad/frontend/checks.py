@@ -145,7 +145,7 @@ def _of_other_kinds(labels: tuple[str, str], a: tree.TreeDef, b: tree.TreeDef, p
     if one != other:
         return [f"{labels[0]}{path} is {one}, and {labels[1]}{path} is {other}"]
     if a.type is not b.type:
-        return [f"{labels[0]}{path} and {labels[1]}{path} are of two classes, each named {a.type.__name__}"]
+        return [f"{labels[0]}{path} and {labels[1]}{path} are of two classes of one name, each {one}"]
     if a.num_children != b.num_children or a.entries() != b.entries():
         return []
     inside = [

@@ -155,7 +155,7 @@ def test_metadata_that_differ_are_another_structure() -> None:
 def test_two_classes_of_one_name_are_named_as_such() -> None:
     other = collections.namedtuple("State", ["count", "mu"])
     with pytest.raises(
-        TypeMismatchError, match=r"the carry and the body's result are of two classes, each named State"
+        TypeMismatchError, match=r"the carry and the body's result are of two classes of one name, each a State"
     ):
         cg.while_loop(lambda s: s[0] < 3, lambda s: other(s[0] + 1, s[1]), State(0, 1.0))
 
