@@ -75,7 +75,8 @@ class Attributes:
 
     def complaint(self) -> tuple[str, str, str] | None:
         """The first field whose value is of another kind than declared: its name, that kind, and what it holds."""
-        for name, declared, fits in _kinds(type(self)):
+        family: Any = type(self)
+        for name, declared, fits in _kinds(family):
             value = getattr(self, name)
             if not fits(value):
                 return name, declared, repr(value)
@@ -86,7 +87,7 @@ _Fits = Callable[[Any], bool]
 
 
 @functools.cache
-def _kinds(family: Any) -> tuple[tuple[str, str, _Fits], ...]:
+def _kinds(family: type[Attributes]) -> tuple[tuple[str, str, _Fits], ...]:
     """Of each field of a family its name, its declared kind, and whether a value is of that.
 
     Kept, since the verifier asks for every node of every graph, and to read a declaration takes long.
