@@ -95,8 +95,8 @@ TABLE |= {
 }
 
 # What is the identity on values: where they lie, how they are compiled, how they are called.
-for _name in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint"):
-    TABLE[_name] = lambda equation, *operands: list(operands)
+for _identity in ("copy", "copy_p", "device_put", "optimization_barrier", "sharding_constraint"):
+    TABLE[_identity] = lambda equation, *operands: list(operands)
 
 
 @entry("name")

@@ -181,7 +181,7 @@ def _with_rows(t: TensorType, axis: int, size: int) -> TensorType:
     return TensorType(t.dtype, (*t.shape[:axis], size, *t.shape[axis:]))
 
 
-program_p = Primitive("ctrlgrad")
+program_p: Any = Primitive("ctrlgrad")
 program_p.multiple_results = True
 
 
@@ -191,14 +191,18 @@ def bind(program: Program, *arrays: Any) -> list[Any]:
     return found
 
 
-@program_p.def_impl
 def _run(*arrays: Any, program: Program) -> list[Any]:
     return [jax.device_put(x) for x in program.run(*map(np.asarray, arrays))]
 
 
-@program_p.def_abstract_eval
+program_p.def_impl(_run)
+
+
 def _types(*avals: Any, program: Program) -> tuple[Any, ...]:
     return program.results
+
+
+program_p.def_abstract_eval(_types)
 
 
 def _lower(ctx: Any, *operands: Any, program: Program) -> Any:
@@ -248,7 +252,7 @@ ad.primitive_jvps[program_p] = _jvp
 
 def _transpose(cotangents: Sequence[Any], *arrays: Any, program: Program) -> list[Any]:
     straight = len(arrays) - program.linear
-    unknown = [ad.is_undefined_primal(x) for x in arrays]
+    unknown = [isinstance(x, ad.UndefinedPrimal) for x in arrays]
     if any(unknown[:straight]):
         raise DifferentiationError(
             f"to_jax: the transpose of {program.name}, which is not linear in all that is to be transposed",
