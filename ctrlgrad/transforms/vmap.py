@@ -78,7 +78,7 @@ def vmap(
 
     if not isinstance(in_axes, int | tuple | list | None):
         raise UserInputError(
-            "vmap: in_axes",
+            "vmap: in_axes is no axis",
             source=here(),
             expected="an integer, None, or a tuple with an entry for each positional argument",
             got=repr(in_axes),
