@@ -105,7 +105,9 @@ class Program:
 
     def run(self, *arrays: Any) -> tuple[np.ndarray, ...]:
         """The results for NumPy's arrays."""
-        results: tuple[np.ndarray, ...] = self._function(*arrays)
+        # JAX hands on Python numbers as they are, whatever type it takes them for.
+        given = [np.asarray(x, t.dtype) for x, t in zip(arrays, self.types, strict=True)]
+        results: tuple[np.ndarray, ...] = self._function(*given)
         return results
 
     def _made(self, key: Any, make: Callable[[], Program]) -> Program:
@@ -192,7 +194,7 @@ def bind(program: Program, *arrays: Any) -> list[Any]:
 
 
 def _run(*arrays: Any, program: Program) -> list[Any]:
-    return [jax.device_put(x) for x in program.run(*map(np.asarray, arrays))]
+    return [jax.device_put(x) for x in program.run(*arrays)]
 
 
 program_p.def_impl(_run)

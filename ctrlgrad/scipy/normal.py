@@ -49,8 +49,8 @@ def log_ndtr(x: Any) -> Any:
     return _log_ndtr(floats(x))
 
 
-# Wichura, "Algorithm AS 241: The percentage points of the normal distribution", 1988, routine PPND16: the coefficients of
-# a numerator and a denominator, from the constant on, for |p - 1/2| <= 0.425, for sqrt(-log p) <= 5, and beyond.
+# Wichura, "Algorithm AS 241: The percentage points of the normal distribution", 1988, routine PPND16: the coefficients
+# of a numerator and a denominator, from the constant on, for |p - 1/2| <= 0.425, for sqrt(-log p) <= 5, and beyond.
 _CENTRE = (
     (3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4,
      4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3),

@@ -298,3 +298,15 @@ def test_machine_code_serves_it_in_32_bits() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[0.25, 0.125]"
+
+
+def test_python_numbers_have_the_type_that_jax_takes_them_for() -> None:
+    """JAX's rules hand a Python number on as it is: NumPy alone would make 64 bits of it."""
+
+    def root(a: Any) -> Any:
+        return jax.lax.while_loop(lambda x: jnp.abs(x * x - a) > 1e-5, lambda x: 0.5 * (x + a / x), a)
+
+    with jax.enable_x64(False), cg.options(engine="native"):
+        slope = jax.grad(cg.to_jax(cg.from_jax(root)))(4.0)
+        assert slope.dtype == np.float32
+        np.testing.assert_allclose(slope, 0.25, rtol=1e-4)
