@@ -151,12 +151,13 @@ def test_python_control_flow_on_values() -> None:
 
 
 def test_a_loop_of_jax() -> None:
+    # JAX runs the loop before it refuses, in 32 bits unless told otherwise: the bound has to be within their reach.
     def root(a: Any) -> Any:
-        return jax.lax.while_loop(lambda x: jnp.abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
+        return jax.lax.while_loop(lambda x: jnp.abs(x * x - a) > 1e-4, lambda x: 0.5 * (x + a / x), a)
 
     with pytest.raises(ValueError, match="Reverse-mode differentiation does not work"):
         jax.grad(root)(2.0)
-    np.testing.assert_allclose(cg.grad(cg.from_jax(root, x64=True))(2.0), 0.5 / np.sqrt(2.0), rtol=1e-14)
+    np.testing.assert_allclose(cg.grad(cg.from_jax(root, x64=True))(2.0), 0.5 / np.sqrt(2.0), rtol=1e-4)
 
 
 def test_batches_of_loops() -> None:
