@@ -58,6 +58,17 @@ def _concatenate(equation: Equation, *operands: Any) -> Any:
     return cnp.concatenate(operands, equation.params["dimension"])
 
 
+@entry("stack")
+def _stack(equation: Equation, *operands: Any) -> Any:
+    return cnp.stack(operands, equation.params["axis"])
+
+
+@entry("unstack")
+def _unstack(equation: Equation, x: Any) -> Any:
+    axis, x = equation.params["axis"], recorded(x)
+    return [x[(*[slice(None)] * axis, i)] for i in range(equation.inputs[0].shape[axis])]
+
+
 @entry("reshape")
 def _reshape(equation: Equation, x: Any, *sizes: Any) -> Any:
     shape, order = equation.params["new_sizes"], equation.params.get("dimensions")
