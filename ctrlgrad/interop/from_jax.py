@@ -18,10 +18,10 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function, function
 from ctrlgrad.interop.avals import dtype_of, is_key, static_argument
+from ctrlgrad.interop.flat import Flat
 from ctrlgrad.interop.reader import Reader
 from ctrlgrad.interop.settings import has_x64, x64_as
 from ctrlgrad.ir.caching import Recent
-from ctrlgrad.signature import Static
 from ctrlgrad.source import here
 
 # Of how many signatures a function's jaxprs are kept.
@@ -67,11 +67,9 @@ class _Program:
     """A JAX function for arguments of one signature."""
 
     name: str
+    flat: Flat
     closed: Any
     x64: bool
-    # The results that are no arrays, by their place, and how the results are put together.
-    rest: dict[int, Any]
-    treedef: Any
 
     @functools.cached_property
     def function(self) -> Function:
@@ -90,12 +88,6 @@ class _Program:
             Tensor(builder, value_in(builder, x), getattr(aval, "weak_type", False))
             for x, aval in zip(found, avals, strict=True)
         ]
-
-    def put_together(self, arrays: Sequence[Any]) -> Any:
-        given = iter(arrays)
-        total = len(arrays) + len(self.rest)
-        leaves = [self.rest[i] if i in self.rest else next(given) for i in range(total)]
-        return jax.tree_util.tree_unflatten(self.treedef, leaves)
 
 
 class _FromJax:
@@ -124,26 +116,12 @@ class _FromJax:
             program = self._programs.get(key, lambda: self._traced(*key))
         arrays = [_numbers(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, _Aval)]
         if trace.current() is not None:
-            return program.put_together(program.read(arrays))
-        return program.put_together(program.function(*arrays))
+            return program.flat.put_together(program.read(arrays))
+        return program.flat.put_together(program.function(*arrays))
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...], x64: bool) -> _Program:
-        rest: dict[int, Any] = {}
-        treedefs: list[Any] = []
-
-        def flat(*tracers: Any) -> list[Any]:
-            given = iter(tracers)
-            leaves = [kind.value if isinstance(kind, Static) else next(given) for kind in kinds]
-            args, kwargs = jax.tree_util.tree_unflatten(treedef, leaves)
-            found, out = jax.tree_util.tree_flatten(self.fn(*args, **kwargs))
-            is_array = [isinstance(x, _RESULTS) for x in found]
-            rest.update({i: x for i, (x, yes) in enumerate(zip(found, is_array, strict=True)) if not yes})
-            treedefs[:] = [out]
-            return [x for x, yes in zip(found, is_array, strict=True) if yes]
-
-        flat.__name__ = self.name
-        avals = [kind.aval() for kind in kinds if isinstance(kind, _Aval)]
-        return _Program(self.name, jax.make_jaxpr(flat)(*avals), x64, rest, treedefs[0])
+        flat = Flat(self.fn, treedef, kinds)
+        return _Program(self.name, flat, jax.make_jaxpr(flat)(*(kind.aval() for kind in flat.arrays)), x64)
 
     def _kind(self, x: Any) -> Any:
         """What a call's signature has for an argument: its abstract value, or the value itself."""
@@ -194,9 +172,6 @@ class _Aval:
     def aval(self) -> Any:
         struct: Any = jax.ShapeDtypeStruct
         return struct(self.shape, self.dtype, weak_type=self.weak)
-
-
-_RESULTS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 
 
 def _numbers(x: Any) -> Any:

@@ -16,13 +16,13 @@ from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.interop.avals import static_argument
 from ctrlgrad.interop.engine_primitive import Program, bind
+from ctrlgrad.interop.flat import Flat
 from ctrlgrad.interop.pure_jax import obstacle, run_in_jax
 from ctrlgrad.interop.settings import has_x64
 from ctrlgrad.ir import Graph, TensorType
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.options import current_options
 from ctrlgrad.passes import simplify
-from ctrlgrad.signature import Static
 from ctrlgrad.source import here
 
 # Of how many signatures a function's programs are kept.
@@ -30,7 +30,6 @@ SIGNATURES = 256
 # The kinds of dtypes that there are here, as NumPy spells them.
 _KINDS = frozenset("biufc")
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
-_RESULTS = (Tensor, *_ARRAYS, bool, int, float, complex)
 
 
 def to_jax(fn: Callable[..., Any]) -> JaxFunction:
@@ -86,18 +85,14 @@ class Explanation:
 class _Signature:
     """A function for arguments of one signature."""
 
+    flat: Flat
     program: Program
     graph: Graph
     explanation: Explanation
-    # The results that are no arrays, by their place, and how the results are put together.
-    rest: dict[int, Any]
-    treedef: Any
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         found = run_in_jax(self.graph, arrays) if self.explanation.reason is None else bind(self.program, *arrays)
-        given = iter(found)
-        leaves = [self.rest[i] if i in self.rest else next(given) for i in range(len(found) + len(self.rest))]
-        return jax.tree_util.tree_unflatten(self.treedef, leaves)
+        return self.flat.put_together(found)
 
 
 class JaxFunction:
@@ -131,22 +126,9 @@ class JaxFunction:
         return signature, [_array(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, TensorType)]
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...]) -> _Signature:
-        rest: dict[int, Any] = {}
-        treedefs: list[Any] = []
-
-        def flat(*tensors: Any) -> list[Any]:
-            given = iter(tensors)
-            leaves = [kind.value if isinstance(kind, Static) else next(given) for kind in kinds]
-            args, kwargs = jax.tree_util.tree_unflatten(treedef, leaves)
-            found, out = jax.tree_util.tree_flatten(self.fn(*args, **kwargs))
-            is_array = [isinstance(x, _RESULTS) for x in found]
-            rest.update({i: x for i, (x, yes) in enumerate(zip(found, is_array, strict=True)) if not yes})
-            treedefs[:] = [out]
-            return [_narrow(x) for x, yes in zip(found, is_array, strict=True) if yes]
-
-        types = [kind for kind in kinds if isinstance(kind, TensorType)]
+        flat = Flat(self.fn, treedef, kinds, _narrow)
         try:
-            program = Program(self.name, flat, types, current_options().engine)
+            program = Program(self.name, flat, flat.arrays, current_options().engine)
         except jax.errors.JAXTypeError as error:
             raise TracingError(
                 f"to_jax: {self.name} uses a value of a trace of JAX that is not among its arguments",
@@ -159,7 +141,7 @@ class JaxFunction:
         graph = simplify(program.graph)
         reason = obstacle(graph)
         explanation = Explanation("pure JAX" if reason is None else "one primitive", reason)
-        return _Signature(program, graph, explanation, rest, treedefs[0])
+        return _Signature(flat, program, graph, explanation)
 
     def _kind(self, x: Any) -> Any:
         """What a call's signature has for an argument: its type, or the value itself."""
