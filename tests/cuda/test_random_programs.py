@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -38,3 +39,12 @@ def test_random_programs(kinds: str) -> None:
             examined += 1
     assert examined >= RANDOM_PROGRAMS // 2
     assert reads > 0
+
+
+def test_random_programs_under_budgets() -> None:
+    """Less and less of the stand-in's memory, until it is not enough."""
+    compared: Counter[str] = Counter()
+    for number in range(RANDOM_PROGRAMS):
+        with suppress(UnsuitableError):
+            compared += judge(generate(number), Settings("cuda", budget=True), number)
+    assert compared["budgets"] >= RANDOM_PROGRAMS // 4 and compared["order 1"] > 0

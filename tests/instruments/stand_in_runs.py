@@ -15,6 +15,9 @@ from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 from instruments.stand_in import StandIn, StandInArray
 
+# One library for many runs: a budget names its device.
+LIBRARY = StandIn()
+
 
 @dataclass(frozen=True)
 class Ran:

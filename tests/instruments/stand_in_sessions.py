@@ -15,9 +15,8 @@ from ctrlgrad.ir import Graph
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
 from ctrlgrad.memory.profile.checker import check
-from instruments.stand_in import StandIn, StandInArray, StandInDevice
-
-LIBRARY = StandIn()
+from instruments.stand_in import StandInArray, StandInDevice
+from instruments.stand_in_runs import LIBRARY
 
 
 def run_within(

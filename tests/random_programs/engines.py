@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +22,7 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.errors import MaximumIterationsError, MemoryBudgetError, TracingError, TypeMismatchError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph, StackType, verify, walk
+from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.plan.checking.machine import RunEndedError
 from random_programs.expected import ProgramMismatch, describe, expectation, rounding
 from random_programs.program import Program
@@ -97,7 +98,8 @@ def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | 
                 compared[_at_once(program, settings, order, right)] += 1
             if settings.budget:
                 again = lambda graph=graph: run(settings, graph, arguments, draw)
-                compared["budgets"] += _within_less_and_less(program, graph, again, right)
+                device = _DEVICES.get(settings.engine, _processor)
+                compared["budgets"] += _within_less_and_less(program, graph, again, right, device)
     except Exception as error:
         raise ProgramMismatch(
             f"{settings.engine}, order {order}: {type(error).__name__}: {error}\n\n{describe(program)}"
@@ -143,17 +145,27 @@ def _at_once(program: Program, settings: Settings, order: int, right: Sequence[A
     return f"at once, order {order}"
 
 
-def _within_less_and_less(program: Program, graph: Graph, run: Callable[[], list[Any]], right: Sequence[Any]) -> int:
-    """How many budgets could be met. A graph that pushes nothing has no use of one."""
+def _within_less_and_less(
+    program: Program,
+    graph: Graph,
+    run: Callable[[], list[Any]],
+    right: Sequence[Any],
+    device: Callable[[], tuple[str, Mapping[str, Device]]],
+) -> int:
+    """How many budgets could be met. A graph that pushes nothing has no use of one.
+
+    `device` gives the name of the device that the engine computes on, and devices that are no standard ones.
+    """
     if not any(isinstance(v.type, StackType) for node in walk(graph) for v in node.results):
         return 0
     met = 0
     limit: int | None = None
     while limit is None or limit > 0:
         try:
-            with memory.budget(device=limit) as session:
+            name, devices = device()
+            with memory.budget(device=limit, devices=devices) as session:
                 _same(program, run(), right)
-                peak = session.manager().stats.peak_bytes["device"]
+                peak = session.manager(name).stats.peak_bytes["device"]
         except MemoryBudgetError:
             break
         assert limit is None or peak <= limit, f"{peak} bytes within a budget of {limit}"
@@ -211,9 +223,24 @@ def _dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: 
 
 
 def _cuda(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
-    from instruments.stand_in_runs import on_stand_in
+    from instruments.stand_in_runs import LIBRARY, on_stand_in
 
-    return on_stand_in(graph, arguments, draw.choice(("", "f", "biuf"))).results
+    return on_stand_in(graph, arguments, draw.choice(("", "f", "biuf")), LIBRARY).results
+
+
+def _processor() -> tuple[str, Mapping[str, Device]]:
+    return "cpu", {}
+
+
+def _stand_in() -> tuple[str, Mapping[str, Device]]:
+    from instruments.stand_in import StandInDevice
+    from instruments.stand_in_runs import LIBRARY
+
+    return LIBRARY.name, {LIBRARY.name: StandInDevice()}
+
+
+# What an engine computes on, where that is not the processor.
+_DEVICES = {"cuda": _stand_in}
 
 
 RUNNERS: dict[str, Runner] = {
