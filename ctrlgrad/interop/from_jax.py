@@ -76,8 +76,8 @@ class _Program:
     @functools.cached_property
     def function(self) -> Function:
         """What runs it outside of a trace."""
-        made: Function = function(lambda *leaves: tuple(self.read(leaves)), name=self.name)
-        return made
+        compiled: Function = function(lambda *leaves: tuple(self.read(leaves)), name=self.name)
+        return compiled
 
     def read(self, leaves: Sequence[Any]) -> list[Any]:
         """The results that are arrays, recorded in the trace that goes on."""
@@ -91,7 +91,7 @@ class _Program:
             for x, aval in zip(found, avals, strict=True)
         ]
 
-    def put_together(self, arrays: Sequence[Any]) -> Any:
+    def unflatten(self, arrays: Sequence[Any]) -> Any:
         given = iter(arrays)
         total = len(arrays) + len(self.rest)
         leaves = [self.rest[i] if i in self.rest else next(given) for i in range(total)]
@@ -124,8 +124,8 @@ class _FromJax:
             program = self._programs.get(key, lambda: self._traced(*key))
         arrays = [_numbers(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, _Aval)]
         if trace.current() is not None:
-            return program.put_together(program.read(arrays))
-        return program.put_together(program.function(*arrays))
+            return program.unflatten(program.read(arrays))
+        return program.unflatten(program.function(*arrays))
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...], x64: bool) -> _Program:
         rest: dict[int, Any] = {}
