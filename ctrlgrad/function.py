@@ -52,7 +52,7 @@ class Concrete:
     # The results that stand for arrays of float0.
     float0: frozenset[int] = frozenset()
 
-    def put_together(self, results: Sequence[Any]) -> Any:
+    def unflatten(self, results: Sequence[Any]) -> Any:
         if self.float0:
             results = [np.zeros(np.shape(x), float0) if i in self.float0 else x for i, x in enumerate(results)]
         return tree.unflatten(self.treedef, results)
@@ -84,7 +84,7 @@ class _Bound:
             results = after_failure(self.concrete.simplified, arrays, error)
             # It may have been compiled again, for what turned out otherwise than it was taken for.
             self.program = program_of(self.concrete.simplified, arrays) or self.program
-        return self.concrete.put_together([np.asarray(x) for x in results])
+        return self.concrete.unflatten([np.asarray(x) for x in results])
 
 
 class Function:
@@ -126,7 +126,7 @@ class Function:
         results = run_on(self._engine_now(), concrete.simplified, arrays, current_options().check_nans)
         if key is not None:
             self._bind(key, concrete, arrays)
-        return concrete.put_together(hand_out(concrete.simplified, results, arrays))
+        return concrete.unflatten(hand_out(concrete.simplified, results, arrays))
 
     def _marked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self.static.mark(args, kwargs) if self.static else (args, kwargs)

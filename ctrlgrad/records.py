@@ -41,21 +41,21 @@ def record(cls: Any = None, *, eq: bool = True, kw_only: bool = False) -> Any:
 
 def _record(cls: Any, eq: bool, kw_only: bool) -> Any:
     own = set(vars(cls))
-    made = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
-    found = fields(made)
+    slotted = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
+    found = fields(slotted)
     methods: dict[str, Any] = {
-        "__init__": _init(made, found),
+        "__init__": _init(slotted, found),
         "__repr__": _repr,
         "__setattr__": _refuse_assignment,
         "__delattr__": _refuse_deletion,
-        **_pickling(made, [f.name for f in found]),
+        **_pickling(slotted, [f.name for f in found]),
     }
     if eq:
         methods |= _comparisons([f.name for f in found if f.compare])
     for name, method in methods.items():
         if name not in own:
-            setattr(made, name, method)
-    return made
+            setattr(slotted, name, method)
+    return slotted
 
 
 def _init(cls: Any, found: tuple[Field[Any], ...]) -> Any:

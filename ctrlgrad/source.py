@@ -64,7 +64,7 @@ class Source:
         return replace(self, order=self.order + 1, of=(*self.of, op))
 
     @property
-    def on_the_way_back(self) -> Source:
+    def recomputed(self) -> Source:
         """The same place, computed once more for its derivative."""
         return replace(self, order=self.order + 1)
 

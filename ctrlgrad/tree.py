@@ -48,12 +48,12 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeDef]:
     """
     leaves, treedef = optree.tree_flatten(tree, is_leaf=is_leaf, namespace=NAMESPACE)
     # JAX's registry is asked once for a class: then optree knows it.
-    while "jax.tree_util" in sys.modules and _taken_over(leaves, is_leaf):
+    while "jax.tree_util" in sys.modules and _register_nodes(leaves, is_leaf):
         leaves, treedef = optree.tree_flatten(tree, is_leaf=is_leaf, namespace=NAMESPACE)
     return leaves, treedef
 
 
-def _taken_over(leaves: Iterable[Any], is_leaf: IsLeaf) -> bool:
+def _register_nodes(leaves: Iterable[Any], is_leaf: IsLeaf) -> bool:
     """Register with optree the classes of leaves that are nodes to JAX; whether there were any."""
     found = False
     for leaf in leaves:

@@ -82,21 +82,21 @@ def _saveable(function: Graph, policy: Sequence[Saving]) -> set[Value]:
 
 def _saved(function: Graph, saving: Saving, names: Mapping[Value, set[str]]) -> set[Value]:
     given = set(saving.names)
-    made = [node for node in function.nodes if node.operands]
-    values = [v for node in made for v in node.results]
+    nodes = [node for node in function.nodes if node.operands]
+    values = [v for node in nodes for v in node.results]
     match saving.kind:
         case Saveable.NAMES:
             return {v for v in values if names.get(v, set()) & given}
         case Saveable.OTHER_NAMES:
             return {v for v in values if names.get(v, set()) - given}
         case Saveable.PRODUCTS:
-            return {node.result for node in made if node.op.name == "matmul"}
+            return {node.result for node in nodes if node.op.name == "matmul"}
         case Saveable.UNBATCHED_PRODUCTS:
-            products = [node for node in made if node.op.name == "matmul"]
+            products = [node for node in nodes if node.op.name == "matmul"]
             return {node.result for node in products if min(v.tensor.rank for v in node.operands) <= 2}
         case Saveable.VALUES:
             refused = {v for v in names if names[v] & given}
-            for node in made:
+            for node in nodes:
                 # To save what only arranges a value would be to save it.
                 if not _ARRANGING.isdisjoint(node.op.traits) and not refused.isdisjoint(node.operands):
                     refused.update(node.results)

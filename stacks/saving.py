@@ -351,7 +351,7 @@ class RegionScope(Scope):
                     (result,),
                     node.attrs,
                     (),
-                    node.source and node.source.on_the_way_back,
+                    node.source and node.source.recomputed,
                 )
             )
 

@@ -24,7 +24,7 @@ from ctrlgrad.train import checkpoint, corpus, folder, metrics, trainer
 from ctrlgrad.train.checkpoint import Saved
 from ctrlgrad.train.folder import CHECKPOINT, PLOT
 from ctrlgrad.train.metrics import Step, Summary
-from ctrlgrad.train.ranks import Alone, Ranks, Together
+from ctrlgrad.train.ranks import Alone, DataParallel, Ranks
 from ctrlgrad.train.settings import Settings
 from ctrlgrad.train.trainer import Job
 from ctrlgrad.train.verification import Comparison, compare_with_jax, next_gradient
@@ -88,7 +88,7 @@ def _processes() -> Iterator[Ranks]:
     watch.advice = "the same command again"
     watch.catch_signals()
     try:
-        yield Together(joined.world, watch)
+        yield DataParallel(joined.world, watch)
     except BaseException as error:  # whatever it is, the other ranks wait for this one
         watch.fail(ending_of(error))
 

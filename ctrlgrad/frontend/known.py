@@ -28,8 +28,8 @@ class Known:
         self.builder = builder
         # An array, a tensor of a trace around this one, or None for what has no one number.
         self._numbers: dict[Value, Any] = dict(zip(builder.inputs, map(_as_array, builder.inputs, inputs), strict=True))
-        self._made: dict[Value, Node] = {}
-        self._looked_at = 0
+        self._producers: dict[Value, Node] = {}
+        self._indexed = 0
 
     def number(self, builder: Builder, value: Value) -> Any:
         """The array that a value of `builder`, this one or one inside it, has in this call; None if it has no one."""
@@ -48,15 +48,15 @@ class Known:
 
     def _has(self, value: Value) -> bool:
         nodes = self.builder.nodes
-        for node in nodes[self._looked_at :]:
-            self._made.update(dict.fromkeys(node.results, node))
-        self._looked_at = len(nodes)
-        return value in self._numbers or value in self._made
+        for node in nodes[self._indexed :]:
+            self._producers.update(dict.fromkeys(node.results, node))
+        self._indexed = len(nodes)
+        return value in self._numbers or value in self._producers
 
     def _missing(self, value: Value) -> list[tuple[Builder, Value]] | None:
         """What has to be computed before the value; nothing once it is there, None if it has no number."""
         if value not in self._numbers:
-            node = self._made[value]
+            node = self._producers[value]
             missing = [(self.builder, v) for v in node.operands if _found(self.builder, v) is None]
             if not missing:
                 self._compute(node)

@@ -5,6 +5,8 @@ Tracing such a rule at once would never end. The calls of a function that are me
 therefore recorded without regions for the rule: they hold a `Later`, which traces the rule once more when a derivative
 of that call is asked for.
 
+So are the calls of functions whose rules are known to close over no traced value (`Custom.is_closed`).
+
 A rule that is traced later may use what it closes over: what it used the first time are captures of the call.
 """
 
@@ -55,11 +57,12 @@ def trace_rule(
 @dataclass(frozen=True)
 class Custom:
     """A function with a rule that errors call `label`; `rules` traces the rule's regions, given what the function
-    returns."""
+    returns. `is_closed`: the rule closes over no traced value."""
 
     function: Any
     label: str
     rules: Callable[[Results], list[Graph]]
+    is_closed: bool = False
 
 
 @dataclass
@@ -148,9 +151,10 @@ def record(
     """Record a call of a function that has a rule; returns the function's result."""
     region = trace_rule(kind, primal, inputs, leaves)
     results, graph, met = Results.of(region), region.finish(), _traced_around(custom.function)
-    if met is not None:
-        met.met_itself = True
-        closed = close([graph], met.captures)
+    if met is not None or custom.is_closed:
+        if met is not None:
+            met.met_itself = True
+        closed = close([graph], () if met is None else met.captures)
         later = Later(custom, results, closed.captures, source)
         return tree.unflatten(region.treedef, emit_call(kind, closed, leaves, source, later))
     captures: tuple[Value, ...] = ()

@@ -21,14 +21,14 @@ from ctrlgrad.source import here
 def leaked(x: Tensor) -> LeakedValueError:
     """The error of a tensor whose function or region has ended: where it was made, and by which trace."""
     builder = x.builder
-    made = next((node.source for node in builder.nodes if x.value in node.results), None)
+    origin = next((node.source for node in builder.nodes if x.value in node.results), None)
     # An input has no node: it was made where the trace began.
-    made = made or builder.began
+    origin = origin or builder.began
     return LeakedValueError(
         "a traced tensor is used after its function or region has ended",
         source=here(),
         expected="a value that the function or region returned",
-        got=f"{x!r} from {builder.name}" + (f", made at {made}" if made else ""),
+        got=f"{x!r} from {builder.name}" + (f", made at {origin}" if origin else ""),
         hint="return the value from the function, or carry it through the loop (as part of the carry)",
     )
 

@@ -110,18 +110,18 @@ def _inside(start: Any, size: int, width: int) -> Any:
 
 
 def _keys(starts: Sequence[Any], sizes: Sequence[int], widths: Sequence[int]) -> tuple[list[Any], list[int]]:
-    """An index for each axis, and the axes that it takes away: those along which the slice has one element."""
+    """An index for each axis, and the axes that it drops: those along which the slice has one element."""
     keys: list[Any] = []
-    taken = []
+    dropped = []
     for axis, (start, size, width) in enumerate(zip(starts, sizes, widths, strict=True)):
         if width == size:
             keys.append(slice(None))
         elif width == 1:
             keys.append(_inside(start, size, 1))
-            taken.append(axis)
+            dropped.append(axis)
         else:
             keys.append(None)
-    return keys, taken
+    return keys, dropped
 
 
 @entry("dynamic_slice")
@@ -129,12 +129,12 @@ def _dynamic_slice(equation: Equation, x: Any, *operands: Any) -> Any:
     # NumPy's arrays take no traced index.
     x, sizes, widths = recorded(x), equation.inputs[0].shape, tuple(equation.params["slice_sizes"])
     starts, more = operands[: len(sizes)], words(equation)
-    keys, taken = _keys(starts, sizes, widths)
+    keys, dropped = _keys(starts, sizes, widths)
     for axis, key in enumerate(keys):
         if key is None:
             places = _inside(starts[axis], sizes[axis], widths[axis]) + np.arange(widths[axis])
             x, keys[axis] = cnp.take(x, places, axis=axis), slice(None)
-    if not taken:
+    if not dropped:
         return x
     return cnp.reshape(x[(*keys, *[slice(None)] * more)], (*widths, *[2] * more))
 
@@ -142,7 +142,7 @@ def _dynamic_slice(equation: Equation, x: Any, *operands: Any) -> Any:
 @entry("dynamic_update_slice")
 def _dynamic_update_slice(equation: Equation, x: Any, update: Any, *starts: Any) -> Any:
     sizes, widths = equation.inputs[0].shape, equation.inputs[1].shape
-    keys, taken = _keys(starts, sizes, widths)
+    keys, dropped = _keys(starts, sizes, widths)
     if not keys or 0 in widths:
         return update if not keys else x
     if any(key is None for key in keys):
@@ -153,4 +153,4 @@ def _dynamic_update_slice(equation: Equation, x: Any, update: Any, *starts: Any)
             for a, (start, size, width) in enumerate(zip(starts, sizes, widths, strict=True))
         ]
         return cnp.at(x)[tuple(places)].set(update)
-    return cnp.at(x)[tuple(keys)].set(cnp.squeeze(update, tuple(taken)))
+    return cnp.at(x)[tuple(keys)].set(cnp.squeeze(update, tuple(dropped)))

@@ -110,7 +110,7 @@ class Program:
         results: tuple[np.ndarray, ...] = self._function(*given)
         return results
 
-    def _made(self, key: Any, make: Callable[[], Program]) -> Program:
+    def _cached(self, key: Any, make: Callable[[], Program]) -> Program:
         found = self._derived.get(key)
         # Of two threads that make it, one keeps its own.
         return self._derived.setdefault(key, make()) if found is None else found
@@ -124,7 +124,7 @@ class Program:
 
         types = [t if a is None else _with_rows(t, a, size) for t, a in zip(self.types, axes, strict=True)]
         mapped = vmap(lambda *xs: tuple(self(*xs)), in_axes=axes)
-        return self._made(
+        return self._cached(
             ("vmap", axes, size),
             lambda: Program(f"vmap of {self.name}", mapped, types, self.engine, self.linear, transposed),
         )
@@ -138,7 +138,7 @@ class Program:
             found = jvp(self._of(point, wrt), tuple(point[i] for i in wrt), tuple(tangents))[1]
             return list(found)
 
-        return self._made(
+        return self._cached(
             ("jvp", wrt),
             lambda: Program(
                 f"jvp of {self.name}", fn, [*self.types, *moving], self.engine, len(wrt), lambda: self.pullback(wrt)
@@ -154,7 +154,7 @@ class Program:
             pull = vjp(self._of(point, wrt), *(point[i] for i in wrt))[1]
             return list(pull(tuple(cotangents)))
 
-        return self._made(
+        return self._cached(
             ("vjp", wrt),
             lambda: Program(
                 f"vjp of {self.name}", fn, [*self.types, *seeds], self.engine, len(seeds), lambda: self.tangent(wrt)

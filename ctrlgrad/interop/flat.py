@@ -54,7 +54,7 @@ class Flat:
         self._rest = {i: x for i, x in enumerate(found) if not isinstance(x, _RESULTS)}
         return [self.result(x) for x in found if isinstance(x, _RESULTS)]
 
-    def put_together(self, arrays: Sequence[Any]) -> Any:
+    def unflatten(self, arrays: Sequence[Any]) -> Any:
         """The results of the function, with these arrays in their places."""
         if self._rest:
             given = iter(arrays)

@@ -116,8 +116,8 @@ class _FromJax:
             program = self._programs.get(key, lambda: self._traced(*key))
         arrays = [_numbers(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, _Aval)]
         if trace.current() is not None:
-            return program.flat.put_together(program.read(arrays))
-        return program.flat.put_together(program.function(*arrays))
+            return program.flat.unflatten(program.read(arrays))
+        return program.flat.unflatten(program.function(*arrays))
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...], x64: bool) -> _Program:
         flat = Flat(self.fn, treedef, kinds)

@@ -92,7 +92,7 @@ class _Signature:
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
         found = run_in_jax(self.graph, arrays) if self.explanation.reason is None else bind(self.program, *arrays)
-        return self.flat.put_together(found)
+        return self.flat.unflatten(found)
 
 
 class JaxFunction:

@@ -70,8 +70,8 @@ class StackFlow:
         # By version, those that it follows from, and those that follow.
         self.before: defaultdict[Value, list[Value]] = defaultdict(list)
         self.after: defaultdict[Value, list[Value]] = defaultdict(list)
-        # How many nodes and ends of graphs take a version: not those that only look at it.
-        self.takers: Counter[Value] = Counter()
+        # How many nodes and ends of graphs consume a version: not those that only observe it.
+        self.consumers: Counter[Value] = Counter()
         # Versions that a loop sees in every iteration alike, and versions that an op has given.
         self.captured: set[Value] = set()
         self.given: set[Value] = set()
@@ -91,8 +91,8 @@ class StackFlow:
             loop = view(node)
             if isinstance(loop, Loop):
                 self.captured.update(c.in_body for c in loop.captures)
-            self.takers.update({v for i, v in enumerate(node.operands) if not node.op.use(i).observes})
-        self.takers.update(graph.outputs)
+            self.consumers.update({v for i, v in enumerate(node.operands) if not node.op.use(i).observes})
+        self.consumers.update(graph.outputs)
 
     def versions(self, *stacks: Value) -> set[Value]:
         """The stacks, and all that they may become."""
@@ -132,9 +132,9 @@ class StackFlow:
     def obstacle(self, graph: Graph, stack: Value) -> str | None:
         """Why a stack is not handed on from one push or pop to the next, if it is not: they cannot be paired then."""
         versions = self.versions(stack)
-        taken = max(self.takers[v] for v in versions)
-        if taken > 1:
-            return f"it is taken {taken} times"
+        count = max(self.consumers[v] for v in versions)
+        if count > 1:
+            return f"it is consumed {count} times"
         if not all(versions.issuperset(self.before[v]) for v in versions):
             return "a loop or branch does not pass it on in its place"
         if self.given & self.versions(*versions & self.captured):

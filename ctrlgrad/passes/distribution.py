@@ -78,14 +78,14 @@ class _Distributing(Rewriter):
         return None if found is None else ChunkedLoop(found, self._chunk).emit(self.builder)
 
 
-def _find(node: Node, made_outside: Mapping[Value, Node], is_inside: bool) -> Found | None:
+def _find(node: Node, outer_producers: Mapping[Value, Node], is_inside: bool) -> Found | None:
     """What leaves a loop; None where it stays whole, and for other nodes. `is_inside`: of another loop."""
     if not is_loop(node):
         return None
     loop = Loop.of(node)
     if loop.attrs.chunk is not None or loop.attrs.chunks_of is not None:
         return None
-    producers = _find_producers(loop, made_outside)
+    producers = _find_producers(loop, outer_producers)
     sums = find_sums(loop, producers)
     placed = {*producers, *(p.node for p in sums.products)}
     settled = {p.position for p in sums.products}
@@ -97,7 +97,7 @@ def _find(node: Node, made_outside: Mapping[Value, Node], is_inside: bool) -> Fo
     return found if found.any and (not is_inside or pays_inside(found.multiplications)) else None
 
 
-def _find_producers(loop: Loop, made_outside: Mapping[Value, Node]) -> dict[Node, Row]:
+def _find_producers(loop: Loop, outer_producers: Mapping[Value, Node]) -> dict[Node, Row]:
     shared = set(loop.shared)
     row_values = rows(loop)
     start = {c.in_body: c.init for c in loop.carries}
@@ -105,7 +105,7 @@ def _find_producers(loop: Loop, made_outside: Mapping[Value, Node]) -> dict[Node
     for inner in loop.body.nodes:
         if is_heavy(inner) and inner.operands[1] in shared:
             row = row_values.get(inner.operands[0])
-            if row is not None and (row.counts_down or _starts_inside(start[row.counter], made_outside)):
+            if row is not None and (row.counts_down or _starts_inside(start[row.counter], outer_producers)):
                 found[inner] = row
     return found
 

@@ -133,8 +133,8 @@ def numbers_of(step: Step) -> tuple[Register, ...]:
         _collect(step.selector, found)
     else:
         _collect(step, found)
-    made = {value.name for value in defines(step) if isinstance(value, Register)}
-    return tuple(register for register in found if register.name not in made)
+    defined = {value.name for value in defines(step) if isinstance(value, Register)}
+    return tuple(register for register in found if register.name not in defined)
 
 
 def _collect(item: object, found: dict[Register, None]) -> None:

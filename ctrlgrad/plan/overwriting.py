@@ -73,16 +73,16 @@ def _at(view: View, array: Array) -> View:
 
 def root_of(block: Block, value: Value) -> Array | None:
     """The array from outside of a block that a value of it is an update of, or is itself."""
-    made: dict[Value, Step] = {}
+    producers: dict[Value, Step] = {}
     for step in block.steps:
         for array in results_of(step):
-            made[array] = step
+            producers[array] = step
         if isinstance(step, Loop):
-            made.update((c.result, step) for c in step.carries)
+            producers.update((c.result, step) for c in step.carries)
         elif isinstance(step, Branch):
-            made.update((r, step) for r in step.results)
-    while value in made:
-        step = made[value]
+            producers.update((r, step) for r in step.results)
+    while value in producers:
+        step = producers[value]
         if isinstance(step, Kernel):
             base = next(w for w in step.writes if w.view.array is value).base
         elif isinstance(step, Product):

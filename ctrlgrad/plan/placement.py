@@ -198,23 +198,23 @@ class _Placement:
 
     def plan_slots(self, block: Block) -> None:
         """Arrays that are made and pushed in one block are made in their slot, if nothing uses that stack meanwhile."""
-        made: dict[Array, int] = {}
+        producers: dict[Array, int] = {}
         for position, step in enumerate(block.steps):
             if isinstance(step, Kernel | Product | Factorise | ReadRow):
-                made.update((a, position) for a in results_of(step))
+                producers.update((a, position) for a in results_of(step))
         for position, step in enumerate(block.steps):
             if not isinstance(step, Push) or isinstance(step.row, tuple):
                 continue
             array = step.row.array
             if (
                 not step.row.is_whole
-                or array not in made
+                or array not in producers
                 or array in self.slots
                 or array.shape != self.plan.rows[step.stack]
             ):
                 continue
             handle = self.plan.handles[step.stack]
-            between = block.steps[made[array] : position]
+            between = block.steps[producers[array] : position]
             if not any(self._touches(each, handle) for each in between):
                 self.slots[array] = self.pushes[step]
                 self.slot_handles[array] = handle

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.transforms.custom_jvp import closed_jvp
 
 # The rational approximations of fdlibm (Sun Microsystems, s_erf.c, 1993), highest power first.
 _NEAR: tuple[float, ...] = (-2.37630166566501626084e-05, -5.77027029648944159157e-03, -2.84817495755985104766e-02)
@@ -41,22 +42,23 @@ def floats(x: Any) -> Any:
     return x if x.dtype.kind == "f" else x.astype(np.float64)
 
 
-def together(*xs: Any) -> list[Any]:
+def promoted(*xs: Any) -> list[Any]:
     """As floats of one dtype and shape; Python's numbers take the dtype of the others."""
     dtypes = [floats(x).dtype for x in xs if not isinstance(x, bool | int | float)]
     dtype = np.result_type(*dtypes) if dtypes else np.dtype(np.float64)
     return list(cnp.broadcast_arrays(*(cnp.asarray(x).astype(dtype) for x in xs)))
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
-    found = coefficients[0]
+def polynomial(coefficients: Sequence[float], x: Any) -> Any:
+    """By Horner's scheme, the coefficients from the highest."""
+    found: Any = coefficients[0]
     for c in coefficients[1:]:
         found = found * x + c
     return found
 
 
 def _ratio(above: tuple[float, ...], below: tuple[float, ...], x: Any) -> Any:
-    return _polynomial(above, x) / _polynomial(below, x)
+    return polynomial(above, x) / polynomial(below, x)
 
 
 def _tail(size: Any) -> Any:
@@ -87,12 +89,12 @@ def _parts(x: Any) -> tuple[Any, Any]:
     return value, rest
 
 
-@custom_jvp
+@closed_jvp
 def _erf(x: Any) -> Any:
     return cnp.where(cnp.isnan(x), x, cnp.sign(x) * _parts(x)[0])
 
 
-@custom_jvp
+@closed_jvp
 def _erfc(x: Any) -> Any:
     value, rest = _parts(x)
     return cnp.where(cnp.isnan(x), x, cnp.where(x < 0, 1.0 + value, rest))
@@ -120,7 +122,7 @@ def erfc(x: Any) -> Any:
     return _erfc(floats(x))
 
 
-@custom_jvp
+@closed_jvp
 def _erfcx(x: Any) -> Any:
     low, middle, far = cnp.minimum(x, 1.25), cnp.clip(x, 1.25, 28.0), cnp.maximum(x, 28.0)
     scaled = cnp.exp(_ratio_of_tail(middle) - 0.5625) / middle
@@ -144,4 +146,4 @@ def erfcx(x: Any) -> Any:
     return _erfcx(floats(x))
 
 
-__all__ = ["erf", "erfc", "erfcx", "floats", "together"]
+__all__ = ["erf", "erfc", "erfcx", "floats", "polynomial", "promoted"]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.scipy.error_functions import floats, together
-from ctrlgrad.transforms.custom_jvp import custom_jvp
+from ctrlgrad.scipy.error_functions import floats, polynomial, promoted
+from ctrlgrad.transforms.custom_jvp import closed_jvp
 
 
 def _safe(x: Any, is_zero: Any) -> Any:
@@ -18,6 +18,8 @@ def _safe(x: Any, is_zero: Any) -> Any:
 
 # Of the logarithm of the gamma function, by Stirling's series from where that has converged; Bernoulli numbers.
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
+_OF_LOGARITHM = [b / ((2 * i + 1) * (2 * i + 2)) for i, b in enumerate(_BERNOULLI)][::-1]
+_OF_SLOPE = [b / (2 * i + 2) for i, b in enumerate(_BERNOULLI)][::-1]
 _SHIFT = 10
 
 
@@ -29,7 +31,7 @@ def zeta(x: Any, q: Any = 1.0) -> Any:
     >>> bool(abs(float(zeta(2.0)) - np.pi**2 / 6) < 1e-12)
     True
     """
-    x, q = together(x, q)
+    x, q = promoted(x, q)
     total: Any = 0.0
     for k in range(_SHIFT):
         total = total + (q + k) ** -x
@@ -57,27 +59,27 @@ def polygamma(n: Any, x: Any) -> Any:
 
 
 def _stirling(x: Any) -> Any:
-    """The logarithm of gamma(x) for x > 0, and digamma."""
+    """The logarithm of gamma(x) for x > 0."""
     product: Any = 1.0
-    inverse: Any = 0.0
     for k in range(_SHIFT):
         product = product * (x + k)
-        inverse = inverse + 1.0 / (x + k)
-    a = x + _SHIFT
     large = x > 1e10
-    near = _safe(a, large)
-    logarithm = (near - 0.5) * cnp.log(near) - near + 0.5 * math.log(2 * math.pi)
-    slope = cnp.log(a) - 0.5 / a
-    power = 1.0 / a
-    for i, b in enumerate(_BERNOULLI):
-        logarithm = logarithm + b / ((2 * i + 1) * (2 * i + 2)) * power
-        power = power / a
-        slope = slope - b / (2 * i + 2) * power
-        power = power / a
-    logarithm = logarithm - cnp.log(_safe(product, large))
+    a = _safe(x + _SHIFT, large)
+    logarithm = (a - 0.5) * cnp.log(a) - a + 0.5 * math.log(2 * math.pi)
+    logarithm = logarithm + polynomial(_OF_LOGARITHM, 1.0 / (a * a)) / a - cnp.log(_safe(product, large))
     finite = cnp.where(x == np.inf, 1.0, x)
     far = (finite - 0.5) * cnp.log(finite) - finite + 0.5 * math.log(2 * math.pi)
-    return cnp.where(x == np.inf, x, cnp.where(large, far, logarithm)), slope - inverse
+    return cnp.where(x == np.inf, x, cnp.where(large, far, logarithm))
+
+
+def _stirling_slope(x: Any) -> Any:
+    """Its derivative."""
+    inverse: Any = 0.0
+    for k in range(_SHIFT):
+        inverse = inverse + 1.0 / (x + k)
+    a = x + _SHIFT
+    square = 1.0 / (a * a)
+    return cnp.log(a) - 0.5 / a - square * polynomial(_OF_SLOPE, square) - inverse
 
 
 def _mirrored(x: Any) -> tuple[Any, Any]:
@@ -86,19 +88,19 @@ def _mirrored(x: Any) -> tuple[Any, Any]:
     return low, cnp.where(low, 1.0 - x, x)
 
 
-@custom_jvp
+@closed_jvp
 def _gammaln(x: Any) -> Any:
     low, positive = _mirrored(x)
-    value = _stirling(positive)[0]
+    value = _stirling(positive)
     sine = cnp.abs(cnp.sin(math.pi * cnp.remainder(x, 1.0)))
     sine = cnp.where((x <= 0) & (x == cnp.floor(x)), 0.0, sine)
     return cnp.where(low, math.log(math.pi) - cnp.log(cnp.where(low, sine, 1.0)) - value, value)
 
 
-@custom_jvp
+@closed_jvp
 def _digamma(x: Any) -> Any:
     low, positive = _mirrored(x)
-    value = _stirling(positive)[1]
+    value = _stirling_slope(positive)
     turned = math.pi * cnp.where(low, x, 0.25)
     return cnp.where(low, cnp.where((x <= 0) & (x == cnp.floor(x)), np.nan, value - math.pi / cnp.tan(turned)), value)
 
@@ -155,4 +157,16 @@ def gamma(x: Any) -> Any:
     return gammasgn(x) * cnp.exp(gammaln(x))
 
 
-__all__ = ["digamma", "gamma", "gammaln", "gammasgn", "loggamma", "polygamma", "zeta"]
+def betaln(a: Any, b: Any) -> Any:
+    """The logarithm of `beta`.
+
+    >>> bool(abs(float(betaln(1.0, 2.0)) + np.log(2)) < 1e-12)
+    True
+    """
+    a, b = promoted(a, b)
+    # One series for the three of them.
+    of_a, of_b, of_both = gammaln(cnp.stack([a, b, a + b]))
+    return of_a + of_b - of_both
+
+
+__all__ = ["betaln", "digamma", "gamma", "gammaln", "gammasgn", "loggamma", "polygamma", "zeta"]

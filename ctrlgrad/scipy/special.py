@@ -18,7 +18,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.numpy import log_softmax, logsumexp, softmax
 from ctrlgrad.scipy.bessel import i0, i0e, i1, i1e
 from ctrlgrad.scipy.error_functions import erf, erfc, erfcx, floats
-from ctrlgrad.scipy.gamma_functions import digamma, gamma, gammaln, gammasgn, loggamma, polygamma, zeta
+from ctrlgrad.scipy.gamma_functions import betaln, digamma, gamma, gammaln, gammasgn, loggamma, polygamma, zeta
 from ctrlgrad.scipy.incomplete import betainc, gammainc, gammaincc
 from ctrlgrad.scipy.integrals import dawsn, exp1, expi, expn, spence
 from ctrlgrad.scipy.normal import log_ndtr, ndtr, ndtri
@@ -126,16 +126,6 @@ def factorial(n: Any, exact: bool = False) -> Any:
     """
     n = floats(n)
     return cnp.where(n < 0, 0.0, cnp.exp(gammaln(cnp.where(n < 0, 0.0, n) + 1.0)))
-
-
-def betaln(a: Any, b: Any) -> Any:
-    """The logarithm of `beta`.
-
-    >>> bool(abs(float(betaln(1.0, 2.0)) + np.log(2)) < 1e-12)
-    True
-    """
-    a, b = floats(a), floats(b)
-    return gammaln(a) + gammaln(b) - gammaln(a + b)
 
 
 def beta(a: Any, b: Any) -> Any:

@@ -145,8 +145,8 @@ class Alone:
             signal.signal(signal.SIGINT, before)
 
 
-class Together:
-    """One of several processes; `watch` ends them together."""
+class DataParallel:
+    """One of several processes that have a part of each batch; `watch` ends them together."""
 
     def __init__(self, world: World, watch: Watch) -> None:
         self.world = world
@@ -223,7 +223,7 @@ class Together:
             self.watch.on_interruption, self.watch.advice = before
 
 
-class Pipelined(Together):
+class Pipelined(DataParallel):
     """One of several processes that have a part of the model each: every one has all lines, and all of the gradient."""
 
     on_gradient = None
@@ -256,4 +256,4 @@ def places_of(layers: int, ranks: Ranks) -> tuple[str, ...]:
     return tuple(f"/rank:{layer * ranks.size // layers}/cpu:0" for layer in range(layers))
 
 
-__all__ = ["Alone", "Pipelined", "Pressed", "Ranks", "Together", "columns", "places_of", "share"]
+__all__ = ["Alone", "DataParallel", "Pipelined", "Pressed", "Ranks", "columns", "places_of", "share"]

@@ -61,6 +61,8 @@ class custom_jvp:
         self.nondiff = nondiff_positions(fn, nondiff_argnums, nondiff_argnames)
         self.rule: Callable[..., Any] | None = None
         self.symbolic_zeros = False
+        # Whether the rule is known to close over no traced value; see `closed_jvp`.
+        self.is_closed = False
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -109,8 +111,18 @@ class custom_jvp:
         if trace.current() is None:
             return without_rule(self.fn, args)
         call = ForwardRule(self, self.rule, args, here(), self.symbolic_zeros)
-        custom = Custom(self, call.label(self.rule), call.regions)
+        custom = Custom(self, call.label(self.rule), call.regions, self.is_closed)
         return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
+
+
+def closed_jvp(fn: Callable[..., Any]) -> custom_jvp:
+    """A `custom_jvp` whose rule uses nothing traced but its arguments: it is traced when a derivative is asked for.
+
+    For the library's own functions, whose rules call each other: else each call would trace the rules of all orders.
+    """
+    found = custom_jvp(fn)
+    found.is_closed = True
+    return found
 
 
 class ForwardRule(CustomCall):

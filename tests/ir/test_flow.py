@@ -165,7 +165,7 @@ def test_a_paired_stack_that_loops_and_branches_hand_on_is_right() -> None:
 @pytest.mark.parametrize(
     ("use", "problem"),
     [
-        (lambda b, s: (push(b, s), pop(b, s)), "it is taken 2 times"),
+        (lambda b, s: (push(b, s), pop(b, s)), "it is consumed 2 times"),
         (lambda b, s: loop(b, [s, push(b, started_in(b))], lambda c, v: [v[1], v[0]]), "in its place"),
         (lambda b, s: branch(b, lambda c: [push(c, s)], lambda c: [started_in(c)]), "in its place"),
         (captured, "a loop changes it that does not carry it"),

@@ -11,6 +11,8 @@ from numpy.polynomial import Polynomial
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError
+from ctrlgrad.scipy import gamma_functions, special
+from ctrlgrad.transforms.custom_jvp import closed_jvp
 
 ORDERS = range(1, 9)
 POINT = 0.3
@@ -44,6 +46,14 @@ def pushed_sine() -> Any:
     return sine
 
 
+def closed_sine() -> Any:
+    """The rules are traced when they are asked for."""
+    sine, cosine = closed_jvp(lambda x: np.sin(x)), closed_jvp(lambda x: np.cos(x))
+    sine.defjvps(lambda t, out, x: t * cosine(x))
+    cosine.defjvps(lambda t, out, x: -t * sine(x))
+    return sine
+
+
 def pulled_sine() -> Any:
     sine, cosine = cg.custom_vjp(lambda x: np.sin(x)), cg.custom_vjp(lambda x: np.cos(x))
     sine.defvjp(lambda x: (sine(x), x), lambda x, ct: (cosine(x) * ct,))
@@ -73,6 +83,7 @@ RULES = {
     "defvjp of itself, forward": (pulled_exponential, EXPONENTIAL),
     "defvjp of itself, backward": (pulled_back_exponential, EXPONENTIAL),
     "defjvp of each other": (pushed_sine, SINE),
+    "defjvps of each other, closed": (closed_sine, SINE),
     "defvjp of each other": (pulled_sine, SINE),
     "defjvp of a polynomial of itself": (pushed_tangent, of_tangent),
 }
@@ -98,7 +109,7 @@ def test_every_order_is_that_of_the_rule(make, exact):
     np.testing.assert_allclose(found, [exact(order, POINT) for order in ORDERS], rtol=1e-12)
 
 
-@pytest.mark.parametrize("make, exact", [(pushed_exponential, EXPONENTIAL), (pushed_sine, SINE)])
+@pytest.mark.parametrize("make, exact", [(pushed_exponential, EXPONENTIAL), (pushed_sine, SINE), (closed_sine, SINE)])
 def test_every_order_in_forward_mode(make, exact):
     found = [float(pushed(make(), order)(POINT)) for order in ORDERS]
     np.testing.assert_allclose(found, [exact(order, POINT) for order in ORDERS], rtol=1e-12)
@@ -123,7 +134,7 @@ def test_orders_above_a_vmap(make, exact):
 
 
 @pytest.mark.parametrize("orders", [range(1, 5), pytest.param(range(5, 7), marks=pytest.mark.long)], ids=str)
-@pytest.mark.parametrize("make", [pushed_sine, pulled_sine])
+@pytest.mark.parametrize("make", [pushed_sine, closed_sine, pulled_sine])
 def test_every_order_in_a_loop_is_that_of_the_plain_function(make, orders):
     loop = lambda f: lambda x: cg.fori_loop(0, 3, lambda i, y: f(y) * 0.5 + x, x)
     for order in orders:
@@ -159,6 +170,30 @@ def test_a_rule_may_call_its_function_where_nothing_is_differentiated():
     for make in (pushed_sine, pulled_sine):
         assert float(make()(POINT)) == np.sin(POINT)
         assert cg.function(make()).graph(POINT).nodes[-1].op.name == "sin"
+
+
+def test_a_closed_rule_is_traced_once_for_each_order_that_is_asked_for():
+    traced = []
+    f = closed_jvp(lambda x: np.exp(x))
+    f.defjvps(lambda t, out, x: (traced.append(1), t * f(x))[1])
+    cg.function(f).graph(POINT)
+    assert traced == []
+    for order in range(1, 5):
+        traced.clear()
+        derivative(f, order)(POINT)
+        assert len(traced) == order
+
+
+def test_special_functions_trace_no_rule_that_nobody_asks_for(monkeypatch):
+    traced = []
+    for function in (gamma_functions._gammaln, gamma_functions._digamma):
+        noted = lambda *args, f=function, rule=function.rule: (traced.append(f.__name__), rule(*args))[1]
+        monkeypatch.setattr(function, "rule", noted)
+    with cg.options(engine="reference"):
+        special.betainc(POINT, 2.0, 0.5)
+        assert traced == []
+        cg.grad(special.gammaln)(POINT)
+        assert traced == ["_gammaln"]
 
 
 def test_a_cotangent_of_none_has_the_sizes_of_a_run():

@@ -166,7 +166,7 @@ class KernelWriter:
             self.innermost(axis, [offsets], *self.ends(depth, axis))
         else:
             start, end = self.ends(depth, axes[depth])
-            if depth == len(axes) - 2 and self.takes_rows_together(axes):
+            if depth == len(axes) - 2 and self.groups_rows(axes):
                 start = self.rows(axes, offsets, start, end)
             for i in self.each(start, end):
                 self.nest(axes, depth + 1, self.moved(axes[depth], offsets, i))
@@ -179,7 +179,7 @@ class KernelWriter:
             self.indices[axis.index] = i
         return [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
 
-    def takes_rows_together(self, axes: Sequence[Axis]) -> bool:
+    def groups_rows(self, axes: Sequence[Axis]) -> bool:
         """Whether rows are reduced to numbers of their own, and each may be so short that its loops cost most."""
         outer, inner = axes[-2:]
         instructions = self.kernel.expression.instructions

@@ -115,17 +115,17 @@ def library(key: str | None, make: Callable[[], ObjectCode], uses: Mapping[str, 
             except CannotLoad:
                 _LOG.info("the object %s does not load: compiling it again", disk.file(key))
                 disk.remove(key)
-    made = make()
-    addresses = loaded(made, uses)
+    compiled = make()
+    addresses = loaded(compiled, uses)
     if key is not None and disk is not None:
-        disk.write(key, made)
+        disk.write(key, compiled)
     return addresses
 
 
 # Keys.
 
 
-def key_of(made_of: Iterable[str], modules: Iterable[str]) -> str | None:
+def key_of(inputs: Iterable[str], modules: Iterable[str]) -> str | None:
     """The key of the object that some strings define, and that the modules at these paths (`__file__`) make of them.
 
     None where the modules' own text cannot be read.
@@ -133,7 +133,7 @@ def key_of(made_of: Iterable[str], modules: Iterable[str]) -> str | None:
     texts = [_digest(path) for path in (__file__, target.__file__, *modules)]
     if None in texts:
         return None
-    return hashlib.sha256(json.dumps([_FORMAT, list(made_of), texts, target.facts()]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([_FORMAT, list(inputs), texts, target.facts()]).encode()).hexdigest()
 
 
 @functools.cache

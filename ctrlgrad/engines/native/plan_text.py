@@ -234,10 +234,10 @@ class PlanText:
 
     def call_shared(self, name: str, *numbers: str) -> str:
         """Call a function of `shared_code`; its result, if it has one."""
-        made = shared_code.FUNCTIONS[name]
-        self.shared.setdefault(name, made.text)
-        call = f"call {made.result} @{name}({', '.join(['ptr %frame', *(f'i64 {number}' for number in numbers)])})"
-        if made.result == "void":
+        function = shared_code.FUNCTIONS[name]
+        self.shared.setdefault(name, function.text)
+        call = f"call {function.result} @{name}({', '.join(['ptr %frame', *(f'i64 {number}' for number in numbers)])})"
+        if function.result == "void":
             self.w.line(call)
             return ""
         return self.w.op(call)

@@ -31,11 +31,11 @@ def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) ->
         # The new number where it is further out or no number at all; what is NaN already stays so.
         beyond = w.op(f"fcmp {'ogt' if how == 'max' else 'olt'} {kind} {b}, {a}")
         nan = w.op(f"fcmp uno {kind} {b}, {b}")
-        taken = w.op(f"or {condition} {beyond}, {nan}")
+        replaces = w.op(f"or {condition} {beyond}, {nan}")
     else:
         sign = "s" if dtype.kind == "i" else "u"
-        taken = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
-    return w.op(f"select {condition} {taken}, {kind} {b}, {kind} {a}")
+        replaces = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
+    return w.op(f"select {condition} {replaces}, {kind} {b}, {kind} {a}")
 
 
 class Sums:

@@ -120,7 +120,7 @@ class SharedKernel:
         inner.line("ret void")
         self.call(parts)
         for k, table in tables.items():
-            self.bring_together(k, table, parts)
+            self.combine_parts(k, table, parts)
         return inner.function(f"internal void @{self.name}(ptr %table, i64 %part, i64 %worker) nounwind")
 
     def call(self, parts: int) -> None:
@@ -132,7 +132,7 @@ class SharedKernel:
         w.declare("void @cg_parallel(ptr, ptr, i64)")
         w.line(f"call void @cg_parallel(ptr @{self.name}, ptr {table}, i64 {parts})")
 
-    def bring_together(self, k: int, table: str, parts: int) -> None:
+    def combine_parts(self, k: int, table: str, parts: int) -> None:
         """The results of the parts become one, always in the same order."""
         w, write = self.w, self.kernel.writes[k]
         dtype, pieces = element_parts(write.view.dtype)

@@ -32,9 +32,9 @@ def outside(
         item: Any
         if isinstance(v.type, StackType):
             found = facts or _facts(state, node, v.type)
-            made = state.stack(found)
-            item = made
-            results.append(made)
+            stack = state.stack(found)
+            item = stack
+            results.append(stack)
         elif v.type.rank == 0:
             item = state.registers(v.type.dtype)
             results.append(item)

@@ -44,9 +44,9 @@ class Function(Writer):
     # Memory.
 
     def variable(self, kind: str, first: Number) -> Variable:
-        made = Variable(kind, self.alloca(kind, 8))
-        self.set(made, first)
-        return made
+        variable = Variable(kind, self.alloca(kind, 8))
+        self.set(variable, first)
+        return variable
 
     def get(self, variable: Variable) -> str:
         return self.op(f"load {variable.type}, ptr {variable.slot}")

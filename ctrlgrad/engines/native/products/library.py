@@ -177,15 +177,15 @@ def products() -> Products:
 @functools.cache
 def _products() -> Products:
     routines, kinds = Routines(target.host()), real.reals(target.host())
-    made = Products(routines, {"f": kinds[0], "d": kinds[1]})
-    made._forget()
-    made._resize(default_threads())
+    library = Products(routines, {"f": kinds[0], "d": kinds[1]})
+    library._forget()
+    library._resize(default_threads())
     # At the end no thread may be in code that is about to go.
-    atexit.register(made._resize, 1)
+    atexit.register(library._resize, 1)
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=made._forget)
+        os.register_at_fork(after_in_child=library._forget)
         os.register_at_fork(after_in_child=routines.renew_lock)
-    return made
+    return library
 
 
 def _renew_lock() -> None:
