@@ -64,6 +64,7 @@ _LAZY = {
     "random": ("ctrlgrad.random", None),
     "scipy": ("ctrlgrad.scipy", None),
     "to_jax": ("ctrlgrad.interop", "to_jax"),
+    "to_torch": ("ctrlgrad.interop", "to_torch"),
 }
 
 
@@ -136,6 +137,7 @@ __all__ = [
     "stop_gradient",
     "switch",
     "to_jax",
+    "to_torch",
     "tree",
     "tree_util",
     "unknown_dims",

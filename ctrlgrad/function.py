@@ -16,7 +16,7 @@ from ctrlgrad.engines import Report, current_without
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.execution import after_failure, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import EagerStack, is_weak, type_of
+from ctrlgrad.frontend.apply import EagerStack, as_array, is_weak, type_of
 from ctrlgrad.frontend.arguments import argument_names
 from ctrlgrad.frontend.concrete import Array
 from ctrlgrad.frontend.float0 import Float0, float0
@@ -219,7 +219,7 @@ class Function:
                 types.append(on_card)
                 keys.append((on_card.dtype, on_card.rank, False))
             elif hasattr(leaf, "__array__") and not isinstance(leaf, Tensor):
-                arrays.append(np.asarray(leaf))
+                arrays.append(as_array(leaf))
                 types.append(type_of(arrays[-1]))
                 keys.append((arrays[-1].dtype, arrays[-1].ndim, False))
             else:

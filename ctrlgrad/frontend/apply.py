@@ -77,8 +77,25 @@ def check_dtype(dtype: np.dtype) -> None:
         )
 
 
+def as_array(x: Any) -> np.ndarray:
+    """A value that is no traced tensor as an array; another library's tensor over its own memory, where NumPy can."""
+    try:
+        array: np.ndarray = np.asarray(x)
+    except (RuntimeError, TypeError) as error:
+        if not hasattr(x, "requires_grad"):
+            raise
+        raise TypeMismatchError(
+            "a tensor of PyTorch has no array that its gradient would come back through",
+            source=here(),
+            expected="tensors on the processor that require no gradient, of a dtype that NumPy has",
+            got=str(error).splitlines()[0],
+            hint="ctrlgrad.to_torch(fn) is a function that PyTorch differentiates; tensor.detach() is numbers alone",
+        ) from error
+    return array
+
+
 def _array(x: Any) -> np.ndarray:
-    array = np.asarray(x)
+    array = as_array(x)
     if array.dtype == object and isinstance(x, int):
         raise too_large("a Python number", x, "int64 or uint64")
     check_dtype(array.dtype)
@@ -132,7 +149,7 @@ def apply_all(op: str, operands: Sequence[Any], attrs: Mapping[str, Any] = {}) -
             weak = all(is_weak(x) for x in operands)
             return tuple(Tensor(builder, v, weak) for v in results)
         builder = Builder()
-        arrays = [x if isinstance(x, EagerStack) else np.asarray(x) for x in operands]
+        arrays = [x if isinstance(x, EagerStack) else as_array(x) for x in operands]
         inputs = [builder.input(type_of(a)) for a in arrays]
         graph = builder.finish(builder.emit_all(OPS[op], inputs, attrs, source=source))
     except CtrlgradError as error:

@@ -1,4 +1,4 @@
-"""Programs of other frameworks: JAX's as functions of this library, and back.
+"""Programs of other frameworks: JAX's as functions of this library, and functions of this library for others.
 
 >>> import jax, numpy as np, ctrlgrad as cg
 >>> def root(a):
@@ -9,13 +9,34 @@
 0.25
 """
 
+import importlib
 import importlib.util
+from typing import Any
 
-if importlib.util.find_spec("jax") is None:
-    raise ImportError("ctrlgrad.interop reads programs of JAX, which is not installed: pip install 'ctrlgrad[jax]'")
+# Where each name stands, and the package that its module is written with. None of them is needed for another.
+_LAZY = {
+    "from_jax": ("ctrlgrad.interop.from_jax", "jax"),
+    "jax_primitive": ("ctrlgrad.interop.primitives", "jax"),
+    "to_jax": ("ctrlgrad.interop.to_jax", "jax"),
+    "to_torch": ("ctrlgrad.interop.to_torch", None),
+}
 
-from ctrlgrad.interop.from_jax import from_jax
-from ctrlgrad.interop.primitives import jax_primitive
-from ctrlgrad.interop.to_jax import to_jax
 
-__all__ = ["from_jax", "jax_primitive", "to_jax"]
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ctrlgrad.interop' has no attribute {name!r}")
+    module_name, package = _LAZY[name]
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise ImportError(
+            f"ctrlgrad.interop.{name} needs {package}, which is not installed: pip install 'ctrlgrad[{package}]'"
+        )
+    value = getattr(importlib.import_module(module_name), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
+
+
+__all__ = ["from_jax", "jax_primitive", "to_jax", "to_torch"]

@@ -15,7 +15,7 @@ from ctrlgrad import tree
 from ctrlgrad.batching import batch_whole
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import EagerStack, cast, evaluate, is_weak, type_of, value_in
+from ctrlgrad.frontend.apply import EagerStack, as_array, cast, evaluate, is_weak, type_of, value_in
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
@@ -190,7 +190,7 @@ def vjp(fn: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     residuals: list[Any]
     if trace.current() is None:
         # Copies: the pullback must not see what the caller does to his arrays, nor to the outputs.
-        results = evaluate(halves.forward, [x if isinstance(x, EagerStack) else np.array(x) for x in leaves])
+        results = evaluate(halves.forward, [x if isinstance(x, EagerStack) else np.array(as_array(x)) for x in leaves])
         split = len(results) - halves.residuals
         residuals = results[split:]
         outputs = hand_out(traced.graph, results[:split], residuals)

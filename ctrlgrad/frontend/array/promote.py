@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.frontend.apply import apply, cast, check_dtype, is_weak, require_numbers, too_large, type_of
+from ctrlgrad.frontend.apply import apply, as_array, cast, check_dtype, is_weak, require_numbers, too_large, type_of
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
@@ -117,7 +117,7 @@ def _kind(x: Any) -> Any:
     if is_weak(x) and not isinstance(x, bool):
         # However large it is: whether a dtype holds it is seen when it takes that dtype.
         return next(kind for kind in (int, float, complex) if isinstance(x, kind))
-    dtype = np.asarray(x).dtype
+    dtype = as_array(x).dtype
     check_dtype(dtype)
     return dtype
 

@@ -1,0 +1,54 @@
+"""`to_torch`: a function of this library as one of PyTorch."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ctrlgrad.interop.torch.function import TorchFunction
+
+
+def to_torch(fn: Callable[..., Any]) -> TorchFunction:
+    """A function of this library as one of PyTorch: autograd and `torch.func` take it, at any order and in both modes.
+
+    It is traced once for each structure, dtypes and ranks of the arguments, as by `ctrlgrad.function`, and run by the
+    engine that `ctrlgrad.options` names. Tensors go in and come out without copies. `backward()` uses what the forward
+    pass has kept; a backward pass that is to be differentiated itself (`create_graph=True`, `torch.func.hessian`)
+    computes the forward pass again. Tensors that require no gradient cost nothing more than the run.
+
+    Args:
+        fn: takes and returns pytrees of arrays. Tensors, NumPy's arrays and floats among the arguments are traced;
+            Python integers, booleans, strings and functions reach it as they are. It should be pure.
+
+    Returns:
+        A function of the same arguments, whose results are tensors of the dtypes that `fn` gives them. A tensor of
+        bfloat16 enters as float32; its gradient is of bfloat16.
+
+    Raises (when called):
+        ImportError: PyTorch is not installed; at once.
+        UserInputError: a tensor lies on a GPU.
+        TypeMismatchError: a tensor of a dtype that is not supported, a sparse one, an argument that is no array and has
+            no hash.
+        TracingError: an argument is a traced tensor of this library.
+
+    >>> import torch, ctrlgrad as cg
+    >>> @cg.to_torch
+    ... def root(a):
+    ...     return cg.while_loop(lambda x: abs(x * x - a) > 1e-12, lambda x: 0.5 * (x + a / x), a)
+    >>> a = torch.tensor(4.0, dtype=torch.float64, requires_grad=True)
+    >>> root(a).backward()
+    >>> a.grad
+    tensor(0.2500, dtype=torch.float64)
+    >>> torch.func.grad(torch.func.grad(root))(a.detach())
+    tensor(-0.0312, dtype=torch.float64)
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise ImportError("ctrlgrad.to_torch needs PyTorch, which is not installed: pip install 'ctrlgrad[torch]'")
+    from ctrlgrad.interop.torch.function import TorchFunction
+
+    return TorchFunction(fn)
+
+
+__all__ = ["to_torch"]

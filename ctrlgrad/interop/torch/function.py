@@ -1,0 +1,89 @@
+"""A function of this library that takes tensors of PyTorch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ctrlgrad import tree
+from ctrlgrad.errors import TracingError
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.function import SIGNATURES, Concrete, Function
+from ctrlgrad.interop.program import Program
+from ctrlgrad.interop.torch.autograd import apply
+from ctrlgrad.interop.torch.tensors import readable, to_tensor, type_of
+from ctrlgrad.ir.caching import Recent
+from ctrlgrad.options import current_options
+from ctrlgrad.signature import TensorSpec, static
+from ctrlgrad.source import here
+
+
+class _Signatures(Function):
+    """A function traced for arguments that are not there to be run on."""
+
+    def concrete(self, *args: Any, **kwargs: Any) -> Concrete:
+        """What was traced for the signature of these arguments, arrays among them as `TensorSpec`s."""
+        return self._specialize(args, kwargs)[0]
+
+
+class TorchFunction:
+    """A function of this library for PyTorch; made by `ctrlgrad.to_torch`."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.name = str(getattr(fn, "__name__", type(fn).__name__))
+        self._function = _Signatures(fn, "auto", None, self.name)
+        self._programs: Recent[Any, tuple[Concrete, Program]] = Recent(SIGNATURES)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<{self.name} for PyTorch>"
+
+    @property
+    def traces(self) -> int:
+        """How often the function has been traced."""
+        return self._function.traces
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, treedef = tree.flatten((args, kwargs))
+        tensors: list[torch.Tensor] = []
+        kinds = [self._kind(x, tensors) for x in leaves]
+        marked, named = tree.unflatten(treedef, kinds)
+        concrete = self._function.concrete(*marked, **named)
+        engine = current_options().engine
+        # The signature is held beside its program, so that no other has its id.
+        _, program = self._programs.get(
+            (id(concrete), engine), lambda: (concrete, Program(self.name, concrete.graph, engine))
+        )
+        return tree.unflatten(concrete.treedef, apply(program, tensors))
+
+    def _kind(self, x: Any, tensors: list[torch.Tensor]) -> Any:
+        """What an argument is to the tracer; arrays are appended to `tensors`."""
+        if isinstance(x, Tensor):
+            raise TracingError(
+                f"to_torch: {self.name} is called on a traced tensor of this library",
+                source=here(),
+                expected="tensors of PyTorch, NumPy's arrays, numbers",
+                got=repr(x),
+                hint="call the function itself there",
+            )
+        if isinstance(x, np.ndarray | np.generic):
+            x = to_tensor(np.array(x))
+        if isinstance(x, torch.Tensor):
+            tensors.append(readable(self.name, x))
+            found = type_of(tensors[-1])
+            return TensorSpec(found.shape, found.dtype)
+        if isinstance(x, float | complex):
+            tensors.append(to_tensor(np.asarray(x)))
+            return x
+        return static(x)
+
+
+__all__: Sequence[str] = ["TorchFunction"]

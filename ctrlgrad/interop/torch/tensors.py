@@ -1,0 +1,89 @@
+"""PyTorch's tensors as NumPy's arrays and back, over the same memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
+from ctrlgrad.ir import TensorType
+from ctrlgrad.source import here
+
+# What there is here of PyTorch's dtypes.
+DTYPES = {
+    getattr(torch, name): np.dtype(name)
+    for name in (
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    )
+}
+
+
+def readable(name: str, x: torch.Tensor) -> torch.Tensor:
+    """A tensor that an engine can read; float32 for bfloat16. Raises where there is none."""
+    if x.device.type != "cpu":
+        raise UserInputError(
+            f"to_torch: {name} is called on a tensor that lies on {x.device}",
+            source=here(),
+            expected="tensors in the processor's memory",
+            got=f"{x.dtype}{list(x.shape)} on {x.device}",
+            hint="pass tensor.cpu(), and bring results back with .to(device): PyTorch differentiates both",
+        )
+    if x.layout != torch.strided:
+        raise TypeMismatchError(
+            f"to_torch: {name} is called on a sparse tensor",
+            source=here(),
+            expected="strided tensors",
+            got=str(x.layout),
+            hint="pass tensor.to_dense()",
+        )
+    if x.dtype == torch.bfloat16:
+        return x.float()
+    if x.dtype not in DTYPES:
+        raise TypeMismatchError(
+            f"to_torch: {name} is called on a tensor of a dtype that is not supported",
+            source=here(),
+            expected=", ".join(str(dtype).removeprefix("torch.") for dtype in (*DTYPES, torch.bfloat16)),
+            got=str(x.dtype),
+            hint="cast it before: tensor.float()",
+        )
+    return x
+
+
+def type_of(x: torch.Tensor) -> TensorType:
+    return TensorType(DTYPES[x.dtype], tuple(x.shape))
+
+
+def to_array(x: torch.Tensor) -> np.ndarray:
+    """The tensor's own memory as an array."""
+    try:
+        array: np.ndarray = x.detach().resolve_conj().resolve_neg().numpy()
+    except RuntimeError as error:
+        raise TracingError(
+            "to_torch: a tensor that stands for others has no numbers that an engine could read",
+            source=here(),
+            expected="tensors, and those of the transforms of torch.func",
+            got=str(error).splitlines()[0],
+            hint="in place of is_grads_batched and vectorize=True use torch.func.vmap, jacrev and jacfwd",
+        ) from error
+    return array
+
+
+def to_tensor(x: np.ndarray) -> torch.Tensor:
+    """The array's own memory as a tensor."""
+    return torch.from_numpy(np.asarray(x))
+
+
+__all__ = ["DTYPES", "readable", "to_array", "to_tensor", "type_of"]
