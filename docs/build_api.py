@@ -1,6 +1,6 @@
-"""The API reference, made from signatures and docstrings.
+"""The API reference, made from signatures and docstrings: a page per public module in `docs/reference`.
 
-python docs/build_api.py > docs/api.md
+python docs/build_api.py
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 import ctrlgrad
 
+FOLDER = Path(__file__).resolve().parent / "reference"
 SECTION = re.compile(r"^(Args|Returns|Raises[^:]*):(.*)$")
 # An entry of a section begins at the section's own indentation; what is indented further continues it.
 ENTRY = re.compile(r"^    (\S.*)$")
@@ -133,48 +135,67 @@ def methods(value: Any) -> Iterator[tuple[str, Any]]:
 
 def entry(name: str, value: Any) -> Iterator[str]:
     """A function or a class with its methods."""
-    yield f"### {name}"
+    yield f"## {name}"
     if not (inspect.isclass(value) and not signature(value)):
         yield call(name, value)
     yield markdown(value.__doc__ or "")
     for method_name, method in methods(value):
-        yield f"#### {name}.{method_name}"
+        yield f"### {name}.{method_name}"
         if not isinstance(method, property):
             yield call(method_name, method)
         yield markdown(method.__doc__)
 
 
-def page() -> Iterator[str]:
-    """The reference, block by block."""
-    yield "# API reference"
+def page(name: str, module: ModuleType) -> Iterator[str]:
+    """The page of a module, block by block."""
+    found = members(module)
+    yield f"# {name}"
+    yield markdown(module.__doc__ or "")
+    plain = [f"`{label}`" for label, value in found if not is_documented(value)]
+    if plain:
+        yield f"NumPy's own: {', '.join(plain)}."
+    labels = {label for label, _ in found}
+    for label, value in found:
+        if not is_documented(value):
+            continue
+        own = getattr(value, "__name__", label)
+        if own != label and own in labels and getattr(module, own) is value:
+            yield f"## {label}"
+            yield f"Another name of `{own}`."
+        else:
+            yield from entry(label, value)
+
+
+def index() -> Iterator[str]:
+    """The page that lists the modules."""
+    yield "# Reference"
     yield (
-        "Made from the docstrings by `python docs/build_api.py > docs/api.md`. The examples run as doctests.\n"
-        "[operations.md](operations.md) lists the derivative rules, op by op."
+        "A page for each public module, made from the docstrings by `python docs/build_api.py`. The examples run as\n"
+        "doctests. [Every operation](../operations.md) is listed with its derivative rules and dtypes;\n"
+        "[JAX's names](../jax_names.md) and [JAX's primitives](../jax_primitives.md) say what of JAX there is here."
     )
-    everything = [(name, module, members(module)) for name, module in modules()]
-    yield "\n".join(f"- [{name}](#{name.replace('.', '')}): {len(found)} names" for name, _, found in everything)
-    for name, module, found in everything:
-        yield f"## {name}"
-        yield markdown(module.__doc__ or "")
-        plain = [f"`{label}`" for label, value in found if not is_documented(value)]
-        if plain:
-            yield f"NumPy's own: {', '.join(plain)}."
-        labels = {label for label, _ in found}
-        for label, value in found:
-            if not is_documented(value):
-                continue
-            own = getattr(value, "__name__", label)
-            if own != label and own in labels and getattr(module, own) is value:
-                yield f"### {label}"
-                yield f"Another name of `{own}`."
-            else:
-                yield from entry(label, value)
+    yield "\n".join(f"- [{name}]({name}.md): {len(members(module))} names" for name, module in modules())
+    inside = [name for name, _ in modules()]
+    further = ["../operations", "../jax_names", "../jax_primitives"]
+    yield "\n".join(["```{toctree}", ":hidden:", "", *inside, *further, "```"])
 
 
-def text() -> str:
-    """The whole page."""
-    return "\n\n".join(block.strip("\n") for block in page() if block) + "\n"
+def pages() -> dict[str, str]:
+    """The text of every page, by the name of its file."""
+    blocks = {"index.md": index(), **{f"{name}.md": page(name, module) for name, module in modules()}}
+    return {name: "\n\n".join(b.strip("\n") for b in page if b) + "\n" for name, page in blocks.items()}
+
+
+def write() -> None:
+    """Put the pages into the folder, and take away those of modules that are no more."""
+    FOLDER.mkdir(exist_ok=True)
+    fresh = pages()
+    for old in FOLDER.glob("*.md"):
+        if old.name not in fresh:
+            old.unlink()
+    for name, text in fresh.items():
+        (FOLDER / name).write_text(text)
 
 
 if __name__ == "__main__":
-    print(text(), end="")
+    write()

@@ -51,6 +51,6 @@ def test_an_example_can_fail(tmp_path: Path) -> None:
     assert done.stderr == "the loop disagrees with the sum over alignments\n"
 
 
-def test_the_readme_lists_every_example() -> None:
-    listed = re.findall(r"examples/(\w+\.py)\)", (ROOT / "README.md").read_text())
+def test_the_site_lists_every_example() -> None:
+    listed = re.findall(r"examples/(\w+\.py)\)", (ROOT / "docs" / "examples.md").read_text())
     assert sorted(set(listed)) == [path.name for path in EXAMPLES]

@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-README = FOLDER.parent / "README.md"
+PAGE = FOLDER.parent / "docs" / "notebooks.md"
 
 
 def execute(path: Path) -> Any:
@@ -93,8 +93,8 @@ def test_outputs_say_nothing_of_the_machine(path: Path) -> None:
     assert [output.text for output in outputs if output.get("name") == "stderr"] == []
 
 
-def test_the_readme_lists_every_notebook() -> None:
-    listed = re.findall(r"\(notebooks/(\w+\.ipynb)\)", README.read_text())
+def test_the_site_lists_every_notebook() -> None:
+    listed = re.findall(r"\(notebooks/(\w+\.ipynb)\)", PAGE.read_text())
     assert sorted(listed) == [path.name for path in NOTEBOOKS]
 
 

@@ -1,0 +1,79 @@
+"""The site's pages and the README: what they show is what happens.
+
+`pytest tests/test_pages.py --update-golden` writes what the examples print into the pages; read the difference.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+# The pages of `reference` are made from docstrings, whose examples run where they stand; of notebooks there is a copy.
+MADE = {"reference", "notebooks"}
+PAGES = [ROOT / "README.md"] + sorted(p for p in DOCS.rglob("*.md") if p.parent.name not in MADE)
+FENCE = re.compile(r"^ *```.*$", re.MULTILINE)
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def identified(path: Path) -> str:
+    return str(path.relative_to(ROOT).with_suffix(""))
+
+
+class Runner(doctest.DocTestRunner):
+    """Runs the examples and keeps what those print that should print something else."""
+
+    def __init__(self) -> None:
+        super().__init__(optionflags=OPTIONS)
+        self.printed: dict[doctest.Example, str] = {}
+
+    def report_failure(self, out: Any, test: doctest.DocTest, example: doctest.Example, got: str) -> None:
+        self.printed[example] = got
+        super().report_failure(out, test, example, got)
+
+
+def updated(text: str, printed: dict[doctest.Example, str]) -> str:
+    lines = text.splitlines(keepends=True)
+    for example, got in sorted(printed.items(), key=lambda item: -item[0].lineno):
+        first = example.lineno + example.source.count("\n")
+        lines[first : first + example.want.count("\n")] = [got]
+    return "".join(lines)
+
+
+def examples(path: Path) -> doctest.DocTest:
+    """The examples of a page: a fence around them is no part of what they print."""
+    text = FENCE.sub("", path.read_text())
+    return doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, path.stem, str(path), 0)
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if ">>> " in p.read_text()], ids=identified)
+def test_a_page_prints_what_it_says(path: Path, update_golden: bool) -> None:
+    runner = Runner()
+    # Whatever a test before this one has said to JAX.
+    with jax.enable_x64(False):
+        outcome = runner.run(examples(path))
+    if update_golden:
+        assert outcome.failed == len(runner.printed), "an example raises"
+        path.write_text(updated(path.read_text(), runner.printed))
+    else:
+        assert outcome.attempted > 0 and outcome.failed == 0
+
+
+@pytest.mark.parametrize("path", PAGES, ids=identified)
+def test_python_on_a_page_is_run(path: Path) -> None:
+    """A block of Python is a session: else nobody would know whether it works."""
+    blocks = re.findall(r"^```(?:python|pycon|py)\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    assert [block for block in blocks if ">>> " not in block] == []
+
+
+def test_ci_finds_the_test_command() -> None:
+    after = (ROOT / "README.md").read_text().split("<!-- test command -->\n```sh\n")
+    assert len(after) == 2
+    command, fence = after[1].splitlines()[:2]
+    assert "pytest" in command and fence == "```"
