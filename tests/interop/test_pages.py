@@ -25,7 +25,9 @@ def load() -> ModuleType:
 
 @pytest.mark.skipif(not jax.__version__.startswith(LISTED + "."), reason=f"the page lists the primitives of {LISTED}")
 def test_the_table_of_primitives_is_up_to_date() -> None:
-    assert (DOCS / "jax_primitives.md").read_text() == load().text(), (
+    text = load().text()
+    assert text.count("| read |") > 150
+    assert (DOCS / "jax_primitives.md").read_text() == text, (
         "run: python docs/build_jax_primitives.py > docs/jax_primitives.md"
     )
 
