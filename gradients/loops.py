@@ -11,7 +11,7 @@ For `results = while captures(w) carry(x)` whose results have cotangents d:
 d are the cotangents of the active carry: those that depend on what is differentiated and reach a result that
 matters (`Activity.active_loop`). dw starts as the capture's cotangent so far, so shares are added eagerly and
 nothing of w's size is allocated per iteration. The iteration that is being reversed is `trips - 1` after the count
-down, which gives integer induction variables back without a stack.
+down, which gives back without a stack what counts or alternates.
 
 Source: Yu et al., "Dynamic Control Flow in Large-Scale Machine Learning", EuroSys 2018, section 5.
 """
@@ -24,10 +24,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ctrlgrad.gradients.adjoint import Adjoint
-from ctrlgrad.ir import INDEX, Builder, Loop, Node, StackType, Value
+from ctrlgrad.ir import INDEX, Builder, Counting, Loop, Node, Value
 from ctrlgrad.ir.control import Capture, Carry
 from ctrlgrad.ops.term import Term
-from ctrlgrad.stacks.saving import Induction, RegionScope, Thread
+from ctrlgrad.stacks.closed_forms import closed_form
+from ctrlgrad.stacks.saving import RegionScope, Thread
 
 ZERO, ONE = np.int64(0), np.int64(1)
 
@@ -51,8 +52,8 @@ def reverse_while(adjoint: Adjoint, node: Node) -> None:
     scope = _open_scope(adjoint, loop)
     backward = scope.backward
     trips_left = Value(INDEX, "trips")
-    scope.index = backward.emit("subtract", [trips_left, backward.constant(ONE)], hint="iteration")
-    scope.opening = len(backward.nodes)
+    scope.opening.source = backward.source
+    scope.index = scope.opening.emit("subtract", [trips_left, scope.opening.constant(ONE)], hint="iteration")
 
     primals = [*(c.in_body for c in active.carries), *(c.in_body for c in active.captures)]
     inner = adjoint.inside(scope, active.varied)
@@ -96,43 +97,31 @@ def _open_scope(adjoint: Adjoint, loop: Loop) -> RegionScope:
     scope = RegionScope(loop.body, backward, outer=adjoint.scope, captures=outer)
     for c in loop.carries:
         scope.carry[c.in_body] = (c.init, c.next)
-        step = _step(scope, c.in_body, c.next)
-        if step is not None:
-            down = scope.producers[c.next].op.name == "subtract"
-            scope.inductions[c.in_body] = Induction(c.init, step, down)
+        form = closed_form(c, loop.captures, scope.producers, adjoint.scope.producers)
+        if form is not None:
+            scope.closed_forms[c.in_body] = form
     return scope
-
-
-def _step(scope: RegionScope, value: Value, output: Value) -> Value | None:
-    """What is added to an integer carry, or subtracted from it, if that is all that happens to it in an iteration."""
-    node = scope.producers.get(output)
-    if node is None or isinstance(value.type, StackType) or value.type.rank != 0 or value.tensor.dtype.kind not in "iu":
-        return None
-    if node.op.name == "add" and value in node.operands:
-        step = node.operands[1] if node.operands[0] is value else node.operands[0]
-    elif node.op.name == "subtract" and node.operands[0] is value:
-        step = node.operands[1]
-    else:
-        return None
-    return step if step in scope.captures or scope.is_constant(step) else None
 
 
 def _emit_forward(adjoint: Adjoint, node: Node, loop: Loop, scope: RegionScope) -> Value:
     """Replace the loop by one that counts and pushes; returns the trip count.
 
-    A loop that counts its iterations already gets no second counter, and a reversed loop starts from its count.
+    A reversed loop starts from its count, and where a bound says how often a loop runs, that is computed in front of
+    it; nor does a loop that counts its iterations already get a second counter.
     """
-    counting = scope.trip_count(loop.carried)
+    counting, position = Counting.of(loop), scope.trip_count(loop.carried)
     body, counter = list(scope.forward_nodes(loop.body.inputs)), []
     if loop.counts_down:
         trips = loop.carries[0].init
     elif counting is not None:
-        trips = loop.results[counting]
+        trips = adjoint.scope.emit_before(node, lambda builder: counting.trips(builder, adjoint.scope.number))
+    elif position is not None:
+        trips = loop.results[position]
     else:
         inside, maker = Value(INDEX, "trips"), Builder()
         counted = maker.emit("add", [inside, maker.constant(ONE)], hint="trips")
         body += maker.nodes
-        counter = [Carry.new(adjoint.scope.constant_before(node, ZERO), inside, counted)]
+        counter = [Carry.new(adjoint.scope.emit_before(node, lambda zero: zero.constant(ZERO)), inside, counted)]
         trips = counter[0].result
     stacks = []
     for thread in scope.threads:

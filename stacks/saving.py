@@ -4,7 +4,7 @@ A derivative is built as two mirrored scopes: what runs forward and what runs ba
 for a forward value by `resolve`; where it comes from depends on the scope:
 
 - in a function, it is a residual: an output of the forward graph and an input of the backward graph;
-- in a region, a capture is asked of the scope around it; a constant is repeated; an induction variable follows
+- in a region, a capture is asked of the scope around it; a constant is repeated; what counts or alternates follows
   from the number of the iteration. Of everything else that is wanted, `choice` finds the cheapest set to save
   that the rest follows from. A saved value is pushed, right where it is computed, on a stack of its own and
   popped at the start of the backward region. The next value of a carry that is itself pushed is not pushed again:
@@ -18,12 +18,15 @@ one `Thread`: the forward value before and after, and the backward value before 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType, Trait, Value, attributes
 from ctrlgrad.stacks.choice import choose
+from ctrlgrad.stacks.closed_forms import ClosedForm
 from ctrlgrad.stacks.sizes import Size, origin
 
 # Of ops that have none of these nothing is computed again.
@@ -102,11 +105,13 @@ class Scope(ABC):
         self.producers[result] = node
         return result
 
-    def constant_before(self, node: Node, array: Any) -> Value:
-        """A constant for a node that replaces `node`."""
+    def emit_before(self, node: Node, emit: Callable[[Builder], Value]) -> Value:
+        """What `emit` makes on the forward side, in front of a node or of what replaces it."""
         maker = Builder()
-        value = maker.constant(array)
+        maker.source = node.source
+        value = emit(maker)
         self.before.setdefault(node, []).extend(maker.nodes)
+        self.producers.update((v, made) for made in maker.nodes for v in made.results)
         return value
 
     def replace(self, node: Node, new: Node) -> None:
@@ -133,9 +138,14 @@ class Scope(ABC):
             put(self.instead.get(node, node))
         return tuple(nodes)
 
-    def is_constant(self, value: Value) -> bool:
+    def number(self, value: Value) -> np.ndarray | None:
+        """The value of a constant."""
         node = self.producers.get(value)
-        return node is not None and node.op.name == "constant"
+        constant = None if node is None else attributes.Constant.find(node)
+        return None if constant is None else constant.value
+
+    def is_constant(self, value: Value) -> bool:
+        return self.number(value) is not None
 
 
 @dataclass(eq=False)
@@ -163,15 +173,6 @@ class FunctionScope(Scope):
         return thread
 
 
-@dataclass(eq=False)
-class Induction:
-    """A carry that is `first + iteration * step` at the start of an iteration (minus, if it counts `down`)."""
-
-    first: Value  # of the outer scope
-    step: Value  # of this scope: a capture or a constant
-    down: bool = False
-
-
 @dataclass(frozen=True, eq=False)
 class Shift:
     """A value that is the next iteration's carry at `position`: `wanted` on the backward side, followed by `popped`."""
@@ -191,10 +192,11 @@ class RegionScope(Scope):
 
     outer: Scope = None  # type: ignore[assignment]
     captures: dict[Value, Value] = field(default_factory=dict)
-    inductions: dict[Value, Induction] = field(default_factory=dict)
+    closed_forms: dict[Value, ClosedForm] = field(default_factory=dict)
     index: Value | None = None
-    # How many backward nodes come before what is popped and computed again: those that make `index`.
-    opening: int = 0
+    # The backward nodes before what is popped and computed again: they make `index`, and what it determines.
+    opening: Builder = field(default_factory=Builder)
+    determined: dict[Value, Value] = field(default_factory=dict)
     # Forward values that are needed, and the backward values that will stand for them.
     wanted: dict[Value, Value] = field(default_factory=dict)
     # Outer forward values that the backward region needs, with the backward region's input for each.
@@ -234,8 +236,8 @@ class RegionScope(Scope):
         """A value that is to be had without a stack: a capture, a constant, an induction variable, an outer size."""
         if value in self.captures:
             return self.need(self.captures[value])
-        if value in self.inductions:
-            return self._induction(value, builder)
+        if value in self.closed_forms:
+            return self._determined(value)
         node = self.producers.get(value)
         if node is not None and node.op.name == "constant":
             return builder.constant(attributes.Constant.of(node).value)
@@ -246,7 +248,7 @@ class RegionScope(Scope):
         return None
 
     def _is_free(self, value: Value) -> bool:
-        if value in self.captures or value in self.inductions or self.is_constant(value):
+        if value in self.captures or value in self.closed_forms or self.is_constant(value):
             return True
         node = self.producers.get(value)
         if node is None or node.op.name != "dim":
@@ -256,20 +258,21 @@ class RegionScope(Scope):
             is not None
         )
 
-    def _induction(self, value: Value, builder: Builder) -> Value:
-        induction = self.inductions[value]
-        assert self.index is not None
-        distance = self.index
-        if value.type != INDEX:
-            distance = builder.emit("cast", [distance], {"dtype": value.tensor.dtype})
-        if not self._is_one(induction.step):
-            step = self._free(induction.step, builder)
-            assert step is not None
-            distance = builder.emit("multiply", [distance, step])
-        if self._is_zero(induction.first) and not induction.down:
-            return distance
-        move = "subtract" if induction.down else "add"
-        return builder.emit(move, [self.need(induction.first), distance], hint=value.hint)
+    def _determined(self, value: Value) -> Value:
+        """A carry that the number of the iteration determines, computed once."""
+        if value not in self.determined:
+            assert self.index is not None
+            self.opening.source = self.backward.source
+            self.determined[value] = self.closed_forms[value].at(self.index, self.opening, self._bring_to_opening)
+        return self.determined[value]
+
+    def _bring_to_opening(self, value: Value) -> Value:
+        """A value from around this scope, or one that is free in it."""
+        free = self._free(value, self.opening)
+        if free is not None:
+            return free
+        number = self.outer.number(value)
+        return self.need(value) if number is None else self.opening.constant(number)
 
     def _operands(self, value: Value) -> list[Value] | None:
         """What a value can be computed again from by a cheap op, without what is free; None if it cannot."""
@@ -293,19 +296,8 @@ class RegionScope(Scope):
 
     def trip_count(self, carry: Sequence[Value]) -> int | None:
         """Which of these carries counts the iterations already, from 0 up by 1."""
-        for position, value in enumerate(carry):
-            induction = self.inductions.get(value)
-            if induction is None or value.type != INDEX or induction.down:
-                continue
-            if self._is_one(induction.step) and self._is_zero(induction.first):
-                return position
-        return None
-
-    def _is_one(self, step: Value) -> bool:
-        return self.is_constant(step) and bool(attributes.Constant.of(self.producers[step]).value == 1)
-
-    def _is_zero(self, first: Value) -> bool:
-        return self.outer.is_constant(first) and bool(attributes.Constant.of(self.outer.producers[first]).value == 0)
+        forms = (self.closed_forms.get(value) for value in carry)
+        return next((k for k, form in enumerate(forms) if form is not None and form.counts_iterations), None)
 
     def settle(self) -> list[Shift]:
         """Decide what is saved, push it, and put pops and what is computed again in front of the backward nodes.
@@ -324,17 +316,17 @@ class RegionScope(Scope):
             else:
                 self._push(value, brought[value], prologue)
         self._compute_again(brought, prologue)
-        nodes = self.backward.nodes
-        self.backward.nodes = [*nodes[: self.opening], *prologue.nodes, *nodes[self.opening :]]
+        self.backward.nodes = [*self.opening.nodes, *prologue.nodes, *self.backward.nodes]
         return shifts
 
     def _compute_again(self, brought: dict[Value, Value], prologue: Builder) -> None:
         """Emit what follows from saved and free values, in the forward order."""
         needed = set(self.wanted) - set(brought)
-        for node in reversed(self.graph.nodes):
+        nodes = self.forward_nodes(self.graph.inputs)
+        for node in reversed(nodes):
             if any(v in needed for v in node.results):
                 needed.update(v for v in node.operands if v not in brought and not self._is_free(v))
-        for node in self.graph.nodes:
+        for node in nodes:
             if not any(v in needed for v in node.results):
                 continue
             operands = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ PUSHES = {
     "branch_with_different_captures": 0,  # outside of a loop nothing is stacked
     "unused_output": 4,  # y
     "integer_carry": 5,  # the integer total as a float
-    "boolean_carry": 2 * 5,  # the flag and y
+    "boolean_carry": 5,  # y; the flag changes in every iteration
     "aliased_carry": 2 * 4,  # both carries: they part after one iteration
     "early_exit": 9,  # y
     "maximum_not_reached": 4,  # y
@@ -162,6 +163,44 @@ def test_only_the_trip_count_of_an_inner_loop_is_pushed() -> None:
     counters = count(gradient_graph(f, *args), *args)
     assert counters.pushes == 6
     assert counters.pushed_bytes == 6 * 8
+
+
+def test_a_count_that_follows_from_a_bound_is_not_pushed() -> None:
+    """The inner loop runs i + 1 times and ends with a counter that is used: both follow from i."""
+
+    def f(x, w, n):
+        def outer(i, y):
+            k, y = cg.while_loop(lambda c: c[0] <= i, lambda c: (c[0] + 1, c[1] * w + 0.1), (0, y))
+            return y * k
+
+        return cg.fori_loop(0, n, outer, x)
+
+    args = (np.float64(1.0), np.float64(0.9), np.int64(6))
+    assert count(gradient_graph(f, *args), *args).pushes == 0
+    # 1 + 2 + ... + 6 values of y in the inner loop; of the outer one what the inner ones begin with is among them.
+    assert count(gradient_graph(f, *args, argnums=1), *args).pushes == 21
+    assert cg.check_grads(lambda x, w: f(x, w, 6), args[:2], order=2).ok
+
+
+@pytest.mark.parametrize("form", ["negated", "multiplied", "truth"])
+def test_what_alternates_is_not_pushed(form: str) -> None:
+    """An alternating series: the sign follows from the number of the iteration, whatever it starts with."""
+    flip = {"negated": lambda s: -s, "multiplied": lambda s: s * -1.0, "truth": lambda s: ~s}[form]
+
+    def f(x, start, n):
+        def step(i, c):
+            total, sign = c
+            term = cnp.where(sign, x, -x) if form == "truth" else sign * x
+            return total + term * (i + 1), flip(sign)
+
+        return cg.fori_loop(0, n, step, (0.0, start > 0.0 if form == "truth" else start))[0]
+
+    for start in (1.0, -2.0):
+        args = (np.float64(0.8), np.float64(start), np.int64(7))
+        assert count(gradient_graph(f, *args), *args).pushes == 0
+        assert cg.check_grads(partial(f, start=start, n=7), args[:1], order=2).ok
+        if form != "truth":
+            assert cg.check_grads(lambda x, s: f(x, s, 7), args[:2], order=2).ok
 
 
 def test_only_the_predicate_of_a_linear_branch_is_pushed() -> None:

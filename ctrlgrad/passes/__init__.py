@@ -8,6 +8,7 @@ from functools import partial
 from ctrlgrad.ir import Graph
 from ctrlgrad.passes.common import merge_common
 from ctrlgrad.passes.counters import count_outside
+from ctrlgrad.passes.counts import know_counts
 from ctrlgrad.passes.dead_code import remove_dead_code
 from ctrlgrad.passes.distribution import CHUNK_BYTES, distribute
 from ctrlgrad.passes.folding import fold
@@ -40,7 +41,7 @@ OPTIMISATIONS: tuple[tuple[str, Pass], ...] = (
 
 def simplify(graph: Graph) -> Graph:
     """What every graph goes through before it is differentiated and before it runs."""
-    graph = forward_results(remove_dead_code(count_outside(graph)))
+    graph = know_counts(forward_results(remove_dead_code(count_outside(graph))))
     return remove_dead_code(merge_common(hoist_invariants(read_first(graph))))
 
 
@@ -68,6 +69,7 @@ __all__ = [
     "hoist_invariants",
     "inline_calls",
     "join_updates",
+    "know_counts",
     "merge_common",
     "optimise",
     "read_first",

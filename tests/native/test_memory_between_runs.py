@@ -12,6 +12,7 @@ from ctrlgrad.engines.native import engine
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.frame_memory import IDLE_BYTES
 from ctrlgrad.engines.native.runtime import Frame
+from ctrlgrad.engines.native.stacks import RunningStack
 
 
 @pytest.mark.parametrize("size", [100, 20_000])
@@ -70,6 +71,20 @@ def test_a_second_run_finds_the_memory_of_its_stacks(requests: list[Request], x)
         assert bool(set(requests) & {Request.NEW_STACK, Request.FULL, Request.EMPTY}) == asked, n
         np.testing.assert_allclose(value, expected(x, n)[0], rtol=1e-13)
         np.testing.assert_allclose(gradient, expected(x, n)[1], rtol=1e-12)
+
+
+def test_a_block_with_room_for_a_run_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short calls of programs with many stacks would else spend their time on making the same blocks anew."""
+    begun: list[int] = []
+    begin = RunningStack.begin
+    monkeypatch.setattr(RunningStack, "begin", lambda self, *given: (begun.append(self.handle), begin(self, *given))[1])
+    f = cg.function(cg.value_and_grad(_powers), engine="native")
+    expected = cg.function(cg.value_and_grad(_powers), engine="reference")
+    for n, anew in ((700, True), (700, False), (3, False), (0, False), (3000, True)):
+        begun.clear()
+        value, gradient = f(0.7, n)
+        assert bool(begun) == anew, n
+        np.testing.assert_allclose((value, gradient), expected(0.7, n), rtol=1e-12)
 
 
 def test_rows_of_another_shape_do_not_go_where_the_last_ones_were() -> None:

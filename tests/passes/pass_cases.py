@@ -20,6 +20,7 @@ from ctrlgrad.passes import (
     fold,
     hoist_invariants,
     join_updates,
+    know_counts,
     merge_common,
     remove_dead_code,
     sink_slices,
@@ -117,6 +118,18 @@ def layer_of_layers(xs: Any, w: Any, u: Any, v: Any) -> Any:
     return cnp.sum(cg.while_loop(lambda c: c[0] < xs.shape[0], step, (0, np.zeros((2, 3))))[1])
 
 
+def counters_of_loops(x: Any, n: Any) -> Any:
+    """How far two loops have counted, in a loop around them."""
+
+    def step(c: Any) -> Any:
+        i, y = c
+        j, y = cg.while_loop(lambda c: c[0] <= i, lambda c: (c[0] + 1, 0.5 * c[1] + x), (0, y))
+        k, y = cg.while_loop(lambda c: c[0] > 0, lambda c: (c[0] - 1, np.sin(c[1])), (5, y))
+        return i + 1, y * j + k
+
+    return cg.while_loop(lambda c: c[0] < n, step, (0, x))[1]
+
+
 @dataclass(frozen=True)
 class Case:
     """A graph for a pass: of a function, or of its gradient."""
@@ -154,6 +167,7 @@ LAYER = (normal(0, 7, 2, 4), normal(1, 4, 3), normal(2, 3, 3))
 LAYERS = (*LAYER, normal(3, 4, 3))
 CASES = {
     "merge_common": Case(repeated_terms, (normal(3),), merge_common),
+    "know_counts": Case(counters_of_loops, (normal(3), np.int64(3)), know_counts),
     "fold": Case(constant_terms, (normal(3),), fold),
     "remove_dead_code": Case(dead_carry, (normal(3),), remove_dead_code),
     "hoist_invariants": Case(invariant_product, (normal(3, 3), normal(4, 3, 3)), hoist_invariants),

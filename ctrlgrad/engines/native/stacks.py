@@ -84,6 +84,11 @@ class RunningStack:
             self.clear()
             return
         rows = min(max(self.most_rows, self.joined_rows), MOST_KEPT // max(self.row_bytes(self.stack.shape), 1))
+        if len(self.stack.blocks) == 1 and self.is_own(self.open) and self.words[frame.CAPACITY] >= rows:
+            # The one block is such a block.
+            self.open.count = 0
+            self.words[frame.COUNT] = self.words[frame.IDLE] = 0
+            return
         self.begin(self.stack.shape, rows if rows >= max(LEAST_ROWS, self.joined_rows) else 0)
 
     # Between compiled code and the rest.
@@ -131,11 +136,16 @@ class RunningStack:
 
     def keep(self, block: Block | None) -> None:
         """Keep the memory of a block that compiled code could write to, where nobody counts memory."""
-        if block is None or not self.words[frame.CAPACITY] or type(block.storage) is not Resident:
-            return  # other rows of what `ClaimedRows` lie in are somebody else's
+        if block is None or not self.is_own(block):
+            return
         array = block.storage.array
         if current() is None and (self.spare is None or len(array) > len(self.spare)):
             self.spare = array
+
+    def is_own(self, open_block: Block) -> bool:
+        """Whether all of the open block's memory is this stack's alone."""
+        # A closed block has no capacity, and of what `ClaimedRows` lie in, other rows are somebody else's.
+        return bool(self.words[frame.CAPACITY]) and type(open_block.storage) is Resident
 
     def memory(self, handle: int, shape: tuple[int, ...], dtype: np.dtype) -> Storage:
         """Memory for a block: what an emptied one had, where it is enough."""
