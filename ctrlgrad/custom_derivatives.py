@@ -30,6 +30,15 @@ def zero_from_primal(val: Any, symbolic_zeros: bool = False) -> Any:
     return tree.map(zero, val)
 
 
+def custom_vjp_primal_tree_values(tree_of_primals: Any) -> Any:
+    """The values of what a forward rule with `symbolic_zeros` takes: of each `CustomVJPPrimal` its `value`.
+
+    >>> custom_vjp_primal_tree_values({"x": CustomVJPPrimal(2.0, True)})
+    {'x': 2.0}
+    """
+    return tree.map(lambda x: x.value, tree_of_primals)
+
+
 __all__ = [
     "CustomVJPPrimal",
     "SymbolicZero",
@@ -37,5 +46,6 @@ __all__ = [
     "custom_gradient",
     "custom_jvp",
     "custom_vjp",
+    "custom_vjp_primal_tree_values",
     "zero_from_primal",
 ]

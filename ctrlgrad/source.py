@@ -86,6 +86,11 @@ def is_own(file: str) -> bool:
 _DEVICE: ContextVar[str | None] = ContextVar("the device that nodes are put on", default=None)
 
 
+def device_here() -> str | None:
+    """The device that nodes are put on here; None where none is named."""
+    return _DEVICE.get()
+
+
 @contextmanager
 def placed_on(device: str | None) -> Iterator[None]:
     """Give every source that is noted in a block of code a device."""

@@ -62,6 +62,8 @@ class Activity:
                 for region in branch.branches:
                     inside = self.varied_values(region, _entered(branch, region, varied))
                     found.update(_positions(region.outputs, inside))
+            case Call() as call if call.rule is not None:
+                found.update(_varied_by_rule(call, varied))
             case Call():
                 found.update(range(len(node.results)))
             case _ if any(operand_reached(node, j) for j in positions):
@@ -121,6 +123,17 @@ class Activity:
             case _:
                 return frozenset(j for j in positions if operand_reached(node, j))
         return positions & _positions(node.operands, reached)
+
+
+def _varied_by_rule(call: Call, varied: Container[Value]) -> Sequence[int]:
+    """Which results of a function with a rule are varied."""
+    perturbed = tuple(i for i, v in enumerate(call.arguments) if v in varied)
+    closes_over_varied = any(v in varied for v in call.captured_by(call.function))
+    if call.kind == "custom_jvp" and call.rule.symbolic_zeros and perturbed and not closes_over_varied:
+        # The rule itself says which tangents are zero.
+        found: Sequence[int] = call.rule.push(perturbed).found
+        return found
+    return range(len(call.results)) if perturbed or closes_over_varied else ()
 
 
 def _entered(branch: Branch, region: Graph, varied: Container[Value]) -> list[Value]:

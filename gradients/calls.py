@@ -21,7 +21,7 @@ from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.gradients.recomputation import Recomputation
 from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, StackType, TensorType, Value, attributes, rewrite
 from ctrlgrad.ir.attributes import NamedAxis
-from ctrlgrad.ir.control import emit_call
+from ctrlgrad.ir.control import Positions, emit_call
 from ctrlgrad.ops.term import Term, emit
 
 # How a graph gets a row for each entry along axis 0 of the inputs at some positions (so many, if that is known), and of
@@ -111,7 +111,7 @@ def _resolved(adjoint: Adjoint, call: Call, value: Value) -> Value:
 
 
 def _rows(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
-    builder, (row,), mapped = adjoint.scope.backward, map(_silent, call.rule), call.attrs.mapped
+    builder, row, mapped = adjoint.scope.backward, _silent(call.row), call.attrs.mapped
     seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
     halves = adjoint.recursion.reverse(row, wanted, seeded)
     pull = Builder(name=halves.backward.name)
@@ -152,9 +152,9 @@ def _as_tensor(builder: Builder, call: Call, cotangent: Value) -> Value:
     return builder.emit("stack_to_tensor", [cotangent], {"size": None})
 
 
-def refuse_captures(call: Call, varied: Container[Value]) -> None:
-    """A derivative given by the user says nothing about values that his function closes over."""
-    wrong = [v for v in call.captures if v in varied]
+def refuse_captures(call: Call, varied: Container[Value], *rules: Graph) -> None:
+    """A derivative given by the user says nothing about values that his function, or these rules, close over."""
+    wrong = [v for v in call.captured_by(call.function, *rules) if v in varied]
     if wrong:
         raise DifferentiationError(
             f"{call.kind}: the function closes over a value that is being differentiated",
@@ -165,32 +165,41 @@ def refuse_captures(call: Call, varied: Container[Value]) -> None:
         )
 
 
+def _perturbed(adjoint: Adjoint, call: Call) -> Positions:
+    return tuple(i for i, v in enumerate(call.arguments) if v in adjoint.varied)
+
+
 def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
     refuse_captures(call, adjoint.varied)
-    scope, builder = adjoint.scope, adjoint.scope.backward
-    forward, backward, *_ = call.rule
+    scope, builder, rule, perturbed = adjoint.scope, adjoint.scope.backward, call.rule, _perturbed(adjoint, call)
+    seeded = tuple(i for i, v in enumerate(call.results) if v in adjoint.cotangents)
+    forward, backward = rule.forward(perturbed), rule.backward(perturbed, seeded)
+    refuse_captures(call, adjoint.varied, forward, backward.graph)
     residuals = tuple(Value(v.type, v.hint) for v in forward.outputs[len(call.results) :])
     kept = replace(
         call, regions=(forward,), results=(*call.results, *residuals), attrs=attributes.Call(kind="checkpoint")
     )
     scope.replace(node, kept.node)
-    cotangents = [(adjoint.take(v) or adjoint.zeros_like(v)).value for v in call.results if v.type.is_differentiable]
+    taken = {i: adjoint.take(v) for i, v in enumerate(call.results)}
+    cotangents = [(taken[i] or adjoint.zeros_like(call.results[i])).value for i in backward.given]
     given = [scope.resolve(v) for v in (*call.captures, *residuals)]
-    found = builder.inline(backward, [*given, *cotangents])
-    for operand, cotangent in zip(call.arguments, found, strict=True):
-        adjoint.add(operand, Term(builder, cotangent))
+    found = builder.inline(backward.graph, [*given, *cotangents])
+    for i, cotangent in zip(backward.found, found, strict=True):
+        adjoint.add(call.arguments[i], Term(builder, cotangent))
 
 
 def _custom_jvp(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
     refuse_captures(call, adjoint.varied)
-    builder = adjoint.scope.backward
-    (push,) = call.rule
+    builder, push = adjoint.scope.backward, call.rule.push(_perturbed(adjoint, call))
+    refuse_captures(call, adjoint.varied, push.graph)
+    taken = {i: adjoint.cotangents.pop(call.results[i]).value for i in seeded}
+    places = [place for place, i in enumerate(push.found) if i in taken]
     count = len(call.operands)
-    seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
-    halves = adjoint.recursion.reverse(push, range(count, len(push.inputs)), seeded, linear=True)
+    halves = adjoint.recursion.reverse(push.graph, range(count, len(push.graph.inputs)), places, linear=True)
     # Linear in the tangents: any tangents do, so the primals' own zeros.
-    tangents = [adjoint.zeros_like(v).value for v in call.arguments]
+    tangents = [adjoint.zeros_like(call.arguments[i]).value for i in push.given]
     results = builder.inline(halves.forward, [*(adjoint.scope.resolve(v) for v in call.operands), *tangents])
+    seeds = [taken[push.found[place]] for place in places]
     cotangents = builder.inline(halves.backward, [*results[len(results) - halves.residuals :], *seeds])
-    for operand, cotangent in zip(call.arguments, cotangents, strict=True):
-        adjoint.add(operand, Term(builder, cotangent))
+    for i, cotangent in zip(push.given, cotangents, strict=True):
+        adjoint.add(call.arguments[i], Term(builder, cotangent))

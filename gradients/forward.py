@@ -195,8 +195,7 @@ class _Tangents:
             self._arrive(call, pushed, self.builder.inline(pushed.graph, self._with_tangents(call, moving)))
             return
         if call.kind == "rows" and moving:
-            (row,) = call.rule
-            mapped, pushed = call.attrs.mapped, push_forward(row, moving, self.batch)
+            mapped, pushed = call.attrs.mapped, push_forward(call.row, moving, self.batch)
             places = [*mapped, *(len(call.operands) + k for k, j in enumerate(moving) if j in mapped)]
             operands = self._with_tangents(call, moving)
             rows = rows_call(self.builder, pushed.graph, places, operands, self.batch, call.attrs.rows)
@@ -205,9 +204,12 @@ class _Tangents:
         copy_node(self.builder, node, self.primals)
         if not moving:
             return
-        # A reverse rule may have a forward rule beside it, as its last region.
-        *others, push = call.rule
-        if call.kind == "custom_vjp" and len(others) < 2:
+        refuse_captures(call, self.tangents)
+        perturbed = tuple(i for i, v in enumerate(call.arguments) if v in self.tangents)
+        if not perturbed:
+            return
+        push = call.rule.push(perturbed)
+        if push is None:
             raise DifferentiationError(
                 "custom_vjp: forward mode needs a forward rule",
                 source=call.source,
@@ -216,12 +218,11 @@ class _Tangents:
                 hint="give the function a forward rule with ctrlgrad.custom_jvp; reverse mode then follows from it;\n"
                 "or one beside its reverse rule, by .defjvp(rule)",
             )
-        refuse_captures(call, self.tangents)
-        tangents = [self.or_zeros(v).value for v in call.arguments]
-        found = self.builder.inline(push, [*(self.primals[v] for v in call.operands), *tangents])
-        for v, t in zip(call.results, found, strict=True):
-            if v.type.is_differentiable:
-                self.tangents[v] = Term(self.builder, t)
+        refuse_captures(call, self.tangents, push.graph)
+        tangents = [self.or_zeros(call.arguments[i]).value for i in push.given]
+        found = self.builder.inline(push.graph, [*(self.primals[v] for v in call.operands), *tangents])
+        for i, t in zip(push.found, found, strict=True):
+            self.tangents[call.results[i]] = Term(self.builder, t)
 
     def _with_tangents(self, call: Call, moving: Sequence[int]) -> list[Value]:
         """The operands of a call, then the tangents of those that have one."""

@@ -100,7 +100,7 @@ TABLES = {
     "numpy": {"array_function", "FUNCTIONS"},
 }
 # Decorators that change nothing but what they are given.
-PURE = {"record", "closed_jvp"}
+PURE = {"record", "custom_jvp"}
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,12 @@ class Batcher:
             self.lanes[value] = self._fitted(lane, value)
 
     def _meets_rows(self, node: Node) -> bool:
-        """Whether a node, or one inside its regions, is a collective over these rows."""
+        """Whether a node, or one inside its regions, is a collective over these rows; or may be, in a rule."""
         if not any(self.rows.names):
             return False
+        call = attributes.Call.find(node)
+        if call is not None and call.rule is not None:
+            return True
         inside = (n for region in node.regions for n in walk(region))
         found = (attributes.Collective.find(n) for n in (node, *inside))
         return any(c is not None and c.rows in self.rows.names for c in found)

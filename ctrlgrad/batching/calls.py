@@ -12,8 +12,7 @@ become one instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, SizesMayDiffer
@@ -23,7 +22,7 @@ from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, TensorType, Value, close
 from ctrlgrad.ir.attributes import DYNAMIC, Key
-from ctrlgrad.ir.control import emit_call
+from ctrlgrad.ir.control import Answer, Positions, emit_call
 from ctrlgrad.ops.term import Term, emit, reshape
 
 
@@ -60,32 +59,46 @@ def _custom(batcher: Batcher, call: Call) -> Sequence[Lane]:
     # Row counts that only a run tells.
     counts = [n for n in (batcher.rows.size, *batcher.rows.nested) if isinstance(n, Value)]
     rule = _Rule(call, tuple(crossing), batcher.rows, tuple(dict.fromkeys(counts)))
-    later = None if call.attrs.rule is None else rule
-    closed = Closed((*rule.counts, *operands), rule.batched(call.regions))
+    closed = Closed((*rule.counts, *operands), (rule.batched(call.function),))
     arguments = [batcher.batched(v).value for v in call.arguments]
-    results = emit_call(batcher.builder, call.kind, closed, arguments, rule=later, source=call.source)
+    results = emit_call(batcher.builder, call.kind, closed, arguments, rule=rule, source=call.source)
     return [Batched(batcher.builder, v) for v in results]
 
 
 @dataclass(frozen=True, eq=False)
 class _Rule:
-    """The regions of a rule that is there later, with rows: arguments and results have them, what is closed over
-    comes as it is."""
+    """The graphs of a rule (`ir.control.Reverse`) with rows: arguments and results have them, what is closed over comes
+    as it is."""
 
     call: Call
     crossing: tuple[int, ...]
     rows: Rows
     counts: tuple[Value, ...]
+    _batched: dict[Graph, Graph] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return "later"
 
-    @cached_property
-    def regions(self) -> tuple[Graph, ...]:
-        return self.batched(self.call.rule)
+    @property
+    def symbolic_zeros(self) -> bool:
+        found: bool = self.call.rule.symbolic_zeros
+        return found
 
-    def batched(self, regions: Sequence[Graph]) -> tuple[Graph, ...]:
-        return close([self._with_rows(region) for region in regions], self.counts).regions
+    def push(self, perturbed: Positions) -> Answer | None:
+        found = self.call.rule.push(perturbed)
+        return None if found is None else replace(found, graph=self.batched(found.graph))
+
+    def forward(self, perturbed: Positions) -> Graph:
+        return self.batched(self.call.rule.forward(perturbed))
+
+    def backward(self, perturbed: Positions, seeded: Positions) -> Answer:
+        found = self.call.rule.backward(perturbed, seeded)
+        return replace(found, graph=self.batched(found.graph))
+
+    def batched(self, region: Graph) -> Graph:
+        if region not in self._batched:
+            (self._batched[region],) = close([self._with_rows(region)], self.counts).regions
+        return self._batched[region]
 
     def _with_rows(self, region: Graph) -> Graph:
         builder, shared = Builder(name=region.name), len(self.crossing)
@@ -127,7 +140,7 @@ def _rows(batcher: Batcher, call: Call) -> Sequence[Lane]:
 
 def _on_flattened_rows(batcher: Batcher, call: Call) -> Sequence[Lane]:
     """Both batch axes as one, `outer * inner` rows."""
-    builder, (row,), mapped = batcher.builder, call.rule, call.attrs.mapped
+    builder, row, mapped = batcher.builder, call.row, call.attrs.mapped
     first = call.operands[mapped[0]]
     outer, inner = batcher.rows.count(builder), batcher.term(first).dim(-first.tensor.rank)
     total = outer * inner

@@ -1,35 +1,35 @@
-"""Calls with a rule of the user's: Python functions traced into the regions of the `call` op.
+"""Calls with a rule of the user's: the function is the region of a `call`, the rule is traced when it is asked for.
 
-A rule may call the function that it is the rule of, itself or through others: so a derivative is given to every order.
-Tracing such a rule at once would never end. The calls of a function that are met while its own rule is traced are
-therefore recorded without regions for the rule: they hold a `Later`, which traces the rule once more when a derivative
-of that call is asked for.
+What a derivative needs of a rule depends on the derivative: which arguments are differentiated, which results have
+a cotangent. So a rule is traced by whoever differentiates, once for each such question, and not at all where nobody
+does. A rule may call the function that it is the rule of, itself or through others: such a call is a call like any
+other, and so a derivative is given to every order.
 
-So are the calls of functions whose rules are known to close over no traced value (`Custom.is_closed`).
-
-A rule that is traced later may use what it closes over: what it used the first time are captures of the call.
+A rule may use what it closes over, as it was when the call was recorded: the traced values among that are captures of
+the call (see `frontend/closed_over.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from ctrlgrad import tree
 from ctrlgrad.errors import DifferentiationError, LeakedValueError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import value_in
+from ctrlgrad.frontend.closed_over import closed_over
 from ctrlgrad.frontend.named_axes import around, within
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
 from ctrlgrad.ir import Builder, Closed, Graph, Value, close, control
 from ctrlgrad.ir.attributes import Saving
-from ctrlgrad.source import Source
+from ctrlgrad.ir.control import Answer, Positions
+from ctrlgrad.source import Source, device_here, placed_on
 
 
 @dataclass(frozen=True)
@@ -54,119 +54,166 @@ def trace_rule(
     return Traced(what, fn, inputs, what=f"{what}: the result", known=known)
 
 
-@dataclass(frozen=True)
-class Custom:
-    """A function with a rule that errors call `label`; `rules` traces the rule's regions, given what the function
-    returns. `is_closed`: the rule closes over no traced value."""
+class Later:
+    """A rule of a recorded call: its graphs, over the captures of the call, traced when they are asked for.
 
-    function: Any
-    label: str
-    rules: Callable[[Results], list[Graph]]
-    is_closed: bool = False
+    Args:
+        function: what the rule is of, by identity.
+        label: how errors name the rule.
+        roots: the functions that the rule calls, and what it calls them with besides traced values.
+        primal: the function of the call, not closed.
+    """
+
+    def __init__(
+        self, function: object, label: str, roots: Iterable[Any], results: Results, primal: Graph, source: Source | None
+    ) -> None:
+        self.function, self.label, self.results, self.source = function, label, results, source
+        self.outer, self.axes, self.device = recorder(), around(), device_here()
+        self.closed_over = closed_over(roots)
+        reached = [x.value for x in self.closed_over.tensors if x.builder.is_open or self.outer.borrows(x.value)]
+        self.closed = close([primal], [*close([primal]).captures, *reached])
+        self._answers: dict[Hashable, Answer | None] = {}
+
+    def __repr__(self) -> str:
+        return "later"
+
+    def answer(self, question: Hashable, trace_it: Callable[[], Answer | None]) -> Answer | None:
+        """The graph that answers a question, traced the first time."""
+        if question not in self._answers:
+            self._answers[question] = self._traced(trace_it)
+        return self._answers[question]
+
+    def _traced(self, trace_it: Callable[[], Answer | None]) -> Answer | None:
+        if self.function in _TRACED.get():
+            raise DifferentiationError(
+                f"{self.label}: the rule differentiates the function that it is the rule of",
+                source=self.source,
+                expected="a rule made of functions and their values",
+                got="a rule that needs itself",
+                hint="take the derivative of the function behind it, or write it out",
+            )
+        # Numbers that the trace around had at hand are there for the rule too.
+        outer = Builder(self.outer, "later")
+        outer.lent = frozenset(self.closed.captures)
+        try:
+            with (
+                trace.recording(outer),
+                within(self.axes),
+                placed_on(self.device),
+                _tracing(self.function),
+                self.closed_over.as_noted(),
+            ):
+                answer = trace_it()
+        except LeakedValueError as error:
+            raise self._out_of_reach(str(error.got)) from error
+        if answer is None:
+            return None
+        closed = close([answer.graph], self.closed.captures)
+        if closed.captures != self.closed.captures:
+            raise self._out_of_reach(", ".join(str(v.type) for v in closed.captures if v not in outer.lent))
+        return replace(answer, graph=closed.regions[0])
+
+    def _out_of_reach(self, got: str) -> DifferentiationError:
+        return DifferentiationError(
+            f"{self.label}: the rule uses a traced value that it does not close over",
+            source=self.source,
+            expected="the values of its arguments, and variables of the functions around it",
+            got=got,
+            hint="pass the value as an argument of the function",
+        )
 
 
-@dataclass
-class _Trace:
-    """A rule that is being traced: of which function, and what it closes over as far as that is known."""
-
-    function: Any
-    captures: tuple[Value, ...]
-    # Asked for later: calls of functions whose rules are traced around it are traced by it all the same.
-    is_later: bool = False
-    met_itself: bool = False
-
-
-# The rules that are being traced, the innermost last.
-_TRACED: ContextVar[tuple[_Trace, ...]] = ContextVar("rules that are being traced", default=())
+# The functions whose rules are being traced.
+_TRACED: ContextVar[tuple[object, ...]] = ContextVar("functions whose rules are being traced", default=())
 
 
 @contextmanager
-def _tracing(rule: _Trace) -> Iterator[None]:
-    token = _TRACED.set((*_TRACED.get(), rule))
+def _tracing(function: object) -> Iterator[None]:
+    token = _TRACED.set((*_TRACED.get(), function))
     try:
         yield
     finally:
         _TRACED.reset(token)
 
 
-def _traced_around(function: Any) -> _Trace | None:
-    """The tracing of this function's rule that goes on now."""
-    for rule in reversed(_TRACED.get()):
-        if rule.function is function:
-            return rule
-        if rule.is_later:
-            break
-    return None
+class CallWithForwardRule(Protocol):
+    """A call of a function with a rule for its tangents; what it traces is without the captures of the call."""
+
+    kind: str
+    leaves: list[Any]
+    inputs: list[Leaf]
+    source: Source | None
+    # Whether the rule is told which arguments are differentiated and which results have cotangents.
+    symbolic_zeros: bool
+
+    @property
+    def roots(self) -> Sequence[Any]:
+        """The functions that the rule calls, and what it calls them with besides traced values."""
+
+    def primal(self, inputs: list[Any]) -> Any:
+        """The function itself."""
+
+    def push(self, results: Results, perturbed: Positions) -> Answer | None: ...
 
 
-class Later:
-    """The regions of a rule, traced when they are asked for; over the captures and arguments of the call."""
+class CallWithReverseRule(CallWithForwardRule, Protocol):
+    """A call of a function with a rule for cotangents, and for tangents perhaps."""
 
-    def __init__(self, custom: Custom, results: Results, captures: tuple[Value, ...], source: Source | None) -> None:
-        self.custom = custom
-        self.results = results
-        self.captures = captures
-        self.source = source
-        self.axes = around()
+    def forward(self, results: Results, perturbed: Positions) -> Graph: ...
 
-    def __repr__(self) -> str:
-        return "later"
-
-    @cached_property
-    def regions(self) -> tuple[Graph, ...]:
-        if any(rule.function is self.custom.function for rule in _TRACED.get()):
-            raise DifferentiationError(
-                f"{self.custom.label}: the rule differentiates the function that it is the rule of",
-                source=self.source,
-                expected="a rule made of functions and their values",
-                got="a rule that needs itself",
-                hint="take the derivative of the function behind it, or write it out",
-            )
-        outer = Builder(name="later")
-        outer.lent = frozenset(self.captures)
-        rule = _Trace(self.custom.function, self.captures, is_later=True)
-        try:
-            with trace.recording(outer), within(self.axes), _tracing(rule):
-                regions = self.custom.rules(self.results)
-        except LeakedValueError as error:
-            raise DifferentiationError(
-                f"{self.custom.label}: the rule uses a traced value, for a derivative of higher order, that it did not"
-                " use at first",
-                source=self.source,
-                expected="a rule that closes over the same values each time",
-                got=str(error.got),
-                hint="pass the value as an argument of the function",
-            ) from error
-        return close(regions, self.captures).regions
+    def backward(self, results: Results, perturbed: Positions, seeded: Positions) -> Answer: ...
 
 
-def record(
-    custom: Custom,
-    kind: str,
-    primal: Callable[[list[Any]], Any],
-    leaves: Sequence[Any],
-    inputs: Sequence[Leaf],
-    source: Source | None,
-) -> Any:
+class LaterPush(Later):
+    """A forward rule (`ir.control.Forward`)."""
+
+    def __init__(self, call: CallWithForwardRule, *args: Any) -> None:
+        super().__init__(*args)
+        self.call = call
+
+    @property
+    def symbolic_zeros(self) -> bool:
+        return self.call.symbolic_zeros
+
+    def push(self, perturbed: Positions) -> Answer | None:
+        seen = self.seen(perturbed)
+        return self.answer(("push", seen), lambda: self.call.push(self.results, seen))
+
+    def seen(self, perturbed: Positions) -> Positions:
+        """What the rule sees as perturbed: all arguments, where it is not told."""
+        return perturbed if self.symbolic_zeros else tuple(range(len(self.call.inputs)))
+
+
+class LaterReverse(LaterPush):
+    """A reverse rule (`ir.control.Reverse`)."""
+
+    call: CallWithReverseRule
+
+    def forward(self, perturbed: Positions) -> Graph:
+        seen = self.seen(perturbed)
+
+        def trace_it() -> Answer:
+            return Answer(self.call.forward(self.results, seen), seen, ())
+
+        found = self.answer(("forward", seen), trace_it)
+        assert found is not None
+        return found.graph
+
+    def backward(self, perturbed: Positions, seeded: Positions) -> Answer:
+        if not self.symbolic_zeros:
+            seeded = tuple(i for i, x in enumerate(self.results.leaves) if x.type.is_differentiable)
+        seen = self.seen(perturbed)
+        self.forward(seen)
+        found = self.answer(("backward", seen, seeded), lambda: self.call.backward(self.results, seen, seeded))
+        assert found is not None
+        return found
+
+
+def record(later: type[LaterPush], function: object, label: str, call: Any) -> Any:
     """Record a call of a function that has a rule; returns the function's result."""
-    region = trace_rule(kind, primal, inputs, leaves)
-    results, graph, met = Results.of(region), region.finish(), _traced_around(custom.function)
-    if met is not None or custom.is_closed:
-        if met is not None:
-            met.met_itself = True
-        closed = close([graph], () if met is None else met.captures)
-        later = Later(custom, results, closed.captures, source)
-        return tree.unflatten(region.treedef, emit_call(kind, closed, leaves, source, later))
-    captures: tuple[Value, ...] = ()
-    while True:
-        rule = _Trace(custom.function, captures)
-        with _tracing(rule):
-            closed = close([graph, *custom.rules(results)])
-        if not rule.met_itself or set(closed.captures) <= set(captures):
-            break
-        # The calls of itself in the rule have to capture all that the rule closes over.
-        captures = closed.captures
-    return tree.unflatten(region.treedef, emit_call(kind, closed, leaves, source))
+    region = trace_rule(call.kind, call.primal, call.inputs, call.leaves)
+    rule = later(call, function, label, call.roots, Results.of(region), region.finish(), call.source)
+    return tree.unflatten(region.treedef, emit_call(call.kind, rule.closed, call.leaves, call.source, rule))
 
 
 def emit_call(
@@ -174,7 +221,7 @@ def emit_call(
     closed: Closed,
     leaves: Sequence[Any],
     source: Source | None,
-    rule: control.Rule | None = None,
+    rule: control.Forward | None = None,
     policy: tuple[Saving, ...] = (),
 ) -> list[Tensor]:
     """Record the call; what its functions use from outside are captures of all of them."""

@@ -15,13 +15,12 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.frontend.rules import Custom, Later, Results, emit_call, trace_rule
+from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record, trace_rule
 from ctrlgrad.frontend.tracer import leaves_of
 from ctrlgrad.interop.avals import is_float
 from ctrlgrad.interop.primitives import Equation, entry
-from ctrlgrad.ir import Graph, close
-
-Rules = Callable[[Results], list[Graph]]
+from ctrlgrad.ir import Graph
+from ctrlgrad.ir.control import Answer, Positions
 
 
 class _Alone:
@@ -63,20 +62,29 @@ def _called(equation: Equation) -> Any:
     return params["call_jaxpr"] if "call_jaxpr" in params else params["fun_jaxpr"]
 
 
-def _recorded(equation: Equation, kind: str, operands: Sequence[Any], rules: Rules) -> Any:
-    """A call with a rule that is traced when it is needed."""
-    inputs = leaves_of(operands, [None] * len(operands))
-    region = trace_rule(kind, lambda xs: equation.read(_called(equation), *xs), inputs)
-    results, closed = Results.of(region), close([region.finish()])
-    custom = Custom(object(), f"JAX's {kind}", rules)
-    later = Later(custom, results, closed.captures, equation.source)
-    return emit_call(kind, closed, operands, equation.source, later)
+class _Call:
+    """An equation with a rule, as a call that is recorded here."""
+
+    symbolic_zeros = False
+
+    def __init__(self, kind: str, equation: Equation, operands: Sequence[Any]) -> None:
+        self.kind, self.equation, self.source = kind, equation, equation.source
+        self.leaves = list(operands)
+        self.inputs = leaves_of(operands, [None] * len(operands))
+
+    # JAX's rules have no traced values of ours.
+    roots: tuple[Any, ...] = ()
+
+    def primal(self, inputs: list[Any]) -> Any:
+        return self.equation.read(_called(self.equation), *inputs)
+
+    def recorded(self, later: type[LaterPush]) -> Any:
+        return record(later, self, f"JAX's {self.kind}", self)
 
 
-@entry("custom_jvp_call", "custom_jvp_call_jaxpr")
-def _custom_jvp(equation: Equation, *operands: Any) -> Any:
-    def rules(results: Results) -> list[Graph]:
-        alone = _Alone(equation)
+class _Jvp(_Call):
+    def push(self, results: Results, perturbed: Positions) -> Answer:
+        alone = _Alone(self.equation)
         count = len(alone.inputs)
 
         def pushed(*values: Any) -> Any:
@@ -84,60 +92,64 @@ def _custom_jvp(equation: Equation, *operands: Any) -> Any:
             function = lambda *floats: alone.of_floats(primals)(*floats)[0]
             return jax.jvp(function, tuple(alone.operands(primals)), tuple(tangents))[1]
 
-        jaxpr = equation.trace(pushed, *alone.inputs, *alone.operands(alone.inputs))
+        jaxpr = self.equation.trace(pushed, *alone.inputs, *alone.operands(alone.inputs))
 
         def push(values: list[Any]) -> Any:
-            found = equation.read(jaxpr, *values[:count], *alone.operands(values[count:]))
-            return _placed(found, alone.float_results, results)
+            return self.equation.read(jaxpr, *values[:count], *alone.operands(values[count:]))
 
-        inputs = leaves_of(operands, [None] * count)
-        return [trace_rule("push", push, [*inputs, *inputs]).finish()]
+        graph = trace_rule("push", push, [*self.inputs, *self.inputs]).finish()
+        return Answer(graph, perturbed, tuple(alone.float_results))
 
-    return _recorded(equation, "custom_jvp", operands, rules)
+
+class _Vjp(_Call):
+    def push(self, results: Results, perturbed: Positions) -> None:
+        """JAX has no forward mode of it either."""
+
+    def forward(self, results: Results, perturbed: Positions) -> Graph:
+        alone = self.alone = _Alone(self.equation)
+
+        def forward(*values: Any) -> Any:
+            _, pullback, found = jax.vjp(alone.of_floats(values), *alone.operands(values), has_aux=True)
+            residuals, self.treedef = jax.tree_util.tree_flatten(pullback)
+            return found, residuals
+
+        ahead = self.equation.trace(forward, *alone.inputs)
+        self.saved = list(ahead.out_avals[len(alone.used) :])
+
+        def first(values: list[Any]) -> Any:
+            found = self.equation.read(ahead, *values)
+            own = _placed(found[: len(alone.used)], alone.used, results)
+            return own, found[len(alone.used) :]
+
+        traced = trace_rule("forward", first, self.inputs)
+        self.residuals = leaves_of(traced.result[1], ["residual"] * len(self.saved))
+        return traced.finish()
+
+    def backward(self, results: Results, perturbed: Positions, seeded: Positions) -> Answer:
+        alone, saved = self.alone, self.saved
+
+        def backward(*values: Any) -> Any:
+            pullback = jax.tree_util.tree_unflatten(self.treedef, values[: len(saved)])
+            return pullback(list(values[len(saved) :]))
+
+        jaxpr = self.equation.trace(backward, *saved, *(self.equation.outputs[i] for i in alone.float_results))
+
+        def second(values: list[Any]) -> Any:
+            cotangents = dict(zip(seeded, values[len(saved) :], strict=True))
+            return self.equation.read(jaxpr, *values[: len(saved)], *(cotangents[i] for i in alone.float_results))
+
+        given = [*self.residuals, *(results.leaves[i] for i in seeded)]
+        return Answer(trace_rule("backward", second, given).finish(), seeded, tuple(alone.floats))
+
+
+@entry("custom_jvp_call", "custom_jvp_call_jaxpr")
+def _custom_jvp(equation: Equation, *operands: Any) -> Any:
+    return _Jvp("custom_jvp", equation, operands).recorded(LaterPush)
 
 
 @entry("custom_vjp_call", "custom_vjp_call_jaxpr")
 def _custom_vjp(equation: Equation, *operands: Any) -> Any:
-    def rules(results: Results) -> list[Graph]:
-        alone = _Alone(equation)
-        kept: list[Any] = []
-
-        def forward(*values: Any) -> Any:
-            _, pullback, found = jax.vjp(alone.of_floats(values), *alone.operands(values), has_aux=True)
-            residuals, treedef = jax.tree_util.tree_flatten(pullback)
-            kept[:] = [treedef]
-            return found, residuals
-
-        ahead = equation.trace(forward, *alone.inputs)
-        saved = list(ahead.out_avals[len(alone.used) :])
-
-        def backward(*values: Any) -> Any:
-            pullback = jax.tree_util.tree_unflatten(kept[0], values[: len(saved)])
-            return pullback(list(values[len(saved) :]))
-
-        seeds = [equation.outputs[i] for i in alone.float_results]
-        back = equation.trace(backward, *saved, *seeds)
-        inputs = leaves_of(operands, [None] * len(operands))
-
-        def first(values: list[Any]) -> Any:
-            found = equation.read(ahead, *values)
-            own = _placed(found[: len(alone.used)], alone.used, results)
-            return own, found[len(alone.used) :]
-
-        there = trace_rule("forward", first, inputs)
-        ahead_graph = there.finish()
-        residuals = leaves_of(there.result[1], ["residual"] * len(saved))
-        differentiable = [i for i, x in enumerate(results.leaves) if x.type.is_differentiable]
-
-        def second(values: list[Any]) -> Any:
-            cotangents = dict(zip(differentiable, values[len(saved) :], strict=True))
-            found = equation.read(back, *values[: len(saved)], *(cotangents[i] for i in alone.float_results))
-            return _placed(found, alone.floats, Results(inputs, results.treedef))
-
-        given = [*residuals, *(results.leaves[i] for i in differentiable)]
-        return [ahead_graph, trace_rule("backward", second, given).finish()]
-
-    return _recorded(equation, "custom_vjp", operands, rules)
+    return _Vjp("custom_vjp", equation, operands).recorded(LaterReverse)
 
 
 def _placed(found: Sequence[Any], places: Sequence[int], like: Results) -> list[Any]:

@@ -295,7 +295,7 @@ class Call(_Capturing, Attributes):
     rows: NamedAxis | None = None
     # Of the kind "checkpoint": what is saved all the same.
     policy: tuple[Saving, ...] = ()
-    # In place of the regions of a derivative: what makes them when they are asked for.
+    # Of the kinds with a rule of the user's: what makes the graphs of the rule when they are asked for.
     rule: Any = None
 
 

@@ -196,12 +196,44 @@ class Branch:
         return Node(OPS["cond"], operands, self.results, attributes.Branch(), self.branches, self.source)
 
 
-class Rule(Protocol):
-    """The regions of a rule, made when a derivative is asked for: a rule that calls its own function has no end."""
+Positions = tuple[int, ...]
+
+
+@record
+class Answer:
+    """A graph of a rule, over the operands of its call first.
+
+    It takes the tangents of the arguments at `given`, last, and yields those of the results at `found`; of a backward
+    function, the cotangents of the results at `given`, and those of the arguments at `found`.
+    """
+
+    graph: Graph
+    given: Positions
+    found: Positions
+
+
+class Forward(Protocol):
+    """The derivative of a call as its user gives it: graphs that are made when they are asked for.
+
+    `perturbed` are the arguments that are differentiated. Where the rule has no `symbolic_zeros`, its graphs are the
+    same for all: they take zeros.
+    """
 
     @property
-    def regions(self) -> tuple[Graph, ...]:
-        """Over the same inputs as the call's function."""
+    def symbolic_zeros(self) -> bool: ...
+
+    def push(self, perturbed: Positions) -> Answer | None:
+        """(captures, arguments, tangents) to tangents; None where there is no rule for forward mode."""
+
+
+class Reverse(Forward, Protocol):
+    """One for reverse mode; `seeded` are the results that have a cotangent."""
+
+    def forward(self, perturbed: Positions) -> Graph:
+        """(captures, arguments) to (results, residuals)."""
+
+    def backward(self, perturbed: Positions, seeded: Positions) -> Answer:
+        """(captures, residuals, cotangents) to cotangents."""
 
 
 @record(eq=False)
@@ -236,10 +268,19 @@ class Call:
         return self.regions[0]
 
     @property
-    def rule(self) -> tuple[Graph, ...]:
-        """The regions beside the function: what its derivative is made of."""
-        later: Rule | None = self.attrs.rule
-        return self.regions[1:] if later is None else later.regions
+    def rule(self) -> Any:
+        """Of a function that has a rule of its own: a `Forward`, of "custom_vjp" a `Reverse`."""
+        return self.attrs.rule
+
+    def captured_by(self, *graphs: Graph) -> list[Value]:
+        """The captures that these graphs, which have them as their first inputs, compute with."""
+        used = {v for graph in graphs for v in used_values(graph)}
+        return [v for i, v in enumerate(self.captures) if any(graph.inputs[i] in used for graph in graphs)]
+
+    @property
+    def row(self) -> Graph:
+        """Of the kind "rows": what computes one of them."""
+        return self.regions[1]
 
     @property
     def operands(self) -> tuple[Value, ...]:
@@ -280,6 +321,27 @@ def view(node: Node) -> Control | None:
     return found
 
 
+def used_values(graph: Graph) -> set[Value]:
+    """The values that a graph computes with: not what only the rule of a function in it may use one day."""
+    used = set(graph.outputs)
+    for node in graph.nodes:
+        match view(node):
+            case Loop() as loop:
+                inside = used_values(loop.cond) | used_values(loop.body)
+                used.update(c.init for c in loop.carries)
+                used.update(c.outer for c in loop.captures if c.in_cond in inside or c.in_body in inside)
+            case Branch() as branch:
+                inside = {v for region in branch.branches for v in used_values(region)}
+                inputs = zip(branch.operands, *(region.inputs for region in branch.branches), strict=True)
+                used.add(branch.selector)
+                used.update(v for v, *entered in inputs if inside.intersection(entered))
+            case Call() as call:
+                used.update((*call.arguments, *call.captured_by(call.function)))
+            case _:
+                used.update(node.operands)
+    return used
+
+
 def emit_loop(
     builder: Builder,
     regions: Closed,
@@ -317,7 +379,7 @@ def emit_call(
     mapped: tuple[int, ...] = (),
     rows: attributes.NamedAxis | None = None,
     policy: tuple[attributes.Saving, ...] = (),
-    rule: Rule | None = None,
+    rule: Forward | None = None,
     source: Source | None = None,
     hints: Sequence[str | None] | None = None,
 ) -> tuple[Value, ...]:
@@ -330,18 +392,22 @@ def emit_call(
 
 __all__ = [
     "REGION_OPS",
+    "Answer",
     "Branch",
     "Call",
     "Capture",
     "Carry",
     "Control",
+    "Forward",
     "Loop",
-    "Rule",
+    "Positions",
+    "Reverse",
     "emit_branch",
     "emit_call",
     "emit_loop",
     "is_branch",
     "is_call",
     "is_loop",
+    "used_values",
     "view",
 ]

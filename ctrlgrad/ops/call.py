@@ -1,15 +1,12 @@
 """`call`: a function kept whole because its derivative is not that of its nodes.
 
 Operands are the function's inputs, the outer values that it captures first. Region 0 computes the results.
-Its attribute `kind` says what its derivative is, and which further regions it has:
+Its attribute `kind` says what its derivative is:
 
 - "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved, apart from the
   values that its attribute `policy` names;
-- "custom_vjp": region 1, forward, maps the inputs to (results, residuals); region 2, backward, maps (captures,
-  residuals, one cotangent per result) to one cotangent per input that is no capture; region 3, where forward mode has
-  a rule too, is as region 1 of "custom_jvp";
-- "custom_jvp": region 1 maps (inputs, one tangent per input that is no capture) to one tangent per result;
-  a call of either kind inside its own rule has an attribute `rule` in place of these regions: see `Call.rule`;
+- "custom_jvp", "custom_vjp": what its attribute `rule` says, an `ir.control.Forward` or `Reverse`, whose graphs are
+  made when a derivative is asked for;
 - "rows": that of region 1, which computes one row of region 0: of the operands at `mapped`, and of all
   results, a row along axis 0. So a batched function that is batched once more can be batched over both at once.
 

@@ -16,7 +16,7 @@ from ctrlgrad.random.basic import rademacher, uniform
 from ctrlgrad.random.continuous import exponential, normal, shaped
 from ctrlgrad.random.keys import shape_of, split
 from ctrlgrad.scipy.incomplete import random_gamma_grad
-from ctrlgrad.transforms.custom_jvp import closed_jvp
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.vmap import vmap
 
 
@@ -59,7 +59,7 @@ def _one(key: Any, alpha: Any, log_space: bool) -> Any:
 
 
 def _drawn(log_space: bool) -> Callable[..., Any]:
-    @closed_jvp
+    @custom_jvp
     def drawn(key: Any, alpha: Any) -> Any:
         flat = cnp.ravel(alpha)
         keys = split(key, flat.shape[0])

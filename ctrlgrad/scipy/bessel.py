@@ -10,7 +10,7 @@ from typing import Any
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.scipy.error_functions import floats
-from ctrlgrad.transforms.custom_jvp import closed_jvp
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 _NEAR_0 = (
     0.33839763720473803,
@@ -144,7 +144,7 @@ def _series(coefficients: tuple[float, ...], x: Any) -> Any:
     return coefficients[0] + x * now - before
 
 
-@closed_jvp
+@custom_jvp
 def _i0e(x: Any) -> Any:
     size = cnp.abs(x)
     is_near = size <= 8
@@ -154,7 +154,7 @@ def _i0e(x: Any) -> Any:
     )
 
 
-@closed_jvp
+@custom_jvp
 def _i1e(x: Any) -> Any:
     size = cnp.abs(x)
     is_near = size <= 8

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.transforms.custom_jvp import closed_jvp
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 # The rational approximations of fdlibm (Sun Microsystems, s_erf.c, 1993), highest power first.
 _NEAR: tuple[float, ...] = (-2.37630166566501626084e-05, -5.77027029648944159157e-03, -2.84817495755985104766e-02)
@@ -89,12 +89,12 @@ def _parts(x: Any) -> tuple[Any, Any]:
     return value, rest
 
 
-@closed_jvp
+@custom_jvp
 def _erf(x: Any) -> Any:
     return cnp.where(cnp.isnan(x), x, cnp.sign(x) * _parts(x)[0])
 
 
-@closed_jvp
+@custom_jvp
 def _erfc(x: Any) -> Any:
     value, rest = _parts(x)
     return cnp.where(cnp.isnan(x), x, cnp.where(x < 0, 1.0 + value, rest))
@@ -122,7 +122,7 @@ def erfc(x: Any) -> Any:
     return _erfc(floats(x))
 
 
-@closed_jvp
+@custom_jvp
 def _erfcx(x: Any) -> Any:
     low, middle, far = cnp.minimum(x, 1.25), cnp.clip(x, 1.25, 28.0), cnp.maximum(x, 28.0)
     scaled = cnp.exp(_ratio_of_tail(middle) - 0.5625) / middle

@@ -10,7 +10,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.source import here
-from ctrlgrad.transforms.custom_jvp import closed_jvp
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.vmap import vmap
 
 
@@ -41,7 +41,7 @@ def _eliminated(a: Any) -> tuple[Any, Any, Any]:
     return begin if not count else fori_loop(0, count, step, begin)
 
 
-@closed_jvp
+@custom_jvp
 def _lu(a: Any) -> tuple[Any, Any, Any]:
     found = _eliminated
     for _ in a.shape[:-2]:

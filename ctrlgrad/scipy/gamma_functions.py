@@ -9,7 +9,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.scipy.error_functions import floats, polynomial, promoted
-from ctrlgrad.transforms.custom_jvp import closed_jvp
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 
 def _safe(x: Any, is_zero: Any) -> Any:
@@ -88,7 +88,7 @@ def _mirrored(x: Any) -> tuple[Any, Any]:
     return low, cnp.where(low, 1.0 - x, x)
 
 
-@closed_jvp
+@custom_jvp
 def _gammaln(x: Any) -> Any:
     low, positive = _mirrored(x)
     value = _stirling(positive)
@@ -97,7 +97,7 @@ def _gammaln(x: Any) -> Any:
     return cnp.where(low, math.log(math.pi) - cnp.log(cnp.where(low, sine, 1.0)) - value, value)
 
 
-@closed_jvp
+@custom_jvp
 def _digamma(x: Any) -> Any:
     low, positive = _mirrored(x)
     value = _stirling_slope(positive)

@@ -15,7 +15,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.while_loops import while_loop
 from ctrlgrad.scipy.error_functions import promoted
 from ctrlgrad.scipy.gamma_functions import betaln, gammaln
-from ctrlgrad.transforms.custom_jvp import closed_jvp
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.jvp import jvp
 
 _STEPS = 2000
@@ -112,7 +112,7 @@ def _regularised(which: int) -> Any:
         ends = cnp.where((a == 0) & (x > 0), high, ends)
         return cnp.where(inside, found, ends)
 
-    custom = closed_jvp(function)
+    custom = custom_jvp(function)
     sign = 1.0 if which == 0 else -1.0
     by_bound = lambda t, out, a, x: t * sign * _integrand(a, x)
     custom.defjvps(lambda t, out, a, x: t * sign * _by_parameter(a, x), by_bound)
@@ -199,7 +199,7 @@ def _safe_beta(a: Any, b: Any, x: Any) -> tuple[Any, Any, Any, Any]:
     return inside, cnp.where(inside, a, 1.0), cnp.where(inside, b, 1.0), cnp.where(inside, x, 0.5)
 
 
-@closed_jvp
+@custom_jvp
 def _betainc(a: Any, b: Any, x: Any) -> Any:
     inside, *safe = _safe_beta(a, b, x)
     ends = cnp.where(x == 0, 0.0, cnp.where(x == 1, 1.0, cnp.full_like(x, np.nan)))

@@ -12,7 +12,7 @@ from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.scipy.error_functions import floats, promoted
 from ctrlgrad.scipy.gamma_functions import digamma
 from ctrlgrad.scipy.incomplete import fraction, summed
-from ctrlgrad.transforms.custom_jvp import closed_jvp
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 _EULER = 0.57721566490153286061
 # Of the series for small arguments: each is below 1 / k!.
@@ -38,7 +38,7 @@ def _expn_fraction(n: Any, x: Any) -> Any:
     return cnp.exp(-x) / fraction(lambda k: (-k * (n - 1 + k), x + n + 2 * k), x + n)
 
 
-@closed_jvp
+@custom_jvp
 def _expn(n: Any, x: Any) -> Any:
     inside = (x > 0) & (n >= 1) & (x < np.inf)
     whole, safe = cnp.where(inside, n, 1.0), cnp.where(inside, x, 1.0)
@@ -77,7 +77,7 @@ def exp1(x: Any) -> Any:
     return expn(1.0, x)
 
 
-@closed_jvp
+@custom_jvp
 def _expi(x: Any) -> Any:
     negative = -_expn(cnp.ones_like(x), cnp.where(x < 0, -x, 1.0))
     # Convergent and asymptotic series: Abramowitz and Stegun 5.1.10 and 5.1.51.
@@ -107,7 +107,7 @@ def expi(x: Any) -> Any:
     return _expi(floats(x))
 
 
-@closed_jvp
+@custom_jvp
 def _spence(x: Any) -> Any:
     positive = cnp.where(x > 0, x, 1.0)
     is_large = positive > 1.5
@@ -139,7 +139,7 @@ def spence(x: Any) -> Any:
     return _spence(floats(x))
 
 
-@closed_jvp
+@custom_jvp
 def _dawsn(x: Any) -> Any:
     """Rybicki, "Dawson's integral and the sampling theorem" (1989); near 0 the series, which keeps all digits."""
     step, count = 0.25, 25

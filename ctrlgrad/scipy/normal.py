@@ -9,7 +9,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.scipy.error_functions import erfc, erfcx, floats
-from ctrlgrad.transforms.custom_jvp import closed_jvp
+from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 
 def ndtr(x: Any) -> Any:
@@ -21,7 +21,7 @@ def ndtr(x: Any) -> Any:
     return 0.5 * erfc(-floats(x) * math.sqrt(0.5))
 
 
-@closed_jvp
+@custom_jvp
 def _log_ndtr(x: Any) -> Any:
     is_low = x < -1
     low = cnp.where(is_low, x, -1.0)
@@ -76,7 +76,7 @@ def _rational(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Any)
     return numerator / denominator
 
 
-@closed_jvp
+@custom_jvp
 def _ndtri(p: Any) -> Any:
     inside = (p > 0) & (p < 1)
     centred = cnp.where(inside, p - 0.5, 0.0)

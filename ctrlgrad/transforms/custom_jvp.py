@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +15,11 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.float0 import float0, is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.rules import Custom, Results, record, trace_rule
+from ctrlgrad.frontend.rules import LaterPush, Results, record, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import in_trace
-from ctrlgrad.ir import Graph
+from ctrlgrad.ir import Builder, TensorType, Value
+from ctrlgrad.ir.control import Answer, Positions
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.custom_calls import (
     CustomCall,
@@ -61,14 +62,13 @@ class custom_jvp:
         self.nondiff = nondiff_positions(fn, nondiff_argnums, nondiff_argnames)
         self.rule: Callable[..., Any] | None = None
         self.symbolic_zeros = False
-        # Whether the rule is known to close over no traced value; see `closed_jvp`.
-        self.is_closed = False
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
     def defjvp(self, jvp: Callable[..., Any], symbolic_zeros: bool = False) -> Callable[..., Any]:
-        """Give the forward rule; with `symbolic_zeros` the tangents of what is no float are `SymbolicZero`s."""
+        """Give the forward rule; with `symbolic_zeros` the tangents that are zero because nothing that is
+        differentiated reaches the argument are `SymbolicZero`s, and the rule may return such."""
         self.rule, self.symbolic_zeros = jvp, symbolic_zeros
         return jvp
 
@@ -111,18 +111,7 @@ class custom_jvp:
         if trace.current() is None:
             return without_rule(self.fn, args)
         call = ForwardRule(self, self.rule, args, here(), self.symbolic_zeros)
-        custom = Custom(self, call.label(self.rule), call.regions, self.is_closed)
-        return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
-
-
-def closed_jvp(fn: Callable[..., Any]) -> custom_jvp:
-    """A `custom_jvp` whose rule uses nothing traced but its arguments: it is traced when a derivative is asked for.
-
-    For the library's own functions, whose rules call each other: else each call would trace the rules of all orders.
-    """
-    found = custom_jvp(fn)
-    found.is_closed = True
-    return found
+        return in_trace(lambda: record(LaterPush, self, call.label(self.rule), call))
 
 
 class ForwardRule(CustomCall):
@@ -140,38 +129,46 @@ class ForwardRule(CustomCall):
         self.rule = rule
         self.symbolic_zeros = symbolic_zeros
 
-    def regions(self, results: Results) -> list[Graph]:
+    @property
+    def roots(self) -> tuple[Any, ...]:
+        return (self.rule, *self.static)
+
+    def push(self, results: Results, perturbed: Positions) -> Answer:
         """The function of the arguments and their tangents, to the tangents of the results."""
+        found: list[int] = []
 
         def push(values: list[Any]) -> Any:
             primals, tangents = values[: len(self.inputs)], values[len(self.inputs) :]
-            found = self.rule(*self.static, self.differentiable(primals), self._tangents(tangents))
-            result, tangent = self.pair(found, self.rule, "the rule", "(result, tangent)")
+            given = dict(zip(perturbed, tangents, strict=True))
+            returned = self.rule(*self.static, self.differentiable(primals), self._tangents(given))
+            result, tangent = self.pair(returned, self.rule, "the rule", "(result, tangent)")
             self.like(self.rule, result, results, ("the function's result", "the rule's result"), may_be_same)
-            tangent = self._instantiated(tangent, results)
+            tangent, zeros = self._stand_ins(tangent, results)
             labels = ("the function's result", "the rule's tangent")
-            return self.like(self.rule, tangent, results, labels, may_be_tangent)
+            leaves = self.like(self.rule, tangent, results, labels, may_be_tangent)
+            floats = (i for i, x in enumerate(results.leaves) if x.type.is_differentiable)
+            found.extend(i for i in floats if i not in zeros)
+            return [leaves[i] for i in found]
 
-        tangents = [replace(x, hint=f"t_{x.hint}") for x in self.inputs]
+        tangents = [replace(self.inputs[i], hint=f"t_{self.inputs[i].hint}") for i in perturbed]
         known = [*self.leaves, *[None] * len(tangents)]
-        return [trace_rule("push", push, [*self.inputs, *tangents], known).finish()]
+        graph = trace_rule("push", push, [*self.inputs, *tangents], known).finish()
+        return Answer(graph, perturbed, tuple(found))
 
-    def _tangents(self, tangents: list[Tensor]) -> Any:
+    def _tangents(self, given: Mapping[int, Tensor]) -> Any:
+        """The tangents as the rule takes them, by the arguments that have one."""
         if not self.symbolic_zeros:
-            return self.differentiable(tangents, lambda x: np.zeros((), float0))
-        given = [t if t.type.is_differentiable else symbolic_zero(t.type) for t in tangents]
-        return self.differentiable(given, lambda x: None if isinstance(x, str) else symbolic_zero(type_of(x)))
+            return self.differentiable(list(given.values()), lambda x: np.zeros((), float0))
+        tangents = [given.get(i, symbolic_zero(x.type)) for i, x in enumerate(self.inputs)]
+        return self.differentiable(tangents, lambda x: None if isinstance(x, str) else symbolic_zero(type_of(x)))
 
-    def _instantiated(self, tangent: Any, results: Results) -> Any:
-        """The tangent with zeros for `SymbolicZero`, and for `float0` what has the type of the result."""
-        stand_ins = iter(results.leaves)
-
-        def leaf(x: Any) -> Any:
-            t = next(stand_ins, None)
-            if isinstance(x, SymbolicZero):
-                return FUNCTIONS["zeros"](x.shape, x.dtype)
-            if is_float0(x) and t is not None:
-                return FUNCTIONS["zeros"](np.shape(x), t.type.dtype)  # type: ignore[union-attr]
-            return x
-
-        return tree.map(leaf, tangent)
+    def _stand_ins(self, tangent: Any, results: Results) -> tuple[Any, set[int]]:
+        """The tangent with what has the type of zeros for `SymbolicZero` and `float0`, and where those stood."""
+        leaves, treedef = tree.flatten(tangent)
+        zeros = {i for i, x in enumerate(leaves) if isinstance(x, SymbolicZero) or is_float0(x)}
+        for i in zeros:
+            x = leaves[i]
+            wanted = results.leaves[i].type if i < len(results.leaves) else None
+            dtype = wanted.dtype if isinstance(wanted, TensorType) and is_float0(x) else x.dtype
+            leaves[i] = Tensor(Builder(), Value(TensorType(dtype, np.shape(x) if is_float0(x) else x.shape)))
+        return tree.unflatten(treedef, leaves), zeros

@@ -17,10 +17,11 @@ from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.float0 import is_float0
 from ctrlgrad.frontend.functions import FUNCTIONS
-from ctrlgrad.frontend.rules import Custom, Results, record, trace_rule
+from ctrlgrad.frontend.rules import LaterReverse, Results, record, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import Graph, TensorType
+from ctrlgrad.ir.control import Answer, Positions
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.custom_calls import (
     CustomCall,
@@ -29,6 +30,7 @@ from ctrlgrad.transforms.custom_calls import (
     by_position,
     is_python,
     is_same,
+    may_be_same,
     nondiff_positions,
     symbolic_zero,
     without_rule,
@@ -84,7 +86,8 @@ class custom_vjp:
         Args:
             fwd, bwd: the forward and the backward function.
             symbolic_zeros: `fwd` takes an object with `.value` and `.perturbed` for each leaf of its arguments, and
-                `bwd` a `SymbolicZero` for each cotangent of what is no float. A float counts as perturbed.
+                `bwd` a `SymbolicZero` for each cotangent that is zero whatever the values are. Perturbed is what
+                depends on something that is differentiated.
             optimize_remat: accepted for JAX's sake; it changes nothing here.
         """
         self.forward, self.backward, self.symbolic_zeros = fwd, bwd, symbolic_zeros
@@ -103,8 +106,7 @@ class custom_vjp:
         if trace.current() is None:
             return without_rule(self.fn, args)
         call = _ReverseRule(self, self.forward, self.backward, args, here())
-        custom = Custom(self, call.label(self.forward), call.regions)
-        return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
+        return in_trace(lambda: record(LaterReverse, self, call.label(self.forward), call))
 
 
 class _ReverseRule(CustomCall):
@@ -119,41 +121,55 @@ class _ReverseRule(CustomCall):
         source: Source | None,
     ) -> None:
         super().__init__("custom_vjp", function.fn, args, function.nondiff, source)
-        self.forward, self.backward = forward, backward
+        self.rules = forward, backward
         self.symbolic_zeros = function.symbolic_zeros
-        self.push = None if function.push is None else ForwardRule(function, function.push, args, source)
+        self.pushing = None if function.push is None else ForwardRule(function, function.push, args, source)
+        # By the arguments that are perturbed.
+        self._kept: dict[Positions, _Kept] = {}
 
-    def regions(self, results: Results) -> list[Graph]:
-        """The forward function, to (results, residuals), and the backward function of residuals and cotangents."""
-        kept = _Kept(self, results)
+    @property
+    def roots(self) -> tuple[Any, ...]:
+        pushing = () if self.pushing is None else self.pushing.roots
+        return (*self.rules, *self.static, *pushing)
+
+    def push(self, results: Results, perturbed: Positions) -> Answer | None:
+        return None if self.pushing is None else self.pushing.push(results, perturbed)
+
+    def forward(self, results: Results, perturbed: Positions) -> Graph:
+        """The forward function, to (results, what is kept)."""
+        kept = self._kept[perturbed] = _Kept(self, results, perturbed)
+        return kept.graph
+
+    def backward(self, results: Results, perturbed: Positions, seeded: Positions) -> Answer:
+        """The backward function, of what the forward function kept and the cotangents of the results."""
+        kept = self._kept[perturbed]
         inputs = leaves_of([*kept.saved, *kept.sizes], ["residual"] * len(kept.saved) + ["size"] * len(kept.sizes))
-        differentiable = [i for i, x in enumerate(results.leaves) if x.type.is_differentiable]
-        inputs += [replace(results.leaves[i], hint="ct") for i in differentiable]
+        inputs += [replace(results.leaves[i], hint="ct") for i in seeded]
 
         def backward(values: list[Any]) -> Any:
             given = iter(values)
             saved = kept.residuals(list(islice(given, len(kept.saved))))
             known = list(islice(given, len(kept.sizes)))
             cotangents: list[Any] = [symbolic_zero(x.type) if self.symbolic_zeros else None for x in results.leaves]
-            for i, ct in zip(differentiable, given, strict=True):
+            for i, ct in zip(seeded, given, strict=True):
                 cotangents[i] = ct
-            found = self.backward(*self.static, saved, tree.unflatten(results.treedef, cotangents))
-            return self._cotangents(found, known)
+            found = self.rules[1](*self.static, saved, tree.unflatten(results.treedef, cotangents))
+            cotangents = self._cotangents(found, known)
+            return [cotangents[i] for i in perturbed]
 
-        pushed = [] if self.push is None else self.push.regions(results)
-        known = [*kept.saved, *kept.sizes, *[None] * len(differentiable)]
-        return [kept.graph, trace_rule("backward", backward, inputs, known).finish(), *pushed]
+        known = [*kept.saved, *kept.sizes, *[None] * len(seeded)]
+        return Answer(trace_rule("backward", backward, inputs, known).finish(), seeded, perturbed)
 
-    def primals(self, inputs: list[Any]) -> list[Any]:
+    def primals(self, inputs: list[Any], perturbed: Positions) -> list[Any]:
         """What the forward rule is called on."""
         if not self.symbolic_zeros:
             return self.arguments(inputs)
-        given = [CustomVJPPrimal(x, x.type.is_differentiable) for x in inputs]
+        given = [CustomVJPPrimal(x, i in perturbed) for i, x in enumerate(inputs)]
         return self.arguments(given, lambda x: CustomVJPPrimal(x, False))
 
     def _cotangents(self, found: Any, sizes: Sequence[Any]) -> list[Any]:
         """One cotangent per input, zeros for None, with the arguments' dtypes checked."""
-        label = self.label(self.backward)
+        label = self.label(self.rules[1])
         zeros = iter(self._zeros(sizes))
         args = self.differentiable(Results(self.inputs, self.treedef).stand_ins())
         if not isinstance(found, tuple | list) or len(found) != len(args):
@@ -164,41 +180,50 @@ class _ReverseRule(CustomCall):
                 got=f"{type(found).__name__}" + (f" of {len(found)}" if isinstance(found, tuple | list) else ""),
             )
         result: list[Any] = []
-        for position, (argument, given) in enumerate(zip(args, found, strict=True)):
+        for position, (argument, returned) in enumerate(zip(args, found, strict=True)):
             expected = tree.leaves(argument)
-            for x, ct in zip(expected, self._parts(position, argument, given), strict=True):
+            for x, ct in zip(expected, self._parts(position, argument, returned), strict=True):
                 if is_python(x):
                     continue
                 zero = next(zeros)
                 t = type_of(x)
-                if ct is None or isinstance(ct, SymbolicZero) or (is_float0(ct) and not t.is_differentiable):
+                if ct is None or (is_float0(ct) and not t.is_differentiable):
                     result.append(zero())
                     continue
-                check_leaves(f"{label}: the cotangent of argument {position}", [ct])
-                fitted = cast(ct, t.dtype) if isinstance(t, TensorType) and is_weak(ct) else ct
-                if not t.accepts(type_of(fitted)):
+                if isinstance(ct, SymbolicZero):
+                    given: Any = TensorType(ct.dtype, ct.shape)
+                    fits = may_be_same(t, given)
+                else:
+                    check_leaves(f"{label}: the cotangent of argument {position}", [ct])
+                    ct = cast(ct, t.dtype) if isinstance(t, TensorType) and is_weak(ct) else ct
+                    given = type_of(ct)
+                    fits = t.accepts(given)
+                if not fits:
                     raise TypeMismatchError(
                         f"{label}: the cotangent of argument {position} does not fit",
                         source=self.source,
                         expected=str(t),
-                        got=str(type_of(fitted)),
+                        got=str(given),
+                        hint="None stands for a cotangent of zero",
                     )
-                result.append(fitted)
+                result.append(zero() if isinstance(ct, SymbolicZero) else ct)
         return result
 
     def _parts(self, position: int, argument: Any, given: Any) -> list[Any]:
-        """A cotangent for each leaf of an argument; None stands for those of all the leaves in its place."""
+        """A cotangent for each leaf of an argument; None stands for those of all the leaves in its place, an array for
+        an object of one leaf."""
         leaves, prefix = optree.tree_flatten(given, none_is_leaf=True, namespace=tree.NAMESPACE)
         try:
             parts = prefix.flatten_up_to(argument)
         except (ValueError, TypeError):
             parts = None
         fits = parts is not None and all(
-            ct is None or tree.flatten(part)[1] == tree.flatten(ct)[1] for ct, part in zip(leaves, parts, strict=True)
+            ct is None or len(tree.leaves(part)) == 1 or tree.flatten(part)[1] == tree.flatten(ct)[1]
+            for ct, part in zip(leaves, parts, strict=True)
         )
         if parts is None or not fits:
             labels = (f"argument {position}", "its cotangent")
-            label = self.label(self.backward)
+            label = self.label(self.rules[1])
             same_structure(label, self.source, labels, tree.flatten(argument), tree.flatten(given))
             return leaves
         return [ct for ct, part in zip(leaves, parts, strict=True) for _ in tree.leaves(part)]
@@ -217,7 +242,7 @@ class _ReverseRule(CustomCall):
 
     def _no_zero(self, hint: str | None) -> Any:
         raise TypeMismatchError(
-            f"{self.label(self.backward)}: None for the cotangent of a TensorArray",
+            f"{self.label(self.rules[1])}: None for the cotangent of a TensorArray",
             source=self.source,
             expected="a TensorArray like the argument",
             got=f"None for {hint}",
@@ -231,10 +256,12 @@ class _Kept:
     `saved` are the residuals that are arrays; Python numbers, booleans and strings are known to the backward rule.
     """
 
-    def __init__(self, call: _ReverseRule, results: Results) -> None:
+    def __init__(self, call: _ReverseRule, results: Results, perturbed: Positions) -> None:
+        rule, _ = call.rules
+
         def forward(inputs: list[Any]) -> Any:
-            found = call.forward(*call.primals(inputs))
-            result, residuals = call.pair(found, call.forward, "the forward rule", "(result, residuals)")
+            found = rule(*call.primals(inputs, perturbed))
+            result, residuals = call.pair(found, rule, "the forward rule", "(result, residuals)")
             labels = ("the function's result", "the forward rule's result")
             self.flat, self.treedef = tree.flatten(residuals)
             self.saved = [x for x in self.flat if not is_python(x)]
@@ -242,7 +269,7 @@ class _Kept:
             self.sizes = [
                 d for x in inputs if isinstance(type_of(x), TensorType) for d in x.shape if isinstance(d, Tensor)
             ]
-            return call.like(call.forward, result, results, labels, is_same), self.saved, self.sizes
+            return call.like(rule, result, results, labels, is_same), self.saved, self.sizes
 
         self.graph = trace_rule("forward", forward, call.inputs, call.leaves).finish()
 

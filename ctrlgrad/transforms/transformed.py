@@ -24,6 +24,7 @@ from ctrlgrad.frontend.tracer import Traced
 from ctrlgrad.function import Concrete, Function, hand_out
 from ctrlgrad.ir import Type
 from ctrlgrad.ir.interning import interned, lift_constants
+from ctrlgrad.passes.inline_calls import inline_calls
 from ctrlgrad.signature import StaticArguments, python_values_static
 from ctrlgrad.transforms.tracing import renamed
 
@@ -78,7 +79,7 @@ class Transformed(Function):
         """The result for concrete arguments, of which those are traced alone that are differentiated."""
         traced = Traced(self.name, lambda _: self.fn(*args, **kwargs), what=f"{self.name}: the result", known=())
         graph, arrays = lift_constants(traced.finish())
-        graph = interned(graph)
+        graph = interned(inline_calls(graph))
         results = hand_out(graph, evaluate(graph, arrays), arrays)
         return tree.unflatten(traced.treedef, [*map(without_numbers, traced.leaves, results)])
 

@@ -139,7 +139,7 @@ def test_a_branch_and_a_call_with_other_parts() -> None:
     graph, leaves = traced("call")
     call = only(graph)
     x, scale = graph.inputs
-    assert (call.kind, call.captures, call.arguments, call.rule) == ("checkpoint", (scale,), (x,), ())
+    assert (call.kind, call.captures, call.arguments, call.rule) == ("checkpoint", (scale,), (x,), None)
     with_one = with_node(graph, replace(call, captures=(x,), arguments=(scale,)))
     assert run_on("reference", with_one, leaves)[0] == np.sin(2.0) * 0.5
 
