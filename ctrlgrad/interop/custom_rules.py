@@ -25,18 +25,21 @@ Rules = Callable[[Results], list[Graph]]
 
 
 class _Alone:
-    """An equation with a rule, as a JAX function of its operands; results that nothing uses are left out."""
+    """An equation with a rule, as a JAX function of its operands; results that nothing uses are left out.
 
-    def __init__(self, equation: Equation) -> None:
+    Derivatives are taken with respect to `moving`, places among the operands, or to all floats.
+    """
+
+    def __init__(self, equation: Equation, moving: Sequence[int] | None = None) -> None:
         eqn, called = equation.jax, _called(equation)
-        self.equation = equation
         self.inputs = list(called.in_avals)
         self.used = [i for i, v in enumerate(eqn.outvars) if type(v).__name__ != "DropVar"]
         outputs = [eqn.outvars[i] for i in self.used]
         one = eqn.replace(invars=list(called.jaxpr.invars))
         jaxpr = called.jaxpr.replace(constvars=[], invars=list(called.jaxpr.invars), outvars=outputs, eqns=[one])
         self.function = jaxpr_as_fun(ClosedJaxpr(jaxpr, ()))
-        self.floats = [i for i, aval in enumerate(self.inputs) if is_float(aval)]
+        floats = [i for i, aval in enumerate(self.inputs) if is_float(aval)]
+        self.floats = floats if moving is None else [i for i in floats if i in moving]
         # Among the results, and among those that are used.
         self.float_results = [i for i in self.used if is_float(equation.outputs[i])]
         self.float_outputs = [place for place, i in enumerate(self.used) if i in self.float_results]
@@ -60,7 +63,11 @@ class _Alone:
 def _called(equation: Equation) -> Any:
     """The function itself."""
     params = equation.params
-    return params["call_jaxpr"] if "call_jaxpr" in params else params["fun_jaxpr"]
+    for name in ("call_jaxpr", "fun_jaxpr"):
+        if name in params:
+            return params[name]
+    # A primitive whose implementation is JAX.
+    return equation.trace(lambda *xs: equation.jax.primitive.impl(*xs, **params), *equation.inputs)
 
 
 def _recorded(equation: Equation, kind: str, operands: Sequence[Any], rules: Rules) -> Any:
@@ -73,69 +80,85 @@ def _recorded(equation: Equation, kind: str, operands: Sequence[Any], rules: Rul
     return emit_call(kind, closed, operands, equation.source, later)
 
 
+def _push_rule(equation: Equation, alone: _Alone, operands: Sequence[Any], results: Results) -> Graph:
+    """JAX's `jvp` of the equation: from operands and tangents to tangents."""
+    count = len(alone.inputs)
+
+    def pushed(*values: Any) -> Any:
+        primals, tangents = values[:count], values[count:]
+        function = lambda *floats: alone.of_floats(primals)(*floats)[0]
+        return jax.jvp(function, tuple(alone.operands(primals)), tuple(tangents))[1]
+
+    jaxpr = equation.trace(pushed, *alone.inputs, *alone.operands(alone.inputs))
+
+    def push(values: list[Any]) -> Any:
+        found = equation.read(jaxpr, *values[:count], *alone.operands(values[count:]))
+        return _placed(found, alone.float_results, results)
+
+    inputs = leaves_of(operands, [None] * count)
+    return trace_rule("push", push, [*inputs, *inputs]).finish()
+
+
+def _pull_rules(equation: Equation, alone: _Alone, operands: Sequence[Any], results: Results) -> list[Graph]:
+    """JAX's `vjp` of the equation: its forward pass with residuals, and its pullback."""
+    kept: list[Any] = []
+
+    def forward(*values: Any) -> Any:
+        _, pullback, found = jax.vjp(alone.of_floats(values), *alone.operands(values), has_aux=True)
+        residuals, treedef = jax.tree_util.tree_flatten(pullback)
+        kept[:] = [treedef]
+        return found, residuals
+
+    ahead = equation.trace(forward, *alone.inputs)
+    saved = list(ahead.out_avals[len(alone.used) :])
+
+    def backward(*values: Any) -> Any:
+        pullback = jax.tree_util.tree_unflatten(kept[0], values[: len(saved)])
+        return pullback(list(values[len(saved) :]))
+
+    seeds = [equation.outputs[i] for i in alone.float_results]
+    back = equation.trace(backward, *saved, *seeds)
+    inputs = leaves_of(operands, [None] * len(operands))
+
+    def first(values: list[Any]) -> Any:
+        found = equation.read(ahead, *values)
+        own = _placed(found[: len(alone.used)], alone.used, results)
+        return own, found[len(alone.used) :]
+
+    there = trace_rule("forward", first, inputs)
+    ahead_graph = there.finish()
+    residuals = leaves_of(there.result[1], ["residual"] * len(saved))
+    differentiable = [i for i, x in enumerate(results.leaves) if x.type.is_differentiable]
+
+    def second(values: list[Any]) -> Any:
+        cotangents = dict(zip(differentiable, values[len(saved) :], strict=True))
+        found = equation.read(back, *values[: len(saved)], *(cotangents[i] for i in alone.float_results))
+        return _placed(found, alone.floats, Results(inputs, results.treedef))
+
+    given = [*residuals, *(results.leaves[i] for i in differentiable)]
+    return [ahead_graph, trace_rule("backward", second, given).finish()]
+
+
 @entry("custom_jvp_call", "custom_jvp_call_jaxpr")
 def _custom_jvp(equation: Equation, *operands: Any) -> Any:
-    def rules(results: Results) -> list[Graph]:
-        alone = _Alone(equation)
-        count = len(alone.inputs)
-
-        def pushed(*values: Any) -> Any:
-            primals, tangents = values[:count], values[count:]
-            function = lambda *floats: alone.of_floats(primals)(*floats)[0]
-            return jax.jvp(function, tuple(alone.operands(primals)), tuple(tangents))[1]
-
-        jaxpr = equation.trace(pushed, *alone.inputs, *alone.operands(alone.inputs))
-
-        def push(values: list[Any]) -> Any:
-            found = equation.read(jaxpr, *values[:count], *alone.operands(values[count:]))
-            return _placed(found, alone.float_results, results)
-
-        inputs = leaves_of(operands, [None] * count)
-        return [trace_rule("push", push, [*inputs, *inputs]).finish()]
-
+    rules = lambda results: [_push_rule(equation, _Alone(equation), operands, results)]
     return _recorded(equation, "custom_jvp", operands, rules)
 
 
 @entry("custom_vjp_call", "custom_vjp_call_jaxpr")
 def _custom_vjp(equation: Equation, *operands: Any) -> Any:
+    rules = lambda results: _pull_rules(equation, _Alone(equation), operands, results)
+    return _recorded(equation, "custom_vjp", operands, rules)
+
+
+def with_rules_of_jax(equation: Equation, operands: Sequence[Any], moving: Sequence[int]) -> Any:
+    """An equation whose value is its primitive's implementation, and whose derivatives are the primitive's rules, both
+    written in JAX; of the operands those at the places of `moving` have derivatives."""
+
     def rules(results: Results) -> list[Graph]:
-        alone = _Alone(equation)
-        kept: list[Any] = []
-
-        def forward(*values: Any) -> Any:
-            _, pullback, found = jax.vjp(alone.of_floats(values), *alone.operands(values), has_aux=True)
-            residuals, treedef = jax.tree_util.tree_flatten(pullback)
-            kept[:] = [treedef]
-            return found, residuals
-
-        ahead = equation.trace(forward, *alone.inputs)
-        saved = list(ahead.out_avals[len(alone.used) :])
-
-        def backward(*values: Any) -> Any:
-            pullback = jax.tree_util.tree_unflatten(kept[0], values[: len(saved)])
-            return pullback(list(values[len(saved) :]))
-
-        seeds = [equation.outputs[i] for i in alone.float_results]
-        back = equation.trace(backward, *saved, *seeds)
-        inputs = leaves_of(operands, [None] * len(operands))
-
-        def first(values: list[Any]) -> Any:
-            found = equation.read(ahead, *values)
-            own = _placed(found[: len(alone.used)], alone.used, results)
-            return own, found[len(alone.used) :]
-
-        there = trace_rule("forward", first, inputs)
-        ahead_graph = there.finish()
-        residuals = leaves_of(there.result[1], ["residual"] * len(saved))
-        differentiable = [i for i, x in enumerate(results.leaves) if x.type.is_differentiable]
-
-        def second(values: list[Any]) -> Any:
-            cotangents = dict(zip(differentiable, values[len(saved) :], strict=True))
-            found = equation.read(back, *values[: len(saved)], *(cotangents[i] for i in alone.float_results))
-            return _placed(found, alone.floats, Results(inputs, results.treedef))
-
-        given = [*residuals, *(results.leaves[i] for i in differentiable)]
-        return [ahead_graph, trace_rule("backward", second, given).finish()]
+        alone = _Alone(equation, moving)
+        push = _push_rule(equation, alone, operands, results)
+        return [*_pull_rules(equation, alone, operands, results), push]
 
     return _recorded(equation, "custom_vjp", operands, rules)
 
