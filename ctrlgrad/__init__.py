@@ -24,6 +24,7 @@ from ctrlgrad.errors import CtrlgradError, GradientMismatch
 from ctrlgrad.frontend.associative_scan import associative_scan
 from ctrlgrad.frontend.branches import cond
 from ctrlgrad.frontend.float0 import float0
+from ctrlgrad.frontend.host_calls import pure_callback
 from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
 from ctrlgrad.frontend.switches import case, switch
 from ctrlgrad.frontend.tensor_array import TensorArray
@@ -130,6 +131,7 @@ __all__ = [
     "numpy",
     "optim",
     "options",
+    "pure_callback",
     "random",
     "remat",
     "scan",

@@ -15,7 +15,7 @@ import numpy as np
 
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.table import NOT_DIFFERENTIABLE, REVERSE, ReverseRule
+from ctrlgrad.gradients.table import REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ops.term import Term, constant, emit, reshape, sum_to, zeros
@@ -151,12 +151,7 @@ class Adjoint:
     def _reverse(self, node: Node) -> None:
         rule = REVERSE.get(node.op.name)
         if rule is None:
-            known = node.op.name in NOT_DIFFERENTIABLE
-            raise DifferentiationError(
-                f"{node.op.name} has no derivative" if known else f"{node.op.name} has no reverse rule",
-                source=node.source,
-                hint="use ctrlgrad.stop_gradient on its operand if the derivative there is meant to be zero",
-            )
+            raise refusal(node, "reverse")
         cotangents = [self.take(v) for v in node.results]
         if len(node.results) == 1:
             (cotangent,) = cotangents

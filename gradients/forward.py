@@ -15,7 +15,7 @@ from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
-from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, operand_reached
+from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, operand_reached, refusal
 from ctrlgrad.ir import Branch, Builder, Call, Closed, Graph, Loop, Node, StackType, Value, attributes, copy_node, view
 from ctrlgrad.ir.control import Capture, Carry, emit_branch
 from ctrlgrad.ops.term import Term, broadcast_to, zeros
@@ -112,12 +112,7 @@ class _Tangents:
             for v, t in zip(node.results, results, strict=True):
                 self.tangents[v] = Term(self.builder, t)
         else:
-            known = name in NOT_DIFFERENTIABLE
-            raise DifferentiationError(
-                f"{name} has no derivative" if known else f"{name} has no forward rule",
-                source=node.source,
-                hint="use ctrlgrad.stop_gradient on its operand if the derivative there is meant to be zero",
-            )
+            raise refusal(node, "forward")
 
     def _elementwise(self, node: Node, operands: list[Term], moving: list[bool]) -> Term:
         out = self.primal(node.result)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.ir import Node
 from ctrlgrad.ops.term import Term
 
@@ -60,6 +61,8 @@ LINEAR: dict[str, tuple[int, ...] | None] = {}
 FORWARD: dict[str, Callable[..., Term]] = {}
 # Ops whose results carry no derivative, in one list, so that a forgotten rule is not mistaken for one.
 NOT_DIFFERENTIABLE: set[str] = set()
+# Ops of which no derivative may be asked, and what to do instead: the result depends on the operands, nobody knows how.
+REFUSED: dict[str, str] = {}
 
 
 def elementwise(op: str, *maps: Map | None) -> None:
@@ -104,7 +107,25 @@ def not_differentiable(names: str | Sequence[str]) -> None:
     NOT_DIFFERENTIABLE.update(names.split() if isinstance(names, str) else names)
 
 
+def refuse(op: str, hint: str) -> None:
+    REFUSED[op] = hint
+
+
+def refusal(node: Node, rule: str) -> DifferentiationError:
+    """The error of an op that has no derivative; `rule` is the kind of rule that was looked for."""
+    name = node.op.name
+    known = name in NOT_DIFFERENTIABLE or name in REFUSED
+    hint = "use ctrlgrad.stop_gradient on its operand if the derivative there is meant to be zero"
+    return DifferentiationError(
+        f"{name} has no derivative" if known else f"{name} has no {rule} rule",
+        source=node.source,
+        hint=REFUSED.get(name, hint),
+    )
+
+
 def operand_reached(node: Node, position: int) -> bool:
     """Whether a cotangent of the node's result can flow to that operand, by its rule and its type."""
+    if not node.operands[position].type.is_differentiable:
+        return False
     rule = REVERSE.get(node.op.name)
-    return rule is not None and node.operands[position].type.is_differentiable and rule.reaches(node, position)
+    return node.op.name in REFUSED or (rule is not None and rule.reaches(node, position))

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static, static
 from ctrlgrad.source import here
 
@@ -38,6 +39,11 @@ def dtype_of(aval: Any) -> np.dtype:
             hint="use float32 in its place: a network's dtype or param_dtype, or .astype(jnp.float32)",
         )
     return dtype
+
+
+def tensor_type(aval: Any) -> TensorType:
+    """The type of what stands here for a value of JAX."""
+    return TensorType(dtype_of(aval), (*aval.shape, *[2] * is_key(aval)))
 
 
 def is_float(aval: Any) -> bool:

@@ -8,6 +8,8 @@ import jax
 import numpy as np
 
 from ctrlgrad.debug import callback
+from ctrlgrad.frontend.host_calls import host_call
+from ctrlgrad.interop.avals import tensor_type
 from ctrlgrad.interop.primitives import REFUSED, Equation, entry
 
 _DEVICES = "it speaks of several devices"
@@ -16,7 +18,6 @@ _TOKENS = "it orders effects"
 
 REFUSED |= {
     "io_callback": "it has effects, and a gradient runs parts of a program again",
-    "pure_callback": "a graph calls Python for nothing that it goes on with",
     **dict.fromkeys(
         ("all_gather", "all_to_all", "axis_index", "pmax", "pmin", "ppermute", "psum", "ragged_all_to_all"), _DEVICES
     ),
@@ -34,6 +35,14 @@ def _debug_callback(equation: Equation, *operands: Any) -> Any:
     function = equation.params["callback"]
     callback(lambda arrays, iterations: function(*map(np.asarray, arrays)), list(operands), "jax.debug.callback")
     return []
+
+
+@entry("pure_callback")
+def _pure_callback(equation: Equation, *operands: Any) -> Any:
+    params = equation.params
+    method = "sequential" if params["vmap_method"] == "sequential_unrolled" else params["vmap_method"]
+    results = [tensor_type(aval) for aval in equation.outputs]
+    return host_call(params["callback"], operands, results, "jax.pure_callback", method)
 
 
 @entry("debug_print")

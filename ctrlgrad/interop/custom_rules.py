@@ -24,18 +24,21 @@ from ctrlgrad.ir.control import Answer, Positions
 
 
 class _Alone:
-    """An equation with a rule, as a JAX function of its operands; results that nothing uses are left out."""
+    """An equation with a rule, as a JAX function of its operands; results that nothing uses are left out.
 
-    def __init__(self, equation: Equation) -> None:
+    Derivatives are taken with respect to `moving`, places among the operands, or to all floats.
+    """
+
+    def __init__(self, equation: Equation, moving: Sequence[int] | None = None) -> None:
         eqn, called = equation.jax, _called(equation)
-        self.equation = equation
         self.inputs = list(called.in_avals)
         self.used = [i for i, v in enumerate(eqn.outvars) if type(v).__name__ != "DropVar"]
         outputs = [eqn.outvars[i] for i in self.used]
         one = eqn.replace(invars=list(called.jaxpr.invars))
         jaxpr = called.jaxpr.replace(constvars=[], invars=list(called.jaxpr.invars), outvars=outputs, eqns=[one])
         self.function = jaxpr_as_fun(ClosedJaxpr(jaxpr, ()))
-        self.floats = [i for i, aval in enumerate(self.inputs) if is_float(aval)]
+        floats = [i for i, aval in enumerate(self.inputs) if is_float(aval)]
+        self.floats = floats if moving is None else [i for i in floats if i in moving]
         # Among the results, and among those that are used.
         self.float_results = [i for i in self.used if is_float(equation.outputs[i])]
         self.float_outputs = [place for place, i in enumerate(self.used) if i in self.float_results]
@@ -59,7 +62,11 @@ class _Alone:
 def _called(equation: Equation) -> Any:
     """The function itself."""
     params = equation.params
-    return params["call_jaxpr"] if "call_jaxpr" in params else params["fun_jaxpr"]
+    for name in ("call_jaxpr", "fun_jaxpr"):
+        if name in params:
+            return params[name]
+    # A primitive whose implementation is JAX.
+    return equation.trace(lambda *xs: equation.jax.primitive.impl(*xs, **params), *equation.inputs)
 
 
 class _Call:
@@ -67,8 +74,8 @@ class _Call:
 
     symbolic_zeros = False
 
-    def __init__(self, kind: str, equation: Equation, operands: Sequence[Any]) -> None:
-        self.kind, self.equation, self.source = kind, equation, equation.source
+    def __init__(self, kind: str, equation: Equation, operands: Sequence[Any], moving: Sequence[int] | None = None):
+        self.kind, self.equation, self.source, self.moving = kind, equation, equation.source, moving
         self.leaves = list(operands)
         self.inputs = leaves_of(operands, [None] * len(operands))
 
@@ -84,7 +91,7 @@ class _Call:
 
 class _Jvp(_Call):
     def push(self, results: Results, perturbed: Positions) -> Answer:
-        alone = _Alone(self.equation)
+        alone = _Alone(self.equation, self.moving)
         count = len(alone.inputs)
 
         def pushed(*values: Any) -> Any:
@@ -102,11 +109,12 @@ class _Jvp(_Call):
 
 
 class _Vjp(_Call):
-    def push(self, results: Results, perturbed: Positions) -> None:
+    def push(self, results: Results, perturbed: Positions) -> Answer | None:
         """JAX has no forward mode of it either."""
+        return None
 
     def forward(self, results: Results, perturbed: Positions) -> Graph:
-        alone = self.alone = _Alone(self.equation)
+        alone = self.alone = _Alone(self.equation, self.moving)
 
         def forward(*values: Any) -> Any:
             _, pullback, found = jax.vjp(alone.of_floats(values), *alone.operands(values), has_aux=True)
@@ -140,6 +148,16 @@ class _Vjp(_Call):
 
         given = [*self.residuals, *(results.leaves[i] for i in seeded)]
         return Answer(trace_rule("backward", second, given).finish(), seeded, tuple(alone.floats))
+
+
+class _Both(_Jvp, _Vjp):
+    """One with a forward mode beside its reverse mode."""
+
+
+def with_rules_of_jax(equation: Equation, operands: Sequence[Any], moving: Sequence[int]) -> Any:
+    """An equation whose value is its primitive's implementation, and whose derivatives are the primitive's rules, both
+    written in JAX; of the operands those at the places of `moving` have derivatives."""
+    return _Both("custom_vjp", equation, operands, moving).recorded(LaterReverse)
 
 
 @entry("custom_jvp_call", "custom_jvp_call_jaxpr")

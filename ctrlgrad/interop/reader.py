@@ -24,6 +24,7 @@ from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     custom_rules,
     elementwise,
     equinox,
+    householder,
     indexing,
     linalg,
     random,

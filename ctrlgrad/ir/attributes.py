@@ -212,6 +212,17 @@ class Hook(Attributes):
     label: str
 
 
+@record(kw_only=True)
+class HostCall(Hook):
+    """A function of the user that computes: from arrays to a sequence of arrays of the stated types.
+
+    `vmap_method` says how rows reach it, as in `ctrlgrad.pure_callback`.
+    """
+
+    results: tuple[TensorType, ...]
+    vmap_method: str | None = None
+
+
 class _Capturing:
     """Of an op whose first operands, and first inputs of its regions, are captures."""
 

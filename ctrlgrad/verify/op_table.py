@@ -14,7 +14,7 @@ import numpy as np
 from ctrlgrad.batching import BATCH
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.gradients import forward  # noqa: F401  (fills the tables)
-from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
+from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REFUSED, REVERSE
 from ctrlgrad.ir import BOOL, INDEX, OPS, Op, StackType, TensorType, Trait, Type
 from ctrlgrad.ir.attributes import NamedAxis
 from ctrlgrad.ir.control import REGION_OPS
@@ -71,6 +71,7 @@ _SAMPLES: dict[str, _Sample] = {
     "ppermute": _Sample(attrs={"rows": _ROWS, "sources": (1, 0)}),
     "constant": _Sample(()),
     "callback": _Sample(()),
+    "pure_callback": _Sample((), {"fn": print, "label": "x", "results": ()}),
 }
 
 
@@ -102,6 +103,8 @@ def _derivative(name: str) -> tuple[str, str]:
     if name in REGION_OPS:
         # Each transform has a file for them.
         return "by region", "by region"
+    if name in REFUSED:
+        return "refused", "refused"
     if name in NOT_DIFFERENTIABLE:
         return "none", "none"
     if name in ELEMENTWISE:
@@ -129,7 +132,7 @@ def table() -> str:
         "Every op of the graph. *Forward* and *reverse* say where its derivative comes from: the partial derivatives",
         "of an elementwise op, the op itself where it is linear (its transpose in reverse), a rule of its own, or the",
         "derivative of its regions. *none* means that the result carries no derivative: it is an integer or a boolean,",
-        "or piecewise constant. The dtypes are those that the op's type rule takes; a dash stands for no free choice.",
+        "or piecewise constant; *refused*, that nobody knows it, and asking for it is an error. The dtypes are those that the op's type rule takes; a dash stands for no free choice.",
         "",
         "This page is made by `python -m ctrlgrad.verify.op_table`.",
         "",

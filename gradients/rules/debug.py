@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ctrlgrad.gradients.table import jointly_linear, linear, not_differentiable, reverse
+from ctrlgrad.gradients.table import jointly_linear, linear, not_differentiable, refuse, reverse
 from ctrlgrad.ops.term import Term
 
 not_differentiable("callback")
+refuse("pure_callback", "give the function around it a rule, with ctrlgrad.custom_jvp or ctrlgrad.custom_vjp")
 
 
 def _watch(ct: Term, out: Term, x: Term, fn: Callable[..., Any], label: str) -> Term:

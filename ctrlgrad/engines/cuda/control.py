@@ -23,6 +23,7 @@ from ctrlgrad.engines.cuda.program import Program, to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay, Ran
 from ctrlgrad.engines.cuda.roles import roles_of
 from ctrlgrad.engines.cuda.stacks import DeviceStack
+from ctrlgrad.engines.reference import REFERENCE
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
 from ctrlgrad.ir import Node, StackType, attributes, control
@@ -232,6 +233,17 @@ def _callback(node: Node, given: Places) -> Callable[[Context, list[Any]], Any]:
     return kernel
 
 
-CONTROL: dict[str, Control] = {"while": Loop, "cond": Branches, "call": Call, "callback": _callback}
+def _pure_callback(node: Node, given: Places) -> Callable[[Context, list[Any]], Any]:
+    compute = REFERENCE.pure["pure_callback"](node)
+    return lambda context, operands: compute(*context.on_host(*operands))
+
+
+CONTROL: dict[str, Control] = {
+    "while": Loop,
+    "cond": Branches,
+    "call": Call,
+    "callback": _callback,
+    "pure_callback": _pure_callback,
+}
 
 __all__ = ["CONTROL", "FIRST_CHUNK", "MOST_CHUNK", "Branches", "Call", "Loop"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ctrlgrad.engines.reference.interpreter import Kernels, Values, compile_graph
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE
-from ctrlgrad.errors import MaximumIterationsError
-from ctrlgrad.ir import Loop, Node, attributes
+from ctrlgrad.errors import MaximumIterationsError, TypeMismatchError
+from ctrlgrad.ir import Loop, Node, TensorType, attributes
 
 
 class InterpretedLoop:
@@ -137,7 +139,34 @@ def _callback(node: Node) -> Callable[[Values, Run], Any]:
     return kernel
 
 
+def _pure_callback(node: Node) -> Callable[..., Any]:
+    attrs = attributes.HostCall.of(node)
+
+    def kernel(*operands: Any) -> Any:
+        # Copies: what the function keeps must not see an update in place.
+        found = attrs.fn(*(np.array(x) for x in operands))
+        results = [_fitting(x, t, attrs.label) for x, t in zip(found, attrs.results, strict=True)]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return kernel
+
+
+def _fitting(found: Any, stated: TensorType, label: str) -> np.ndarray:
+    """A result of a pure callback as an array, which nobody else holds where it may be written to."""
+    x = np.asarray(found)
+    fits = x.ndim == stated.rank and all(d in (None, n) for d, n in zip(stated.shape, x.shape, strict=True))
+    if not fits or x.dtype != stated.dtype:
+        raise TypeMismatchError(
+            f"{label}: the function returned another type than was stated",
+            expected=str(stated),
+            got=str(TensorType(x.dtype, x.shape)),
+            hint="state the shapes and dtypes that it returns, or convert its results with numpy.asarray",
+        )
+    return x
+
+
 IN_PLACE["callback"] = _callback
+PURE["pure_callback"] = _pure_callback
 PURE["forget_sizes"] = lambda node: lambda x: x
 PURE["barrier"] = lambda node: lambda x: x
 PURE["watch"] = lambda node: lambda x: x
