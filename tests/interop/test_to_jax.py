@@ -300,6 +300,20 @@ def test_machine_code_serves_it_in_32_bits() -> None:
     assert done.stdout.strip() == "[0.25, 0.125]"
 
 
+@pytest.mark.parametrize("loops", [False, True])
+def test_python_numbers_and_weak_arrays_give_way_in_promotions(loops: bool) -> None:
+    def scaled(x: Any, y: Any) -> Any:
+        return cg.while_loop(lambda c: c.sum() < 10, lambda c: c + x * y, 0 * x * y) if loops else x * y
+
+    f, single = cg.to_jax(scaled), jnp.ones(2, jnp.float32)
+    assert f.explain(2.0, single).form == ("one primitive" if loops else "pure JAX")
+    for two in (2.0, jnp.asarray(2.0)):
+        assert f(two, single).dtype == jax.jit(f)(two, single).dtype == np.float32
+        assert jax.grad(lambda y, two=two: f(two, y).sum())(single).dtype == np.float32
+        assert not f(two, single).weak_type
+    assert f(np.float64(2.0), single).dtype == np.float64
+
+
 def test_python_numbers_have_the_type_that_jax_takes_them_for() -> None:
     """JAX's rules hand a Python number on as it is: NumPy alone would make 64 bits of it."""
 
