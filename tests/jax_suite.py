@@ -6,8 +6,8 @@ they compare and how is theirs; but where they ask for an error, any error of th
 will do, since its words are ours. Tests whose text reaches into JAX (jaxprs, lowering, compilation counts, devices) are
 counted apart, and so are those of limits that this library does not have (`NOT_ASKED`).
 
-With `--through from_jax` the tests keep JAX's functions, and what they evaluate is read by `ctrlgrad.from_jax` and run here
-(`jax_through.py`); counted are the tests that evaluate something so.
+With `--through from_jax` the tests keep JAX's functions, and what they evaluate is read by `ctrlgrad.from_jax` and run
+here (`jax_through.py`); counted are the tests that evaluate something so.
 """
 
 from __future__ import annotations

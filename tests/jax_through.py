@@ -1,8 +1,9 @@
 """JAX's names for its own tests, so that what they evaluate goes through `from_jax`.
 
-The tests keep JAX's functions, on JAX's arrays. But what they call outside of a trace of JAX is evaluated here: a control
-flow function is read by `from_jax` and run, and a transform of JAX's becomes this library's of the function that
-`from_jax` reads. Within a trace of JAX (of which `from_jax` makes one for every function that it reads) all is JAX's.
+The tests keep JAX's functions, on JAX's arrays. But what they call outside of a trace of JAX is evaluated here: a
+control flow function is read by `from_jax` and run, and a transform of JAX's becomes this library's of the function
+that `from_jax` reads. Within a trace of JAX (of which `from_jax` makes one for every function that it reads) all is
+JAX's.
 """
 
 from __future__ import annotations

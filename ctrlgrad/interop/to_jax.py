@@ -49,7 +49,8 @@ def to_jax(fn: Callable[..., Any]) -> JaxFunction:
 
     Returns:
         A function of the same arguments. Its results are JAX's arrays, strongly typed, of the dtypes that `fn` gives
-        them (Python numbers and JAX's weakly typed arrays give way in promotions); while JAX's 64-bit types are off, arguments and results are of 32 bits, whatever `fn` computes with.
+        them (Python numbers and JAX's weakly typed arrays give way in promotions); while JAX's 64-bit types are off,
+        arguments and results are of 32 bits, whatever `fn` computes with.
 
     Raises (when called):
         TypeMismatchError: an argument of a dtype that is not supported, or one that is no array and has no hash.
