@@ -56,9 +56,11 @@ def to_jax(fn: Callable[..., Any]) -> JaxFunction:
         TypeMismatchError: an argument of a dtype that is not supported, or one that is no array and has no hash.
         TracingError: the size of a result depends on data, or `fn` uses a value of a trace of JAX around it.
 
-    Under `jax.jit` the primitive is a call of Python from compiled code: errors of the run come as JAX's own, with the
-    text of ours. The engine is the one that `ctrlgrad.options` names when `fn` is traced; options and budgets of the
-    block around a compiled call do not reach it, those that `fn` itself asks for do (`ctrlgrad.checkpoint`).
+    Under `jax.jit` the primitive is a call of this library's machine code, without Python's lock where the run needs no
+    Python (on the processor, by the native engine; otherwise a call of Python from compiled code). Errors of the run
+    come as JAX's own, with the text of ours. The engine is the one that `ctrlgrad.options` names when `fn` is traced;
+    options and budgets of the block around a compiled call do not reach it, those that `fn` itself asks for do
+    (`ctrlgrad.checkpoint`).
 
     >>> import jax, ctrlgrad as cg
     >>> @cg.to_jax
