@@ -5,6 +5,9 @@ memory their imports of JAX give this library's functions where it has the name 
 they compare and how is theirs; but where they ask for an error, any error of this library or of Python's built-in kinds
 will do, since its words are ours. Tests whose text reaches into JAX (jaxprs, lowering, compilation counts, devices) are
 counted apart, and so are those of limits that this library does not have (`NOT_ASKED`).
+
+With `--through from_jax` the tests keep JAX's functions, and what they evaluate is read by `ctrlgrad.from_jax` and run
+here (`jax_through.py`); counted are the tests that evaluate something so.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ import ctrlgrad as cg
 from ctrlgrad import custom_derivatives
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.frontend.tensor import Tensor
+from tests import jax_through
 
 # Words in a test's text that ask for JAX's inside, not for what its functions compute.
 INTERNALS = (
@@ -152,18 +156,19 @@ def _assign(name: str, path: Iterable[str]) -> list[ast.stmt]:
     return ast.parse(f"{name} = " + ".".join(["_names", *path])).body
 
 
-def load(path: Path) -> types.ModuleType:
-    """The tests of a file, on this library's functions."""
+def load(path: Path, found: Names) -> types.ModuleType:
+    """The tests of a file, on these functions."""
     tree = ast.fix_missing_locations(Imports().visit(ast.parse(path.read_text())))
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
-    module.__dict__["_names"] = names()
+    module.__dict__["_names"] = found
     sys.modules[path.stem] = module
     exec(compile(tree, str(path), "exec"), module.__dict__)
     return module
 
 
 def _check_grads(
+    read: Callable[..., Any],
     f: Callable[..., Any],
     args: Any,
     order: int,
@@ -190,7 +195,7 @@ def _check_grads(
 
                 check(pulled, args, order - 1)
 
-    check(f, tuple(args), order)
+    check(read(f), tuple(args), order)
 
 
 def _raises(self: Any, kind: Any, *args: Any, **kwargs: Any) -> Any:
@@ -204,6 +209,7 @@ def _raises_text(self: Any, kind: Any, text: Any, *args: Any, **kwargs: Any) -> 
 
 def _compile_and_check(
     self: Any,
+    jit: Callable[..., Any],
     fun: Any,
     args_maker: Any,
     *,
@@ -214,7 +220,7 @@ def _compile_and_check(
     **_: Any,
 ) -> None:
     args = args_maker()
-    self.assertAllClose(cg.jit(fun)(*args), fun(*args), check_dtypes=check_dtypes, atol=atol or tol, rtol=rtol or tol)
+    self.assertAllClose(jit(fun)(*args), fun(*args), check_dtypes=check_dtypes, atol=atol or tol, rtol=rtol or tol)
 
 
 def reaches_inside(test: unittest.TestCase) -> bool:
@@ -273,6 +279,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("file", type=Path)
     options.add_argument("--engine", default="reference")
+    options.add_argument("--through", choices=("lax", "from_jax"), default="lax", help="what of this library is tested")
     options.add_argument("--only", default="", help="a regular expression of the tests' names (Class.method)")
     options.add_argument("--verbose", action="store_true", help="whole errors")
     options.add_argument("--all", action="store_true", help="also tests that reach into JAX")
@@ -281,14 +288,18 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _too_long)
     jax.config.update("jax_enable_x64", True)
     sys.argv = sys.argv[:1]
-    jtu.check_grads = _check_grads
+    reads = chosen.through == "from_jax"
+    module_names = jax_through.names(Names) if reads else names()
+    jtu.check_grads = functools.partial(_check_grads, jax_through.ours_of if reads else lambda f: f)
     jtu.JaxTestCase.assertRaisesRegex = _raises_text
     jtu.JaxTestCase.assertRaises = _raises
-    jtu.JaxTestCase._CompileAndCheck = _compile_and_check
-    module = load(chosen.file)
+    jtu.JaxTestCase._CompileAndCheck = functools.partialmethod(_compile_and_check, module_names.jit)
+    module = load(chosen.file, module_names)
     result = _Result(chosen.verbose)
     inside = collections.Counter[bool]()
     not_asked = collections.Counter[str]()
+    not_these = jax_through.NOT_ASKED if reads else NOT_ASKED
+    untouched = 0
     started = time.perf_counter()
     with cg.options(engine=chosen.engine):
         for test in _tests(unittest.defaultTestLoader.loadTestsFromModule(module)):
@@ -297,16 +308,22 @@ def main() -> None:
                 continue
             internal = reaches_inside(test)
             inside[internal] += 1
-            reason = next((why for pattern, why in NOT_ASKED.items() if re.search(pattern, name)), None)
+            reason = next((why for pattern, why in not_these.items() if re.search(pattern, name)), None)
             if reason is not None and not internal:
                 not_asked[reason] += 1
             if (not internal and reason is None) or chosen.all:
+                before = jax_through.evaluations
                 signal.alarm(chosen.seconds)
                 test.run(result)
                 signal.alarm(0)
+                if reads and before == jax_through.evaluations and test.id() not in result.failed:
+                    untouched += 1
+                    result.passed = [x for x in result.passed if x is not test]
     print(
         f"{len(result.passed)} passed, {len(result.failed)} failed, {len(result.skipped)} skipped by the tests, "
-        f"{inside[True]} reach into JAX, {not_asked.total()} are not asked, {time.perf_counter() - started:.0f} s"
+        f"{inside[True]} reach into JAX, {not_asked.total()} are not asked, "
+        + f"{untouched} evaluate nothing, " * reads
+        + f"{time.perf_counter() - started:.0f} s"
     )
     for reason, count in not_asked.items():
         print(f"  not asked, {count}: {reason}")

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.frontend.apply import is_weak
 from ctrlgrad.ir import TensorType
 from ctrlgrad.signature import Static, static
 from ctrlgrad.source import here
@@ -49,6 +50,11 @@ def tensor_type(aval: Any) -> TensorType:
 def is_float(aval: Any) -> bool:
     """Whether values of an abstract value have derivatives."""
     return not is_key(aval) and bool(jax.numpy.issubdtype(aval.dtype, np.inexact))
+
+
+def has_weak_type(x: Any) -> bool:
+    """Whether an argument stands for a Python number, whose type gives way in promotions: of JAX's arrays some do."""
+    return bool(x.aval.weak_type) if isinstance(x, jax.Array) else is_weak(x)
 
 
 def static_argument(what: str, x: Any) -> Static:

@@ -9,12 +9,16 @@ parameter. What JAX asks of a primitive is again the same primitive, bound to a 
   again, so nothing whose size depends on data passes through JAX;
 - a tangent or pullback is differentiated as any other program: so all orders and mixtures of the modes exist.
 
-In compiled code the primitive is a call of Python. That call touches NumPy's arrays alone: JAX's own could wait for the
-very computation that waits for the call.
+In compiled code for the processor the primitive is a call of the engine's machine code (`engines/native/entry.py`),
+which asks for Python's lock only where the run needs Python. Of other engines, and for other devices, it is a call of
+Python. Both touch memory and NumPy's arrays alone: JAX's own could wait for the computation that waits for the call.
+They run without the options and budgets of whichever thread JAX takes for it.
 """
 
 from __future__ import annotations
 
+import contextvars
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,13 +28,16 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from ctrlgrad.engines.native.entry import Entry
 from ctrlgrad.errors import DifferentiationError, TracingError
+from ctrlgrad.execution import program_of
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function, function
 from ctrlgrad.interop.primitives import TABLE
+from ctrlgrad.interop.xla_calls import call_entry, has_typed_calls
 from ctrlgrad.ir import Builder, Graph, TensorType
 from ctrlgrad.source import here
 from ctrlgrad.transforms.grad import vjp
@@ -109,6 +116,20 @@ class Program:
         given = [np.asarray(x, t.dtype) for x, t in zip(arrays, self.types, strict=True)]
         results: tuple[np.ndarray, ...] = self._function(*given)
         return results
+
+    def run_apart(self, *arrays: Any) -> tuple[np.ndarray, ...]:
+        """The same, whatever options and budgets this thread has."""
+        return contextvars.Context().run(self.run, *arrays)
+
+    @functools.cached_property
+    def entry(self) -> Entry:
+        """The program for compiled code."""
+
+        def program(arrays: list[np.ndarray]) -> Any:
+            return program_of(self._function.graph(*arrays), arrays)
+
+        results = [value.tensor for value in self.graph.outputs]
+        return Entry(self.types, results, lambda arrays: self.run(*arrays), program)
 
     def _cached(self, key: Any, make: Callable[[], Program]) -> Program:
         found = self._derived.get(key)
@@ -209,14 +230,27 @@ program_p.def_abstract_eval(_types)
 
 def _lower(ctx: Any, *operands: Any, program: Program) -> Any:
     results, _, kept = mlir.emit_python_callback(
-        ctx, program.run, None, operands, ctx.avals_in, ctx.avals_out, has_side_effect=False
+        ctx, program.run_apart, None, operands, ctx.avals_in, ctx.avals_out, has_side_effect=False
     )
-    if hasattr(ctx.module_context, "add_keepalive"):
-        ctx.module_context.add_keepalive(kept)
+    _keep(ctx, kept)
     return results
 
 
+def _lower_on_processor(ctx: Any, *operands: Any, program: Program) -> Any:
+    if program.engine not in ("auto", "native") or not has_typed_calls():
+        return _lower(ctx, *operands, program=program)
+    _keep(ctx, program.entry)
+    return call_entry(ctx, program.entry, *operands)
+
+
+def _keep(ctx: Any, what: Any) -> None:
+    """Keep it alive as long as the compiled program."""
+    if hasattr(ctx.module_context, "add_keepalive"):
+        ctx.module_context.add_keepalive(what)
+
+
 mlir.register_lowering(program_p, _lower)
+mlir.register_lowering(program_p, _lower_on_processor, platform="cpu")
 
 
 def _batch(arrays: Sequence[Any], axes: Sequence[Any], *, program: Program) -> tuple[list[Any], list[int]]:

@@ -13,11 +13,11 @@ import numpy as np
 
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend import trace
-from ctrlgrad.frontend.apply import cast, is_weak, value_in
+from ctrlgrad.frontend.apply import cast, value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function, function
-from ctrlgrad.interop.avals import dtype_of, is_key, static_argument
+from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_key, static_argument
 from ctrlgrad.interop.flat import Flat
 from ctrlgrad.interop.reader import Reader
 from ctrlgrad.interop.settings import has_x64, x64_as
@@ -141,10 +141,10 @@ class _FromJax:
         elif not isinstance(x, np.ndarray | np.generic) and not hasattr(x, "__array__"):
             return static_argument(f"from_jax: {self.name}", x)
         dtype = np.dtype(x.dtype)
-        narrow = jax.dtypes.canonicalize_dtype(dtype)
-        if narrow != dtype and not is_weak(x):
+        narrow, weak = jax.dtypes.canonicalize_dtype(dtype), has_weak_type(x)
+        if narrow != dtype and not weak:
             self._tell(dtype, narrow)
-        return _Aval(tuple(x.shape), narrow, is_weak(x))
+        return _Aval(tuple(x.shape), narrow, weak)
 
     def _tell(self, dtype: np.dtype, narrow: np.dtype) -> None:
         """Say once that values lose digits."""

@@ -61,7 +61,8 @@ class _Pure(Translator):
 
 def run_in_jax(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
     """The results of a graph without obstacles, as JAX's arrays or tracers."""
-    found = _Pure().run(graph, tuple(arguments))
+    given = [lax.convert_element_type(x, v.tensor.dtype) for x, v in zip(arguments, graph.inputs, strict=True)]
+    found = _Pure().run(graph, tuple(given))
     return [x.astype(v.tensor.dtype) for x, v in zip(found, graph.outputs, strict=True)]
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from ctrlgrad.errors import TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.interop.avals import static_argument
+from ctrlgrad.frontend.tracer import Leaf
+from ctrlgrad.interop.avals import has_weak_type, static_argument
 from ctrlgrad.interop.engine_primitive import Program, bind
 from ctrlgrad.interop.flat import Flat
 from ctrlgrad.interop.pure_jax import obstacle, run_in_jax
@@ -48,15 +49,18 @@ def to_jax(fn: Callable[..., Any]) -> JaxFunction:
 
     Returns:
         A function of the same arguments. Its results are JAX's arrays, strongly typed, of the dtypes that `fn` gives
-        them; while JAX's 64-bit types are off, arguments and results are of 32 bits, whatever `fn` computes with.
+        them (Python numbers and JAX's weakly typed arrays give way in promotions); while JAX's 64-bit types are off,
+        arguments and results are of 32 bits, whatever `fn` computes with.
 
     Raises (when called):
         TypeMismatchError: an argument of a dtype that is not supported, or one that is no array and has no hash.
         TracingError: the size of a result depends on data, or `fn` uses a value of a trace of JAX around it.
 
-    Under `jax.jit` the primitive is a call of Python from compiled code: errors of the run come as JAX's own, with the
-    text of ours. The engine is the one that `ctrlgrad.options` names when `fn` is traced; options and budgets of the
-    block around a compiled call do not reach it, those that `fn` itself asks for do (`ctrlgrad.checkpoint`).
+    Under `jax.jit` the primitive is a call of this library's machine code, without Python's lock where the run needs no
+    Python (on the processor, by the native engine; otherwise a call of Python from compiled code). Errors of the run
+    come as JAX's own, with the text of ours. The engine is the one that `ctrlgrad.options` names when `fn` is traced;
+    options and budgets of the block around a compiled call do not reach it, those that `fn` itself asks for do
+    (`ctrlgrad.checkpoint`).
 
     >>> import jax, ctrlgrad as cg
     >>> @cg.to_jax
@@ -123,12 +127,17 @@ class JaxFunction:
         kinds = tuple(map(self._kind, leaves))
         key = (treedef, kinds, has_x64(), current_options().engine)
         signature = self._signatures.get(key, lambda: self._traced(treedef, kinds))
-        return signature, [_array(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, TensorType)]
+        return signature, [_array(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, Leaf)]
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...]) -> _Signature:
         flat = Flat(self.fn, treedef, kinds, _narrow)
+        inputs: list[Leaf] = flat.arrays
+
+        def fn(*tensors: Any) -> list[Any]:
+            return flat(*(Tensor(x.builder, x.value, leaf.weak) for x, leaf in zip(tensors, inputs, strict=True)))
+
         try:
-            program = Program(self.name, flat, flat.arrays, current_options().engine)
+            program = Program(self.name, fn, [leaf.type for leaf in inputs], current_options().engine)
         except jax.errors.JAXTypeError as error:
             raise TracingError(
                 f"to_jax: {self.name} uses a value of a trace of JAX that is not among its arguments",
@@ -144,9 +153,9 @@ class JaxFunction:
         return _Signature(flat, program, graph, explanation)
 
     def _kind(self, x: Any) -> Any:
-        """What a call's signature has for an argument: its type, or the value itself."""
+        """What a call's signature has for an argument: its type, weak as JAX has it, or the value itself."""
         if isinstance(x, float | complex) and not isinstance(x, np.generic):
-            return TensorType(jax.dtypes.canonicalize_dtype(type(x)))
+            return Leaf(TensorType(jax.dtypes.canonicalize_dtype(type(x))), True)
         if isinstance(x, Tensor):
             raise TracingError(
                 f"to_jax: {self.name} is called on a traced tensor of this library",
@@ -166,7 +175,7 @@ class JaxFunction:
                 got=f"{x.dtype}",
                 hint="pass jax.random.key_data(key)" if is_key else "cast it to float32 before, x.astype(jnp.float32)",
             )
-        return TensorType(jax.dtypes.canonicalize_dtype(x.dtype), x.shape)
+        return Leaf(TensorType(jax.dtypes.canonicalize_dtype(x.dtype), x.shape), has_weak_type(x))
 
 
 def _array(x: Any) -> Any:

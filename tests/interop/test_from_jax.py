@@ -69,6 +69,14 @@ def test_dtypes_are_jaxs() -> None:
     assert [x.dtype.name for x in found] == ["float64", "int64", "bool", "float16", "complex128"]
 
 
+def test_a_weakly_typed_array_gives_way_in_promotions() -> None:
+    with jax.enable_x64(True):
+        two, add = jnp.asarray(2.0), cg.from_jax(lambda x, y: x + y)
+        assert two.weak_type
+        for other in (jnp.float32(1), jnp.ones(2, jnp.float16), np.ones(2, np.float32)):
+            assert add(two, other).dtype == (two + other).dtype == other.dtype
+
+
 def test_64_bits_are_not_lost_in_silence() -> None:
     f = lambda x: x * x
     with jax.enable_x64(False):

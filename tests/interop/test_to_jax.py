@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import textwrap
@@ -15,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from leaks import growth
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import TracingError, TypeMismatchError
-from ctrlgrad.interop.engine_primitive import Program
 
 
 @pytest.fixture(autouse=True)
@@ -238,29 +237,15 @@ def test_threads_share_a_function() -> None:
         assert max(pool.map(work, range(8))) < 1e-12
 
 
-def test_calls_leave_nothing_behind() -> None:
-    f = cg.to_jax(lambda a: cg.while_loop(lambda x: x > 1.0, lambda x: 0.5 * x, a))
-    compiled = jax.jit(jax.grad(f))
-
-    def calls(count: int) -> None:
-        for _ in range(count):
-            compiled(3.0).block_until_ready()
-        for _ in range(count // 20):
-            jax.grad(f)(3.0)
-
-    def alive() -> tuple[int, int, int]:
-        gc.collect()
-        objects = gc.get_objects()
-        return len(objects), sum(isinstance(x, Program) for x in objects), len(jax.live_arrays())
-
-    calls(100)
-    before = alive()
-    calls(2000)
-    after = alive()
+@pytest.mark.parametrize("engine", ["reference", "native"])
+def test_calls_leave_nothing_behind(engine: str) -> None:
+    """`python -m tests.leaks` makes a hundred thousand of them."""
+    with cg.options(engine=engine):
+        found = growth(1000)
     # Fewer, where what other tests have made goes meanwhile.
-    assert after[1] <= before[1]
-    assert after[2] <= before[2]
-    assert after[0] - before[0] < 200
+    assert found.programs <= 0
+    assert found.arrays <= 0
+    assert found.objects < 200
 
 
 def test_errors_say_what_to_do() -> None:
@@ -298,6 +283,20 @@ def test_machine_code_serves_it_in_32_bits() -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[0.25, 0.125]"
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_python_numbers_and_weak_arrays_give_way_in_promotions(loops: bool) -> None:
+    def scaled(x: Any, y: Any) -> Any:
+        return cg.while_loop(lambda c: c.sum() < 10, lambda c: c + x * y, 0 * x * y) if loops else x * y
+
+    f, single = cg.to_jax(scaled), jnp.ones(2, jnp.float32)
+    assert f.explain(2.0, single).form == ("one primitive" if loops else "pure JAX")
+    for two in (2.0, jnp.asarray(2.0)):
+        assert f(two, single).dtype == jax.jit(f)(two, single).dtype == np.float32
+        assert jax.grad(lambda y, two=two: f(two, y).sum())(single).dtype == np.float32
+        assert not f(two, single).weak_type
+    assert f(np.float64(2.0), single).dtype == np.float64
 
 
 def test_python_numbers_have_the_type_that_jax_takes_them_for() -> None:
