@@ -21,7 +21,12 @@ MODULES = sorted(
     }
 )
 # What some modules are written with, or show in their examples, and tests do without.
-NEEDED = {"ctrlgrad.interop.torch": "torch", "ctrlgrad.interop.to_torch": "torch"}
+NEEDED = {
+    "ctrlgrad.interop.from_onnx": "onnx",
+    "ctrlgrad.interop.onnx": "onnx",
+    "ctrlgrad.interop.to_torch": "torch",
+    "ctrlgrad.interop.torch": "torch",
+}
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -15,8 +15,10 @@ from typing import Any
 
 # Where each name stands, and the package that its module is written with. None of them is needed for another.
 _LAZY = {
+    "from_onnx": ("ctrlgrad.interop.from_onnx", None),
     "from_jax": ("ctrlgrad.interop.from_jax", "jax"),
     "jax_primitive": ("ctrlgrad.interop.primitives", "jax"),
+    "onnx_op": ("ctrlgrad.interop.onnx.operators", None),
     "to_jax": ("ctrlgrad.interop.to_jax", "jax"),
     "to_torch": ("ctrlgrad.interop.to_torch", None),
 }
@@ -39,4 +41,4 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY])
 
 
-__all__ = ["from_jax", "jax_primitive", "to_jax", "to_torch"]
+__all__ = ["from_jax", "from_onnx", "jax_primitive", "onnx_op", "to_jax", "to_torch"]

@@ -1,0 +1,168 @@
+"""Loops and branches: `Loop`, `Scan`, `If`.
+
+`Loop` is a `scan` where its trip count is known and its condition is a constant, a `while_loop` otherwise: then the
+rows of its scan outputs are as many as it has run. Where it carries a sequence, it is unrolled if it is known how often
+it runs. Where sizes of what it carries change, they count as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad import tree
+from ctrlgrad.frontend.branches import cond
+from ctrlgrad.frontend.loops import scan
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tensor_array import TensorArray
+from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
+from ctrlgrad.interop.onnx.operators import Body, Node, entry, is_array, known_shape, recorded
+from ctrlgrad.transforms.vmap import vmap
+
+
+@entry("If")
+def _if(node: Node, condition: Any) -> Any:
+    then, otherwise = node.get("then_branch"), node.get("else_branch")
+    if not isinstance(condition, Tensor):
+        return tuple((then if bool(condition) else otherwise)())
+    taken = cond_types(then), cond_types(otherwise)
+    if taken[0] != taken[1]:
+        # Branches of different types: which it is has to be known.
+        return tuple((then if bool(node.value(0)) else otherwise)())
+    return tuple(cond(cnp.reshape(condition, ()), then, otherwise))
+
+
+def cond_types(branch: Body) -> Any:
+    """The structure and types of what a branch returns."""
+    leaves, treedef = tree.flatten(branch())
+    return treedef, [(np.dtype(x.dtype), known_shape(x)) for x in leaves]
+
+
+def _traced(x: Any) -> Any:
+    """A value with every array in it as one of the graph."""
+    return tree.map(recorded, x)
+
+
+@entry("Loop")
+def _loop(node: Node, most: Any, goes_on: Any, *carried: Any) -> Any:
+    body: Body = node.get("body")
+    held = len(carried)
+    if not all(map(is_array, carried)) and _is_known(node):
+        return _unrolled(node, body, carried)
+    # The body once, for what it returns: what is recorded of it is used by nobody. Where it runs, it is to go on.
+    first = body(recorded(np.int64(0)), np.bool_(True), *map(_traced, carried))
+    condition, after, rows = first[0], first[1 : 1 + held], first[1 + held :]
+    if any(_structure(a) != _structure(b) for a, b in zip(carried, after, strict=True)):
+        return _unrolled(node, body, carried)
+    endless = goes_on is None or (is_array(goes_on) and not isinstance(goes_on, Tensor) and bool(goes_on))
+    always = endless and not isinstance(condition, Tensor) and bool(condition)
+    grows = [_changed(a, b) for a, b in zip(carried, after, strict=True)]
+    if most is not None and always and not any(grows):
+        known = node.known(0)
+        if known is not None:
+            return _counted(body, int(known.reshape(())), carried)
+    carried = tuple(unknown_dims(recorded(x), axes) if axes else x for x, axes in zip(carried, grows, strict=True))
+    arrays = [TensorArray(y.dtype, None, known_shape(y)) for y in rows]
+    count = None if most is None else cnp.reshape(most, ())
+    alive = np.bool_(True) if goes_on is None else cnp.reshape(goes_on, ())
+
+    def test(state: Any) -> Any:
+        i, alive, *_ = state
+        return alive if count is None else (i < count) & alive
+
+    def step(state: Any) -> Any:
+        i, _, values, arrays = state
+        results = body(i, np.bool_(True), *values)
+        values = [_forgotten(x, axes) for x, axes in zip(results[1 : 1 + held], grows, strict=True)]
+        arrays = [a.write(i, y) for a, y in zip(arrays, results[1 + held :], strict=True)]
+        return i + np.int64(1), cnp.reshape(results[0], ()), values, arrays
+
+    state = while_loop(test, step, (recorded(np.int64(0)), recorded(alive), [_traced(x) for x in carried], arrays))
+    return *state[2], *(a.stack() for a in state[3])
+
+
+def _is_known(node: Node) -> bool:
+    """Whether it is known how often a loop may run, and whether it begins."""
+    return all(x is None or node.known(i) is not None for i, x in enumerate(node.inputs[:2]))
+
+
+def _structure(x: Any) -> Any:
+    leaves, treedef = tree.flatten(x)
+    # Arrays in a sequence have their own sizes; an array alone may change them.
+    return treedef, [y.ndim if is_array(x) else known_shape(y) for y in leaves]
+
+
+def _changed(x: Any, y: Any) -> tuple[int, ...]:
+    """The axes whose size one iteration changes."""
+    if not is_array(x):
+        return ()
+    return tuple(axis for axis, (a, b) in enumerate(zip(known_shape(x), known_shape(y), strict=True)) if a != b)
+
+
+def _forgotten(x: Any, axes: tuple[int, ...]) -> Any:
+    return unknown_dims(recorded(x), axes) if axes else x
+
+
+def _counted(body: Body, count: int, carried: Sequence[Any]) -> tuple[Any, ...]:
+    """A loop of which it is known how often it runs."""
+    held = len(carried)
+
+    def step(values: Any, i: Any) -> Any:
+        results = body(i, np.bool_(True), *values)
+        return results[1 : 1 + held], results[1 + held :]
+
+    last, rows = scan(step, [_traced(x) for x in carried], np.arange(count, dtype=np.int64))
+    return *last, *rows
+
+
+def _unrolled(node: Node, body: Body, carried: Sequence[Any]) -> tuple[Any, ...]:
+    count = None if node.inputs[0] is None else int(node.value(0).reshape(()))
+    alive = node.inputs[1] is None or bool(node.value(1))
+    held, values, rows, i = len(carried), list(carried), [], 0
+    while alive and (count is None or i < count):
+        results = body(np.int64(i), np.bool_(True), *values)
+        if isinstance(results[0], Tensor):
+            # Said of the loop: its condition has to be known.
+            node.of(results[0]).value(0)
+        alive, values = bool(results[0]), results[1 : 1 + held]
+        rows.append(results[1 + held :])
+        i += 1
+    return *values, *(cnp.stack(column) for column in zip(*rows, strict=True))
+
+
+@entry("Scan")
+def _scan(node: Node, *inputs: Any) -> Any:
+    if node.version >= 9:
+        return _scan_steps(node, *inputs)
+    lengths, *values = inputs
+    if lengths is not None:
+        raise node.unsupported("sequence_lens of the first version of Scan")
+    return tuple(vmap(lambda *xs: _scan_steps(node, *xs))(*values))
+
+
+def _scan_steps(node: Node, *inputs: Any) -> tuple[Any, ...]:
+    body: Body = node.get("body")
+    count = node.get("num_scan_inputs")
+    held = len(inputs) - count
+    states, rows = inputs[:held], inputs[held:]
+    made = body.outputs - held
+    backwards = node.get("scan_input_directions") or node.get("directions") or [0] * count
+    axes = node.get("scan_input_axes") or [0] * count
+    rows = tuple(_in_order(cnp.moveaxis(x, a, 0), d) for x, a, d in zip(rows, axes, backwards, strict=True))
+
+    def step(values: Any, row: Any) -> Any:
+        results = body(*values, *row)
+        return results[:held], results[held:]
+
+    last, stacked = scan(step, [_traced(x) for x in states], list(rows))
+    backwards = node.get("scan_output_directions") or [0] * made
+    axes = node.get("scan_output_axes") or [0] * made
+    outputs = (cnp.moveaxis(_in_order(y, d), 0, a) for y, a, d in zip(stacked, axes, backwards, strict=True))
+    return *last, *outputs
+
+
+def _in_order(x: Any, backwards: int) -> Any:
+    return cnp.flip(x, 0) if backwards else x

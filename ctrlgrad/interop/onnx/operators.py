@@ -1,0 +1,217 @@
+"""The table of ONNX's operators: what each node of a model is in this library.
+
+An entry is a function of the node and its inputs; an input that is left out is None. Families of entries stand in files
+of their own; users add theirs with `onnx_op`. An operator without an entry that ONNX defines by a function of others is
+read as that function. Any other is an error that names the operator, the node and `onnx_op`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import TracingError, UnsupportedPrimitiveError
+from ctrlgrad.frontend.apply import value_in
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.trace import recorder
+from ctrlgrad.source import Source
+
+Entry = Callable[..., Any]
+
+TABLE: dict[tuple[str, str], Entry] = {}
+
+_STRINGS = "strings have no arrays and no derivatives here"
+_IMAGES = "it is an operator on images or boxes"
+_RANDOM = "its random numbers have no state that a function could be given: draw them outside and pass them"
+_TREES = "it is an operator of classical machine learning"
+
+# Operators that have no meaning here, and why. Those of "ai.onnx.ml" are refused as a whole.
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"), _STRINGS),
+    **dict.fromkeys(("CenterCropPad", "Col2Im", "DeformConv", "GridSample", "ImageDecoder", "MaxRoiPool"), _IMAGES),
+    **dict.fromkeys(("NonMaxSuppression", "Resize", "RoiAlign", "Upsample"), _IMAGES),
+    **dict.fromkeys(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"), _RANDOM),
+    **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _RANDOM),
+}
+
+
+class NeedsInputs(Exception):
+    """An operator needs the values of these inputs of the model before it runs."""
+
+    def __init__(self, names: frozenset[str], error: TracingError) -> None:
+        super().__init__(names)
+        self.names, self.error = names, error
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A graph that a node owns: its results for its inputs, given as a list. It sees the values around it."""
+
+    inputs: tuple[str, ...]
+    outputs: int
+    read: Callable[..., list[Any]]
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        return self.read(*inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One node of a model.
+
+    Attributes:
+        version: of the operator set that it belongs to.
+        attributes: by name, with ONNX's defaults; arrays for tensors, a `Body` for graphs.
+        outputs: how many results it may have; `wanted` says which of them have a name.
+        origins: for each input the inputs of the model that its value follows from; None where it follows from
+            others too: what a loop carries, a size that depends on data.
+    """
+
+    name: str
+    domain: str
+    version: int
+    attributes: dict[str, Any]
+    outputs: int
+    wanted: tuple[bool, ...]
+    inputs: tuple[Any, ...]
+    origins: tuple[frozenset[str] | None, ...]
+    source: Source
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute."""
+        value = self.attributes.get(name)
+        return default if value is None else value
+
+    def known(self, i: int) -> np.ndarray | None:
+        """The value of an input, None where it follows from what the run computes.
+
+        Where it follows from inputs of the model alone, the model is read again with their values.
+        """
+        x = self.inputs[i] if i < len(self.inputs) else None
+        if not isinstance(x, Tensor):
+            return None if x is None else np.asarray(x)
+        origins = self.origins[i]
+        if origins:
+            raise NeedsInputs(origins, self._not_known(i, origins))
+        return None
+
+    def value(self, i: int) -> np.ndarray:
+        """The value of an input, which has to be known."""
+        found = self.known(i)
+        if found is None:
+            raise self._not_known(i, frozenset())
+        return found
+
+    def _not_known(self, i: int, origins: frozenset[str]) -> TracingError:
+        given = " and ".join(map(repr, sorted(origins)))
+        return TracingError(
+            f"from_onnx: {self.name} needs the value of its input {i} before it runs",
+            source=self.source,
+            expected="a constant, or what follows from constants, shapes and inputs that are NumPy arrays",
+            got=f"a value that follows from {given or 'what a loop carries or a size that depends on data'}",
+            hint=f"pass {given} as NumPy arrays, and do not differentiate by them"
+            if given
+            else f"say what the operator is with ctrlgrad.interop.onnx_op({self.name!r}), or change the model",
+        )
+
+    def unsupported(self, reason: str | None = None) -> UnsupportedPrimitiveError:
+        """The error of a node that cannot be translated."""
+        name = f"{self.domain}.{self.name}" if self.domain else self.name
+        given = f", {self.domain!r}" if self.domain else ""
+        return UnsupportedPrimitiveError(
+            f"from_onnx: the ONNX operator {name!r} "
+            + (f"is not supported: {reason}" if reason else "has no translation"),
+            source=self.source,
+            expected="operators of the table in docs/onnx_operators.md",
+            got=f"{name}, version {self.version}",
+            hint=f"say what it is: a function of its inputs and, by keyword, its attributes,\n"
+            f"decorated with @ctrlgrad.interop.onnx_op({self.name!r}{given})",
+        )
+
+    def of(self, *inputs: Any, **attributes: Any) -> Node:
+        """The same node with other inputs, all of them known, and further attributes."""
+        return replace(self, inputs=inputs, origins=(None,) * len(inputs), attributes=self.attributes | attributes)
+
+
+def entry(*names: str, domain: str = "") -> Callable[[Entry], Entry]:
+    """Give the translation of operators: `fn(node, *inputs)` returns the result, or a tuple of several."""
+
+    def register(fn: Entry) -> Entry:
+        for name in names:
+            TABLE[domain, name] = fn
+        return fn
+
+    return register
+
+
+def plain(fn: Callable[..., Any]) -> Entry:
+    """An entry of a function that takes inputs alone."""
+    return lambda node, *inputs: fn(*inputs)
+
+
+def recorded(x: Any) -> Tensor:
+    """A value as one of the graph, so that what is made of it is recorded and not computed at once."""
+    return x if isinstance(x, Tensor) else Tensor(recorder(), value_in(recorder(), x))
+
+
+def known_shape(x: Any) -> tuple[int | None, ...]:
+    """The sizes of an array, None for one that shows in the run."""
+    return x.tensor_type.shape if isinstance(x, Tensor) else tuple(x.shape)
+
+
+def is_array(x: Any) -> bool:
+    """Whether a value is an array, and not a sequence or an empty optional."""
+    return isinstance(x, Tensor | np.ndarray | np.generic)
+
+
+def shown(values: Sequence[Any]) -> str:
+    """Values by their types, for messages."""
+    kinds = [
+        f"{x.dtype}{list(x.shape)}" if is_array(x) else "nothing" if x is None else type(x).__name__ for x in values
+    ]
+    return ", ".join(kinds) or "nothing"
+
+
+def onnx_op(name: str, domain: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Tell `from_onnx` what an operator of ONNX is here; it replaces what was known of it.
+
+    The decorated function takes the node's inputs as traced tensors and arrays, None for one that is left out, and its
+    attributes by keyword, and returns its result, or a tuple of several. A graph among the attributes is a function of
+    arrays that returns a list. It is written with `ctrlgrad.numpy`.
+
+    >>> import numpy as np, ctrlgrad as cg, ctrlgrad.numpy as cnp
+    >>> from onnx import TensorProto, helper
+    >>> @cg.interop.onnx_op("ScaledSine", "my.domain")
+    ... def _(x, *, scale):
+    ...     return cnp.sin(scale * x)
+    >>> x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    >>> node = helper.make_node("ScaledSine", ["x"], ["y"], domain="my.domain", scale=2.0)
+    >>> f = cg.from_onnx(helper.make_model(helper.make_graph([node], "g", [x], [y])))
+    >>> cg.grad(lambda x: f(x).sum())(np.zeros(2, np.float32))
+    array([2., 2.], dtype=float32)
+    """
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        TABLE[domain, name] = lambda node, *inputs: fn(*inputs, **node.attributes)
+        return fn
+
+    return register
+
+
+__all__ = [
+    "REFUSED",
+    "TABLE",
+    "Body",
+    "NeedsInputs",
+    "Node",
+    "entry",
+    "is_array",
+    "known_shape",
+    "onnx_op",
+    "plain",
+    "recorded",
+    "shown",
+]

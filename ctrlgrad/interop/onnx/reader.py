@@ -1,0 +1,272 @@
+"""Reading an ONNX graph: its nodes, one by one, as calls of this library's functions.
+
+A graph is read inside of a trace. Values are traced tensors, or arrays where all that they depend on is known, so what
+a model computes of shapes and constants is computed here and now; a sequence is a list, an empty optional is None.
+Beside each value stands which inputs of the model it follows from (`Node.origins`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, defs, helper
+
+from ctrlgrad.errors import locate
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.interop.onnx import (  # noqa: F401  (they fill the table)
+    arranging,
+    control,
+    convolutions,
+    elementwise,
+    indexing,
+    normalisation,
+    products,
+    quantisation,
+    recurrent,
+    reductions,
+    sequences,
+)
+from ctrlgrad.interop.onnx.operators import REFUSED, TABLE, Body, NeedsInputs, Node, known_shape
+from ctrlgrad.interop.onnx.protos import array_of, attribute, type_proto
+from ctrlgrad.source import Source, read_from
+
+Origins = frozenset[str] | None
+NOWHERE: Origins = frozenset()
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value, and the inputs of the model that it follows from."""
+
+    value: Any
+    origins: Origins
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model's functions, and the versions of the operator sets that it uses."""
+
+    name: str
+    versions: Mapping[str, int]
+    functions: Mapping[tuple[str, str, str], FunctionProto]
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto, name: str) -> Model:
+        versions = {_domain(x.domain): x.version for x in model.opset_import}
+        functions = {(_domain(f.domain), f.name, f.overload): f for f in model.functions}
+        return cls(name, versions, functions)
+
+
+class Scope:
+    """Values by name, in a graph and in those around it."""
+
+    def __init__(self, around: Scope | None = None) -> None:
+        self.around, self.values = around, dict[str, Known]()
+
+    def find(self, name: str) -> Known:
+        if name in self.values:
+            return self.values[name]
+        if self.around is None:
+            raise KeyError(name)
+        return self.around.find(name)
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Reads graphs, or the body of a function with the attributes of the node that calls it."""
+
+    model: Model
+    given: Mapping[str, Any] | None = None
+
+    def graph(self, graph: GraphProto, values: Mapping[str, Known], around: Scope | None = None) -> list[Known]:
+        """The results of a graph for these values of its inputs."""
+        scope = Scope(around)
+        for tensor in graph.initializer:
+            scope.values[tensor.name] = Known(array_of(tensor), NOWHERE)
+        for sparse in graph.sparse_initializer:
+            proto = AttributeProto(type=AttributeProto.SPARSE_TENSOR, sparse_tensor=sparse)
+            scope.values[sparse.values.name] = Known(attribute(proto), NOWHERE)
+        scope.values.update(values)
+        self.nodes(graph.node, scope, graph.name)
+        return [scope.find(x.name) for x in graph.output]
+
+    def nodes(self, nodes: Sequence[NodeProto], scope: Scope, place: str) -> None:
+        for number, proto in enumerate(nodes):
+            source = Source(f"{self.model.name}, graph {place!r}, node", number, _title(proto))
+            with read_from(source):
+                try:
+                    results = self.node(proto, scope, source)
+                except NeedsInputs:
+                    raise
+                except Exception as error:
+                    locate(error, f"ONNX's {proto.op_type}", source)
+                    raise
+            scope.values.update({name: x for name, x in zip(proto.output, results, strict=False) if name})
+
+    def node(self, proto: NodeProto, scope: Scope, source: Source) -> list[Known]:
+        """The results of one node."""
+        domain = _domain(proto.domain)
+        version = self.model.versions.get(domain, 1)
+        inputs = [scope.find(name) if name else Known(None, NOWHERE) for name in proto.input]
+        values = tuple(x.value for x in inputs)
+        schema = _schema(proto.op_type, version, domain)
+        attributes: dict[str, Any] = dict(_defaults(schema))
+        for a in proto.attribute:
+            if a.ref_attr_name:
+                if self.given is not None and a.ref_attr_name in self.given:
+                    attributes[a.name] = self.given[a.ref_attr_name]
+            else:
+                value = attribute(a)
+                attributes[a.name] = self._body(value, scope) if isinstance(value, GraphProto) else value
+        captured = [scope.find(name) for name in _captured(proto) if _has(scope, name)]
+        node = Node(
+            proto.op_type,
+            domain,
+            version,
+            attributes,
+            len(proto.output),
+            tuple(map(bool, proto.output)),
+            values,
+            tuple(x.origins for x in inputs),
+            source,
+        )
+        origins = _join([x.origins for x in (*inputs, *captured)])
+        results = self._results(proto, node)
+        results = list(results) if isinstance(results, tuple) else [results]
+        return [Known(x, origins if _follows(x) else None) for x in results]
+
+    def _results(self, proto: NodeProto, node: Node) -> Any:
+        key = (node.domain, node.name)
+        # A function of the model's own comes before what a name means elsewhere.
+        own = self.model.functions.get((*key, proto.overload))
+        if own is not None:
+            return self._call(own, node)
+        if key in TABLE:
+            return TABLE[key](node, *node.inputs)
+        refused = REFUSED.get(node.name) if not node.domain else None
+        body = None if refused else _body_of(proto, node)
+        if body is None:
+            raise node.unsupported(refused)
+        return self._call(body, node)
+
+    def _call(self, function: FunctionProto, node: Node) -> tuple[Any, ...]:
+        """The results of a function's nodes: it sees its inputs and attributes alone."""
+        scope = Scope()
+        for position, name in enumerate(function.input):
+            given = position < len(node.inputs)
+            known = Known(node.inputs[position], node.origins[position]) if given else Known(None, NOWHERE)
+            scope.values[name] = known
+        versions = {_domain(x.domain): x.version for x in function.opset_import}
+        defaults = {a.name: attribute(a) for a in function.attribute_proto}
+        model = Model(self.model.name, {**self.model.versions, **versions}, self.model.functions)
+        given = {**defaults, **{k: v for k, v in node.attributes.items() if v is not None}}
+        Reader(model, given).nodes(function.node, scope, function.name)
+        # An output that is left out may have no node.
+        return tuple(scope.find(name).value if _has(scope, name) else None for name in function.output)
+
+    def _body(self, graph: GraphProto, around: Scope) -> Body:
+        names = tuple(x.name for x in graph.input)
+
+        def read(*inputs: Any) -> list[Any]:
+            # What a loop carries follows from its run; what is a constant there is one.
+            values = {name: Known(x, None if _traced(x) else NOWHERE) for name, x in zip(names, inputs, strict=True)}
+            return [x.value for x in self.graph(graph, values, around)]
+
+        return Body(names, len(graph.output), read)
+
+
+def _traced(x: Any) -> bool:
+    return any(map(_traced, x)) if isinstance(x, list) else isinstance(x, Tensor)
+
+
+def _follows(x: Any) -> bool:
+    """Whether a value is known once those are that it was computed from; not so where its size shows in the run."""
+    if isinstance(x, list):
+        return all(map(_follows, x))
+    return not isinstance(x, Tensor) or None not in known_shape(x)
+
+
+def _join(origins: Sequence[Origins]) -> Origins:
+    return None if any(x is None for x in origins) else frozenset[str]().union(*[x for x in origins if x is not None])
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _title(proto: NodeProto) -> str:
+    return f"{proto.op_type} {proto.name!r}" if proto.name else proto.op_type
+
+
+def _has(scope: Scope, name: str) -> bool:
+    try:
+        scope.find(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _captured(proto: NodeProto) -> set[str]:
+    """The names that the graphs of a node may have from around it."""
+    return {name for a in proto.attribute for graph in (a.g, *a.graphs) for name in _names(graph)}
+
+
+def _names(graph: GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield from node.input
+        yield from _captured(node)
+    yield from (x.name for x in graph.output)
+
+
+@functools.cache
+def _schema(name: str, version: int, domain: str) -> Any:
+    try:
+        return defs.get_schema(name, version, domain)
+    except defs.SchemaError:
+        return None
+
+
+@functools.cache
+def _defaults(schema: Any) -> Mapping[str, Any]:
+    """The attributes of an operator that have a default."""
+    if schema is None:
+        return {}
+    protos = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.name}
+    return {name: attribute(proto) for name, proto in protos.items()}
+
+
+def _body_of(proto: NodeProto, node: Node) -> FunctionProto | None:
+    """The function that ONNX defines an operator by, if it does."""
+    schema = _schema(node.name, node.version, node.domain)
+    if schema is None:
+        return None
+    if schema.has_function:
+        versions = [v for v in schema.function_opset_versions if v <= node.version]
+        text = schema.get_function_with_opset_version(max(versions)) if versions else b""
+        return FunctionProto.FromString(text) if text else None
+    if schema.has_context_dependent_function:
+        types = [type_proto(x).SerializeToString() for x in node.inputs]
+        versions = [v for v in schema.context_dependent_function_opset_versions if v <= node.version]
+        if not versions:
+            return None
+        # A node in a function's body may take its attributes from the function's.
+        plain = helper.make_node(node.name, proto.input, proto.output, domain=node.domain)
+        plain.attribute.extend(_written(name, x) for name, x in node.attributes.items() if not isinstance(x, Body))
+        plain.attribute.extend(a for a in proto.attribute if a.type == AttributeProto.GRAPH)
+        text = schema.get_context_dependent_function_with_opset_version(max(versions), plain.SerializeToString(), types)
+        return FunctionProto.FromString(text) if text else None
+    return None
+
+
+def _written(name: str, value: Any) -> AttributeProto:
+    if isinstance(value, np.ndarray):
+        return helper.make_attribute(name, onnx.numpy_helper.from_array(value))
+    return helper.make_attribute(name, value)
+
+
+__all__ = ["NOWHERE", "Known", "Model", "Reader"]
