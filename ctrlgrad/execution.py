@@ -14,6 +14,7 @@ from ctrlgrad.dataflow.engine import run_dataflow
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
 from ctrlgrad.engines.derivative_point import with_point
+from ctrlgrad.engines.device_array import lies_on_card
 from ctrlgrad.engines.exact_errors import error_of, exact_errors
 from ctrlgrad.engines.forward_reads import first_forward
 from ctrlgrad.engines.pushes import row_pushes_of
@@ -32,15 +33,24 @@ def run_on(
     check_nans: bool = False,
     *,
     failure: Exception | None = None,
+    stays_on_card: bool = False,
+    donated: frozenset[int] = frozenset(),
 ) -> list[Any]:
-    """The outputs of a graph for the given arrays (and lists, for stacks), by an engine."""
+    """The outputs of a graph for the given arrays (and lists, for stacks), by an engine.
+
+    Of "cuda" they are `DeviceArray`s where that is asked for; the arguments at positions that are donated may then be
+    overwritten.
+    """
     try:
         if failure is not None:
             return _run_natively(graph, arguments, failure)
+        if engine == "cuda" and not check_nans:
+            return _run_on_cuda(graph, arguments, stays_on_card, donated)
         return _run_on(engine, graph, arguments, check_nans)
     except (NonFiniteError, IndexOutOfRangeError) as error:
-        # Under a budget the reference engine could need more memory than there is.
-        found = error if current() is not None else _told_again(engine, error, graph, arguments)
+        # Under a budget the reference engine could need more memory than there is; and what was donated is gone.
+        is_told_again = current() is None and not (engine == "cuda" and donated)
+        found = _told_again(engine, error, graph, arguments) if is_told_again else error
         if found is error:
             raise
         raise found from error
@@ -62,12 +72,9 @@ def _told_again(engine: str, error: CtrlgradError, graph: Graph, arguments: Sequ
 
 
 def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: bool) -> list[Any]:
-    if engine != "cuda" or check_nans:
-        _check_on_host(engine, arguments)
+    _check_on_host(engine, arguments)
     if engine == "dataflow":
         return run_dataflow(graph, arguments, check_nans)
-    if engine == "cuda" and not check_nans:
-        return _run_on_cuda(graph, arguments)
     if current() is None and asks_for_memory(graph):
         with memory.budget():
             return _run_on(engine, graph, arguments, check_nans)
@@ -133,25 +140,29 @@ def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:
 
 def _check_on_host(engine: str, arguments: Sequence[Any]) -> None:
     for position, x in enumerate(arguments):
-        if hasattr(x, "__cuda_array_interface__"):
+        if lies_on_card(x):
             raise UserInputError(
                 f"array {position} lies on a GPU, and engine={engine!r} computes on the processor",
                 expected="NumPy arrays, or engine='cuda'",
                 got=type(x).__name__,
-                hint="use cg.options(engine='cuda'), or pass array.get()",
+                hint="use cg.options(engine='cuda'), or pass numpy.asarray(array), or array.get() of CuPy's",
             )
 
 
-def _run_on_cuda(graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+def _run_on_cuda(graph: Graph, arguments: Sequence[Any], stays_on_card: bool, donated: frozenset[int]) -> list[Any]:
     from ctrlgrad.engines.cuda.cupy_library import cupy_library
-    from ctrlgrad.engines.cuda.engine import read_arguments, run_on_device
+    from ctrlgrad.engines.cuda.engine import Handover, read_arguments, run_on_device
 
     if current() is None and asks_for_memory(graph):
         with memory.budget():
-            return _run_on_cuda(graph, arguments)
+            return _run_on_cuda(graph, arguments, stays_on_card, donated)
     library, distributed = cupy_library(), optimised_graph(graph)
+    handover = Handover(stays_on_card, donated)
+    if donated:
+        # Nothing can be computed again from arguments that are gone: errors are told as the loops tell them.
+        return run_on_device(library, distributed, arguments, handover)
     with exact_errors(graph, distributed, arguments, lambda given: read_arguments(library, given)):
-        return run_on_device(library, distributed, arguments)
+        return run_on_device(library, distributed, arguments, handover)
 
 
 def explain_on(engine: str, graph: Graph, arguments: Sequence[Any]) -> Report:

@@ -13,6 +13,7 @@ import numpy as np
 from ctrlgrad import tree
 from ctrlgrad.autograph import convert
 from ctrlgrad.engines import Report, current_without
+from ctrlgrad.engines.device_array import lies_on_card, type_on_card
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.execution import after_failure, explain_on, program_of, run_on
 from ctrlgrad.frontend import trace
@@ -27,7 +28,8 @@ from ctrlgrad.ir.caching import Recent
 from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import check_engine, current_options
 from ctrlgrad.passes import inline_calls, simplify
-from ctrlgrad.signature import Key, Static, StaticArguments, TensorSpec, static
+from ctrlgrad.results import OnCard, hand_out
+from ctrlgrad.signature import Key, Static, StaticArguments, TensorSpec, donated_positions, static
 from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
@@ -37,8 +39,6 @@ _NUMBER_TYPES = frozenset([bool, int, float, complex, *(np.dtype(c).type for c i
 MOST_BOUND = 256
 # Of how many signatures the graphs are kept; each value of a Python integer that is not traced is one.
 SIGNATURES = 1024
-# What arrays of other libraries have, on the processor and on a GPU.
-_INTERFACES = ("__array__", "__cuda_array_interface__")
 
 
 @dataclass
@@ -97,6 +97,7 @@ class Function:
         signature: Sequence[Any] | None,
         name: str | None,
         static: StaticArguments | None = None,
+        donated: Sequence[int] = (),
     ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
@@ -105,6 +106,7 @@ class Function:
         self.name: str = wish if wish.isidentifier() else "function"
         self.signature = signature
         self.static = static
+        self.donated = tuple(donated)
         self.traces = 0
         self._cache: Recent[Key, _Signature] = Recent(SIGNATURES)
         self._bound: dict[Any, _Bound] = {}
@@ -123,10 +125,17 @@ class Function:
         if bound is not None:
             return bound([x for x in leaves if type(x) is not Static])
         concrete, arrays = self._specialize(args, kwargs)
-        results = run_on(self._engine_now(), concrete.simplified, arrays, current_options().check_nans)
+        results = run_on(
+            self._engine_now(),
+            concrete.simplified,
+            arrays,
+            current_options().check_nans,
+            stays_on_card=True,
+            donated=donated_positions(args, self.donated, arrays),
+        )
         if key is not None:
             self._bind(key, concrete, arrays)
-        return concrete.unflatten(hand_out(concrete.simplified, results, arrays))
+        return concrete.unflatten(hand_out(concrete.simplified, results, arrays, _COMPUTE))
 
     def _marked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self.static.mark(args, kwargs) if self.static else (args, kwargs)
@@ -213,9 +222,9 @@ class Function:
                 types.append(t)
                 arrays.append(leaf.items if isinstance(leaf, EagerStack) else np.asarray(leaf))
                 keys.append(t if isinstance(t, StackType) else (t.dtype, t.rank, is_weak(leaf)))
-            elif hasattr(leaf, "__cuda_array_interface__"):
+            elif lies_on_card(leaf):
                 arrays.append(leaf)
-                on_card = TensorType(np.dtype(leaf.dtype), tuple(leaf.shape))
+                on_card = TensorType(*type_on_card(leaf))
                 types.append(on_card)
                 keys.append((on_card.dtype, on_card.rank, False))
             elif hasattr(leaf, "__array__") and not isinstance(leaf, Tensor):
@@ -255,7 +264,7 @@ class Function:
     def _trace(self, types: Sequence[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:
         self.traces += 1
         given = iter(types)
-        is_input = [isinstance(x, (*_ARRAYS, TensorSpec)) or any(hasattr(x, n) for n in _INTERFACES) for x in leaves]
+        is_input = [isinstance(x, (*_ARRAYS, TensorSpec)) or hasattr(x, "__array__") or lies_on_card(x) for x in leaves]
         inputs = [
             Leaf(next(given), is_weak(x), hint)
             for x, hint, yes in zip(leaves, argument_names(self.fn, treedef), is_input, strict=True)
@@ -313,30 +322,6 @@ def _endless(name: str) -> TracingError:
     )
 
 
-def _bases(x: Any) -> list[Any]:
-    """An array and the arrays whose memory it views."""
-    chain = [x]
-    while isinstance(chain[-1], np.ndarray) and chain[-1].base is not None:
-        chain.append(chain[-1].base)
-    return chain
-
-
-def hand_out(graph: Graph, results: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """Results as the user gets them: arrays of their own that share no memory with arguments or constants."""
-    handed: list[Any] = []
-    shared = {id(y) for x in arguments for y in _bases(x)}
-    for value, x in zip(graph.outputs, results, strict=True):
-        if isinstance(value.type, StackType):
-            handed.append(EagerStack(value.type, list(x)))
-            continue
-        array = np.asarray(x)
-        if array.base is not None or not array.flags.writeable or id(array) in shared:
-            array = array.copy()
-        shared.add(id(array))
-        handed.append(array)
-    return handed
-
-
 def function(
     fn: Callable[..., Any] | None = None,
     *,
@@ -346,6 +331,7 @@ def function(
     autograph: bool = False,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] = (),
 ) -> Any:
     """Make a Python function run as a graph: it is called once per signature, with symbolic tensors.
 
@@ -360,6 +346,10 @@ def function(
             `while_loop`, in `fn` and in the functions of yours that it calls. Needs `ctrlgrad[autograph]`.
         static_argnums, static_argnames: arguments that are no arrays for the graph but reach `fn` as they are, by
             position or name; as for `jax.jit`. They are hashable, and each value has a graph of its own.
+        donate_argnums: positions of arguments whose arrays on a card (`DeviceArray`) the function may overwrite; they
+            cannot be used afterwards. Arrays elsewhere stay as they are.
+
+    With engine="cuda" results stay on the card, as `DeviceArray`s; `numpy.asarray` copies them.
 
     Two calls whose arrays differ in sizes alone share a graph: at the second call the sizes that differ become
     unknown and the function is traced once more.
@@ -381,6 +371,7 @@ def function(
             autograph=autograph,
             static_argnums=static_argnums,
             static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
         )
     if not callable(fn):
         raise UserInputError(
@@ -393,7 +384,15 @@ def function(
     fixed = StaticArguments("function", fn, static_argnums, static_argnames)
     if autograph:
         fn = convert(fn)
-    return Function(fn, engine, signature, name, fixed)
+    donated = (donate_argnums,) if isinstance(donate_argnums, int) else donate_argnums
+    return Function(fn, engine, signature, name, fixed, donated)
 
 
-__all__ = ["Function", "function", "hand_out"]
+def _of_card(fn: Callable[..., Any]) -> Function:
+    return Function(fn, "cuda", None, None)
+
+
+# How NumPy's functions compute on results that stayed on a card.
+_COMPUTE = OnCard(_of_card, MOST_BOUND)
+
+__all__ = ["Function", "function"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.checks import how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
@@ -80,6 +81,15 @@ def static(leaf: Any) -> Static:
     return Static(leaf, type(leaf))
 
 
+def donated_positions(args: Sequence[Any], argnums: Sequence[int], arrays: Sequence[Any]) -> frozenset[int]:
+    """The positions among all arrays of a call of those on a card in the positional arguments that are donated."""
+    if not argnums:
+        return frozenset()
+    donated = tree.leaves([args[n] for n in argnums if -len(args) <= n < len(args)])
+    chosen = {id(x) for x in donated if isinstance(x, DeviceArray)}
+    return frozenset(n for n, x in enumerate(arrays) if id(x) in chosen)
+
+
 def python_values_static(pytree: Any) -> Any:
     """The pytree with its Python integers and booleans marked as part of the signature: they reach the function as
     they are, so that `if` and `range` work on them."""
@@ -147,4 +157,4 @@ def _several(operation: str, name: str, given: Any, kind: type) -> tuple[Any, ..
     return found
 
 
-__all__ = ["Key", "Static", "StaticArguments", "TensorSpec", "python_values_static", "static"]
+__all__ = ["Key", "Static", "StaticArguments", "TensorSpec", "donated_positions", "python_values_static", "static"]

@@ -37,6 +37,7 @@ LAYERS = {
     "frontend": 5,
     "autograph": 5,
     "function": 6,
+    "results": 6,
     "signature": 6,
     "transforms": 6,
     "debug": 6,

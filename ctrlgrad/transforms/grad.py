@@ -19,10 +19,11 @@ from ctrlgrad.frontend.apply import EagerStack, as_array, cast, evaluate, is_wea
 from ctrlgrad.frontend.checks import check_leaves, same_structure
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
-from ctrlgrad.function import Function, hand_out
+from ctrlgrad.function import Function
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.reverse import reverse
 from ctrlgrad.ir import TensorType
+from ctrlgrad.results import hand_out
 from ctrlgrad.signature import StaticArguments
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.tracing import (

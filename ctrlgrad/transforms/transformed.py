@@ -21,10 +21,11 @@ from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import evaluate
 from ctrlgrad.frontend.float0 import without_numbers
 from ctrlgrad.frontend.tracer import Traced
-from ctrlgrad.function import Concrete, Function, hand_out
+from ctrlgrad.function import Concrete, Function
 from ctrlgrad.ir import Type
 from ctrlgrad.ir.interning import interned, lift_constants
 from ctrlgrad.passes.inline_calls import inline_calls
+from ctrlgrad.results import hand_out
 from ctrlgrad.signature import StaticArguments, python_values_static
 from ctrlgrad.transforms.tracing import renamed
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ from instruments.fake_cupy import Card, install_with_arrays
 
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
-from ctrlgrad.errors import MemoryBudgetError, TierRefusedError
+from ctrlgrad.errors import MemoryBudgetError, TierRefusedError, UserInputError
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.loop import LoopMemory
 from ctrlgrad.memory.manager import Manager
@@ -112,3 +114,87 @@ def test_a_borrowed_array_holds_its_owner(card: Card, memory: RunMemory) -> None
 def test_a_run_in_a_session_is_on_the_devices_stream(memory: RunMemory, card: Card) -> None:
     assert card.stream() is memory.manager.device.compute.raw  # type: ignore[attr-defined]
     assert memory.manager.device.timing  # type: ignore[attr-defined]
+
+
+# What other libraries lend.
+
+
+class Lent:
+    """An array of another library on the card."""
+
+    def __init__(self) -> None:
+        self.memory = np.arange(3.0)
+
+
+class LentByDLPack(Lent):
+    def __init__(self) -> None:
+        super().__init__()
+        self.streams: list[Any] = []
+
+    def __dlpack__(self, stream: Any) -> None:
+        self.streams.append(stream)
+
+
+class Refusing(Lent):
+    def __dlpack__(self, stream: Any) -> None:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+
+
+@pytest.fixture
+def library(card: Card) -> CupyLibrary:
+    """With a stream of the caller's."""
+    cuda = sys.modules["cupy"].cuda
+    found = CupyLibrary(sys.modules["cupy"], lambda *args: None, 0)
+    callers = cuda.Stream(non_blocking=True)
+    cuda.get_current_stream = lambda: card.stream() or callers  # type: ignore[attr-defined]
+    return found
+
+
+def hold(stream: Any) -> threading.Event:
+    """Stop a stream until the event is set."""
+    gate = threading.Event()
+    stream.put(lambda: (gate.wait(), None)[1])
+    return gate
+
+
+def test_a_producer_is_told_the_stream_that_is_to_wait(library: CupyLibrary) -> None:
+    x = LentByDLPack()
+    with library.running():
+        assert library.lent(x).base is not None
+    assert x.streams == [library._stream.ptr]
+
+
+def test_a_tensor_that_has_a_gradient_is_refused(library: CupyLibrary) -> None:
+    with library.running(), pytest.raises(UserInputError, match="cannot be lent") as error:
+        library.lent(Refusing())
+    assert "x.detach()" in str(error.value)
+
+
+@pytest.mark.parametrize("make", [Lent, LentByDLPack])
+def test_what_was_lent_is_held_until_the_work_on_it_is_done(library: CupyLibrary, make: Any) -> None:
+    x = make()
+    gone = weakref.ref(x)
+    gate = hold(library._stream)
+    with library.running():
+        library.lent(x)
+    del x
+    with library.running():
+        pass
+    assert gone() is not None
+    gate.set()
+    library._stream.synchronize()
+    with library.running():
+        pass
+    assert gone() is None
+
+
+def test_the_callers_stream_goes_on_after_the_run(library: CupyLibrary) -> None:
+    """It may give memory that it lent to somebody else, and it reads results."""
+    callers = sys.modules["cupy"].cuda.get_current_stream()
+    gate = hold(library._stream)
+    with library.running():
+        pass
+    event = callers.record()
+    assert not event.done
+    gate.set()
+    event.synchronize()

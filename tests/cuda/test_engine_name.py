@@ -11,6 +11,7 @@ from instruments.stand_in import StandIn
 
 import ctrlgrad as cg
 from ctrlgrad.engines.cuda import cupy_library
+from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import NonFiniteError, UserInputError
 
 
@@ -29,10 +30,10 @@ def loss(x: Any) -> Any:
 def test_a_function_runs_on_the_device(card: StandIn) -> None:
     x = np.array([1.0, 2.0, 3.0])
     found = cg.function(cg.grad(loss), engine="cuda")(x)
-    assert type(found) is np.ndarray and card.texts
-    np.testing.assert_allclose(found, cg.function(cg.grad(loss), engine="reference")(x), rtol=1e-12)
+    assert type(found) is DeviceArray and card.texts
+    np.testing.assert_allclose(np.asarray(found), cg.function(cg.grad(loss), engine="reference")(x), rtol=1e-12)
     with cg.options(engine="cuda"):
-        np.testing.assert_array_equal(cg.function(cg.grad(loss))(x), found)
+        np.testing.assert_array_equal(np.asarray(cg.function(cg.grad(loss))(x)), np.asarray(found))
 
 
 def test_explain_says_what_ran_where(card: StandIn) -> None:

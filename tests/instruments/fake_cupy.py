@@ -144,6 +144,11 @@ def module(card: Card) -> types.ModuleType:
             if event.recorded:
                 self.put(lambda: (event.reached.wait(), None)[1])
 
+        def record(self) -> Event:
+            event = Event()
+            event.record(self)
+            return event
+
         def launch_host_func(self, callback: Callable[[Any], None], arg: Any) -> None:
             self.put(lambda: callback(arg))
 
@@ -309,6 +314,21 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
             made.pointer = memptr
             return made
 
+    class Adopting(Array):
+        """In memory of another library's array, which it holds."""
+
+        owner: Any = None
+
+    def adopt(x: Any) -> Adopting:
+        made: Adopting = x.memory.view(Adopting)
+        made.owner = x
+        return made
+
+    def from_dlpack(x: Any) -> Adopting:
+        x.__dlpack__(stream=found.stream().ptr)
+        return adopt(x)
+
+    cupy.from_dlpack, cupy.asarray = from_dlpack, adopt  # type: ignore[attr-defined]
     cuda.alloc = lambda size: allocators[-1](size)
     cuda.get_allocator = lambda: allocators[-1]
     cuda.using_allocator, cuda.UnownedMemory, cuda.MemoryPointer = using_allocator, UnownedMemory, MemoryPointer

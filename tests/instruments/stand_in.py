@@ -39,6 +39,12 @@ from ctrlgrad.plan.elementary.table import all_elementary
 _CURRENT = threading.local()
 
 
+def memory_at(interface: Mapping[str, Any]) -> np.ndarray:
+    """The memory that a CUDA array interface tells of, which is the processor's here."""
+    memory = type("Memory", (), {"__array_interface__": {**interface, "version": 3}})
+    return np.asarray(memory())
+
+
 class StandInArray:
     """An array on the device that there is not."""
 
@@ -55,6 +61,16 @@ class StandInArray:
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("implicit conversion of a device array to a NumPy array")
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**self.data.__array_interface__, "version": 3, "stream": 7}
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.data.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
 
     def __bool__(self) -> bool:
         raise TypeError("implicit conversion of a device array to a bool")
@@ -301,6 +317,13 @@ class StandIn:
 
     def upload(self, x: Any) -> StandInArray:
         return StandInArray(np.array(x))
+
+    def lent(self, x: Any) -> StandInArray:
+        if isinstance(x, StandInArray):
+            return StandInArray(x.data, x._root())
+        interface = x.__cuda_array_interface__
+        owner = StandInArray(memory_at(interface), held=x)
+        return StandInArray(owner.data, owner)
 
     def read(self, arrays: Sequence[StandInArray]) -> list[np.ndarray]:
         return [_operand(x).copy() for x in arrays]

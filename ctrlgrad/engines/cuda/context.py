@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.library import ArrayLibrary
-from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack
+from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack, own_array
+from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.ir import Node
@@ -143,6 +144,24 @@ class Context:
             got=f"index {index}; operands {', '.join(str(v.type) for v in node.operands)}",
             hint="clip the index, or let the loop end before it leaves the array",
         )
+
+    def keep(self, values: list[Any]) -> list[Any]:
+        """The results, arrays where they lie: each in memory of its own. Takes the list over; stacks go to the host.
+
+        Waits for the device only where it was asked to look at indices.
+        """
+        if self.flag is not None:
+            self.counts.results += 1
+            self.raise_flagged(self.library.read([self.flag])[0])
+        kept: list[Any] = []
+        while values:
+            if not self.library.is_array(values[0]):
+                kept += self.finish([values.pop(0)])
+                continue
+            array, was_copied = own_array(values, self.library)
+            self.counts.calls += was_copied
+            kept.append(DeviceArray(self.library, array))
+        return kept
 
     def finish(self, values: Sequence[Any]) -> list[Any]:
         """The results on the host: arrays, and lists of rows for stacks."""

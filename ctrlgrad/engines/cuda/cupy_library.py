@@ -16,7 +16,7 @@ import importlib.util
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,10 @@ class CupyLibrary:
         self._kernels: dict[KernelText, Kernel] = {}
         self._copier: _CopyDevice | None = None
         self._lock = threading.Lock()
+        # Arrays that other libraries have lent: of a thread those of the run under way, and those of runs whose work
+        # may not be done, with the event behind it.
+        self._of_thread = threading.local()
+        self._in_flight: deque[tuple[Any, list[Any]]] = deque()
         with self._device:
             self._stream = cupy.cuda.Stream(non_blocking=True)
         self._check = cupy.ElementwiseKernel("int64 i, int64 n, int64 site", "raw int64 flag", _CHECK, "check_indices")
@@ -64,16 +68,30 @@ class CupyLibrary:
     @contextmanager
     def running(self, memory: Memory | None = None) -> Iterator[None]:
         stream = self._stream if memory is None else memory.stream.raw
-        with self._device:
+        with self._device, ExitStack() as leaving:
             before = self._cupy.cuda.get_current_stream()
             if before != stream:
                 stream.wait_event(before.record())
-            with stream:
-                if memory is None:
-                    yield
-                else:
-                    with self._cupy.cuda.using_allocator(self._counting(memory)):
-                        yield
+                # Whatever the caller puts on its stream from now on comes after: it reads results, and may give back
+                # memory that it lent.
+                leaving.callback(lambda: before.wait_event(stream.record()))
+            leaving.callback(self._hold_lent, stream)
+            leaving.enter_context(stream)
+            if memory is not None:
+                leaving.enter_context(self._cupy.cuda.using_allocator(self._counting(memory)))
+            yield
+
+    def _hold_lent(self, stream: Any) -> None:
+        """Hold other libraries' arrays until the work so far is done: they know nothing of it."""
+        lent, self._of_thread.lent = getattr(self._of_thread, "lent", []), []
+        if lent:
+            event = self._cupy.cuda.Event(disable_timing=True)
+            event.record(stream)
+            self._in_flight.append((event, lent))
+        while self._in_flight and self._in_flight[0][0].done:
+            # Another thread may be quicker.
+            with suppress(IndexError):
+                self._in_flight.popleft()
 
     def _counting(self, memory: Memory) -> Callable[[int], Any]:
         """An allocator whose memory counts as long as it lives."""
@@ -105,8 +123,24 @@ class CupyLibrary:
         return self._cupy.empty(tuple(shape), dtype)
 
     def upload(self, x: Any) -> Any:
-        # A copy that does not wait: of another library's array, the interface says on which stream it was made.
         return self._cupy.asarray(x)
+
+    def lent(self, x: Any) -> Any:
+        if self.is_array(x):
+            return x.view()
+        self._of_thread.__dict__.setdefault("lent", []).append(x)
+        if hasattr(type(x), "__dlpack__"):
+            # The producer makes our stream wait for its own.
+            try:
+                return self._cupy.from_dlpack(x).view()
+            except (BufferError, RuntimeError) as error:
+                raise UserInputError(
+                    "an array of another library cannot be lent to the card",
+                    got=f"{type(x).__name__}: {error}",
+                    hint="of a PyTorch tensor with requires_grad, pass x.detach()",
+                ) from error
+        # Here CuPy waits for the stream that the interface names.
+        return self._cupy.asarray(x).view()
 
     def read(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         sizes = [int(x.nbytes) for x in arrays]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,30 +16,47 @@ from ctrlgrad.engines.cuda.control import CONTROL
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places
 from ctrlgrad.engines.cuda.program import Program, scalar, to_device
+from ctrlgrad.engines.device_array import DeviceArray, lies_on_card
 from ctrlgrad.ir import Graph, StackType, Value
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.memory.session import current
 
 
-def run_on_device(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
-    """The outputs of an optimised graph as NumPy arrays, and lists of them for stacks.
+@dataclass(frozen=True)
+class Handover:
+    """Who has which arrays when a run is over.
+
+    By `donated` positions the run gets `DeviceArray`s to keep: it may overwrite them. All other arguments are borrowed.
+    """
+
+    stays_on_card: bool = False
+    donated: frozenset[int] = frozenset()
+
+
+BORROWED = Handover()
+
+
+def run_on_device(
+    library: ArrayLibrary, graph: Graph, arguments: Sequence[Any], handover: Handover = BORROWED
+) -> list[Any]:
+    """The outputs of an optimised graph as NumPy arrays, or arrays on the card, and lists of NumPy arrays for stacks.
 
     Args:
         library: the device.
         graph: as `ctrlgrad.passes.optimise` leaves it, without calls.
-        arguments: NumPy arrays, arrays on the device, and lists of either for stacks.
+        arguments: NumPy arrays, arrays on the device of any library, and lists of either for stacks.
     """
-    return run_with(Context(library), graph, arguments)
+    return run_with(Context(library), graph, arguments, handover)
 
 
-def run_with(context: Context, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+def run_with(context: Context, graph: Graph, arguments: Sequence[Any], handover: Handover = BORROWED) -> list[Any]:
     """As `run_on_device`, in a context that is read afterwards: its counts say what the run did."""
     library, session = context.library, current()
     if session is None:
-        return _run(context, graph, arguments)
+        return _run(context, graph, arguments, handover)
     memory = context.memory = RunMemory(session.manager(library.name), library)
     try:
-        found = _run(context, graph, arguments)
+        found = _run(context, graph, arguments, handover)
         # Rows may have come from a copy that failed.
         memory.manager.synchronize()
         return found
@@ -51,13 +69,19 @@ def run_with(context: Context, graph: Graph, arguments: Sequence[Any]) -> list[A
         memory.settle()
 
 
-def _run(context: Context, graph: Graph, arguments: Sequence[Any]) -> list[Any]:
+def _run(context: Context, graph: Graph, arguments: Sequence[Any], handover: Handover) -> list[Any]:
     library = context.library
     with library.running(context.memory), np.errstate(all="ignore"):
         places = places_of(library, graph, arguments)
         program = program_of(library, graph, places)
-        values = [_given(context, v, x, p) for v, x, p in zip(graph.inputs, arguments, places, strict=True)]
-        return context.finish(program(values, context))
+        values = [
+            _given(context, v, x, p, n in handover.donated)
+            for n, (v, x, p) in enumerate(zip(graph.inputs, arguments, places, strict=True))
+        ]
+        results = program(values, context)
+        # Nothing but the results holds them: they are their caller's.
+        values.clear()
+        return context.keep(results) if handover.stays_on_card else context.finish(results)
 
 
 def read_arguments(library: ArrayLibrary, arguments: Sequence[Any]) -> list[Any]:
@@ -66,9 +90,9 @@ def read_arguments(library: ArrayLibrary, arguments: Sequence[Any]) -> list[Any]
     def read(x: Any) -> Any:
         if isinstance(x, list):
             return [read(row) for row in x]
-        if not _is_on_device(library, x):
+        if not lies_on_card(x) and not library.is_array(x):
             return x
-        return library.read([x if library.is_array(x) else library.upload(x)])[0]
+        return np.asarray(x) if isinstance(x, DeviceArray) else library.read([library.lent(x)])[0]
 
     with library.running():
         return [read(x) for x in arguments]
@@ -96,14 +120,21 @@ def _place(library: ArrayLibrary, value: Value, x: Any) -> Place:
 
 
 def _is_on_device(library: ArrayLibrary, x: Any) -> bool:
-    return library.is_array(x) or hasattr(x, "__cuda_array_interface__")
+    return library.is_array(x) or lies_on_card(x)
 
 
-def _given(context: Context, value: Value, x: Any, its: Place) -> Any:
+def _given(context: Context, value: Value, x: Any, its: Place, is_donated: bool) -> Any:
+    library = context.library
+    if isinstance(x, DeviceArray):
+        return x.taken() if is_donated else library.lent(x.array)
+    if not isinstance(x, list) and _is_on_device(library, x):
+        return library.lent(x)
     if its is HOST:
         # A list is taken over by the run.
         return [scalar(row) for row in x] if isinstance(x, list) else scalar(np.asarray(x))
-    return to_device(context, list(x) if isinstance(x, list) else x, value.type)
+    if isinstance(x, list):
+        x = [library.lent(row) if row is not None and _is_on_device(library, row) else row for row in x]
+    return to_device(context, x, value.type)
 
 
-__all__ = ["places_of", "program_of", "read_arguments", "run_on_device", "run_with"]
+__all__ = ["BORROWED", "Handover", "places_of", "program_of", "read_arguments", "run_on_device", "run_with"]

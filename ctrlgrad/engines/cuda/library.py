@@ -77,7 +77,13 @@ class ArrayLibrary(Protocol):
         """An array in the memory of another one, which holds an owner as long as it or a view of it lives."""
 
     def upload(self, x: Any) -> Any:
-        """A device array of a host array or scalar, or of another library's device array."""
+        """A device array of a host array or scalar."""
+
+    def lent(self, x: Any) -> Any:
+        """A view of an array on the device, of this library or another: its memory is the caller's, so it has a base.
+
+        What was put on the producer's stream so far is waited for, by the stream alone where the producer can say so.
+        """
 
     def read(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """Copies on the host. Waits for what was put on the stream so far, and for nothing else."""
