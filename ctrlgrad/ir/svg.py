@@ -75,7 +75,8 @@ class _Picture:
         x, bottom = PADDING, 0.0
         self.write(PADDING, PADDING + 12, self.whole.title, "title")
         right = PADDING + CHARACTER * len(_short(self.whole.title))
-        for self.column, parts in enumerate(columns(self.whole)):
+        for number, parts in enumerate(columns(self.whole)):
+            self.column = number
             column = [part if isinstance(part, Line) else self.sized(part, 1) for part in parts]
             y, width = TOP, max((_width(part) for part in column), default=0.0)
             for part in column:
