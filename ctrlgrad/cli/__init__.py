@@ -133,16 +133,26 @@ def graph(
     dot: Annotated[bool, typer.Option("--dot", help="Print Graphviz DOT, regions as clusters.")] = False,
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", parser=_path, metavar="FILE", help="Draw it into an SVG file (needs Graphviz)."),
+        typer.Option("--svg", parser=_path, metavar="FILE", help="Draw it into an SVG file."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", parser=_path, metavar="FILE", help="Make a page of it, in which loops fold."),
     ] = None,
     sources: Annotated[
         bool, typer.Option("--sources", help="Show the file and line that each node comes from.")
     ] = False,
     lowered: Annotated[
-        bool, typer.Option("--lowered", help="Print it lowered to Switch, Merge, Enter, Exit and NextIteration.")
+        bool,
+        typer.Option(
+            "--lowered", help="Lowered to Switch, Merge, Enter, Exit and NextIteration; --svg needs Graphviz."
+        ),
     ] = False,
     partitioned: Annotated[
-        bool, typer.Option("--partitioned", help="Print what each device runs, with Send and Recv between them.")
+        bool,
+        typer.Option(
+            "--partitioned", help="What each device runs, with Send and Recv between them; --svg needs Graphviz."
+        ),
     ] = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Print what the native engine makes of it: memory, kernels, products.")
@@ -154,17 +164,16 @@ def graph(
     graph's. With --grad, the gradient is with respect to the first of them.
     """
     from ctrlgrad.cli.errors import reported
-    from ctrlgrad.cli.graph import graph_text, stage_of
-    from ctrlgrad.cli.svg import write_svg
+    from ctrlgrad.cli.graph import graph_text, stage_of, write_drawing
 
     with reported():
-        drawn = dot or svg is not None
+        files = {form: path for form, path in (("svg", svg), ("html", html)) if path is not None}
+        drawn = dot or bool(files)
         stage = stage_of(lowered=lowered, partitioned=partitioned, plan=plan, sources=sources, drawn=drawn)
-        text = graph_text(target, grad=grad, dot=drawn, sources=sources, stage=stage)
-        if svg is not None:
-            write_svg(text, svg)
-        else:
-            typer.echo(text)
+        for form, path in files.items():
+            write_drawing(target, path, form, grad=grad, stage=stage)
+        if not files:
+            typer.echo(graph_text(target, grad=grad, dot=dot, sources=sources, stage=stage))
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`ctrlgrad graph FILE.py:function`: the graph of a user's function, as text or DOT.
+"""`ctrlgrad graph FILE.py:function`: the graph of a user's function, as text, DOT, a picture or a page.
 
 As it is traced, lowered to the dataflow primitives, split by device as the dataflow engine runs it, or as the plan that
 the native engine makes of it.
@@ -6,13 +6,14 @@ the native engine makes of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import ctrlgrad as cg
 from ctrlgrad import tree
+from ctrlgrad.cli.svg import write_svg
 from ctrlgrad.cli.target import load_target
 from ctrlgrad.dataflow import Settings, lower
 from ctrlgrad.dataflow.drawing import format_flat_dot, format_partition_dot
@@ -21,6 +22,8 @@ from ctrlgrad.errors import UserInputError
 from ctrlgrad.execution import plan_text
 from ctrlgrad.ir import Graph, format_graph
 from ctrlgrad.ir.dot import format_dot
+from ctrlgrad.ir.page import format_page
+from ctrlgrad.ir.svg import format_svg
 
 
 def stage_of(*, lowered: bool, partitioned: bool, plan: bool, sources: bool, drawn: bool) -> str:
@@ -35,16 +38,34 @@ def stage_of(*, lowered: bool, partitioned: bool, plan: bool, sources: bool, dra
         )
     if plan and drawn:
         raise UserInputError(
-            "graph: a plan is text", expected="--plan without --dot and --svg", got="--plan with one of them"
+            "graph: a plan is text", expected="--plan without --dot, --svg and --html", got="--plan with one of them"
         )
     return next((name for name, is_set in stages.items() if is_set), "traced")
 
 
+# What draws a traced graph, by the option that asks for it.
+DRAWN = {"svg": format_svg, "html": format_page}
+
+
+def write_drawing(text: str, path: Path, form: str, *, grad: bool, stage: str) -> None:
+    """Draw the graph into a file, as "svg" or "html"; of lowered graphs Graphviz makes the picture."""
+    if stage not in ("traced", "sources"):
+        if form == "html":
+            raise UserInputError(
+                "graph: a page shows traced graphs", expected=f"--html without --{stage}", got=f"--html --{stage}"
+            )
+        write_svg(graph_text(text, grad=grad, dot=True, sources=False, stage=stage), path)
+        return
+    drawn = DRAWN[form](_traced(text, grad)[0])
+    try:
+        path.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise UserInputError(f"--{form}: the file cannot be written", got=f"{path}: {error.strerror}") from None
+
+
 def graph_text(text: str, *, grad: bool, dot: bool, sources: bool, stage: str = "traced") -> str:
     """The text that the command prints; raises `UserInputError` for a target that cannot be used."""
-    target = load_target("graph", text)
-    arguments = target.example_args(", for their dtypes and shapes")
-    graph = target.guarded(f"tracing {target.name}", lambda: _trace(target.fn, arguments, grad))
+    graph, arguments = _traced(text, grad)
     if stage == "plan":
         return plan_text(graph, [np.asarray(x) for x in tree.leaves(arguments)])
     if stage == "lowered":
@@ -58,6 +79,9 @@ def graph_text(text: str, *, grad: bool, dot: bool, sources: bool, stage: str = 
     return format_dot(graph, sources=sources) if dot else format_graph(graph, sources=sources)
 
 
-def _trace(fn: Callable[..., Any], arguments: tuple[Any, ...], grad: bool) -> Graph:
-    graph: Graph = cg.function(cg.grad(fn) if grad else fn).graph(*arguments)
-    return graph
+def _traced(text: str, grad: bool) -> tuple[Graph, tuple[Any, ...]]:
+    """The graph of a target, and the arguments whose dtypes and shapes are its own."""
+    target = load_target("graph", text)
+    arguments = target.example_args(", for their dtypes and shapes")
+    fn = cg.function(cg.grad(target.fn) if grad else target.fn)
+    return target.guarded(f"tracing {target.name}", lambda: fn.graph(*arguments)), arguments

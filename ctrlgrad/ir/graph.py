@@ -14,6 +14,7 @@ from ctrlgrad.ir.attributes import NO_ATTRS, Attributes
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.ir.op import Op, Use
 from ctrlgrad.ir.printer import format_graph
+from ctrlgrad.ir.svg import format_svg
 from ctrlgrad.ir.types import RegionType, TensorType, Type
 from ctrlgrad.source import Source
 
@@ -78,6 +79,10 @@ class Graph:
 
     def __str__(self) -> str:
         return format_graph(self)
+
+    def _repr_svg_(self) -> str:
+        """How a notebook shows it."""
+        return format_svg(self)
 
     def __repr__(self) -> str:
         return f"Graph({self.name!r}: {len(self.inputs)} inputs, {len(self.nodes)} nodes, {len(self.outputs)} outputs)"

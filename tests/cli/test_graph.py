@@ -182,9 +182,9 @@ def test_svg_by_graphviz(command, halving, tmp_path, monkeypatch):
     (folder / "dot").write_text('#!/bin/sh\necho "<svg>"; /bin/cat; echo "</svg>"\n')
     (folder / "dot").chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
-    for option in ((), ("--lowered",), ("--partitioned",)):
+    for option in ("--lowered", "--partitioned"):
         picture = tmp_path / "picture.svg"
-        result = command("graph", f"{halving}:halve", "--svg", picture, *option)
+        result = command("graph", f"{halving}:halve", "--svg", picture, option)
         assert result.exit_code == 0, result.output
         drawn = picture.read_text()
         assert drawn.startswith("<svg>\ndigraph") and drawn.endswith("</svg>\n")
@@ -192,6 +192,22 @@ def test_svg_by_graphviz(command, halving, tmp_path, monkeypatch):
 
 def test_svg_without_graphviz(command, halving, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    result = command("graph", f"{halving}:halve", "--svg", tmp_path / "picture.svg")
+    result = command("graph", f"{halving}:halve", "--svg", tmp_path / "picture.svg", "--lowered")
     assert result.exit_code == 2 and "Graphviz is not installed" in result.output
     assert not (tmp_path / "picture.svg").exists()
+
+
+def test_a_picture_and_a_page_need_no_other_program(command, halving, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    picture, page = tmp_path / "picture.svg", tmp_path / "page.html"
+    result = command("graph", f"{halving}:halve", "--grad", "--svg", picture, "--html", page)
+    assert (result.exit_code, result.output) == (0, "")
+    assert picture.read_text().startswith("<svg ") and "as long as" in picture.read_text()
+    assert page.read_text().startswith("<!doctype html>") and "http://" not in page.read_text().replace(
+        "http://www.w3.org/2000/svg", ""
+    )
+
+
+def test_a_page_shows_traced_graphs(command, halving, tmp_path):
+    result = command("graph", f"{halving}:halve", "--html", tmp_path / "page.html", "--lowered")
+    assert result.exit_code == 2 and "a page shows traced graphs" in result.output
