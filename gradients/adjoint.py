@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.table import REVERSE, ReverseRule, refusal
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value

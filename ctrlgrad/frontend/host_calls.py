@@ -38,8 +38,8 @@ def pure_callback(
             argument; "broadcast_all" does so with the shared arguments repeated.
 
     Returns:
-        A pytree like `result_shape_dtypes`. It has no derivative, and asking for one is an error: give a function around
-        it a rule with `custom_jvp` or `custom_vjp`.
+        A pytree like `result_shape_dtypes`. It has no derivative, and asking for one is an error: give a function
+        around it a rule with `custom_jvp` or `custom_vjp`.
 
     Raises:
         UserInputError: a `vmap_method` that does not exist.

@@ -77,10 +77,11 @@ def test_every_rule_is_used_by_a_case() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_rule(name: str) -> None:
     case = CASES[name]
-    # Sizes are always known to JAX, so a case with unknown ones is for differences alone. What JAX alone judges has ties:
-    # both modes choose among one-sided derivatives there, reverse mode as JAX does.
+    # Sizes are always known to JAX, so a case with unknown ones is for differences alone. What JAX alone judges has
+    # ties: both modes choose among one-sided derivatives there, reverse mode as JAX does.
     judges = DIFFERENCES if case.unknown else case.against
-    cg.check_grads(case.function(), case.args, order=2, modes=("rev",) if judges == JAX else ("rev", "fwd"), against=judges)
+    modes = ("rev",) if judges == JAX else ("rev", "fwd")
+    cg.check_grads(case.function(), case.args, order=2, modes=modes, against=judges)
 
 
 @pytest.mark.parametrize("name", CASES)
