@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import jax.extend.core.primitives as exported
 
-import ctrlgrad.interop.engine_primitive  # noqa: F401  (fills the table)
+import ctrlgrad.interop.engine_primitive
 import ctrlgrad.interop.reader  # noqa: F401  (fills the table)
 from ctrlgrad.interop.primitives import REFUSED, TABLE
 

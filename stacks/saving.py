@@ -134,8 +134,8 @@ class Scope(ABC):
         for value in inputs:
             follow(value)
         for node in self.graph.nodes:
-            nodes += self.before.get(node, ())
-            put(self.instead.get(node, node))
+            for new in (*self.before.get(node, ()), self.instead.get(node, node)):
+                put(new)
         return tuple(nodes)
 
     def number(self, value: Value) -> np.ndarray | None:

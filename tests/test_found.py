@@ -1,5 +1,7 @@
 """Wrong results that were found once, each under its name."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -68,3 +70,19 @@ def test_updates_of_a_scalar_run_in_machine_code() -> None:
     assert changed == 3.0
     with pytest.raises(ShapeError, match="the value does not fit"):
         cg.function(lambda x: cnp.at(x)[None].set(np.ones(3)))(1.0)
+
+
+def test_a_trip_count_that_follows_from_two_computed_bounds_is_saved() -> None:
+    """It is computed in front of the inner loop, and what was computed there was never pushed."""
+
+    def f(x: Any, starts: Any, ends: Any) -> Any:
+        def body(carry: Any) -> Any:
+            t, x = carry
+            first, last = cnp.sum(starts[t] * starts), cnp.sum(ends[t] * ends)
+            return t + 1, cg.fori_loop(first, last, lambda i, x: cnp.sin(x) * 1.1, x)
+
+        return cg.while_loop(lambda c: c[0] < 3, body, (0, x))[1]
+
+    starts, ends = np.array([1, 2, 0]), np.array([2, 1, 3])
+    with cg.options(engine="reference"):
+        assert cg.check_grads(f, (0.7, starts, ends), order=2).ok
