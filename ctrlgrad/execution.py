@@ -104,8 +104,9 @@ def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any
     """
     _load_native()
     from ctrlgrad.engines.native.engine import patterns_of
+    from ctrlgrad.engines.native.kept_graphs import optimised
 
-    return None if asks_for_memory(graph) else patterns_of(optimised_graph(graph)).program(arguments)
+    return None if asks_for_memory(graph) else patterns_of(optimised_graph(graph, optimised)).program(arguments)
 
 
 def after_failure(graph: Graph, arguments: Sequence[Any], error: Exception) -> list[Any]:
@@ -117,14 +118,15 @@ def _run_natively(graph: Graph, arguments: Sequence[Any], failure: Exception | N
     """The outputs by the plan of the whole graph; `failure` is what running it has raised, if it has run."""
     _load_native()
     from ctrlgrad.engines.native.engine import SizesDoNotFit, run
+    from ctrlgrad.engines.native.kept_graphs import optimised
 
-    optimised = optimised_graph(graph)
+    found = optimised_graph(graph, optimised)
     try:
-        with exact_errors(graph, optimised, arguments):
-            return as_lists(run(optimised, arguments, current_without(), failure))
-    except SizesDoNotFit as found:
+        with exact_errors(graph, found, arguments):
+            return as_lists(run(found, arguments, current_without(), failure))
+    except SizesDoNotFit as error:
         # The kernel of the op that they do not fit says so, in the words that the reference engine has for it.
-        return _interpret(graph, arguments, Run(silent_callbacks=found.callbacks))
+        return _interpret(graph, arguments, Run(silent_callbacks=error.callbacks))
 
 
 def _interpret(graph: Graph, arguments: Sequence[Any], run: Run) -> list[Any]:

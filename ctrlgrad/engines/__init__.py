@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -20,6 +20,8 @@ from ctrlgrad.plan import PASSES as PLAN_PASSES
 
 ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
 
+# Of a graph, the passes that are left out, and the bytes of a chunk.
+Optimise = Callable[[Graph, frozenset[str], int], Graph]
 # By the passes that are left out, and the bytes of a chunk.
 _OPTIMISED: Cache[tuple[frozenset[str], int], Graph] = Cache(8)
 _ASKS_FOR_MEMORY: Cache[None, bool] = Cache(1)
@@ -49,7 +51,7 @@ def refuse_checkpoint(graph: Graph, got: str) -> None:
         )
 
 
-def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
+def _optimised(graph: Graph, without: frozenset[str], optimise: Optimise) -> Graph:
     """The graph as compiling engines run it, made once and kept with it. Only loops gain by the passes."""
     if not any(node.regions for node in graph.nodes):
         return graph
@@ -58,9 +60,12 @@ def _optimised(graph: Graph, without: frozenset[str]) -> Graph:
     return _OPTIMISED.get(graph, (without, nbytes), lambda: optimise(graph, without, nbytes))
 
 
-def optimised_graph(graph: Graph) -> Graph:
-    """The graph as compiling engines run it here: in this session, and with these passes left out."""
-    return _optimised(graph, current_without())
+def optimised_graph(graph: Graph, optimise: Optimise = optimise) -> Graph:
+    """The graph as compiling engines run it here: in this session, and with these passes left out.
+
+    `optimise` is who runs the passes, or knows what they would make.
+    """
+    return _optimised(graph, current_without(), optimise)
 
 
 _WITHOUT: ContextVar[frozenset[str]] = ContextVar("passes that are left out", default=frozenset())

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ir.graph import Graph, Value
 from ctrlgrad.ir.types import StackType, TensorType, Type
 
@@ -26,6 +27,18 @@ def fingerprint(graph: Graph) -> str | None:
     >>> fingerprint(graph) == fingerprint(graph)
     True
     """
+    return _FINGERPRINTS.get(graph, None, lambda: _made(graph))
+
+
+def is_known(graph: Graph, digest: str) -> None:
+    """Tell a graph's digest, where it has been kept with the graph."""
+    _FINGERPRINTS.get(graph, None, lambda: digest)
+
+
+_FINGERPRINTS: Cache[None, str | None] = Cache(1)
+
+
+def _made(graph: Graph) -> str | None:
     parts: list[str] = []
     try:
         _graph(graph, parts)
@@ -92,4 +105,4 @@ def _text(value: Any) -> str:
     raise _Unknown
 
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint", "is_known"]

@@ -45,43 +45,64 @@ def distribute(graph: Graph, chunk: int | None = None, chunk_bytes: int = CHUNK_
     `CHUNK_BYTES`) and at most `MOST`. It is one for all loops of the graph: then one loop's chunks fit what another
     has pushed.
     """
+    finding = _Finding()
     if chunk is None:
-        room = chunk_bytes // max(_bytes_collected(graph), 1)
+        room = chunk_bytes // max(_bytes_collected(graph, finding), 1)
         least = LEAST if chunk_bytes >= CHUNK_BYTES else LEAST_OF_FEW_BYTES
         chunk = min(max(1 << room.bit_length() - 1 if room else 0, least), MOST)
-    return _Distributing(graph, chunk).run()
+    return _Distributing(graph, chunk, finding).run()
 
 
-def _bytes_collected(graph: Graph, is_inside: bool = False) -> int:
+class _Finding:
+    """Finds what leaves a loop, of each loop once."""
+
+    def __init__(self) -> None:
+        self._found: dict[Node, Found | None] = {}
+
+    def of(self, node: Node, outer_producers: Mapping[Value, Node], is_inside: bool) -> Found | None:
+        """None where nothing does, and for other nodes. `is_inside`: of another loop."""
+        if not is_loop(node):
+            return None
+        if node not in self._found:
+            self._found[node] = _find(node, outer_producers, is_inside)
+        return self._found[node]
+
+
+def _bytes_collected(graph: Graph, finding: _Finding, is_inside: bool = False) -> int:
     """What one iteration of the greediest loop collects and is given by producers, unknown sizes guessed."""
     most = 0
     producers = definitions(graph)
     for node in graph.nodes:
-        found = _find(node, producers, is_inside)
-        inside = [_bytes_collected(region, is_inside or is_loop(node)) for region in node.regions]
+        found = finding.of(node, producers, is_inside)
+        inside = [_bytes_collected(region, finding, is_inside or is_loop(node)) for region in node.regions]
         most = max([most, *inside, sum(map(bytes_of, found.held)) if found is not None else 0])
     return most
 
 
 class _Distributing(Rewriter):
-    def __init__(self, graph: Graph, chunk: int, outer: _Distributing | None = None, owner: Node | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        chunk: int,
+        finding: _Finding,
+        outer: _Distributing | None = None,
+        owner: Node | None = None,
+    ) -> None:
         super().__init__(graph, outer, owner)
-        self._chunk = chunk
+        self._chunk, self._finding = chunk, finding
         self._is_inside: bool = outer is not None and owner is not None and (outer._is_inside or is_loop(owner))
         self._producers = definitions(graph)
 
     def region(self, node: Node, region: Graph) -> Graph:
-        return _Distributing(region, self._chunk, self, node).run()
+        return _Distributing(region, self._chunk, self._finding, self, node).run()
 
     def visit(self, node: Node) -> Sequence[Value] | None:
-        found = _find(node, self._producers, self._is_inside)
+        found = self._finding.of(node, self._producers, self._is_inside)
         return None if found is None else ChunkedLoop(found, self._chunk).emit(self.builder)
 
 
 def _find(node: Node, outer_producers: Mapping[Value, Node], is_inside: bool) -> Found | None:
-    """What leaves a loop; None where it stays whole, and for other nodes. `is_inside`: of another loop."""
-    if not is_loop(node):
-        return None
+    """What leaves a loop; None where it stays whole."""
     loop = Loop.of(node)
     if loop.attrs.chunk is not None or loop.attrs.chunks_of is not None:
         return None

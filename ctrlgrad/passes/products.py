@@ -139,7 +139,7 @@ class _SplittingColumns(_OfBody):
 def _columns(product: Node, recurrence: Recurrence) -> dict[Node, _Columns] | None:
     """For each slice of a product's columns those that are computed together; None where it stays whole."""
     body = recurrence.loop.body
-    if not can_leave(product, set(recurrence.loop.shared)):
+    if not is_heavy(product) or not can_leave(product, set(recurrence.loop.shared)):
         return None
     readers = [n for n in body.nodes if product.result in n.operands]
     cuts = {n: _columns_of(n) for n in readers}

@@ -3,7 +3,7 @@ the last."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ctrlgrad.ir import INDEX, Loop, Node, StackType, Trait, Value, attributes, definitions
@@ -86,21 +86,32 @@ def inductions(loop: Loop) -> dict[int, Node]:
     return found
 
 
-def downstream(loop: Loop, value: Value) -> tuple[set[Node], set[int]]:
+def readers(loop: Loop) -> dict[Value, list[Node | int]]:
+    """Of each value of a loop's body the nodes that read it, and the carries (by position) that it is the next of."""
+    found: dict[Value, list[Node | int]] = {}
+    for node in loop.body.nodes:
+        for v in node.operands:
+            found.setdefault(v, []).append(node)
+    for position, carry in enumerate(loop.carries):
+        found.setdefault(carry.next, []).append(position)
+    return found
+
+
+def downstream(loop: Loop, value: Value, readers: Mapping[Value, list[Node | int]]) -> tuple[set[Node], set[int]]:
     """The nodes and the positions of carries that a value of one iteration reaches, in that one or in a later one."""
-    reached = {value}
+    waiting = [value]
     nodes: set[Node] = set()
     positions: set[int] = set()
-    while True:
-        for node in loop.body.nodes:
-            if node not in nodes and any(v in reached for v in node.operands):
-                nodes.add(node)
-                reached.update(node.results)
-        more = {i for i, c in enumerate(loop.carries) if c.next in reached} - positions
-        if not more:
-            return nodes, positions
-        positions |= more
-        reached.update(loop.carries[i].in_body for i in more)
+    while waiting:
+        for reader in readers.get(waiting.pop(), ()):
+            if isinstance(reader, int):
+                if reader not in positions:
+                    positions.add(reader)
+                    waiting.append(loop.carries[reader].in_body)
+            elif reader not in nodes:
+                nodes.add(reader)
+                waiting += reader.results
+    return nodes, positions
 
 
 def upstream(loop: Loop, values: Iterable[Value]) -> set[Value]:

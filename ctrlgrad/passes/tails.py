@@ -10,13 +10,14 @@ on those), and collected otherwise; it is no tail if that were more bytes than t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Trait, Value, definitions, uses
 from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.passes.heavy import is_heavy
-from ctrlgrad.passes.recurrence import downstream, inductions, rows, upstream
+from ctrlgrad.passes.recurrence import downstream, inductions, readers, rows, upstream
 from ctrlgrad.stacks.choice import bytes_of
 
 
@@ -44,18 +45,22 @@ class Recurrence:
     placed: Collection[Node] = ()
     settled: Collection[int] = ()
     producers: dict[Value, Node] = field(init=False)
+    readers: dict[Value, list[Node | int]] = field(init=False)
+    # How often the cond uses each value.
+    tested: Counter[Value] = field(init=False)
 
     def __post_init__(self) -> None:
         self.producers = definitions(self.loop.body)
+        self.readers = readers(self.loop)
+        self.tested = uses(self.loop.cond)
 
     def follows(self, value: Value, factor: Value) -> tuple[set[Node], set[int]] | None:
         """What follows from a value that is computed from `factor`; None if the loop needs some of it."""
-        nodes, positions = downstream(self.loop, value)
+        nodes, positions = downstream(self.loop, value, self.readers)
         carries = [self.loop.carries[i] for i in positions]
-        tested = uses(self.loop.cond)
         if not positions or positions & set(self.settled) or nodes & set(self.placed):
             return None
-        if any(tested[c.in_cond] for c in carries):
+        if any(self.tested[c.in_cond] for c in carries):
             return None
         if any(node.regions or has_effect(node.op, node.regions) for node in nodes):
             return None
@@ -66,8 +71,10 @@ class Recurrence:
 
 def can_leave(product: Node, shared: Collection[Value]) -> bool:
     """Whether a product can be one for all iterations, as far as its own factors tell."""
+    if not is_heavy(product):
+        return False
     sized = all(isinstance(v.type, TensorType) and v.type.is_static for v in (*product.operands, *product.results))
-    return sized and is_heavy(product) and product.operands[1] in shared and product.operands[0] not in shared
+    return sized and product.operands[1] in shared and product.operands[0] not in shared
 
 
 def find_tail(recurrence: Recurrence) -> Tail | None:

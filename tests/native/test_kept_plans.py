@@ -20,6 +20,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import without_passes
 from ctrlgrad.engines.native import engine, kept_plans, target
 from ctrlgrad.engines.native.emit import PlanWriter
+from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.objects import DiskCache, ObjectCode
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.execution import run_on
@@ -120,12 +121,15 @@ def test_a_plan_comes_back_as_it_was(kept_plans: Path, program: Program, order: 
     if fingerprint(graph) is None:
         return
     plan = engine.plan_of(graph, engine.shapes_of(graph, program.leaves))
-    engine.kept_plans.write("0" * 64, graph, plan, engine.Code("name", ("cg_exp_float64",)))
+    kept = engine.KeptPlan(plan, Layout(plan), engine.Code("name", ("cg_exp_float64",)))
+    engine.kept_plans.write("0" * 64, graph, kept)
     found = engine.kept_plans.read("0" * 64, graph)
     if program.name in NOT_KEPT:
         assert found is None
         return
-    assert found is not None and found.code == engine.Code("name", ("cg_exp_float64",))
+    assert found is not None and found.code == kept.code and vars(found.layout).keys() == vars(kept.layout).keys()
+    assert [found.layout.words, found.layout.chunks] == [kept.layout.words, kept.layout.chunks]
+    assert found.layout.plan is found.plan
     assert printed(found.plan) == printed(plan)
     assert [site.node for site in found.plan.sites] == [site.node for site in plan.sites]
 
@@ -211,8 +215,8 @@ def test_a_graph_with_a_callback_is_not_kept(kept_plans: Path) -> None:
 
 
 def test_all_that_plans_and_their_text_follow_from_is_in_the_key() -> None:
-    """What plans are made by, and what that imports; but for what says how errors look, and what a record is."""
-    waiting, found = ["ctrlgrad.plan.planning", "ctrlgrad.engines.native.emit"], {}
+    """What makes graphs and plans, and what that imports; but for what says how errors look, and what a record is."""
+    waiting, found = ["ctrlgrad.passes", "ctrlgrad.plan.planning", "ctrlgrad.engines.native.emit"], {}
     while waiting:
         name = waiting.pop()
         if name not in found:

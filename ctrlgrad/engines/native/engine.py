@@ -16,7 +16,8 @@ import numpy as np
 
 from ctrlgrad.engines.native import kept_plans, library, objects, target
 from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
-from ctrlgrad.engines.native.kept_plans import Code
+from ctrlgrad.engines.native.frame import Layout
+from ctrlgrad.engines.native.kept_plans import Code, KeptPlan
 from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType
@@ -126,14 +127,15 @@ def _printed(plan: Plan) -> tuple[str, Code]:
     return text, Code(name, tuple(library.called(declarations)))
 
 
-def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
+def _linked(plan: Plan, code: Code, text: Callable[[], str], layout: Layout | None = None) -> Program:
     """A plan with its code from memory, from disk, or compiled now."""
 
     def load() -> objects.Loaded:
         make = lambda: objects.ObjectCode(("plan",), target.compiled(text(), level=_level()))
         return objects.library(objects.key_of([code.name], []), make, _addresses(code.calls))
 
-    return Program(plan, _FUNCTIONS.get(code.name, load), lambda loop: compiled(_judged(_making().place(loop))))
+    again = lambda loop: compiled(_judged(_making().place(loop)))
+    return Program(plan, _FUNCTIONS.get(code.name, load), again, layout)
 
 
 def _program(
@@ -146,12 +148,12 @@ def _program(
     key = kept_plans.key_of(graph, (shapes, sorted(without), sorted(dropped), _level()))
     kept = None if key is None else kept_plans.read(key, graph)
     if kept is not None:
-        return _linked(_judged(kept.plan), kept.code, lambda: _printed(kept.plan)[0])
+        return _linked(_judged(kept.plan), kept.code, lambda: _printed(kept.plan)[0], kept.layout)
     plan = plan_of(graph, shapes, without, dropped)
     text, code = _printed(plan)
     program = _linked(plan, code, lambda: text)
     if key is not None:
-        kept_plans.write(key, graph, plan, code)
+        kept_plans.write(key, graph, KeptPlan(plan, program.layout, code))
     return program
 
 

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad import ir
+from ctrlgrad import ir, stacks
 from ctrlgrad.engines.native import objects
+from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.ir import Graph, Node, attributes, walk
 from ctrlgrad.ir.fingerprint import fingerprint
@@ -34,7 +35,7 @@ MOST_BYTES = 4 << 20
 """A plan that takes more, for constants that the graph does not have, is not kept."""
 
 _LOG = logging.getLogger("ctrlgrad")
-# Where the modules lie that a plan and its code follow from.
+# Where the modules lie that an optimised graph, a plan and its code follow from, besides the package of stacks.
 _FOLDERS = ("ir", "ops", "passes", "plan", "engines/native")
 
 
@@ -49,6 +50,8 @@ class Code:
 @record
 class KeptPlan:
     plan: Plan
+    # Where everything of it stands in its frame.
+    layout: Layout
     code: Code
 
 
@@ -66,9 +69,10 @@ def key_of(graph: Graph, told: Sequence[Any]) -> str | None:
 
 
 def modules() -> list[str]:
-    """The modules that a plan and its code follow from."""
+    """The modules that an optimised graph, its plan and its code follow from."""
     package = os.path.dirname(os.path.dirname(ir.__file__))
     waiting, found = [os.path.join(package, *folder.split("/")) for folder in _FOLDERS], []
+    waiting.append(os.path.dirname(stacks.__file__))
     while waiting:
         with os.scandir(waiting.pop()) as entries:
             for entry in entries:
@@ -101,7 +105,7 @@ def read(key: str, graph: Graph) -> KeptPlan | None:
     if disk is None or entry is None:
         return None
     try:
-        found = _Reader(io.BytesIO(entry.code), graph).load()
+        found = Reader(io.BytesIO(entry.code), graph).load()
     except Exception:  # whatever bytes are that nobody has written here
         found = None
     if not isinstance(found, KeptPlan):
@@ -111,14 +115,14 @@ def read(key: str, graph: Graph) -> KeptPlan | None:
     return found
 
 
-def write(key: str, graph: Graph, plan: Plan, code: Code) -> None:
-    """Keep a plan, if it is one that can be kept."""
+def write(key: str, graph: Graph, kept: KeptPlan) -> None:
+    """Keep a plan of a graph, if it is one that can be kept."""
     disk = objects.open_cache()
     if disk is None:
         return
     file = io.BytesIO()
     try:
-        _Writer(file, graph).dump(KeptPlan(plan, code))
+        Writer(file, graph).dump(kept)
     except pickle.PicklingError:
         return
     if file.tell() <= MOST_BYTES:
@@ -129,7 +133,7 @@ def _constants(graph: Graph) -> list[np.ndarray]:
     return [attributes.Constant.of(node).value for node in walk(graph) if node.op.name == "constant"]
 
 
-class _Writer(pickle.Pickler):
+class Writer(pickle.Pickler):
     """Writes what a plan is made of; nodes and constants of the graph by their position."""
 
     def __init__(self, file: Any, graph: Graph) -> None:
@@ -156,7 +160,9 @@ class _Writer(pickle.Pickler):
         return (np.dtype, (item.str,)) if isinstance(item, np.dtype) else NotImplemented
 
 
-class _Reader(pickle.Unpickler):
+class Reader(pickle.Unpickler):
+    """Reads it: `found` are the nodes and the constants of the graph."""
+
     def __init__(self, file: Any, graph: Graph) -> None:
         super().__init__(file)
         self.found: dict[str, Sequence[Any]] = {"node": list(walk(graph)), "constant": _constants(graph)}
@@ -166,4 +172,4 @@ class _Reader(pickle.Unpickler):
         return self.found[kind][number]
 
 
-__all__ = ["Code", "KeptPlan", "key_of", "read", "write"]
+__all__ = ["MOST_BYTES", "Code", "KeptPlan", "Reader", "Writer", "key_of", "read", "write"]

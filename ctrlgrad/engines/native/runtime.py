@@ -39,12 +39,14 @@ ENDLESS = 1 << 62
 class Program:
     """A plan with its machine code, and frames for calls of it."""
 
-    def __init__(self, plan: Plan, code: Loaded, compile: Callable[[Plan], Program]) -> None:
+    def __init__(
+        self, plan: Plan, code: Loaded, compile: Callable[[Plan], Program], layout: Layout | None = None
+    ) -> None:
         self.plan, self.compile = plan, compile
         # The machine code stays in memory as long as a program holds it.
         self.code = code
         self._loops: dict[int, tuple[Program, LoopPlan]] = {}
-        self.layout = Layout(plan)
+        self.layout = layout or Layout(plan)
         self.positions = Positions(plan)
         self.function: Callable[[int], None] = _FUNCTION(code["plan"])
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
