@@ -152,6 +152,11 @@ def _as_tensor(builder: Builder, call: Call, cotangent: Value) -> Value:
     return builder.emit("stack_to_tensor", [cotangent], {"size": None})
 
 
+def moving_arguments(call: Call, varied: Container[Value]) -> list[int]:
+    """The places of the arguments that are differentiated."""
+    return [i for i, v in enumerate(call.arguments) if v in varied]
+
+
 def refuse_captures(call: Call, varied: Container[Value]) -> None:
     """A derivative given by the user says nothing about values that his function closes over."""
     wrong = [v for v in call.captures if v in varied]
@@ -168,7 +173,7 @@ def refuse_captures(call: Call, varied: Container[Value]) -> None:
 def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
     refuse_captures(call, adjoint.varied)
     scope, builder = adjoint.scope, adjoint.scope.backward
-    forward, backward, *_ = call.rule
+    forward, backward, *_ = call.rule_for(moving_arguments(call, adjoint.varied))
     residuals = tuple(Value(v.type, v.hint) for v in forward.outputs[len(call.results) :])
     kept = replace(
         call, regions=(forward,), results=(*call.results, *residuals), attrs=attributes.Call(kind="checkpoint")
@@ -184,7 +189,7 @@ def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:
 def _custom_jvp(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
     refuse_captures(call, adjoint.varied)
     builder = adjoint.scope.backward
-    (push,) = call.rule
+    (push,) = call.rule_for(moving_arguments(call, adjoint.varied))
     count = len(call.operands)
     seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
     halves = adjoint.recursion.reverse(push, range(count, len(push.inputs)), seeded, linear=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
-from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
+from ctrlgrad.gradients.calls import Batch, moving_arguments, refuse_captures, rows_call
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, operand_reached, refusal
 from ctrlgrad.ir import Branch, Builder, Call, Closed, Graph, Loop, Node, StackType, Value, attributes, copy_node, view
 from ctrlgrad.ir.control import Capture, Carry, emit_branch
@@ -201,7 +201,7 @@ class _Tangents:
         if not moving:
             return
         # A reverse rule may have a forward rule beside it, as its last region.
-        *others, push = call.rule
+        *others, push = call.rule_for(moving_arguments(call, self.tangents))
         if call.kind == "custom_vjp" and len(others) < 2:
             raise DifferentiationError(
                 "custom_vjp: forward mode needs a forward rule",

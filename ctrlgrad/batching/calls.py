@@ -11,9 +11,8 @@ become one instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Batched, Fresh, Lane, Ragged, Rows, Same, SizesMayDiffer
@@ -80,9 +79,8 @@ class _Rule:
     def __repr__(self) -> str:
         return "later"
 
-    @cached_property
-    def regions(self) -> tuple[Graph, ...]:
-        return self.batched(self.call.rule)
+    def regions(self, moving: Collection[int] | None) -> tuple[Graph, ...]:
+        return self.batched(self.call.rule_for(moving))
 
     def batched(self, regions: Sequence[Graph]) -> tuple[Graph, ...]:
         return close([self._with_rows(region) for region in regions], self.counts).regions

@@ -10,11 +10,10 @@ A rule that is traced later may use what it closes over: what it used the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ctrlgrad import tree
@@ -28,6 +27,9 @@ from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
 from ctrlgrad.ir import Builder, Closed, Graph, Value, close, control
 from ctrlgrad.ir.attributes import Saving
 from ctrlgrad.source import Source
+
+
+Moving = Collection[int] | None
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,11 @@ def trace_rule(
 @dataclass(frozen=True)
 class Custom:
     """A function with a rule that errors call `label`; `rules` traces the rule's regions, given what the function
-    returns."""
+    returns, and the places of the arguments that are differentiated (None: any of them)."""
 
     function: Any
     label: str
-    rules: Callable[[Results], list[Graph]]
+    rules: Callable[[Results, Moving], list[Graph]]
 
 
 @dataclass
@@ -105,12 +107,18 @@ class Later:
         self.captures = captures
         self.source = source
         self.axes = around()
+        self._made: dict[frozenset[int] | None, tuple[Graph, ...]] = {}
 
     def __repr__(self) -> str:
         return "later"
 
-    @cached_property
-    def regions(self) -> tuple[Graph, ...]:
+    def regions(self, moving: Moving) -> tuple[Graph, ...]:
+        key = None if moving is None else frozenset(moving)
+        if key not in self._made:
+            self._made[key] = self._regions(key)
+        return self._made[key]
+
+    def _regions(self, moving: Moving) -> tuple[Graph, ...]:
         if any(rule.function is self.custom.function for rule in _TRACED.get()):
             raise DifferentiationError(
                 f"{self.custom.label}: the rule differentiates the function that it is the rule of",
@@ -124,7 +132,7 @@ class Later:
         rule = _Trace(self.custom.function, self.captures, is_later=True)
         try:
             with trace.recording(outer), within(self.axes), _tracing(rule):
-                regions = self.custom.rules(self.results)
+                regions = self.custom.rules(self.results, moving)
         except LeakedValueError as error:
             raise DifferentiationError(
                 f"{self.custom.label}: the rule uses a traced value, for a derivative of higher order, that it did not"
@@ -157,7 +165,7 @@ def record(
     while True:
         rule = _Trace(custom.function, captures)
         with _tracing(rule):
-            closed = close([graph, *custom.rules(results)])
+            closed = close([graph, *custom.rules(results, None)])
         if not rule.met_itself or set(closed.captures) <= set(captures):
             break
         # The calls of itself in the rule have to capture all that the rule closes over.

@@ -7,7 +7,7 @@ rules are equations again. It is traced when a derivative is asked for, not befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -15,22 +15,23 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.frontend.rules import Custom, Later, Results, emit_call, trace_rule
+from ctrlgrad.frontend.rules import Custom, Later, Moving, Results, emit_call, trace_rule
 from ctrlgrad.frontend.tracer import leaves_of
 from ctrlgrad.interop.avals import is_float
 from ctrlgrad.interop.primitives import Equation, entry
 from ctrlgrad.ir import Graph, close
 
-Rules = Callable[[Results], list[Graph]]
+Rules = Callable[[Results, Moving], list[Graph]]
 
 
 class _Alone:
     """An equation with a rule, as a JAX function of its operands; results that nothing uses are left out.
 
-    Derivatives are taken with respect to `moving`, places among the operands, or to all floats.
+    Derivatives are taken with respect to `moving`, places among the operands (None: all floats): rules of JAX may ask
+    which they are, and refuse some.
     """
 
-    def __init__(self, equation: Equation, moving: Sequence[int] | None = None) -> None:
+    def __init__(self, equation: Equation, moving: Moving) -> None:
         eqn, called = equation.jax, _called(equation)
         self.inputs = list(called.in_avals)
         self.used = [i for i, v in enumerate(eqn.outvars) if type(v).__name__ != "DropVar"]
@@ -141,22 +142,22 @@ def _pull_rules(equation: Equation, alone: _Alone, operands: Sequence[Any], resu
 
 @entry("custom_jvp_call", "custom_jvp_call_jaxpr")
 def _custom_jvp(equation: Equation, *operands: Any) -> Any:
-    rules = lambda results: [_push_rule(equation, _Alone(equation), operands, results)]
+    rules: Rules = lambda results, moving: [_push_rule(equation, _Alone(equation, moving), operands, results)]
     return _recorded(equation, "custom_jvp", operands, rules)
 
 
 @entry("custom_vjp_call", "custom_vjp_call_jaxpr")
 def _custom_vjp(equation: Equation, *operands: Any) -> Any:
-    rules = lambda results: _pull_rules(equation, _Alone(equation), operands, results)
+    rules: Rules = lambda results, moving: _pull_rules(equation, _Alone(equation, moving), operands, results)
     return _recorded(equation, "custom_vjp", operands, rules)
 
 
-def with_rules_of_jax(equation: Equation, operands: Sequence[Any], moving: Sequence[int]) -> Any:
+def with_rules_of_jax(equation: Equation, operands: Sequence[Any], places: Collection[int]) -> Any:
     """An equation whose value is its primitive's implementation, and whose derivatives are the primitive's rules, both
-    written in JAX; of the operands those at the places of `moving` have derivatives."""
+    written in JAX; of the operands those at these places have derivatives."""
 
-    def rules(results: Results) -> list[Graph]:
-        alone = _Alone(equation, moving)
+    def rules(results: Results, moving: Moving) -> list[Graph]:
+        alone = _Alone(equation, places if moving is None else {*places}.intersection(moving))
         push = _push_rule(equation, alone, operands, results)
         return [*_pull_rules(equation, alone, operands, results), push]
 

@@ -12,7 +12,7 @@ a graph: captures and carries are added, dropped or put in another order by sayi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -199,9 +199,9 @@ class Branch:
 class Rule(Protocol):
     """The regions of a rule, made when a derivative is asked for: a rule that calls its own function has no end."""
 
-    @property
-    def regions(self) -> tuple[Graph, ...]:
-        """Over the same inputs as the call's function."""
+    def regions(self, moving: Collection[int] | None) -> tuple[Graph, ...]:
+        """Over the same inputs as the call's function. Derivatives with respect to the arguments at these places are
+        asked for, or (None) to any of them."""
 
 
 @record(eq=False)
@@ -238,8 +238,12 @@ class Call:
     @property
     def rule(self) -> tuple[Graph, ...]:
         """The regions beside the function: what its derivative is made of."""
+        return self.rule_for(None)
+
+    def rule_for(self, moving: Collection[int] | None) -> tuple[Graph, ...]:
+        """The same where derivatives with respect to the arguments at these places alone are asked for."""
         later: Rule | None = self.attrs.rule
-        return self.regions[1:] if later is None else later.regions
+        return self.regions[1:] if later is None else later.regions(moving)
 
     @property
     def operands(self) -> tuple[Value, ...]:

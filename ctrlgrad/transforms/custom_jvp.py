@@ -109,7 +109,7 @@ class custom_jvp:
         if trace.current() is None:
             return without_rule(self.fn, args)
         call = ForwardRule(self, self.rule, args, here(), self.symbolic_zeros)
-        custom = Custom(self, call.label(self.rule), call.regions)
+        custom = Custom(self, call.label(self.rule), lambda results, _: call.regions(results))
         return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
 
 

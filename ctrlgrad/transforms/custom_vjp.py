@@ -103,7 +103,7 @@ class custom_vjp:
         if trace.current() is None:
             return without_rule(self.fn, args)
         call = _ReverseRule(self, self.forward, self.backward, args, here())
-        custom = Custom(self, call.label(self.forward), call.regions)
+        custom = Custom(self, call.label(self.forward), lambda results, _: call.regions(results))
         return in_trace(lambda: record(custom, call.kind, call.primal, call.leaves, call.inputs, call.source))
 
 
