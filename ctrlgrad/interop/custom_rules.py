@@ -7,7 +7,8 @@ rules are equations again. It is traced when a derivative is asked for, not befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.rules import LaterPush, LaterReverse, Results, record, trace_rule
-from ctrlgrad.frontend.tracer import leaves_of
+from ctrlgrad.frontend.tracer import Leaf, leaves_of
 from ctrlgrad.interop.avals import is_float
 from ctrlgrad.interop.primitives import Equation, entry
 from ctrlgrad.ir import Graph
@@ -26,10 +27,11 @@ from ctrlgrad.ir.rules import Answer, Positions
 class _Alone:
     """An equation with a rule, as a JAX function of its operands; results that nothing uses are left out.
 
-    Derivatives are taken with respect to `moving`, places among the operands, or to all floats.
+    Derivatives are taken with respect to the floats among `perturbed`, places among the operands: rules of JAX may ask
+    which they are, and refuse some.
     """
 
-    def __init__(self, equation: Equation, moving: Sequence[int] | None = None) -> None:
+    def __init__(self, equation: Equation, perturbed: Positions) -> None:
         eqn, called = equation.jax, _called(equation)
         self.inputs = list(called.in_avals)
         self.used = [i for i, v in enumerate(eqn.outvars) if type(v).__name__ != "DropVar"]
@@ -37,8 +39,7 @@ class _Alone:
         one = eqn.replace(invars=list(called.jaxpr.invars))
         jaxpr = called.jaxpr.replace(constvars=[], invars=list(called.jaxpr.invars), outvars=outputs, eqns=[one])
         self.function = jaxpr_as_fun(ClosedJaxpr(jaxpr, ()))
-        floats = [i for i, aval in enumerate(self.inputs) if is_float(aval)]
-        self.floats = floats if moving is None else [i for i in floats if i in moving]
+        self.floats = [i for i in perturbed if is_float(self.inputs[i])]
         # Among the results, and among those that are used.
         self.float_results = [i for i in self.used if is_float(equation.outputs[i])]
         self.float_outputs = [place for place, i in enumerate(self.used) if i in self.float_results]
@@ -72,10 +73,12 @@ def _called(equation: Equation) -> Any:
 class _Call:
     """An equation with a rule, as a call that is recorded here."""
 
-    symbolic_zeros = False
+    symbolic_zeros = True
 
-    def __init__(self, kind: str, equation: Equation, operands: Sequence[Any], moving: Sequence[int] | None = None):
-        self.kind, self.equation, self.source, self.moving = kind, equation, equation.source, moving
+    def __init__(self, kind: str, equation: Equation, operands: Sequence[Any], places: Collection[int] | None = None):
+        self.kind, self.equation, self.source = kind, equation, equation.source
+        # The operands that have derivatives.
+        self.places = range(len(operands)) if places is None else places
         self.leaves = list(operands)
         self.inputs = leaves_of(operands, [None] * len(operands))
 
@@ -85,13 +88,16 @@ class _Call:
     def primal(self, inputs: list[Any]) -> Any:
         return self.equation.read(_called(self.equation), *inputs)
 
+    def alone(self, perturbed: Positions) -> _Alone:
+        return _Alone(self.equation, tuple(i for i in perturbed if i in self.places))
+
     def recorded(self, later: type[LaterPush]) -> Any:
         return record(later, self, f"JAX's {self.kind}", self)
 
 
 class _Jvp(_Call):
-    def push(self, results: Results, perturbed: Positions) -> Answer:
-        alone = _Alone(self.equation, self.moving)
+    def push(self, results: Results, perturbed: Positions) -> Answer | None:
+        alone = self.alone(perturbed)
         count = len(alone.inputs)
 
         def pushed(*values: Any) -> Any:
@@ -100,53 +106,73 @@ class _Jvp(_Call):
             return jax.jvp(function, tuple(alone.operands(primals)), tuple(tangents))[1]
 
         jaxpr = self.equation.trace(pushed, *alone.inputs, *alone.operands(alone.inputs))
+        push = lambda values: self.equation.read(jaxpr, *values)
+        given = [*self.inputs, *alone.operands(self.inputs)]
+        return Answer(trace_rule("push", push, given).finish(), tuple(alone.floats), tuple(alone.float_results))
 
-        def push(values: list[Any]) -> Any:
-            return self.equation.read(jaxpr, *values[:count], *alone.operands(values[count:]))
 
-        graph = trace_rule("push", push, [*self.inputs, *self.inputs]).finish()
-        return Answer(graph, perturbed, tuple(alone.float_results))
+@dataclass(frozen=True)
+class _Ahead:
+    """A forward pass: what it saves, by JAX's types and by ours, and how JAX puts that together to a pullback."""
+
+    alone: _Alone
+    graph: Graph
+    saved: list[Any]
+    residuals: list[Leaf]
+    treedef: Any
 
 
 class _Vjp(_Call):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._ahead: dict[Positions, _Ahead] = {}
+
     def push(self, results: Results, perturbed: Positions) -> Answer | None:
         """JAX has no forward mode of it either."""
         return None
 
     def forward(self, results: Results, perturbed: Positions) -> Graph:
-        alone = self.alone = _Alone(self.equation, self.moving)
+        alone = self.alone(perturbed)
+        treedefs = []
 
         def forward(*values: Any) -> Any:
             _, pullback, found = jax.vjp(alone.of_floats(values), *alone.operands(values), has_aux=True)
-            residuals, self.treedef = jax.tree_util.tree_flatten(pullback)
+            residuals, treedef = jax.tree_util.tree_flatten(pullback)
+            treedefs.append(treedef)
             return found, residuals
 
-        ahead = self.equation.trace(forward, *alone.inputs)
-        self.saved = list(ahead.out_avals[len(alone.used) :])
+        jaxpr = self.equation.trace(forward, *alone.inputs)
+        saved = list(jaxpr.out_avals[len(alone.used) :])
 
         def first(values: list[Any]) -> Any:
-            found = self.equation.read(ahead, *values)
+            found = self.equation.read(jaxpr, *values)
             own = _placed(found[: len(alone.used)], alone.used, results)
             return own, found[len(alone.used) :]
 
         traced = trace_rule("forward", first, self.inputs)
-        self.residuals = leaves_of(traced.result[1], ["residual"] * len(self.saved))
-        return traced.finish()
+        residuals = leaves_of(traced.result[1], ["residual"] * len(saved))
+        self._ahead[perturbed] = _Ahead(alone, traced.finish(), saved, residuals, treedefs[-1])
+        return self._ahead[perturbed].graph
 
     def backward(self, results: Results, perturbed: Positions, seeded: Positions) -> Answer:
-        alone, saved = self.alone, self.saved
+        ahead = self._ahead[perturbed]
+        alone, count = ahead.alone, len(ahead.saved)
+        seeds = [self.equation.outputs[i] for i in alone.float_results]
 
         def backward(*values: Any) -> Any:
-            pullback = jax.tree_util.tree_unflatten(self.treedef, values[: len(saved)])
-            return pullback(list(values[len(saved) :]))
+            pullback = jax.tree_util.tree_unflatten(ahead.treedef, values[:count])
+            return pullback(list(values[count:]))
 
-        jaxpr = self.equation.trace(backward, *saved, *(self.equation.outputs[i] for i in alone.float_results))
+        jaxpr = self.equation.trace(backward, *ahead.saved, *seeds)
 
         def second(values: list[Any]) -> Any:
-            cotangents = dict(zip(seeded, values[len(saved) :], strict=True))
-            return self.equation.read(jaxpr, *values[: len(saved)], *(cotangents[i] for i in alone.float_results))
+            given = dict(zip(seeded, values[count:], strict=True))
+            for i, aval in zip(alone.float_results, seeds, strict=True):
+                given.setdefault(i, np.zeros(aval.shape, aval.dtype))
+            cotangents = [given[i] for i in alone.float_results]
+            return self.equation.read(jaxpr, *values[:count], *cotangents)
 
-        given = [*self.residuals, *(results.leaves[i] for i in seeded)]
+        given = [*ahead.residuals, *(results.leaves[i] for i in seeded)]
         return Answer(trace_rule("backward", second, given).finish(), seeded, tuple(alone.floats))
 
 
@@ -154,10 +180,10 @@ class _Both(_Jvp, _Vjp):
     """One with a forward mode beside its reverse mode."""
 
 
-def with_rules_of_jax(equation: Equation, operands: Sequence[Any], moving: Sequence[int]) -> Any:
+def with_rules_of_jax(equation: Equation, operands: Sequence[Any], places: Collection[int]) -> Any:
     """An equation whose value is its primitive's implementation, and whose derivatives are the primitive's rules, both
-    written in JAX; of the operands those at the places of `moving` have derivatives."""
-    return _Both("custom_vjp", equation, operands, moving).recorded(LaterReverse)
+    written in JAX; of the operands those at these places have derivatives."""
+    return _Both("custom_vjp", equation, operands, places).recorded(LaterReverse)
 
 
 @entry("custom_jvp_call", "custom_jvp_call_jaxpr")
