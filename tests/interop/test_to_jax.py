@@ -153,7 +153,7 @@ def test_what_has_no_loop_is_pure_jax() -> None:
 def test_explain_names_the_line_of_what_jax_has_no_operations_for() -> None:
     found = cg.to_jax(root).explain(2.0)
     assert found.form == "one primitive"
-    assert str(found).startswith("one primitive: it has a loop at ")
+    assert str(found).startswith("one primitive: it has a loop whose iterations the data count at ")
     assert "test_to_jax.py" in str(found)
 
     @cg.custom_jvp

@@ -28,7 +28,9 @@ def main() -> int:
     parser.add_argument("--engine", choices=("reference", "native"), default="reference")
     arguments = parser.parse_args()
     failures, began = 0, time.monotonic()
-    for seed in range(arguments.seed, arguments.seed + arguments.count):
+    for done, seed in enumerate(range(arguments.seed, arguments.seed + arguments.count)):
+        if done and done % 100 == 0:
+            print(f"{done} programs, {failures} failures, {time.monotonic() - began:.0f} s", flush=True)
         program = Program(seed)
         try:
             found = [str(wrong) for wrong in judge(program, arguments.engine)]
