@@ -57,6 +57,11 @@ def has_weak_type(x: Any) -> bool:
     return bool(x.aval.weak_type) if isinstance(x, jax.Array) else is_weak(x)
 
 
+def is_array(x: Any) -> bool:
+    """Whether an argument is an array, of NumPy, of JAX or of whom NumPy can ask for one; a class is none."""
+    return isinstance(x, jax.Array | np.ndarray | np.generic) or hasattr(type(x), "__array__")
+
+
 def static_argument(what: str, x: Any) -> Static:
     """An argument that reaches a function as it is; `what` is how errors call the function."""
     try:

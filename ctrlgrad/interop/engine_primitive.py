@@ -55,6 +55,8 @@ class Program:
         linear: in how many of its last arguments it is linear.
         transposed: makes the transpose with respect to these: a program of the other arguments and one cotangent per
             result, with one result per argument that it is linear in.
+        results: the types of its results. Where they are given, `fn` is not traced before the program runs: of a
+            tangent that JAX only transposes, nothing is asked, so a function may have a reverse rule alone.
     """
 
     def __init__(
@@ -65,18 +67,19 @@ class Program:
         engine: str,
         linear: int = 0,
         transposed: Callable[[], Program] | None = None,
+        results: Sequence[TensorType] | None = None,
     ) -> None:
         self.name, self.types, self.engine = name, tuple(types), engine
         self.linear = linear
-        self._transposed = transposed
+        self._fn, self._transposed = fn, transposed
         self._derived: dict[Any, Program] = {}
-        self.graph = self._traced(fn)
-        results = [v.tensor for v in self.graph.outputs]
+        self.result_types = tuple(v.tensor for v in self.graph.outputs) if results is None else tuple(results)
         # The results that have derivatives.
-        self.floats = tuple(i for i, t in enumerate(results) if t.is_differentiable)
-        self.results = tuple(jax.core.ShapedArray(t.shape, t.dtype) for t in results)
+        self.floats = tuple(i for i, t in enumerate(self.result_types) if t.is_differentiable)
+        self.results = tuple(jax.core.ShapedArray(t.shape, t.dtype) for t in self.result_types)
         self.tangents = tuple(
-            jax.core.ShapedArray(t.shape, t.dtype if t.is_differentiable else jax.dtypes.float0) for t in results
+            jax.core.ShapedArray(t.shape, t.dtype if t.is_differentiable else jax.dtypes.float0)
+            for t in self.result_types
         )
         self._function: Function = function(lambda *arrays: tuple(self(*arrays)), name=self._word, engine=engine)
 
@@ -87,11 +90,13 @@ class Program:
     def _word(self) -> str:
         return self.name.replace(" ", "_")
 
-    def _traced(self, fn: Fn) -> Graph:
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """What it computes."""
         inputs = [Leaf(t) for t in self.types]
         builder = Builder(name=self._word if self._word.isidentifier() else "function")
         graph = Traced(
-            builder.name, lambda xs: list(fn(*xs)), inputs, what="to_jax: the result", builder=builder
+            builder.name, lambda xs: list(self._fn(*xs)), inputs, what="to_jax: the result", builder=builder
         ).finish()
         for value in graph.outputs:
             if not isinstance(value.type, TensorType) or not value.type.is_static:
@@ -103,6 +108,10 @@ class Program:
                     hint="return a sum or another reduction of it, or pad it to the most elements that there can be",
                 )
         return graph
+
+    def trace(self) -> None:
+        """Trace it now: what is wrong with it is said here, and not from within a compiled program."""
+        _ = self.graph
 
     def __call__(self, *arrays: Any) -> list[Tensor]:
         """The results, recorded in the trace that goes on."""
@@ -128,8 +137,7 @@ class Program:
         def program(arrays: list[np.ndarray]) -> Any:
             return program_of(self._function.graph(*arrays), arrays)
 
-        results = [value.tensor for value in self.graph.outputs]
-        return Entry(self.types, results, lambda arrays: self.run(*arrays), program)
+        return Entry(self.types, self.result_types, lambda arrays: self.run(*arrays), program)
 
     def _cached(self, key: Any, make: Callable[[], Program]) -> Program:
         found = self._derived.get(key)
@@ -144,15 +152,17 @@ class Program:
             return self.transposed.batched((*straight, *(0 for _ in self.results)), size)
 
         types = [t if a is None else _with_rows(t, a, size) for t, a in zip(self.types, axes, strict=True)]
+        results = [_with_rows(t, 0, size) for t in self.result_types]
         mapped = vmap(lambda *xs: tuple(self(*xs)), in_axes=axes)
         return self._cached(
             ("vmap", axes, size),
-            lambda: Program(f"vmap of {self.name}", mapped, types, self.engine, self.linear, transposed),
+            lambda: Program(f"vmap of {self.name}", mapped, types, self.engine, self.linear, transposed, results),
         )
 
     def tangent(self, wrt: tuple[int, ...]) -> Program:
         """The derivative along tangents of the arguments at `wrt`, of the results that are floats."""
-        moving = [self.types[i] for i in wrt]
+        moving, results = [self.types[i] for i in wrt], [self.result_types[i] for i in self.floats]
+        types = [*self.types, *moving]
 
         def fn(*given: Any) -> list[Any]:
             point, tangents = given[: len(self.types)], given[len(self.types) :]
@@ -162,13 +172,14 @@ class Program:
         return self._cached(
             ("jvp", wrt),
             lambda: Program(
-                f"jvp of {self.name}", fn, [*self.types, *moving], self.engine, len(wrt), lambda: self.pullback(wrt)
+                f"jvp of {self.name}", fn, types, self.engine, len(wrt), lambda: self.pullback(wrt), results
             ),
         )
 
     def pullback(self, wrt: tuple[int, ...]) -> Program:
         """The transpose of `tangent`."""
-        seeds = [self.graph.outputs[i].tensor for i in self.floats]
+        seeds, results = [self.result_types[i] for i in self.floats], [self.types[i] for i in wrt]
+        types = [*self.types, *seeds]
 
         def fn(*given: Any) -> list[Any]:
             point, cotangents = given[: len(self.types)], given[len(self.types) :]
@@ -178,7 +189,7 @@ class Program:
         return self._cached(
             ("vjp", wrt),
             lambda: Program(
-                f"vjp of {self.name}", fn, [*self.types, *seeds], self.engine, len(seeds), lambda: self.tangent(wrt)
+                f"vjp of {self.name}", fn, types, self.engine, len(seeds), lambda: self.tangent(wrt), results
             ),
         )
 
@@ -229,6 +240,7 @@ program_p.def_abstract_eval(_types)
 
 
 def _lower(ctx: Any, *operands: Any, program: Program) -> Any:
+    program.trace()
     results, _, kept = mlir.emit_python_callback(
         ctx, program.run_apart, None, operands, ctx.avals_in, ctx.avals_out, has_side_effect=False
     )
@@ -239,6 +251,7 @@ def _lower(ctx: Any, *operands: Any, program: Program) -> Any:
 def _lower_on_processor(ctx: Any, *operands: Any, program: Program) -> Any:
     if program.engine not in ("auto", "native") or not has_typed_calls():
         return _lower(ctx, *operands, program=program)
+    program.trace()
     _keep(ctx, program.entry)
     return call_entry(ctx, program.entry, *operands)
 

@@ -17,7 +17,7 @@ from ctrlgrad.frontend.apply import cast, value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function, function
-from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_key, static_argument
+from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_array, is_key, static_argument
 from ctrlgrad.interop.flat import Flat
 from ctrlgrad.interop.reader import Reader
 from ctrlgrad.interop.settings import has_x64, x64_as
@@ -138,7 +138,7 @@ class _FromJax:
                 )
         elif isinstance(x, jax.Array) and is_key(x):
             return _Aval(x.shape, x.dtype, False)
-        elif not isinstance(x, np.ndarray | np.generic) and not hasattr(x, "__array__"):
+        elif not is_array(x):
             return static_argument(f"from_jax: {self.name}", x)
         dtype = np.dtype(x.dtype)
         narrow, weak = jax.dtypes.canonicalize_dtype(dtype), has_weak_type(x)

@@ -15,7 +15,7 @@ from ctrlgrad.errors import TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
-from ctrlgrad.interop.avals import has_weak_type, static_argument
+from ctrlgrad.interop.avals import has_weak_type, is_array, static_argument
 from ctrlgrad.interop.engine_primitive import Program, bind
 from ctrlgrad.interop.flat import Flat
 from ctrlgrad.interop.pure_jax import obstacle, run_in_jax
@@ -30,7 +30,6 @@ from ctrlgrad.source import here
 SIGNATURES = 256
 # The kinds of dtypes that there are here, as NumPy spells them.
 _KINDS = frozenset("biufc")
-_ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 def to_jax(fn: Callable[..., Any]) -> JaxFunction:
@@ -164,7 +163,7 @@ class JaxFunction:
                 got=repr(x),
                 hint="call the function itself there, or read the JAX program around it by ctrlgrad.from_jax",
             )
-        if not isinstance(x, _ARRAYS):
+        if not is_array(x):
             return static_argument(f"to_jax: {self.name}", x)
         if getattr(x.dtype, "kind", "") not in _KINDS or x.dtype == jax.dtypes.float0:
             is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)

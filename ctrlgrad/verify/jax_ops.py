@@ -15,6 +15,7 @@ import jax
 import jax.nn
 import jax.numpy as jnp
 import jax.scipy.special
+import numpy as np
 from jax import lax
 
 from ctrlgrad.ir import Node, attributes
@@ -26,6 +27,11 @@ from ctrlgrad.verify.recording import Sizes, is_dynamic
 Entry = Callable[..., Any]
 
 TENSOR_OPS: dict[str, Entry] = {}
+
+
+def jax_dtype(dtype: Any) -> Any:
+    """The dtype that JAX has for one: of 32 bits while its 64-bit types are off."""
+    return jax.dtypes.canonicalize_dtype(dtype)
 
 
 def _elementwise(fn: Callable[..., Any]) -> Entry:
@@ -49,7 +55,7 @@ TENSOR_OPS["matmul"] = lambda node, sizes, a, b: jnp.matmul(a, b, precision="hig
 
 
 def _cast(node: Node, sizes: Sizes | None, x: Any) -> Any:
-    dtype = attributes.Cast.of(node).dtype
+    dtype = jax_dtype(attributes.Cast.of(node).dtype)
     # NumPy drops the imaginary part; JAX would too, with a warning.
     return (x.real if x.dtype.kind == "c" and dtype.kind not in "bc" else x).astype(dtype)
 
@@ -72,7 +78,7 @@ TENSOR_OPS |= {name: _reduction(getattr(jnp, name)) for name in ("max", "min", "
 def _position(fn: Callable[..., Any]) -> Entry:
     def entry(node: Node, sizes: Sizes | None, x: Any) -> Any:
         (axis,) = attributes.Axes.of(node).axes
-        return fn(x, axis=axis, keepdims=attributes.Reduction.of(node).keepdims).astype(jnp.int64)
+        return fn(x, axis=axis, keepdims=attributes.Reduction.of(node).keepdims).astype(jax_dtype(np.int64))
 
     return entry
 
@@ -106,9 +112,9 @@ def _sum_to(node: Node, sizes: Sizes | None, x: Any, *dims: Any) -> Any:
 
 
 TENSOR_OPS["constant"] = lambda node, sizes: jnp.asarray(attributes.Constant.of(node).value)
-TENSOR_OPS["dim"] = lambda node, sizes, x: jnp.asarray(x.shape[attributes.Axis.of(node).axis], jnp.int64)
+TENSOR_OPS["dim"] = lambda node, sizes, x: jnp.asarray(x.shape[attributes.Axis.of(node).axis], jax_dtype(np.int64))
 TENSOR_OPS["common_size"] = lambda node, sizes, x: jnp.max(x, initial=0)
-TENSOR_OPS["iota"] = lambda node, sizes, *dims: jnp.arange(_shape(node, sizes)[0], dtype=jnp.int64)
+TENSOR_OPS["iota"] = lambda node, sizes, *dims: jnp.arange(_shape(node, sizes)[0], dtype=jax_dtype(np.int64))
 TENSOR_OPS["reshape"] = lambda node, sizes, x, *dims: jnp.reshape(x, _shape(node, sizes))
 TENSOR_OPS["broadcast_to"] = lambda node, sizes, x, *dims: jnp.broadcast_to(x, _shape(node, sizes))
 TENSOR_OPS["sum_to"] = _sum_to
@@ -166,14 +172,14 @@ def _split(
 
 def _positions(item: slice, dim: int, length: int) -> Any:
     """The positions that a slice selects, by Python's rule for negative and too large bounds."""
-    step = jnp.asarray(1 if item.step is None else item.step, jnp.int64)
+    step = jnp.asarray(1 if item.step is None else item.step, jax_dtype(np.int64))
     low, high = jnp.where(step > 0, 0, -1), jnp.where(step > 0, dim, dim - 1)
     if item.start is None:
         start = jnp.where(step > 0, low, high)
     else:
-        start = jnp.asarray(item.start, jnp.int64)
+        start = jnp.asarray(item.start, jax_dtype(np.int64))
         start = jnp.clip(jnp.where(start < 0, start + dim, start), low, high)
-    return start + step * jnp.arange(length, dtype=jnp.int64)
+    return start + step * jnp.arange(length, dtype=jax_dtype(np.int64))
 
 
 TENSOR_OPS["getitem"] = _getitem

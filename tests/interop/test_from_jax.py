@@ -60,6 +60,12 @@ def test_python_values_reach_the_function_as_they_are() -> None:
     np.testing.assert_allclose(f(x, False, 1, jnp.cos), np.cos(x), rtol=1e-6)
 
 
+def test_a_class_is_no_array() -> None:
+    x = np.arange(3.0, dtype=np.float32)
+    np.testing.assert_array_equal(cg.from_jax(lambda x, dtype: x.astype(dtype))(x, np.int32), [0, 1, 2])
+    np.testing.assert_array_equal(cg.to_jax(lambda x, dtype: x.astype(dtype))(x, np.int32), [0, 1, 2])
+
+
 def test_dtypes_are_jaxs() -> None:
     f = cg.from_jax(lambda x: (x, jnp.arange(3), x > 0, x.astype(jnp.float16), x * 1j))
     with jax.enable_x64(False):

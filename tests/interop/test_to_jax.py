@@ -18,7 +18,7 @@ from leaks import growth
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.errors import TracingError, TypeMismatchError
+from ctrlgrad.errors import DifferentiationError, TracingError, TypeMismatchError
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +153,7 @@ def test_what_has_no_loop_is_pure_jax() -> None:
 def test_explain_names_the_line_of_what_jax_has_no_operations_for() -> None:
     found = cg.to_jax(root).explain(2.0)
     assert found.form == "one primitive"
-    assert str(found).startswith("one primitive: it has a loop at ")
+    assert str(found).startswith("one primitive: it has a loop whose iterations the data count at ")
     assert "test_to_jax.py" in str(found)
 
     @cg.custom_jvp
@@ -163,6 +163,27 @@ def test_explain_names_the_line_of_what_jax_has_no_operations_for() -> None:
     twice.defjvp(lambda primals, tangents: (twice(*primals), 7 * tangents[0]))
     assert "rule of its own" in str(cg.to_jax(twice).explain(1.0))
     assert jax.grad(cg.to_jax(twice))(1.0) == 7.0
+
+
+def test_a_reverse_rule_alone_serves_jaxs_reverse_mode() -> None:
+    """JAX takes a gradient by its forward mode and transposes it: of that one only what it transposes is made."""
+
+    @cg.custom_vjp
+    def twice(x: Any) -> Any:
+        return 2 * x
+
+    twice.defvjp(lambda x: (twice(x), ()), lambda _, ct: (7 * ct,))
+
+    def fn(x: Any) -> Any:
+        return cg.while_loop(lambda c: c < 10.0, lambda c: twice(c) * x / x, x)
+
+    f, x = cg.to_jax(fn), 3.0
+    np.testing.assert_allclose(jax.grad(f)(x), 49.0)
+    np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(f)))(np.array([3.0, 6.0])), [49.0, 7.0])
+    np.testing.assert_allclose(jax.grad(lambda x: jax.grad(f)(x) * x)(x), 49.0)
+    for forward in (jax.jvp, jax.jit(lambda f, *args: jax.jvp(f, *args), static_argnums=0)):
+        with pytest.raises(DifferentiationError, match="forward mode needs a forward rule"):
+            forward(f, (x,), (1.0,))
 
 
 def test_integers_have_no_derivative() -> None:

@@ -26,12 +26,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, help="programs in all (default 300)")
     parser.add_argument("--seed", type=int, default=0, help="the number of the first program (default 0)")
     parser.add_argument("--engine", choices=("reference", "native"), default="reference")
+    parser.add_argument("--back", action="store_true", help="values and gradients through to_jax too")
     arguments = parser.parse_args()
     failures, began = 0, time.monotonic()
-    for seed in range(arguments.seed, arguments.seed + arguments.count):
+    for done, seed in enumerate(range(arguments.seed, arguments.seed + arguments.count)):
+        if done and done % 100 == 0:
+            print(f"{done} programs, {failures} failures, {time.monotonic() - began:.0f} s", flush=True)
         program = Program(seed)
         try:
-            found = [str(wrong) for wrong in judge(program, arguments.engine)]
+            found = [str(wrong) for wrong in judge(program, arguments.engine, arguments.back)]
         except Exception:
             found = [traceback.format_exc()]
         if found:

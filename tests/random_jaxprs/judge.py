@@ -26,10 +26,22 @@ class Wrong:
         return f"{self.what}: expected {self.expected}, got {self.got}"
 
 
-def judge(program: Program, engine: str = "reference") -> list[Wrong]:
-    """What is wrong with ctrlgrad's numbers for a program, on an engine."""
+def judge(program: Program, engine: str = "reference", back: bool = False) -> list[Wrong]:
+    """What is wrong with ctrlgrad's numbers for a program, on an engine; `back`: with those of `to_jax` too."""
     with jax.enable_x64(True), cg.options(engine=engine):
-        return list(_complaints(program))
+        return [*_complaints(program), *(_complaints_back(program) if back else ())]
+
+
+def _complaints_back(program: Program) -> Any:
+    ours = cg.from_jax(program)
+    theirs, given = cg.to_jax(ours), (program.v, np.float64(program.s), np.int32(program.i))
+    value = ours(*given)
+    if not np.isfinite(value):
+        return
+    found, gradient = jax.value_and_grad(theirs, (0, 1))(*given)
+    yield from _compare("value through to_jax", value, found)
+    for one, other in zip(cg.grad(ours, (0, 1))(*given), gradient, strict=True):
+        yield from _compare("gradient through to_jax", one, other)
 
 
 def _by_jax(fn: Any, *args: Any) -> Any:
