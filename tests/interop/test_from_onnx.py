@@ -12,42 +12,19 @@ import numpy as np
 import pytest
 
 onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper, parser  # noqa: E402
+from onnx import parser
 
-import ctrlgrad as cg  # noqa: E402
-import ctrlgrad.numpy as cnp  # noqa: E402
-from ctrlgrad.errors import TracingError, UnsupportedPrimitiveError, UserInputError  # noqa: E402
-from ctrlgrad.interop.onnx.operators import TABLE  # noqa: E402
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.errors import TracingError, UnsupportedPrimitiveError, UserInputError
+from ctrlgrad.interop.onnx.operators import TABLE
+from tests.onnx_models import model, one_node, random
 
 
 @pytest.fixture(autouse=True)
 def settings() -> Iterator[None]:
     with cg.options(engine="reference"):
         yield
-
-
-def model(text: str, version: int = 21, more: str = "") -> Any:
-    """A function of a model in ONNX's own text."""
-    domains = f'"" : {version}, "own" : 1'
-    return cg.from_onnx(parser.parse_model(f"<ir_version: 10, opset_import: [{domains}]>\n{text}\n{more}"))
-
-
-def one_node(op: str, inputs: list[Any], outputs: int = 1, version: int = 21, **attributes: Any) -> Any:
-    """A function of a model of one node; None for an input that is left out. All are float64 or int32."""
-    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
-    dtype = {"f": TensorProto.DOUBLE, "i": TensorProto.INT32, "b": TensorProto.BOOL}
-    infos = [
-        helper.make_tensor_value_info(n, dtype[x.dtype.kind], x.shape) for n, x in zip(names, inputs, strict=True) if n
-    ]
-    results = [f"y{i}" for i in range(outputs)]
-    node = helper.make_node(op, names, results, **attributes)
-    found = [helper.make_tensor_value_info(n, TensorProto.DOUBLE, None) for n in results]
-    graph = helper.make_graph([node], "g", infos, found)
-    return cg.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)]))
-
-
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape)
 
 
 NEWTON = """
@@ -207,90 +184,6 @@ def test_sequences_and_optionals() -> None:
     y, n, there = f(x, -1)
     assert y.tolist() == [3.0, 4.0, 1.0, 2.0, 3.0, 4.0] and n == 2 and there
     assert cg.grad(lambda x: f(x, 0)[0].sum())(x).tolist() == [2.0, 2.0, 1.0, 1.0]
-
-
-LENGTHS = np.array([4, 2, 3], np.int32)
-RECURRENT = {
-    "RNN": (1, [{}, {"activations": ["Affine", "Tanh"], "activation_alpha": [0.5], "activation_beta": [0.125]}]),
-    "GRU": (3, [{}, {"linear_before_reset": 1}, {"clip": 0.75}]),
-    "LSTM": (4, [{}, {"input_forget": 1}, {"clip": 0.75}]),
-}
-CASES = [
-    (op, direction, attributes, lengths, layout)
-    for op, (_, several) in RECURRENT.items()
-    for attributes in several
-    for direction, lengths, layout in (("forward", False, 0), ("reverse", True, 0), ("bidirectional", True, 1))
-    if not attributes or direction == "bidirectional"
-]
-
-
-def one_direction(op: str, x: Any, w: Any, r: Any, b: Any, p: Any, attributes: Any, which: int) -> tuple[Any, Any]:
-    """The equations of ONNX's text for one row and one direction, step by step: outputs and the last state."""
-    gates, hidden = RECURRENT[op][0], r.shape[-1]
-    own = np.split(b[: gates * hidden], gates), np.split(b[gates * hidden :], gates)
-    ws, rs = np.split(w, gates), np.split(r, gates)
-    clip = attributes.get("clip", np.inf)
-    pre = lambda i, x, h: ws[i] @ x + rs[i] @ h + own[0][i] + own[1][i]
-    sigma = lambda v: 1 / (1 + np.exp(-np.clip(v, -clip, clip)))
-    tanh = lambda v: np.tanh(np.clip(v, -clip, clip))
-    affine = "activations" in attributes and which == 0
-    h = c = np.zeros(hidden)
-    outputs = []
-    for row in x:
-        if op == "RNN":
-            v = pre(0, row, h)
-            h = 0.5 * v + 0.125 if affine else tanh(v)
-        elif op == "GRU":
-            z, reset = sigma(pre(0, row, h)), sigma(pre(1, row, h))
-            if attributes.get("linear_before_reset"):
-                new = tanh(ws[2] @ row + own[0][2] + reset * (rs[2] @ h + own[1][2]))
-            else:
-                new = tanh(pre(2, row, reset * h))
-            h = (1 - z) * new + z * h
-        else:
-            p_i, p_o, p_f = np.split(p, 3)
-            i = sigma(pre(0, row, h) + p_i * c)
-            f = 1 - i if attributes.get("input_forget") else sigma(pre(2, row, h) + p_f * c)
-            c_new = f * c + i * tanh(pre(3, row, h))
-            h = sigma(pre(1, row, h) + p_o * c_new) * np.tanh(c_new)
-            c = c_new
-        outputs.append(h)
-    return np.array(outputs).reshape(-1, hidden), h
-
-
-@pytest.mark.parametrize(("op", "direction", "attributes", "has_lengths", "layout"), CASES)
-def test_recurrent_networks_by_their_equations_and_finite_differences(
-    op: str, direction: str, attributes: Any, has_lengths: bool, layout: int
-) -> None:
-    time, rows, inputs, hidden = 4, 3, 2, 2
-    gates, directions = RECURRENT[op][0], 2 if direction == "bidirectional" else 1
-    x = random(time, rows, inputs)
-    w, r = random(directions, gates * hidden, inputs, seed=1), random(directions, gates * hidden, hidden, seed=2)
-    b, p = 0.3 * random(directions, 2 * gates * hidden, seed=3), random(directions, 3 * hidden, seed=4)
-    lengths = LENGTHS if has_lengths else None
-    given = [np.swapaxes(x, 0, 1) if layout else x, w, r, b, lengths]
-    given += [None, None, p] if op == "LSTM" else []
-    f = one_node(op, given, 2, hidden_size=hidden, direction=direction, layout=layout, **attributes)
-
-    def call(x: Any, *weights: Any) -> Any:
-        arguments = dict(zip(["x0", "x1", "x2", "x3", "x7"], (x, *weights), strict=False))
-        return f(**arguments, **({} if lengths is None else {"x4": lengths}))
-
-    floats = [a for a in given if a is not None and a.dtype.kind == "f"]
-    y, last = call(*floats)
-    if layout:
-        y, last = np.transpose(y, (1, 2, 0, 3)), np.swapaxes(last, 0, 1)
-    for row in range(rows):
-        n = time if lengths is None else lengths[row]
-        for d in range(directions):
-            backwards = direction == "reverse" or d == 1
-            own = x[:n, row][::-1] if backwards else x[:n, row]
-            outputs, state = one_direction(op, own, w[d], r[d], b[d], p[d], attributes, d)
-            np.testing.assert_allclose(y[:n, d, row], outputs[::-1] if backwards else outputs)
-            np.testing.assert_allclose(last[d, row], state)
-            assert not y[n:, d, row].any()
-    modes = ("rev", "fwd") if direction == "forward" else ("rev",)
-    cg.check_grads(call, floats, modes=modes, against=("finite_differences",))
 
 
 ATTENTION = {
