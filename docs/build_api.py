@@ -172,11 +172,12 @@ def index() -> Iterator[str]:
     yield (
         "A page for each public module, made from the docstrings by `python docs/build_api.py`. The examples run as\n"
         "doctests. [Every operation](../operations.md) is listed with its derivative rules and dtypes;\n"
-        "[JAX's names](../jax_names.md) and [JAX's primitives](../jax_primitives.md) say what of JAX there is here."
+        "[JAX's names](../jax_names.md) and [JAX's primitives](../jax_primitives.md) say what of JAX there is here,\n"
+        "[ONNX's operators](../onnx_operators.md) what of ONNX."
     )
     yield "\n".join(f"- [{name}]({name}.md): {len(members(module))} names" for name, module in modules())
     inside = [name for name, _ in modules()]
-    further = ["../operations", "../jax_names", "../jax_primitives"]
+    further = ["../operations", "../jax_names", "../jax_primitives", "../onnx_operators"]
     yield "\n".join(["```{toctree}", ":hidden:", "", *inside, *further, "```"])
 
 

@@ -60,10 +60,8 @@ def _loop(node: Node, most: Any, goes_on: Any, *carried: Any) -> Any:
     endless = goes_on is None or (is_array(goes_on) and not isinstance(goes_on, Tensor) and bool(goes_on))
     always = endless and not isinstance(condition, Tensor) and bool(condition)
     grows = [_changed(a, b) for a, b in zip(carried, after, strict=True)]
-    if most is not None and always and not any(grows):
-        known = node.known(0)
-        if known is not None:
-            return _counted(body, int(known.reshape(())), carried)
+    if most is not None and not isinstance(most, Tensor) and always and not any(grows):
+        return _counted(body, int(np.reshape(most, ())), carried)
     carried = tuple(unknown_dims(recorded(x), axes) if axes else x for x, axes in zip(carried, grows, strict=True))
     arrays = [TensorArray(y.dtype, None, known_shape(y)) for y in rows]
     count = None if most is None else cnp.reshape(most, ())

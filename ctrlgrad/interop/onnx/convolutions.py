@@ -98,8 +98,9 @@ def _conv_transpose(node: Node, x: Any, w: Any, bias: Any = None) -> Any:
     if wanted is not None or automatic.startswith("SAME"):
         wanted = wanted or [n * s for n, s in zip(own, window.strides, strict=True)]
         totals = [a - b for a, b in zip(whole, wanted[-rank:], strict=True)]
-        smaller = [(t // 2, t - t // 2) for t in totals]
-        pads = smaller if automatic != "SAME_LOWER" else [(b, a) for a, b in smaller]
+        # What is missing is added behind.
+        halves = [(max(0, t) // 2, max(0, t) - max(0, t) // 2, min(0, t)) for t in totals]
+        pads = [(a, b + rest) if automatic == "SAME_UPPER" else (b, a + rest) for a, b, rest in halves]
     # Groups stand in front of w's inputs; a convolution has them in front of its outputs.
     parts = cnp.reshape(w, (groups, w.shape[0] // groups, *w.shape[1:]))
     kernels = cnp.reshape(cnp.swapaxes(parts, 1, 2), (groups * w.shape[1], w.shape[0] // groups, *w.shape[2:]))

@@ -46,11 +46,11 @@ _NUMPY = {
     "Or": cnp.logical_or,
     "Relu": cnp.relu,
     "Round": cnp.rint,
-    "Sigmoid": cnp.sigmoid,
+    "Sigmoid": lambda x: cast(cnp.sigmoid(_wide(x)), x.dtype),
     "Sign": cnp.sign,
     "Sin": cnp.sin,
     "Sinh": cnp.sinh,
-    "Softplus": lambda x: cnp.logaddexp(x, _like(0, x)),
+    "Softplus": lambda x: cast(cnp.logaddexp(_wide(x), _like(0, _wide(x))), x.dtype),
     "Softsign": lambda x: x / (1 + cnp.abs(x)),
     "Sqrt": cnp.sqrt,
     "Tan": cnp.tan,
@@ -65,6 +65,11 @@ TABLE |= {
     ("", "LeakyRelu"): lambda node, x: cnp.where(x >= 0, x, _like(node.get("alpha"), x) * x),
     ("", "Reciprocal"): lambda node, x: _like(1, x) / x,
 }
+
+
+def _wide(x: Any) -> Any:
+    """What several steps of arithmetic are done in: half precision would be rounded at each."""
+    return cast(x, np.float32) if x.dtype == np.float16 else x
 
 
 def _like(number: Any, x: Any) -> Any:
@@ -146,7 +151,15 @@ def _is_inf(node: Node, x: Any) -> Any:
 
 @entry("BitShift")
 def _bit_shift(node: Node, x: Any, distance: Any) -> Any:
-    return (cnp.left_shift if node.get("direction") == "LEFT" else lax.shift_right_logical)(x, distance)
+    bits = 8 * np.dtype(x.dtype).itemsize
+    # All bits are shifted out by a distance of the width and more; a negative one counts as such, as it does without
+    # a sign.
+    wide = (distance < 0) | (distance >= bits)
+    if node.get("direction") == "LEFT":
+        return cnp.where(wide, _like(0, x), cnp.left_shift(x, cnp.where(wide, _like(0, x), distance)))
+    # Signed numbers keep their sign.
+    last = cnp.right_shift(x, _like(bits - 1, x)) if np.dtype(x.dtype).kind == "i" else _like(0, x)
+    return cnp.where(wide, last, cnp.right_shift(x, cnp.where(wide, _like(0, x), distance)))
 
 
 @entry("Cast", "CastLike")
@@ -159,7 +172,12 @@ def _cast(node: Node, x: Any, like: Any = None) -> Any:
 
 @entry("BitCast")
 def _bit_cast(node: Node, x: Any) -> Any:
-    return lax.bitcast_convert_type(x, dtype_of(node.get("to")))
+    dtype, bits = dtype_of(node.get("to")), x
+    if np.dtype(x.dtype) == np.bool_:
+        bits = cast(x, np.uint8)
+    if dtype == np.bool_:
+        return cast(lax.bitcast_convert_type(bits, np.dtype(np.uint8)), dtype)
+    return lax.bitcast_convert_type(bits, dtype)
 
 
 @entry("Dropout")
@@ -177,6 +195,12 @@ def _gelu(node: Node, x: Any) -> Any:
     if node.get("approximate", "none") == "tanh":
         return half * x * (1 + cnp.tanh(_like(np.sqrt(2 / np.pi), x) * (x + _like(0.044715, x) * x * x * x)))
     return half * x * (1 + lax.erf(x * _like(np.sqrt(0.5), x)))
+
+
+@entry("Shrink")
+def _shrink(node: Node, x: Any) -> Any:
+    edge, bias = _like(node.get("lambd", 0.5), x), _like(node.get("bias", 0.0), x)
+    return cnp.where(x < -edge, x + bias, cnp.where(x > edge, x - bias, _like(0, x)))
 
 
 @entry("PRelu")

@@ -61,10 +61,7 @@ class OnnxFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = {name: self._argument(name, x) for name, x in self._bound(args, kwargs).items()}
         if trace.current() is not None:
-            try:
-                return self._read(given)
-            except NeedsInputs as found:
-                raise found.error from None
+            return self._read(given, may_ask=False)
         while True:
             needed = self._needed
             fixed = {name: tree.map(_Value, x) for name, x in given.items() if name in needed}
@@ -78,11 +75,11 @@ class OnnxFunction:
 
     def _on_signature(self, free: Mapping[str, Any], fixed: Mapping[str, Any], _: Any) -> Any:
         known = {name: tree.map(lambda x: x.array, x) for name, x in fixed.items()}
-        return self._read({**free, **known})
+        return self._read({**free, **known}, may_ask=True)
 
-    def _read(self, given: Mapping[str, Any]) -> Any:
+    def _read(self, given: Mapping[str, Any], may_ask: bool) -> Any:
         values = {name: Known(x, frozenset([name]) if _has_tensors(x) else NOWHERE) for name, x in given.items()}
-        found = [x.value for x in Reader(self._model).graph(self._graph, values)]
+        found = [x.value for x in Reader(self._model, may_ask).graph(self._graph, values)]
         return found[0] if len(found) == 1 else tuple(found)
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,9 +105,9 @@ class OnnxFunction:
         """An argument as the model has it: Python numbers and lists of an input that is a tensor become arrays."""
         if name not in self._types or not self._types[name].HasField("tensor_type"):
             return tree.map(lambda leaf: leaf if isinstance(leaf, Tensor) else np.asarray(leaf), x)
+        dtype = dtype_of(self._types[name].tensor_type.elem_type)
         if isinstance(x, Tensor):
             return x
-        dtype = dtype_of(self._types[name].tensor_type.elem_type)
         array = np.asarray(x)
         return array if isinstance(x, np.ndarray | np.generic) else array.astype(dtype)
 

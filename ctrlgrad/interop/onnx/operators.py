@@ -31,7 +31,7 @@ _TREES = "it is an operator of classical machine learning"
 # Operators that have no meaning here, and why. Those of "ai.onnx.ml" are refused as a whole.
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"), _STRINGS),
-    **dict.fromkeys(("CenterCropPad", "Col2Im", "DeformConv", "GridSample", "ImageDecoder", "MaxRoiPool"), _IMAGES),
+    **dict.fromkeys(("Col2Im", "DeformConv", "GridSample", "ImageDecoder", "MaxRoiPool"), _IMAGES),
     **dict.fromkeys(("NonMaxSuppression", "Resize", "RoiAlign", "Upsample"), _IMAGES),
     **dict.fromkeys(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"), _RANDOM),
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _RANDOM),
@@ -41,9 +41,9 @@ REFUSED: dict[str, str] = {
 class NeedsInputs(Exception):
     """An operator needs the values of these inputs of the model before it runs."""
 
-    def __init__(self, names: frozenset[str], error: TracingError) -> None:
+    def __init__(self, names: frozenset[str]) -> None:
         super().__init__(names)
-        self.names, self.error = names, error
+        self.names = names
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +78,8 @@ class Node:
     wanted: tuple[bool, ...]
     inputs: tuple[Any, ...]
     origins: tuple[frozenset[str] | None, ...]
+    # Whether the model can be read again with the values of its inputs.
+    may_ask: bool
     source: Source
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -86,23 +88,23 @@ class Node:
         return default if value is None else value
 
     def known(self, i: int) -> np.ndarray | None:
-        """The value of an input, None where it follows from what the run computes.
+        """The value of an input, None where it is there only when the model runs.
 
-        Where it follows from inputs of the model alone, the model is read again with their values.
+        Where it follows from inputs of the model alone, the model is read again with their values, if they have any.
         """
         x = self.inputs[i] if i < len(self.inputs) else None
         if not isinstance(x, Tensor):
             return None if x is None else np.asarray(x)
         origins = self.origins[i]
-        if origins:
-            raise NeedsInputs(origins, self._not_known(i, origins))
+        if origins and self.may_ask:
+            raise NeedsInputs(origins)
         return None
 
     def value(self, i: int) -> np.ndarray:
         """The value of an input, which has to be known."""
         found = self.known(i)
         if found is None:
-            raise self._not_known(i, frozenset())
+            raise self._not_known(i, self.origins[i] or frozenset())
         return found
 
     def _not_known(self, i: int, origins: frozenset[str]) -> TracingError:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, TypeProto, helper, numpy_helper
 
-from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.errors import UnsupportedPrimitiveError
 
 _NAMES = {number: name for name, number in TensorProto.DataType.items()}
 # What there is here of ONNX's dtypes.
@@ -35,7 +35,7 @@ def dtype_of(number: int) -> np.dtype:
     """The dtype of an element type."""
     if number not in _DTYPES:
         name = _NAMES.get(number, str(number))
-        raise TypeMismatchError(
+        raise UnsupportedPrimitiveError(
             f"from_onnx: the element type {name} is not supported",
             expected="booleans, integers, float16, float32, float64, complex64, complex128",
             got=name,

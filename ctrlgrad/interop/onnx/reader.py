@@ -81,6 +81,8 @@ class Reader:
     """Reads graphs, or the body of a function with the attributes of the node that calls it."""
 
     model: Model
+    # Whether the inputs of the model have values that operators may ask for.
+    may_ask: bool
     given: Mapping[str, Any] | None = None
 
     def graph(self, graph: GraphProto, values: Mapping[str, Known], around: Scope | None = None) -> list[Known]:
@@ -133,6 +135,7 @@ class Reader:
             tuple(map(bool, proto.output)),
             values,
             tuple(x.origins for x in inputs),
+            self.may_ask,
             source,
         )
         origins = _join([x.origins for x in (*inputs, *captured)])
@@ -165,7 +168,7 @@ class Reader:
         defaults = {a.name: attribute(a) for a in function.attribute_proto}
         model = Model(self.model.name, {**self.model.versions, **versions}, self.model.functions)
         given = {**defaults, **{k: v for k, v in node.attributes.items() if v is not None}}
-        Reader(model, given).nodes(function.node, scope, function.name)
+        Reader(model, self.may_ask, given).nodes(function.node, scope, function.name)
         # An output that is left out may have no node.
         return tuple(scope.find(name).value if _has(scope, name) else None for name in function.output)
 

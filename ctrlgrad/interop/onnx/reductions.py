@@ -9,7 +9,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.interop.onnx.arranging import axes_of
-from ctrlgrad.interop.onnx.operators import TABLE, Node, entry
+from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, known_shape
 
 
 def _reduce(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,6 +24,8 @@ def _reduce(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _log_sum_exp(x: Any, axes: Any, keep: bool) -> Any:
+    if 0 in known_shape(x):
+        return cnp.log(cnp.sum(cnp.exp(x), axes, keepdims=keep))
     return cnp.logsumexp(x, axes, keepdims=keep)
 
 
@@ -38,7 +40,7 @@ def _extreme(fn: Callable[..., Any], logical: Callable[..., Any]) -> Callable[..
         info: Any = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
         # The neutral element, for no elements at all.
         least, most = (-np.inf, np.inf) if x.dtype.kind == "f" else (info.min, info.max)
-        if 0 in x.shape:
+        if 0 in known_shape(x):
             return fn(x, axes, keepdims=keep, initial=np.asarray(least if fn is cnp.max else most, x.dtype)[()])
         return fn(x, axes, keepdims=keep)
 
