@@ -29,6 +29,10 @@ class Memory(Protocol):
     def stream(self) -> Any:
         """The compute stream of the memory manager's device; see `ctrlgrad.memory.devices.device`."""
 
+    @property
+    def device(self) -> Any:
+        """The memory manager's device, which the library made for the session."""
+
     def count(self, nbytes: int) -> Any:
         """Before memory for an array is allocated: what the memory is to hold on to as long as it lives."""
 
