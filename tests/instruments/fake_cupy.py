@@ -287,6 +287,17 @@ class Array(np.ndarray):
         stream.put(lambda: np.copyto(out, self))
 
 
+def elementwise_kernel(
+    inputs: str, outputs: str, operation: str, name: str, *, options: tuple[str, ...] = (), **_: object
+) -> None:
+    """What CuPy asks of the parameters of a kernel."""
+    for parameter in [*inputs.split(","), *outputs.split(",")]:
+        *kind, its = parameter.split()
+        assert kind in (["raw", kind[-1]], [kind[-1]]) and its.isidentifier()
+        if its == "i":
+            raise ValueError("Can not use 'i' as a parameter name")
+
+
 def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
     """The fake with CuPy's rules for allocators: a thread's own one, else one for all."""
     found = install(monkeypatch)
@@ -385,5 +396,5 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
     cuda.MemoryPool = MemoryPool
     cuda.using_allocator, cuda.UnownedMemory, cuda.MemoryPointer = using_allocator, UnownedMemory, MemoryPointer
     cupy.ndarray = Ndarray  # type: ignore[attr-defined]
-    cupy.ElementwiseKernel = lambda *text, **options: None  # type: ignore[attr-defined]
+    cupy.ElementwiseKernel = elementwise_kernel  # type: ignore[attr-defined]
     return found

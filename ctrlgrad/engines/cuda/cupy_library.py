@@ -26,6 +26,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Kernel, Memory
+from ctrlgrad.engines.cuda.scatter import ADD, WRITE, Rows
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice
@@ -33,12 +34,13 @@ from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.session import register_device
 from ctrlgrad.memory.sizes import rounded_up
 
-# An index that is out of range is noted; where several are, one of them is.
-_CHECK = "if (i < -n || i >= n) { flag[0] = site; flag[1] = i; flag[2] = n; }"
-# What CuPy can add to positions that repeat is the hardware's choice. The bits of a sum are the same for both kinds of
-# integer; narrow ones are added as wide ones.
-_ADDED_AS = {"int64": "uint64"}
-_WIDENED = frozenset({"int8", "int16", "uint8", "uint16"})
+# An index that is out of range is noted, the first in the stream's order; of several in one kernel, one of them is.
+# Who sets the site, which is never zero, from zero notes the rest: what is noted is of one index.
+CHECK = """\
+if (index < -n || index >= n) {
+    unsigned long long* word = reinterpret_cast<unsigned long long*>(&flag[0]);
+    if (atomicCAS(word, 0ULL, (unsigned long long)site) == 0ULL) { flag[1] = index; flag[2] = n; }
+}"""
 # Results of fewer bytes are read through pinned memory, which is quicker for a number; larger ones are never pinned.
 _PINNED_READ = 64 << 10
 # The most pinned memory that is allocated at once, where the host budget does not ask for less.
@@ -67,7 +69,12 @@ class CupyLibrary:
             # Compute, out and in, of all sessions too: the arenas of a pool belong to streams.
             self._streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
             self._stream = self._streams[0]
-        self._check = cupy.ElementwiseKernel("int64 i, int64 n, int64 site", "raw int64 flag", _CHECK, "check_indices")
+        self._check = cupy.ElementwiseKernel(
+            "int64 index, int64 n, int64 site", "raw int64 flag", CHECK, "check_indices"
+        )
+        rows = "raw int64 places, raw int64 order, raw T value, int64 count, int64 width"
+        self._add_rows = cupy.ElementwiseKernel(rows, "raw T x", ADD, "add_rows", options=("--fmad=false",))
+        self._write_rows = cupy.ElementwiseKernel(rows, "raw T x", WRITE, "write_rows")
 
     @property
     def xp(self) -> Any:
@@ -209,17 +216,13 @@ class CupyLibrary:
     def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
         self._check(indices.astype(np.int64, copy=False), size, site, flag)
 
-    def add_at(self, x: Any, key: tuple[Any, ...], value: Any) -> None:
-        name = x.dtype.name
-        if name in _WIDENED:
-            wide = x.astype(np.int32)
-            self._cupy.add.at(wide, key, value.astype(np.int32))
-            x[...] = wide.astype(x.dtype)
-        elif name in _ADDED_AS:
-            bits = np.dtype(_ADDED_AS[name])
-            self._cupy.add.at(x.view(bits), key, value.astype(x.dtype).view(bits))
-        else:
-            self._cupy.add.at(x, key, value)
+    def add_rows(self, rows: Rows) -> None:
+        count, width = rows.value.shape
+        self._add_rows(rows.places, rows.order, rows.value, count, width, rows.whole, size=count * width)
+
+    def write_rows(self, rows: Rows) -> None:
+        count, width = rows.value.shape
+        self._write_rows(rows.places, rows.order, rows.value, count, width, rows.whole, size=count * width)
 
     def add_product(self, total: Any, a: Any, b: Any) -> None:
         if a.size and b.size:
@@ -344,4 +347,4 @@ def cupy_library(number: int = 0) -> CupyLibrary:
     return library
 
 
-__all__ = ["CupyLibrary", "cupy_library", "device_count"]
+__all__ = ["CHECK", "CupyLibrary", "cupy_library", "device_count"]

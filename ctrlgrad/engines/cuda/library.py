@@ -17,6 +17,7 @@ from ctrlgrad.memory.devices.device import Device, Piece
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.kernel import KernelText
+    from ctrlgrad.engines.cuda.scatter import Rows
 
 # Takes the inputs (device arrays that broadcast together, or scalars) and the outputs, all of the full shape.
 Kernel = Callable[[Sequence[Any], Sequence[Any]], None]
@@ -99,10 +100,13 @@ class ArrayLibrary(Protocol):
         """The compiled form of an elementwise kernel."""
 
     def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
-        """Set `flag`, an int64 array, to (site, index, size) where an index is not in [-size, size)."""
+        """Set `flag`, an int64 array, to (site, index, size) where an index is not in [-size, size), if it is zero."""
 
-    def add_at(self, x: Any, key: tuple[Any, ...], value: Any) -> None:
-        """`x[key] += value` in place, where positions repeat too."""
+    def add_rows(self, rows: Rows) -> None:
+        """Add to rows of an array in place, in their order where they repeat."""
+
+    def write_rows(self, rows: Rows) -> None:
+        """Write rows of an array in place; of those that repeat the last."""
 
     def add_product(self, total: Any, a: Any, b: Any) -> None:
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
