@@ -29,8 +29,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.expressions import function_name
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.library import Memory
-from ctrlgrad.engines.cuda.scatter import Rows
+from ctrlgrad.engines.cuda.library import Memory, Rows
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.ops.elementwise import FACTS

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.library import Kernel, Memory
-from ctrlgrad.engines.cuda.scatter import ADD, WRITE, Rows
+from ctrlgrad.engines.cuda.library import Kernel, Memory, Rows
+from ctrlgrad.engines.cuda.scatter import ADD, WRITE
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice

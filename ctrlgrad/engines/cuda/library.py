@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,10 +18,24 @@ from ctrlgrad.memory.devices.device import Device, Piece
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.kernel import KernelText
-    from ctrlgrad.engines.cuda.scatter import Rows
 
 # Takes the inputs (device arrays that broadcast together, or scalars) and the outputs, all of the full shape.
 Kernel = Callable[[Sequence[Any], Sequence[Any]], None]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of an array that a key names.
+
+    `whole` is a view, of which the first `axes` axes number the rows; `places` `[count]` int64 are numbers of rows,
+    ascending, and `order` `[count]` says which row of `value` `[count, width]` is for each.
+    """
+
+    whole: Any
+    axes: int
+    places: Any
+    order: Any
+    value: Any
 
 
 class Memory(Protocol):
@@ -112,4 +127,4 @@ class ArrayLibrary(Protocol):
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
 
 
-__all__ = ["ArrayLibrary", "CopyDevice", "Kernel", "Memory"]
+__all__ = ["ArrayLibrary", "CopyDevice", "Kernel", "Memory", "Rows"]

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.library import ArrayLibrary
+from ctrlgrad.engines.cuda.library import ArrayLibrary, Rows
 
 # What happens for element `i` of `count` rows of `width`, in CUDA C++: `places` are numbers of rows, equal ones next to
 # each other, and `order` says which row of `value` each is for. The first thread of a row adds, the last one writes.
@@ -30,21 +29,6 @@ if (j == 0 || places[j] != places[j - 1]) {
 WRITE = """\
 const long long j = i / width, c = i % width;
 if (j == count - 1 || places[j] != places[j + 1]) x[places[j] * width + c] = value[order[j] * width + c];"""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of an array that a key names.
-
-    `whole` is a view, of which the first `axes` axes number the rows; `places` `[count]` int64 are numbers of rows,
-    ascending, and `order` `[count]` says which row of `value` `[count, width]` is for each.
-    """
-
-    whole: Any
-    axes: int
-    places: Any
-    order: Any
-    value: Any
 
 
 def rows_of(library: ArrayLibrary, x: Any, key: Sequence[Any], value: Any) -> Rows | None:
@@ -93,4 +77,4 @@ def _rows_of_value(
     return xp.ascontiguousarray(value.reshape((count, math.prod(rest))))
 
 
-__all__ = ["ADD", "WRITE", "Rows", "rows_of"]
+__all__ = ["ADD", "WRITE", "rows_of"]
