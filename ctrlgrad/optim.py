@@ -1,7 +1,8 @@
-"""Optimisers: pure functions on pytrees of NumPy arrays.
+"""Optimisers: pure functions on pytrees of NumPy arrays, or of arrays on a card.
 
 An `Optimiser` has `init(params) -> state` and `update(grads, state, params) -> (params, state)`. Nothing is changed
-in place, so the old parameters and state stay valid, and a state is a pytree of arrays that can be stored.
+in place, so the old parameters and state stay valid, and a state is a pytree of arrays that can be stored. Where a
+gradient lies on a card (`engine="cuda"`), an update is one graph there, and so are its results.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.engines.device_array import DeviceArray
+from ctrlgrad.function import function
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,26 @@ def global_norm(grads: Any) -> float:
     >>> global_norm({"a": np.array([3.0]), "b": np.array([[4.0]])})
     5.0
     """
+    if _on_card(grads):
+        return float(_NORM_ON_CARD(grads))
     return float(np.sqrt(sum(float(np.sum(np.square(g, dtype=np.float64))) for g in tree.leaves(grads))))
+
+
+def _norm(grads: Any) -> Any:
+    return np.sqrt(sum(np.sum(np.square(g.astype(np.float64))) for g in tree.leaves(grads)))
+
+
+def _clipped(grads: Any, limit: Any) -> Any:
+    norm = _norm(grads)
+    scale = np.where(norm <= limit, 1.0, limit / norm)
+    return tree.map(lambda g: g * scale.astype(g.dtype), grads)
+
+
+_NORM_ON_CARD, _CLIPPED_ON_CARD = function(_norm, engine="cuda"), function(_clipped, engine="cuda")
+
+
+def _on_card(*pytrees: Any) -> bool:
+    return any(isinstance(leaf, DeviceArray) for leaf in tree.leaves(pytrees))
 
 
 def clip_by_global_norm(grads: Any, limit: float) -> Any:
@@ -40,6 +62,8 @@ def clip_by_global_norm(grads: Any, limit: float) -> Any:
     >>> clip_by_global_norm([np.array([3.0, 4.0])], 1.0)
     [array([0.6, 0.8])]
     """
+    if _on_card(grads):
+        return _CLIPPED_ON_CARD(grads, limit)
     norm = global_norm(grads)
     if norm <= limit:
         return grads
@@ -65,31 +89,33 @@ def adam(
         zeros = tree.map(np.zeros_like, params)
         return {"step": np.zeros((), np.int64), "mean": zeros, "square": zeros}
 
-    def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        rate = learning_rate(int(state["step"])) if callable(learning_rate) else learning_rate
-        step = state["step"] + 1
-        # Both corrections in one factor, and epsilon scaled with them: one division per parameter.
-        unbias = np.sqrt(1 - beta2**step)
-        factor = rate * unbias / (1 - beta1**step)
-
+    def following(grads: Any, mean: Any, square: Any, params: Any, factor: Any, least: Any) -> tuple[Any, Any, Any]:
         def next_mean(m: Any, g: Any) -> Any:
-            return m + _like(g, 1 - beta1) * (g - m)
+            return m + g.dtype.type(1 - beta1) * (g - m)
 
         def next_square(v: Any, g: Any) -> Any:
-            return v + _like(g, 1 - beta2) * (g * g - v)
+            return v + g.dtype.type(1 - beta2) * (g * g - v)
 
         def next_param(p: Any, m: Any, v: Any) -> Any:
-            return p - _like(p, factor) * m / (np.sqrt(v) + _like(p, epsilon * unbias))
+            return p - factor.astype(p.dtype) * m / (np.sqrt(v) + least.astype(p.dtype))
 
-        mean = tree.map(next_mean, state["mean"], grads)
-        square = tree.map(next_square, state["square"], grads)
-        return tree.map(next_param, params, mean, square), {"step": np.asarray(step), "mean": mean, "square": square}
+        mean = tree.map(next_mean, mean, grads)
+        square = tree.map(next_square, square, grads)
+        return tree.map(next_param, params, mean, square), mean, square
+
+    following_on_card = function(following, engine="cuda")
+
+    def update(grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        rate = learning_rate(int(state["step"])) if callable(learning_rate) else learning_rate
+        step = np.asarray(state["step"] + 1)
+        # Both corrections in one factor, and epsilon scaled with them: one division per parameter.
+        unbias = np.sqrt(1 - beta2**step)
+        factor, least = np.float64(rate * unbias / (1 - beta1**step)), np.float64(epsilon * unbias)
+        compute = following_on_card if _on_card(grads, params) else following
+        params, mean, square = compute(grads, state["mean"], state["square"], params, factor, least)
+        return params, {"step": step, "mean": mean, "square": square}
 
     return Optimiser(init, update)
-
-
-def _like(array: Any, number: float) -> Any:
-    return np.asarray(array).dtype.type(number)
 
 
 def warmup_cosine(peak: float, steps: int, warmup: int) -> Callable[[int], float]:

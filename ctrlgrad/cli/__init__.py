@@ -60,6 +60,7 @@ class EngineName(str, Enum):  # noqa: UP042  as above
     auto = "auto"
     native = "native"
     reference = "reference"
+    cuda = "cuda"
 
 
 @app.command()

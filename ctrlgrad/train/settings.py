@@ -17,7 +17,7 @@ GRADIENT_NORM_LIMIT = 1.0
 # Steps between lines of metrics.jsonl, and between checkpoints.
 LOG_INTERVAL = 10
 CHECKPOINT_INTERVAL = 50
-ENGINES = ("native", "reference", "dataflow")
+ENGINES = ("native", "reference", "cuda", "dataflow")
 # The least and the most of each number. Beyond 2**53 steps the learning rate's schedule would not be exact.
 LIMITS = {
     "hidden": (1, 1 << 31),

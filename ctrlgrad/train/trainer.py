@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import optim, tree
+from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.mpi.watch import STOPPED, Ending
 from ctrlgrad.train import memory, metrics
@@ -119,6 +120,8 @@ def prepare(
             hint="use a larger --batch, or a smaller -n of mpirun",
         )
     places = places_of(settings.layers, ranks) if settings.pipeline else ()
+    if settings.engine == "cuda":
+        cupy_library.cupy_library()  # what is missing is told before anything is written
     # Within a budget the model is one loop: what lies between loops is not swapped.
     on_gradient = ranks.on_gradient if settings.memory_budget is None else None
     warmup = min(WARMUP_STEPS, settings.steps)
@@ -311,7 +314,8 @@ def validate(job: Job, params: Any, pressed: Pressed) -> float:
     bits, characters = 0.0, 0
     for lines in validation_lines(job.corpus, job.settings.batch):
         batch = pad(share(job.ranks, lines), job.model.columns)
-        bits += float(np.sum(job.model.line_bits_of(params, batch.symbols, batch.lengths), dtype=np.float64))
+        line_bits = np.asarray(job.model.line_bits_of(params, batch.symbols, batch.lengths))
+        bits += float(np.sum(line_bits, dtype=np.float64))
         characters += sum(map(len, lines))
         if pressed():
             raise Interrupted(job, job.settings.steps)
@@ -321,4 +325,6 @@ def validate(job: Job, params: Any, pressed: Pressed) -> float:
 def sample(job: Job, params: Any, number: int) -> str:
     """A line that the model writes; `number` picks another one."""
     rng = np.random.Generator(np.random.PCG64([job.settings.seed, number, SAMPLE_STREAM]))
+    # One line is written on the processor, wherever the parameters lie.
+    params = tree.map(np.asarray, params)
     return job.corpus.text(job.model.sample_of(params, rng.random(SAMPLE_LIMIT, np.float32)).tolist())

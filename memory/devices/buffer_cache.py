@@ -24,6 +24,9 @@ class _Free(Generic[Buffer]):
 class BufferCache(Generic[Buffer]):
     """Buffers by size, allocated by `make(size)` where none is free. Safe to use from several threads.
 
+    Of free buffers the newest is handed out, which is the likeliest in the processor's cache; or the `oldest_first`,
+    where who gets one waits for what was done with it last.
+
     >>> fresh = []
     >>> cache = BufferCache(lambda size: fresh.append(size) or bytearray(size))
     >>> cache.give(8, cache.take(8))
@@ -32,8 +35,9 @@ class BufferCache(Generic[Buffer]):
     ([8], 8, 8)
     """
 
-    def __init__(self, make: Callable[[int], Buffer]) -> None:
+    def __init__(self, make: Callable[[int], Buffer], *, oldest_first: bool = False) -> None:
         self._make = make
+        self._oldest_first = oldest_first
         self._lock = threading.Lock()
         # The longest unused first.
         self._free: list[_Free[Buffer]] = []
@@ -72,8 +76,8 @@ class BufferCache(Generic[Buffer]):
             self._idle = 0
 
     def _found(self, size: int) -> Buffer | None:
-        # The newest first: it is the likeliest in the cache.
-        for position in reversed(range(len(self._free))):
+        positions = range(len(self._free))
+        for position in positions if self._oldest_first else reversed(positions):
             if self._free[position].size == size:
                 self._idle -= size
                 return self._free.pop(position).buffer

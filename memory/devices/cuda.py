@@ -31,6 +31,7 @@ import numpy as np
 from ctrlgrad.errors import ExecutionError, TierRefusedError, UserInputError
 from ctrlgrad.memory.devices.buffer_cache import BufferCache
 from ctrlgrad.memory.devices.device import Event, Piece, Stream, Tier
+from ctrlgrad.memory.devices.event_clock import EventClock
 from ctrlgrad.memory.devices.pinned import PinnedTier
 from ctrlgrad.memory.devices.spill import SpillFile, SpillTier
 from ctrlgrad.memory.devices.streams import WorkerEvent, WorkerStream
@@ -59,6 +60,7 @@ class CudaEvent:
     def __init__(self, device: CudaDevice, raw: Any, guards: tuple[_Guard, ...]) -> None:
         self._device = device
         self._guards = guards
+        self._origin = device.clock.origin() if device.clock is not None else None
         self.raw = raw
 
     def is_done(self) -> bool:
@@ -81,7 +83,9 @@ class CudaEvent:
 
     @property
     def time(self) -> float | None:
-        return self._device.time_of(self.raw) if self._device.timing and self.raw.done else None
+        if self._device.clock is None or self._origin is None or not self.raw.done:
+            return None
+        return self._device.clock.time_of(self.raw, self._origin)
 
     def _synchronize(self) -> None:
         with self._device.errors("waiting for an event"):
@@ -134,7 +138,8 @@ class CudaMemory:
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
-        self.cache = BufferCache(self._make)
+        # A copy into a buffer waits until the computation has passed its release: long ago, where it is the oldest.
+        self.cache = BufferCache(self._make, oldest_first=True)
 
     def allocate(self, nbytes: int) -> Piece:
         size = rounded_up(nbytes, GRANULE)
@@ -185,8 +190,8 @@ class CudaDevice:
     """CUDA device number `number`, pinned host memory, and a spill file where `directory` is given.
 
     `slab_bytes` is how much is pinned at once, `host_bytes` the most that is ever pinned; None: no limit.
-    With `timing` events carry times, which costs a little for each. Raises `UserInputError` without CuPy or without the
-    device.
+    With `timing` events carry times, which costs a little for each. It computes, copies out and copies in on three
+    CUDA streams: its own, or those that it is given. Raises `UserInputError` without CuPy or without the device.
     """
 
     def __init__(
@@ -197,6 +202,7 @@ class CudaDevice:
         slab_bytes: int = 256 << 20,
         host_bytes: int | None = None,
         timing: bool = False,
+        streams: Sequence[Any] | None = None,
     ) -> None:
         self.cupy = _cupy(number)
         self.name = f"cuda:{number}"
@@ -206,8 +212,10 @@ class CudaDevice:
         self._in_flight: deque[_InFlight] = deque()
         self._lock = threading.Lock()
         self._closed = False
-        with self.current():
-            streams = [self.cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
+        self._idle: Any = None
+        if streams is None:
+            with self.current():
+                streams = [self.cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
         self.compute, self.out, self.into = (
             CudaStream(self, name, raw) for name, raw in zip(("compute", "out", "in"), streams, strict=True)
         )
@@ -222,13 +230,7 @@ class CudaDevice:
             self.spill = SpillFile(directory)
             tiers.append(SpillTier(self.spill))
         self.tiers = tuple(tiers)
-        self._origin: Any = None
-        if timing:
-            before = self.now()
-            origin = self.compute.record()
-            origin.wait()
-            # The event was done somewhere in between, microseconds apart.
-            self._origin, self._origin_time = origin.raw, (before + self.now()) / 2
+        self.clock = EventClock(self._mark_idle, self._elapsed, self.now) if timing else None
 
     def copy(self, source: Piece, target: Piece, nbytes: int, stream: Stream) -> None:
         if self._closed:
@@ -258,9 +260,17 @@ class CudaDevice:
     def now(self) -> float:
         return time.perf_counter()
 
-    def time_of(self, raw: Any) -> float:
-        """When a CUDA event was done, on the clock of `now`."""
-        return float(self._origin_time + self.cupy.cuda.get_elapsed_time(self._origin, raw) / 1e3)
+    def _mark_idle(self) -> Any:
+        """An event with a time, on a stream where nothing is ever put."""
+        with self.errors("recording an event"):
+            if self._idle is None:
+                self._idle = self.cupy.cuda.Stream(non_blocking=True)
+            event = self.cupy.cuda.Event()
+            event.record(self._idle)
+        return event
+
+    def _elapsed(self, start: Any, end: Any) -> float:
+        return float(self.cupy.cuda.get_elapsed_time(start, end))
 
     def memory_info(self) -> tuple[int, int]:
         """Free and total bytes of the card."""

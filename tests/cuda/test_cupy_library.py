@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import weakref
@@ -30,7 +31,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
 @pytest.fixture
 def memory(card: Card) -> Iterator[RunMemory]:
     library = CupyLibrary(sys.modules["cupy"], lambda *args: None, 0)
-    manager = Manager(library.device(Budget(device=10_000)), Budget(device=10_000))
+    manager = Manager(library.device(Budget(device=10_240)), Budget(device=10_240))
     # The default stream is no stream of the fake's.
     sys.modules["cupy"].cuda.get_current_stream = lambda: manager.device.compute.raw  # type: ignore[attr-defined]
     found = RunMemory(manager, library)
@@ -45,27 +46,57 @@ def alloc(size: int) -> Any:
 
 
 def test_every_allocation_counts_as_long_as_it_lives(card: Card, memory: RunMemory) -> None:
+    """With what the pool rounds it up by."""
     account = memory.manager.accounts[0]
-    first, second = alloc(1000), alloc(2000)
-    assert account.used == 3000 and card.device_bytes == 3000
+    first, second = alloc(1000), alloc(2048)
+    assert account.used == 3072 and card.device_bytes == 3072
     with pytest.raises(MemoryBudgetError, match="a value of the computation"):
-        alloc(7001)
+        alloc(7169)
     del first
-    assert card.device_bytes == 2000
     third = alloc(8000)
-    assert account.used == 10_000 and account.peak == 10_000
+    assert account.used == account.peak == 10_240
     del second, third
 
 
-def test_blocks_count_once(card: Card, memory: RunMemory) -> None:
-    allocation = memory.manager.allocate((1024,), BYTE, "a block")
-    assert memory.manager.accounts[0].used == 1024 and card.allocated == [1024]
-    allocation.release()
+def test_the_card_never_gives_more_than_the_budget(card: Card, memory: RunMemory) -> None:
+    """Free memory in pieces counts: who used it is gone, but nobody else can have it."""
+    kept = []
+    for size in (1024, 2048, 512, 3072, 1536, 4096, 512, 2048) * 3:
+        kept = [*kept[-1:], alloc(size)]
+        assert card.device_bytes <= 10_240
+    assert len(card.allocated) > 8, "the pieces were never in the way"
+
+
+def test_a_session_has_the_streams_and_the_memory_of_those_before(card: Card, library: CupyLibrary) -> None:
+    counts = []
+    for _ in range(3):
+        device = library.device(Budget(device=10_240))
+        with device.current(), device.compute.raw:
+            kept = [alloc(2048) for _ in range(3)]
+        del kept
+        device.close()
+        counts.append((card.streams, len(card.allocated), card.device_bytes))
+    # The clock of each has a stream on which nothing is ever put.
+    made = [after - before for (before, *_), (after, *_) in itertools.pairwise(counts)]
+    assert made == [1, 1]
+    assert [c[1:] for c in counts] == [(3, 6144)] * 3
+    device = library.device(Budget(device=4096))
+    assert card.device_bytes == 0
+    device.close()
+
+
+def test_results_are_not_pinned(card: Card, library: CupyLibrary) -> None:
+    x = np.arange(1 << 14).astype(np.float64)
+    array = sys.modules["cupy"].asarray(type("Lent", (), {"memory": x})())
+    with library.running():
+        (found,) = library.read([array])
+    np.testing.assert_array_equal(found, x)
+    assert card.pinned == []
 
 
 def test_uncounted_memory(memory: RunMemory) -> None:
     with memory.uncounted():
-        kept = alloc(20_000)
+        kept = alloc(9000)
     assert memory.manager.accounts[0].used == 0
     del kept
 

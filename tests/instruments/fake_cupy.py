@@ -49,6 +49,7 @@ class Card:
         self.pinned_bytes = 0
         self.allocated: list[int] = []
         self.pinned: list[int] = []
+        self.streams = 0
         self.delays = random.Random(0)
         self.delay = 0.0
         # The next copies fail so often.
@@ -123,6 +124,7 @@ def module(card: Card) -> types.ModuleType:
     class Stream:
         def __init__(self, non_blocking: bool = False) -> None:
             assert non_blocking, "a blocking stream synchronises with the legacy default stream"
+            card.streams += 1
             self.work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
             self.failed = False
             self.before: list[Any] = []
@@ -240,7 +242,7 @@ def module(card: Card) -> types.ModuleType:
     def elapsed(start: Event, end: Event) -> float:
         assert not start.disable_timing
         assert not end.disable_timing
-        return (end.moment - start.moment) * 1e3
+        return float(np.float32((end.moment - start.moment) * 1e3))
 
     def array(shape: Sequence[int], dtype: Any, memptr: MemoryPointer) -> np.ndarray:
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
@@ -280,6 +282,21 @@ class Array(np.ndarray):
     def data(self) -> Any:
         return self.pointer
 
+    def get(self, stream: Any, out: np.ndarray, blocking: bool) -> None:
+        assert not blocking
+        stream.put(lambda: np.copyto(out, self))
+
+
+def elementwise_kernel(
+    inputs: str, outputs: str, operation: str, name: str, *, options: tuple[str, ...] = (), **_: object
+) -> None:
+    """What CuPy asks of the parameters of a kernel."""
+    for parameter in [*inputs.split(","), *outputs.split(",")]:
+        *kind, its = parameter.split()
+        assert kind in (["raw", kind[-1]], [kind[-1]]) and its.isidentifier()
+        if its == "i":
+            raise ValueError("Can not use 'i' as a parameter name")
+
 
 def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
     """The fake with CuPy's rules for allocators: a thread's own one, else one for all."""
@@ -296,6 +313,51 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
         finally:
             allocators.pop()
 
+    class Pooled:
+        """A block of a pool: it goes back to the arena of its stream."""
+
+        def __init__(self, pool: MemoryPool, arena: Any, memory: Any) -> None:
+            self.pool, self.arena, self.memory = pool, arena, memory
+            self.data, self.ptr = memory.mem.data, memory.ptr
+
+        def __del__(self) -> None:
+            self.pool.free.append((self.arena, self.memory))
+
+    class MemoryPool:
+        """As CuPy's: blocks of multiples of 512 bytes, of which each stream has its own; the limit is for all that
+        was taken from the card, used and free."""
+
+        def __init__(self) -> None:
+            self.free: list[tuple[Any, Any]] = []
+            self.limit, self.taken = 0, 0
+
+        def malloc(self, size: int) -> Any:
+            size = -(-size // 512) * 512
+            free = [(arena is found.stream(), memory.mem.data.nbytes) for arena, memory in self.free]
+            if (True, size) in free:
+                return MemoryPointer(Pooled(self, *self.free.pop(free.index((True, size)))), 0)
+            if self.limit and self.taken + size > self.limit:
+                self.free_all_blocks()
+            if self.limit and self.taken + size > self.limit:
+                raise OutOfMemoryError(f"out of memory allocating {size} bytes (limit {self.limit})")
+            try:
+                memory = make(size)
+            except OutOfMemoryError:
+                self.free_all_blocks()
+                memory = make(size)
+            self.taken += size
+            return MemoryPointer(Pooled(self, found.stream(), memory), 0)
+
+        def total_bytes(self) -> int:
+            return self.taken
+
+        def set_limit(self, size: int) -> None:
+            self.limit = size
+
+        def free_all_blocks(self) -> None:
+            self.taken -= sum(memory.mem.data.nbytes for _, memory in self.free)
+            self.free.clear()
+
     class UnownedMemory:
         def __init__(self, ptr: int, size: int, owner: object, device_id: int) -> None:
             assert device_id == 0
@@ -305,7 +367,7 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
             self.data = data
 
     class MemoryPointer:
-        def __init__(self, mem: UnownedMemory, offset: int) -> None:
+        def __init__(self, mem: Any, offset: int) -> None:
             self.mem, self.ptr = mem, mem.ptr + offset
 
     class Ndarray:
@@ -331,7 +393,8 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
     cupy.from_dlpack, cupy.asarray = from_dlpack, adopt  # type: ignore[attr-defined]
     cuda.alloc = lambda size: allocators[-1](size)
     cuda.get_allocator = lambda: allocators[-1]
+    cuda.MemoryPool = MemoryPool
     cuda.using_allocator, cuda.UnownedMemory, cuda.MemoryPointer = using_allocator, UnownedMemory, MemoryPointer
     cupy.ndarray = Ndarray  # type: ignore[attr-defined]
-    cupy.ElementwiseKernel = lambda *text, **options: None  # type: ignore[attr-defined]
+    cupy.ElementwiseKernel = elementwise_kernel  # type: ignore[attr-defined]
     return found

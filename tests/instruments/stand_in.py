@@ -29,7 +29,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.expressions import function_name
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.library import Memory
+from ctrlgrad.engines.cuda.library import Memory, Rows
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.ops.elementwise import FACTS
@@ -136,7 +136,7 @@ def _operator(name: str) -> Callable[[StandInArray, Any], StandInArray]:
     return method
 
 
-for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__lt__", "__gt__"):
+for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__mod__", "__lt__", "__gt__"):
     setattr(StandInArray, _name, _operator(_name))
 
 
@@ -262,6 +262,15 @@ def _statements(operation: str) -> list[tuple[str, str | None, CodeType]]:
     return found
 
 
+def _by_row(rows: Rows) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]:
+    """An array, the rows of it in their order, and what is for each."""
+    whole, places, order, value = (_operand(x) for x in (rows.whole, rows.places, rows.order, rows.value))
+    assert np.all(places[:-1] <= places[1:]) and value.flags.c_contiguous
+    assert value.shape == (len(places), np.prod(whole.shape[rows.axes :]))
+    shape = whole.shape[: rows.axes], whole.shape[rows.axes :]
+    return whole, np.unravel_index(places, shape[0]), value[order].reshape(-1, *shape[1])
+
+
 class StandIn:
     """The library. It refuses work outside of `running`, and remembers the kernels that it was given."""
 
@@ -350,11 +359,16 @@ class StandIn:
 
     def check_indices(self, indices: StandInArray, size: int, site: int, flag: StandInArray) -> None:
         bad = indices.data[(indices.data < -size) | (indices.data >= size)]
-        if bad.size:
+        if bad.size and not flag.data[0]:
             flag.data[:] = site, bad.reshape(-1)[0], size
 
-    def add_at(self, x: StandInArray, key: tuple[Any, ...], value: Any) -> None:
-        np.add.at(x.data, _index(key, x.shape), _operand(value))
+    def add_rows(self, rows: Rows) -> None:
+        np.add.at(*_by_row(rows))
+
+    def write_rows(self, rows: Rows) -> None:
+        whole, places, value = _by_row(rows)
+        for place, row in zip(zip(*places, strict=True), value, strict=True):
+            whole[place] = row
 
     def add_product(self, total: StandInArray, a: StandInArray, b: StandInArray) -> None:
         total.data += a.data @ b.data

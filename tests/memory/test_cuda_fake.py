@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -324,6 +325,61 @@ def test_times_are_taken_only_where_asked(card: Card) -> None:
         if time is not None:
             assert -1e-3 <= device.now() - time < 60
         device.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The host's clock and the card's, which only the test moves."""
+    found = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: found[0])
+    return found
+
+
+@pytest.mark.parametrize("hours", [0, 1, 24])
+def test_times_are_as_fine_after_hours(card: Card, clock: list[float], hours: int) -> None:
+    """Milliseconds since the beginning, as a float32, would be 0.25 apart after an hour and 8 after a day."""
+    device = CudaDevice(timing=True)
+    clock[0] += 3600.0 * hours
+    events = []
+    for _ in range(3):
+        events.append(device.compute.record())
+        events[-1].wait()
+        clock[0] += 25e-6
+    found = [event.time for event in events]
+    assert found == pytest.approx([3600.0 * hours + k * 25e-6 for k in range(3)], rel=0, abs=1e-6)
+    device.close()
+
+
+def test_an_event_that_is_done_long_after_it_was_recorded(card: Card, clock: list[float]) -> None:
+    device = CudaDevice(timing=True)
+    gate = hold(device.out.raw)
+    late = device.out.record()
+    for _ in range(4):
+        clock[0] += 3600.0
+        device.compute.record().wait()
+    clock[0] += 25e-6
+    gate.set()
+    late.wait()
+    assert late.time == pytest.approx(4 * 3600.0 + 25e-6, rel=0, abs=1e-6)
+    device.close()
+
+
+def test_a_copy_waits_for_the_release_of_its_own_memory(card: Card) -> None:
+    """Of two blocks the one that was released before the work that goes on now: the copy into it is over first."""
+    device = CudaDevice()
+    blocks = [device.tiers[0].allocate(KIB) for _ in range(2)]
+    source = device.tiers[1].allocate(KIB)
+    device.tiers[0].free(blocks[0])
+    device.compute.record().wait()
+    gate = hold(device.compute.raw)
+    device.tiers[0].free(blocks[1])
+    target = device.tiers[0].allocate(KIB)
+    device.copy(source, target, KIB, device.into)
+    copied = device.into.record()
+    assert copied.raw.reached.wait(10.0), "it waits for another block"
+    gate.set()
+    assert not card.broken
+    device.close()
 
 
 def test_foreign_events_and_ways_are_refused(card: Card) -> None:

@@ -49,6 +49,10 @@ class RunMemory:
     def stream(self) -> Any:
         return self.manager.device.compute
 
+    @property
+    def device(self) -> Any:
+        return self.manager.device
+
     def count(self, nbytes: int) -> Counted | None:
         """See to it that there is room for an array; its bytes count as long as the result lives.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.library import ArrayLibrary
-from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack, own_array
+from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.errors import IndexOutOfRangeError
@@ -88,13 +88,13 @@ class Context:
 
     def stack_on_device(self, stack: Stack, dtype: np.dtype) -> Stack:
         """A stack on the device of one on either side."""
-        if isinstance(stack, DeviceStack):
+        if isinstance(stack, DeviceStack | DeviceRows):
             return stack
         if not stack:
             return DeviceStack(self.library, dtype)
         if all(isinstance(row, np.generic) for row in stack):
             return DeviceStack.of(self.library, self.on_device(np.array(stack, stack[0].dtype)))
-        return [None if row is None else self.on_device(row) for row in stack]
+        return DeviceRows(None if row is None else self.on_device(row) for row in stack)
 
     def on_host(self, *values: Any) -> list[Any]:
         """Host arrays of values on either side, with one wait for all."""

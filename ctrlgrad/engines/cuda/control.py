@@ -188,7 +188,7 @@ class Loop:
             if isinstance(stack, DeviceStack):
                 stack.drop(len(stack) - length)
             elif len(stack) > length:
-                state.carry[i] = stack[:length]
+                state.carry[i] = type(stack)(stack[:length])
 
 
 class Branches:

@@ -6,7 +6,9 @@ read copies into pinned memory behind the work so far, records an event, and wai
 beside the computation goes by a `CopyDevice`, whose compute stream is this one.
 
 In a session an allocator of the thread's own counts all memory that CuPy's functions ask for, scratch space of the
-libraries included, before it is taken. What the memory manager's device takes for blocks is not counted again.
+libraries included, before it is taken. What the memory manager's device takes for blocks is not counted again. Both
+come from a pool of the session's that takes no more from the card than the budget has: what lies in pieces between
+arrays, or free in it, is within the limit too.
 """
 
 from __future__ import annotations
@@ -23,19 +25,24 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.library import Kernel, Memory
+from ctrlgrad.engines.cuda.library import Kernel, Memory, Rows
+from ctrlgrad.engines.cuda.scatter import ADD, WRITE
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.budget import Budget
-from ctrlgrad.memory.devices.cuda import CudaDevice, CudaStream
+from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice
 from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.session import register_device
+from ctrlgrad.memory.sizes import rounded_up
 
-# An index that is out of range is noted; where several are, one of them is.
-_CHECK = "if (i < -n || i >= n) { flag[0] = site; flag[1] = i; flag[2] = n; }"
-# What CuPy can add to positions that repeat is the hardware's choice. The bits of a sum are the same for both kinds of
-# integer; narrow ones are added as wide ones.
-_ADDED_AS = {"int64": "uint64"}
-_WIDENED = frozenset({"int8", "int16", "uint8", "uint16"})
+# An index that is out of range is noted, the first in the stream's order; of several in one kernel, one of them is.
+# Who sets the site, which is never zero, from zero notes the rest: what is noted is of one index.
+CHECK = """\
+if (index < -n || index >= n) {
+    unsigned long long* word = reinterpret_cast<unsigned long long*>(&flag[0]);
+    if (atomicCAS(word, 0ULL, (unsigned long long)site) == 0ULL) { flag[1] = index; flag[2] = n; }
+}"""
+# Results of fewer bytes are read through pinned memory, which is quicker for a number; larger ones are never pinned.
+_PINNED_READ = 64 << 10
 # The most pinned memory that is allocated at once, where the host budget does not ask for less.
 _SLAB_BYTES = 256 << 20
 # How much pinned memory is allocated at once for copies beside the computation.
@@ -48,7 +55,6 @@ class CupyLibrary:
     def __init__(self, cupy: Any, gemm: Callable[..., Any], number: int) -> None:
         self._cupy, self._gemm = cupy, gemm
         self._device, self._number = cupy.cuda.Device(number), number
-        self._allocate = cupy.cuda.get_allocator()
         self.name = f"cuda:{number}"
         self._kernels: dict[KernelText, Kernel] = {}
         self._copier: _CopyDevice | None = None
@@ -57,9 +63,18 @@ class CupyLibrary:
         # may not be done, with the event behind it.
         self._of_thread = threading.local()
         self._in_flight: deque[tuple[Any, list[Any]]] = deque()
+        # Of sessions that are over: their pools, with what these hold, serve the next ones, and count there.
+        self._pools: list[Any] = []
         with self._device:
-            self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._check = cupy.ElementwiseKernel("int64 i, int64 n, int64 site", "raw int64 flag", _CHECK, "check_indices")
+            # Compute, out and in, of all sessions too: the arenas of a pool belong to streams.
+            self._streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
+            self._stream = self._streams[0]
+        self._check = cupy.ElementwiseKernel(
+            "int64 index, int64 n, int64 site", "raw int64 flag", CHECK, "check_indices"
+        )
+        rows = "raw int64 places, raw int64 order, raw T value, int64 count, int64 width"
+        self._add_rows = cupy.ElementwiseKernel(rows, "raw T x", ADD, "add_rows", options=("--fmad=false",))
+        self._write_rows = cupy.ElementwiseKernel(rows, "raw T x", WRITE, "write_rows")
 
     @property
     def xp(self) -> Any:
@@ -94,13 +109,13 @@ class CupyLibrary:
                 self._in_flight.popleft()
 
     def _counting(self, memory: Memory) -> Callable[[int], Any]:
-        """An allocator whose memory counts as long as it lives."""
+        """An allocator whose memory counts as long as it lives, with what the pool rounds it up by."""
         cuda = self._cupy.cuda
 
         def allocate(size: int) -> Any:
-            counted = memory.count(size)
+            counted = memory.count(rounded_up(size, GRANULE))
             try:
-                pointer = self._allocate(size)
+                pointer = memory.device.pool.malloc(size)
             except cuda.memory.OutOfMemoryError:
                 # The card is full, though the budget is not: others use it too. The manager has blocks leave.
                 del counted
@@ -144,6 +159,14 @@ class CupyLibrary:
 
     def read(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         sizes = [int(x.nbytes) for x in arrays]
+        if sum(sizes) > _PINNED_READ:
+            stream = self._cupy.cuda.get_current_stream()
+            found = [np.empty(x.shape, x.dtype) for x in arrays]
+            for x, out in zip(arrays, found, strict=True):
+                if out.size:
+                    x.get(stream=stream, out=out, blocking=False)
+            stream.record().synchronize()
+            return found
         starts = np.cumsum([0, *(-(-size // 16) * 16 for size in sizes)])
         total = max(int(starts[-1]), 1)
         pinned = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(total), np.uint8, total)
@@ -182,47 +205,63 @@ class CupyLibrary:
 
     def device(self, limits: Budget) -> CudaDevice:
         """The device of a session's memory manager. Its events have times: the planner compares them."""
-        return _UncountedDevice(self._cupy, self._allocate, self._number, limits.disk, limits.host)
+        return _SessionDevice(self._cupy, self._pools, self._streams, self._number, limits)
 
     def copier(self) -> _CopyDevice:
         with self._lock:
             if self._copier is None:
-                self._copier = _CopyDevice(self._number, self._stream)
+                self._copier = _CopyDevice(self._number, self._streams)
             return self._copier
 
     def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
         self._check(indices.astype(np.int64, copy=False), size, site, flag)
 
-    def add_at(self, x: Any, key: tuple[Any, ...], value: Any) -> None:
-        name = x.dtype.name
-        if name in _WIDENED:
-            wide = x.astype(np.int32)
-            self._cupy.add.at(wide, key, value.astype(np.int32))
-            x[...] = wide.astype(x.dtype)
-        elif name in _ADDED_AS:
-            bits = np.dtype(_ADDED_AS[name])
-            self._cupy.add.at(x.view(bits), key, value.astype(x.dtype).view(bits))
-        else:
-            self._cupy.add.at(x, key, value)
+    def add_rows(self, rows: Rows) -> None:
+        count, width = rows.value.shape
+        self._add_rows(rows.places, rows.order, rows.value, count, width, rows.whole, size=count * width)
+
+    def write_rows(self, rows: Rows) -> None:
+        count, width = rows.value.shape
+        self._write_rows(rows.places, rows.order, rows.value, count, width, rows.whole, size=count * width)
 
     def add_product(self, total: Any, a: Any, b: Any) -> None:
         if a.size and b.size:
             self._gemm("N", "N", a, b, out=total, beta=1.0)
 
 
-class _UncountedDevice(CudaDevice):
-    """A device whose own allocations do not go through a run's counting allocator."""
+class _SessionDevice(CudaDevice):
+    """A device with a pool of its own, which never takes more from the card than the budget has.
 
-    def __init__(
-        self, cupy: Any, allocate: Callable[[int], Any], number: int, directory: str | None, host_bytes: int | None
-    ) -> None:
-        self._using_allocator, self._allocate = cupy.cuda.using_allocator, allocate
-        super().__init__(number, directory=directory, slab_bytes=_SLAB_BYTES, host_bytes=host_bytes, timing=True)
+    Its own allocations do not go through a run's counting allocator.
+    """
+
+    def __init__(self, cupy: Any, pools: list[Any], streams: Sequence[Any], number: int, limits: Budget) -> None:
+        self._pools, self._using_allocator = pools, cupy.cuda.using_allocator
+        with cupy.cuda.Device(number):
+            self.pool = pools.pop() if pools else cupy.cuda.MemoryPool()
+            if limits.device is not None and self.pool.total_bytes() > limits.device:
+                self.pool.free_all_blocks()
+            # Zero is no limit.
+            self.pool.set_limit(size=limits.device or 0)
+        super().__init__(
+            number,
+            directory=limits.disk,
+            slab_bytes=_SLAB_BYTES,
+            host_bytes=limits.host,
+            timing=True,
+            streams=streams,
+        )
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        with super().current(), self._using_allocator(self._allocate):
+        with super().current(), self._using_allocator(self.pool.malloc):
             yield
+
+    def close(self) -> None:
+        super().close()
+        pool, self.pool = self.pool, None
+        if pool is not None:
+            self._pools.append(pool)
 
 
 @dataclass(frozen=True)
@@ -242,9 +281,8 @@ class _ArrayMemory:
 class _CopyDevice(CudaDevice):
     """A device that computes on the library's stream."""
 
-    def __init__(self, number: int, stream: Any) -> None:
-        super().__init__(number, slab_bytes=_COPY_SLAB_BYTES)
-        self.compute = CudaStream(self, "compute", stream)
+    def __init__(self, number: int, streams: Sequence[Any]) -> None:
+        super().__init__(number, slab_bytes=_COPY_SLAB_BYTES, streams=streams)
         self.due: deque[Piece] = deque()
 
     def piece_of(self, array: Any) -> Piece:
@@ -309,4 +347,4 @@ def cupy_library(number: int = 0) -> CupyLibrary:
     return library
 
 
-__all__ = ["CupyLibrary", "cupy_library", "device_count"]
+__all__ = ["CHECK", "CupyLibrary", "cupy_library", "device_count"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -22,12 +23,31 @@ if TYPE_CHECKING:
 Kernel = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Rows of an array that a key names.
+
+    `whole` is a view, of which the first `axes` axes number the rows; `places` `[count]` int64 are numbers of rows,
+    ascending, and `order` `[count]` says which row of `value` `[count, width]` is for each.
+    """
+
+    whole: Any
+    axes: int
+    places: Any
+    order: Any
+    value: Any
+
+
 class Memory(Protocol):
     """What counts a run's arrays, and says on which stream the run is."""
 
     @property
     def stream(self) -> Any:
         """The compute stream of the memory manager's device; see `ctrlgrad.memory.devices.device`."""
+
+    @property
+    def device(self) -> Any:
+        """The memory manager's device, which the library made for the session."""
 
     def count(self, nbytes: int) -> Any:
         """Before memory for an array is allocated: what the memory is to hold on to as long as it lives."""
@@ -95,13 +115,16 @@ class ArrayLibrary(Protocol):
         """The compiled form of an elementwise kernel."""
 
     def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
-        """Set `flag`, an int64 array, to (site, index, size) where an index is not in [-size, size)."""
+        """Set `flag`, an int64 array, to (site, index, size) where an index is not in [-size, size), if it is zero."""
 
-    def add_at(self, x: Any, key: tuple[Any, ...], value: Any) -> None:
-        """`x[key] += value` in place, where positions repeat too."""
+    def add_rows(self, rows: Rows) -> None:
+        """Add to rows of an array in place, in their order where they repeat."""
+
+    def write_rows(self, rows: Rows) -> None:
+        """Write rows of an array in place; of those that repeat the last."""
 
     def add_product(self, total: Any, a: Any, b: Any) -> None:
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
 
 
-__all__ = ["ArrayLibrary", "CopyDevice", "Kernel", "Memory"]
+__all__ = ["ArrayLibrary", "CopyDevice", "Kernel", "Memory", "Rows"]

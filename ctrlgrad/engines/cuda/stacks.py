@@ -179,6 +179,15 @@ class DeviceStack:
         return stack
 
 
+class DeviceRows(list[Any]):
+    """A stack as a list of rows that are on the device, None for a slot that was never written."""
+
+    __slots__ = ()
+
+    def copy(self) -> DeviceRows:
+        return DeviceRows(self)
+
+
 # A stack while it runs: blocks, or a list of rows.
 Stack = DeviceStack | list[Any]
 
@@ -199,4 +208,14 @@ def own_array(operands: list[Any], library: ArrayLibrary) -> tuple[Any, bool]:
     return library.xp.array(value), True
 
 
-__all__ = ["BLOCK_BYTES", "LEAST_ROWS", "DeviceBlock", "DeviceStack", "Stack", "Supply", "own_array", "own_stack"]
+__all__ = [
+    "BLOCK_BYTES",
+    "LEAST_ROWS",
+    "DeviceBlock",
+    "DeviceRows",
+    "DeviceStack",
+    "Stack",
+    "Supply",
+    "own_array",
+    "own_stack",
+]

@@ -16,6 +16,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Kernel
 from ctrlgrad.engines.cuda.program import explained
+from ctrlgrad.engines.cuda.scatter import rows_of
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
@@ -93,7 +94,11 @@ def _setitem(node: Node) -> Kernel:
         value, *indices = operands
         key = _filled(context, node, x, indices)
         context.counts.calls += 1
-        x[key] = _scalar_or_array(context, value)
+        value = _scalar_or_array(context, value)
+        if not any(context.library.is_array(item) for item in key):
+            x[key] = value
+        elif (rows := rows_of(context.library, x, key, value.astype(x.dtype, copy=False))) is not None:
+            context.library.write_rows(rows)
         return x
 
     return kernel
@@ -106,7 +111,9 @@ def _additem(node: Node) -> Kernel:
         key = _filled(context, node, x, indices)
         context.counts.calls += 1
         if any(context.library.is_array(item) for item in key):
-            context.library.add_at(x, key, _scalar_or_array(context, value))
+            rows = rows_of(context.library, x, key, _scalar_or_array(context, value).astype(x.dtype, copy=False))
+            if rows is not None:
+                context.library.add_rows(rows)
         else:
             # With an ellipsis, the element of a scalar index is a view too.
             row = x[(*key, ...)]

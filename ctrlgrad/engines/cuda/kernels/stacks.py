@@ -12,7 +12,7 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Kernel, filled_shape
-from ctrlgrad.engines.cuda.stacks import DeviceStack, Stack, own_stack
+from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_stack
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
 from ctrlgrad.engines.reference.stack_kernels import never_written
 from ctrlgrad.errors import ExecutionError
@@ -33,16 +33,14 @@ def _zeros(context: Context, element: TensorType, dims: Sequence[Any]) -> Any:
 
 def own_device_stack(context: Context, node: Node, operands: list[Any]) -> Stack:
     """Take the first operand off as a stack on the device that may be changed."""
-    if not isinstance(operands[0], DeviceStack) and not all(
-        row is None or context.library.is_array(row) for row in operands[0]
-    ):
+    if not isinstance(operands[0], DeviceStack | DeviceRows):
         operands[0] = context.stack_on_device(operands[0], element_of(node).dtype)
     return own_stack(operands)
 
 
 def as_list(stack: Stack) -> list[Any]:
     """A stack as a list of rows, the stack itself where it is one."""
-    return list(stack) if isinstance(stack, DeviceStack) else stack
+    return DeviceRows(stack) if isinstance(stack, DeviceStack) else stack
 
 
 def _new(node: Node) -> Kernel:
@@ -50,7 +48,7 @@ def _new(node: Node) -> Kernel:
 
     def kernel(context: Context, operands: list[Any]) -> Any:
         size = context.number(operands[0]) if operands else 0
-        return [None] * size if size else DeviceStack(context.library, element.dtype)
+        return DeviceRows([None] * size) if size else DeviceStack(context.library, element.dtype)
 
     return kernel
 
@@ -138,7 +136,7 @@ def _sum(node: Node) -> Kernel:
     def kernel(context: Context, operands: list[Any]) -> Any:
         a, b = (as_list(context.stack_on_device(s, element_of(node).dtype)) for s in operands)
         context.counts.calls += sum(x is not None and y is not None for x, y in zip(a, b, strict=False))
-        return add(a, b)
+        return DeviceRows(add(a, b))
 
     return kernel
 
@@ -229,7 +227,7 @@ def _split(node: Node) -> Kernel:
         lead = (slice(None),) * axis
         starts = [0, *map(int, ends[:-1])]
         # Views: they keep the whole alive, and are copied where they are updated.
-        return [x[(*lead, slice(a, int(b)))] for a, b in zip(starts, ends, strict=False)]
+        return DeviceRows(x[(*lead, slice(a, int(b)))] for a, b in zip(starts, ends, strict=False))
 
     return kernel
 
