@@ -82,7 +82,8 @@ def train(
         typer.Option(metavar="SIZE", help="Memory for saved values, such as 32MiB; the rest is swapped or recomputed."),
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Record the memory of three steps: memory.txt, .json and .png in --out.")
+        bool,
+        typer.Option("--profile", help="Record the memory of three steps: memory.txt, .json, .html and .png."),
     ] = False,
     text: Annotated[
         Path | None,
@@ -230,13 +231,14 @@ def profile(
     ] = None,
     grad: Annotated[bool, typer.Option("--grad", help="Run the gradient with respect to the first argument.")] = False,
     output: Annotated[
-        Path, typer.Option(parser=_path, metavar="STEM", help="Write STEM.txt, STEM.json and STEM.png.")
+        Path, typer.Option(parser=_path, metavar="STEM", help="Write STEM.txt, .json, .html and .png.")
     ] = Path("memory-profile"),
 ) -> None:
     """Run a function under a memory budget and show what its loops kept, moved, computed again and waited for.
 
     The arguments are what the file's function example_args() returns, a tuple. The function runs twice; the second run,
-    when everything is compiled, is shown. STEM.json is a trace that https://ui.perfetto.dev opens.
+    when everything is compiled, is shown. STEM.json is a trace that https://ui.perfetto.dev opens, STEM.html a page
+    for the browser.
 
     Exit codes: 0 done; 1 the function failed; 2 unusable input, or a budget that is too small.
     """
