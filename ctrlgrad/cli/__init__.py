@@ -1,5 +1,5 @@
 """The command `ctrlgrad`: `train` is the main job, `graph` prints graphs, `verify` checks derivatives, `profile` shows
-where a loop's bytes are.
+where a loop's bytes are, `doctor` tells what works here.
 
 This module loads typer alone; what a subcommand needs is loaded when it runs, so that `--help` is quick.
 """
@@ -55,9 +55,10 @@ class CellName(str, Enum):  # noqa: UP042  typer takes both; this one's values p
 
 
 class EngineName(str, Enum):  # noqa: UP042  as above
-    """What runs the training step: "auto" is "native" where that is installed."""
+    """What runs the training step; a test holds it true to `ctrlgrad.train.settings`."""
 
     auto = "auto"
+    dataflow = "dataflow"
     native = "native"
     reference = "reference"
     cuda = "cuda"
@@ -73,7 +74,7 @@ def train(
     steps: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Fixes the parameters' first values and the order of lines.")] = 0,
     engine: Annotated[
-        EngineName, typer.Option(help="What runs the steps; auto: native where it is installed.")
+        EngineName, typer.Option(help="What runs the steps; auto: native, with --pipeline dataflow.")
     ] = EngineName.auto,
     pipeline: Annotated[
         bool, typer.Option("--pipeline", help="Each layer on a device of its own; with mpirun, on different ranks.")
@@ -83,7 +84,8 @@ def train(
         typer.Option(metavar="SIZE", help="Memory for saved values, such as 32MiB; the rest is swapped or recomputed."),
     ] = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Record the memory of three steps: memory.txt, .json and .png in --out.")
+        bool,
+        typer.Option("--profile", help="Record the memory of three steps: memory.txt, .json, .html and .png."),
     ] = False,
     text: Annotated[
         Path | None,
@@ -231,13 +233,14 @@ def profile(
     ] = None,
     grad: Annotated[bool, typer.Option("--grad", help="Run the gradient with respect to the first argument.")] = False,
     output: Annotated[
-        Path, typer.Option(parser=_path, metavar="STEM", help="Write STEM.txt, STEM.json and STEM.png.")
+        Path, typer.Option(parser=_path, metavar="STEM", help="Write STEM.txt, .json, .html and .png.")
     ] = Path("memory-profile"),
 ) -> None:
     """Run a function under a memory budget and show what its loops kept, moved, computed again and waited for.
 
     The arguments are what the file's function example_args() returns, a tuple. The function runs twice; the second run,
-    when everything is compiled, is shown. STEM.json is a trace that https://ui.perfetto.dev opens.
+    when everything is compiled, is shown. STEM.json is a trace that https://ui.perfetto.dev opens, STEM.html a page
+    for the browser.
 
     Exit codes: 0 done; 1 the function failed; 2 unusable input, or a budget that is too small.
     """
@@ -246,6 +249,19 @@ def profile(
 
     with reported():
         profile_and_report(target, Limits(device_budget, host_budget, disk), output, grad=grad)
+
+
+@app.command()
+def doctor() -> None:
+    """Tell what is installed, on which machine, where compiled code is kept, and whether each engine works.
+
+    Exit codes: 0 all that is installed works; 1 something does not.
+    """
+    from ctrlgrad.cli.doctor import examine_and_report
+    from ctrlgrad.cli.errors import reported
+
+    with reported():
+        examine_and_report()
 
 
 # What the usual builds of NumPy read, when they are loaded, for the number of threads of a matrix product.

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
+from ctrlgrad.cli.waiting import compiling_shown
 from ctrlgrad.errors import CtrlgradError, ExecutionError, GradientMismatch
 from ctrlgrad.mpi.watch import FAILED, STOPPED, Ending
 from ctrlgrad.train.trainer import Interrupted
@@ -21,9 +22,13 @@ BAD_INPUT = 2
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turn the library's errors and Ctrl-C into a message and an exit code; a defect's traceback passes."""
+    """Turn the library's errors and Ctrl-C into a message and an exit code; a defect's traceback passes.
+
+    What compiles for long says so.
+    """
     try:
-        yield
+        with compiling_shown():
+            yield
     except (Interrupted, KeyboardInterrupt, CtrlgradError) as error:
         ending = ending_of(error)
         print_error(ending.title, ending.text)

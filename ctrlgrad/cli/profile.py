@@ -41,7 +41,7 @@ class Limits:
 
 
 def profile_and_report(text: str, limits: Limits, output: Path, *, grad: bool) -> None:
-    """Run, print the tables, and write OUTPUT.txt, OUTPUT.json (the trace) and OUTPUT.png."""
+    """Run, print the tables, and write OUTPUT.txt, OUTPUT.json (the trace), .html and .png."""
     target = load_target("profile", text)
     arguments = target.example_args("")
     if not output.parent.is_dir():
@@ -62,7 +62,7 @@ def profile_and_report(text: str, limits: Limits, output: Path, *, grad: bool) -
         where = error.filename or output
         raise UserInputError("profile: --output cannot be written", got=f"{where}: {error.strerror}") from None
     console.print(Text(f"written: {', '.join(str(path) for path in written)}"))
-    if len(written) < 3:
+    if not any(path.suffix == ".png" for path in written):
         console.print(Text("No picture: it needs matplotlib (pip install 'ctrlgrad[plot]')"))
 
 

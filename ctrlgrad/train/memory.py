@@ -11,7 +11,7 @@ from ctrlgrad.memory.profile.profile import Profile
 
 # The steps of a run that are recorded: after the first one, which compiles.
 FIRST, STEPS = 2, 3
-# Into memory.txt, memory.json and memory.png.
+# Into memory.txt, memory.json, memory.html and memory.png.
 NAME = "memory"
 
 

@@ -121,11 +121,12 @@ def plot(path: Path, lines: Sequence[Metrics], summary: Summary) -> bool:
     levels = [
         ("unigram entropy", summary.unigram_bits_per_char, "tab:gray", ":"),
         ("bigram entropy", summary.bigram_bits_per_char, "black", "--"),
-        ("validation", summary.validation_bits_per_char, "tab:orange", "-"),
     ]
     for label, bits, color, style in levels:
-        if bits is not None:
-            axes.axhline(bits, color=color, linestyle=style, linewidth=1.3, label=f"{label}: {bits:.2f}")
+        axes.axhline(bits, color=color, linestyle=style, linewidth=1.3, label=f"{label}: {bits:.2f}")
+    if summary.validation_bits_per_char is not None:
+        bits = summary.validation_bits_per_char
+        axes.plot(summary.steps, bits, "o", color="tab:orange", clip_on=False, label=f"validation: {bits:.2f}")
     axes.set(xlabel="step", ylabel="bits per character", xlim=(0, summary.steps), ylim=(0, None))
     axes.set_title("Training a character model")
     axes.grid(alpha=0.25)

@@ -41,18 +41,23 @@ def write_plot(recording: Recording, path: Path) -> None:
             "the picture of a memory profile needs matplotlib", got=str(cause), hint="pip install 'ctrlgrad[plot]'"
         ) from cause
     drawn = timeline(recording)
-    tiers = usages(recording)
+    # A tier that nothing lay in, and streams that did nothing, would be empty panels.
+    tiers = [usage for usage in usages(recording) if usage.peak]
     rows = drawn.rows()
     end = max([part.end for part in drawn.parts] + [usage.samples[-1].time for usage in tiers], default=drawn.start)
     scale, unit = _time_unit(end - drawn.start)
-    heights = [2.2] * len(tiers) + [0.45 * max(len(rows), 1) + 0.3]
+    heights = [2.2] * len(tiers) + [0.45 * max(len(rows), 1) + 0.3] * bool(rows or not tiers)
     figure = Figure(figsize=(11, sum(heights) + 1.0), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for number, usage in enumerate(tiers):
         steps = [((sample.time - drawn.start) * scale, sample.nbytes) for sample in usage.samples]
         steps.append(((end - drawn.start) * scale, steps[-1][1]))
         _draw_tier(axes[number], usage, steps, TIER_COLORS[number % len(TIER_COLORS)])
-    _draw_streams(axes[-1], drawn, rows, scale)
+    if rows:
+        _draw_streams(axes[-1], drawn, rows, scale)
+    elif not tiers:
+        axes[-1].set_axis_off()
+        axes[-1].text(0.0, 0.5, "nothing was kept", transform=axes[-1].transAxes)
     axes[-1].set_xlim(0, max((end - drawn.start) * scale, 1e-9))
     axes[-1].set_xlabel(f"time in {unit}")
     devices = ", ".join(dict.fromkeys(recording.devices.values()))

@@ -6,6 +6,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+from ctrlgrad.memory.profile.page import write_page
 from ctrlgrad.memory.profile.plot import write_plot
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.profile.summary import Summary, summarize
@@ -27,19 +28,25 @@ class Profile(Recording):
         """Write a picture, PNG: bytes of each tier over time, what computed and what was copied. Needs matplotlib."""
         write_plot(self, Path(path))
 
+    def write_page(self, path: str | os.PathLike[str]) -> None:
+        """Write a page for a browser that shows the same and can be looked at more closely. It needs no network."""
+        write_page(self, Path(path))
+
     def write_all(self, stem: str | os.PathLike[str]) -> list[Path]:
-        """Write STEM.txt (the summary), STEM.json (the trace) and, where matplotlib is installed, STEM.png.
+        """Write STEM.txt (the summary), STEM.json (the trace), STEM.html and, with matplotlib, STEM.png.
 
         Answers which files were written.
         """
         stem = Path(stem)
-        text, trace, picture = (stem.with_name(stem.name + suffix) for suffix in (".txt", ".json", ".png"))
+        suffixes = (".txt", ".json", ".html", ".png")
+        text, trace, page, picture = (stem.with_name(stem.name + suffix) for suffix in suffixes)
         text.write_text(f"{self}\n", encoding="utf-8")
         self.write_trace(trace)
+        self.write_page(page)
         if find_spec("matplotlib") is None:
-            return [text, trace]
+            return [text, trace, page]
         self.write_plot(picture)
-        return [text, trace, picture]
+        return [text, trace, page, picture]
 
     def __str__(self) -> str:
         return str(self.summary())

@@ -71,7 +71,7 @@ def test_a_gradient_under_a_budget(command, program, tmp_path, budget):
     assert ("device to disk" in text) == bool(copies)
     assert {e["cat"] for e in trace["traceEvents"] if e["ph"] == "X"} >= {"forward", "backward"}
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
-    assert all(str(stem) + suffix in result.output for suffix in (".txt", ".json", ".png"))
+    assert all(str(stem) + suffix in result.output for suffix in (".txt", ".json", ".html", ".png"))
     assert list(spill.iterdir()) == []
 
 
@@ -88,7 +88,7 @@ def test_without_matplotlib_there_is_no_picture(command, program, tmp_path, monk
     result = command("profile", f"{program}:straight", "--output", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert "No picture: it needs matplotlib" in result.output
-    assert sorted(path.name for path in tmp_path.glob("out.*")) == ["out.json", "out.txt"]
+    assert sorted(path.name for path in tmp_path.glob("out.*")) == ["out.html", "out.json", "out.txt"]
 
 
 def test_what_was_done_otherwise_than_planned_is_a_table():

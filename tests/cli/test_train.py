@@ -279,7 +279,7 @@ def test_a_budget_and_a_profile(train):
     plain = train("plain", "--engine", "native", steps=6)
     bounded = train("bounded", "--engine", "native", "--memory-budget", "256KiB", "--profile", steps=6)
     assert bounded.exit_code == 0, bounded.output
-    for name in ("memory.txt", "memory.json", "memory.png"):
+    for name in ("memory.txt", "memory.json", "memory.html", "memory.png"):
         assert (bounded.out / name).stat().st_size
     text = (bounded.out / "memory.txt").read_text()
     assert "device: " in text and "of 256.0 KiB" in text

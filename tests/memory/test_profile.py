@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
@@ -16,6 +19,7 @@ from ctrlgrad.memory import Budget, Manager
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.memory.devices.streams import PassedEvent
 from ctrlgrad.memory.profile.actions import Drop, Evict, Open
+from ctrlgrad.memory.profile.page import format_page
 from ctrlgrad.memory.profile.plot import write_plot
 from ctrlgrad.memory.profile.profile import Profile
 from ctrlgrad.memory.profile.records import (
@@ -31,6 +35,7 @@ from ctrlgrad.memory.profile.records import (
 )
 from ctrlgrad.memory.profile.summary import Fallback, Peak, Route, Stall, summarize
 from ctrlgrad.memory.profile.trace import ROWS, timeline, trace, write_trace
+from ctrlgrad.memory.profile.usage import usages
 
 BLOCK = 8000
 LOOP = "while_loop at model.py:12"
@@ -348,9 +353,10 @@ def test_the_picture(recording: Profile, tmp_path: Path) -> None:
     write_plot(recording, tmp_path / "picture.png")
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
     pixels = matplotlib.imread(tmp_path / "picture.png")[..., :3]
-    tiers = len(recording.tiers[next(iter(recording.tiers))])
+    # A panel for each tier that something lay in, and for none else.
+    tiers = sum(usage.peak > 0 for usage in usages(recording))
     assert pixels.shape[1] == 1320
-    assert pixels.shape[0] > 120 * (2.2 * tiers + 1)
+    assert 120 * (2.2 * tiers + 1) < pixels.shape[0] < 120 * (2.2 * (tiers + 1) + 1)
     # Computation's colour is there, and that of stalls where something stalled.
     assert has(pixels, "#4878a8")
     assert has(pixels, "#c8352b") == bool(recording.summary().stalls)
@@ -378,3 +384,24 @@ def test_the_picture_marks_what_was_done_otherwise_than_planned(tmp_path: Path) 
         pixels = matplotlib.imread(tmp_path / f"{name}.png")[..., :3]
         black.append(int((pixels.max(axis=-1) < 0.05).sum()))
     assert black[1] > black[0] + 100
+
+
+def test_the_page_holds_what_is_drawn(recording: Profile) -> None:
+    page = format_page(recording)
+    data = json.loads(re.findall(r"^const data = (.*);$", page, re.MULTILINE)[0])
+    used = [usage for usage in usages(recording) if usage.peak]
+    assert [tier["name"] for tier in data["tiers"]] == [usage.name for usage in used]
+    assert [tier["peak"] for tier in data["tiers"]] == [usage.peak for usage in used]
+    assert len(data["parts"]) == len(timeline(recording).parts)
+    assert all(0 <= part["start"] <= part["end"] <= data["end"] for part in data["parts"])
+    assert re.findall(r"https?://[^\"]*", page) == ["http://www.w3.org/2000/svg"]
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
+def test_a_browser_draws_the_page(recording: Profile, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    recording.write_page(page)
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.split("<script>")[0]
+    assert shown.count('class="tier"') == sum(usage.peak > 0 for usage in usages(recording))
+    assert shown.count('class="part"') == len(timeline(recording).parts)

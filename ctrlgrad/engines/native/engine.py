@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.compiling import compiling
 from ctrlgrad.engines.native import kept_plans, library, objects, target
 from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
 from ctrlgrad.engines.native.frame import Layout
@@ -169,7 +170,11 @@ class Patterns:
     def program(self, arguments: Sequence[Any]) -> Program:
         """The program for such arguments."""
         shapes, dropped = shapes_of(self.graph, arguments), self.dropped
-        make = lambda: _program(self.graph, shapes, self.without, dropped)
+
+        def make() -> Program:
+            with compiling(self.graph.name):
+                return _program(self.graph, shapes, self.without, dropped)
+
         return self.programs.get((shapes, dropped), make)
 
     def drop(self, found: NeedsAnotherPlan) -> None:

@@ -1,0 +1,41 @@
+"""What is shipped: the names of the package, its metadata, and the recipe for conda-forge."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+import ctrlgrad
+
+ROOT = Path(__file__).resolve().parent.parent
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+RECIPE = (ROOT / "packaging" / "recipe.yaml").read_text()
+
+
+def test_dir_shows_public_names_alone() -> None:
+    assert dir(ctrlgrad) == sorted([*ctrlgrad.__all__, "__version__"])
+    assert all(hasattr(ctrlgrad, name) for name in dir(ctrlgrad))
+
+
+def test_the_version_is_said_once_and_the_same() -> None:
+    said = re.search(r'^  version: "(.+)"$', RECIPE, re.MULTILINE)
+    assert said is not None
+    assert ctrlgrad.__version__ == SETUP["metadata"]["version"] == said[1]
+
+
+def test_the_recipe_requires_what_the_package_does() -> None:
+    run = RECIPE.split("  run:\n")[1].split("\n\n")[0]
+    required = [line.strip().removeprefix("- ").replace(" ", "") for line in run.splitlines()]
+    assert required[0] == "python>=${{python_min}}"
+    assert sorted(required[1:]) == sorted(SETUP["options"]["install_requires"].split())
+
+
+def test_the_source_distribution_takes_every_folder() -> None:
+    """Those of the package come by `packages`; all others have to be named. `build` and hidden ones are left aside."""
+    named = set(re.findall(r"^graft (\S+)$", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE))
+    ours = {path.parent.name for path in ROOT.glob("*/*") if path.suffix in {".py", ".md", ".ipynb", ".yaml"}}
+    packaged = {"ctrlgrad", "gradients", "stacks", "memory"}
+    assert {name for name in ours - packaged - {"build", "runs"} if not name.startswith(".")} <= named
+    assert all((ROOT / name).is_dir() for name in named)
