@@ -91,14 +91,17 @@ def source(machine: Target, part: Part) -> str:
 def compiled(machine: Target, part: Part) -> bytes:
     """Variables become registers, loops are turned; the rest is as written: LLVM's long pipeline finds nothing more.
 
-    What threads do to share work and to wait is a few instructions, for which no pass pays.
+    What threads do to share work and to wait is a few instructions, for which no pass pays. Time goes by in the
+    kernels: how a product is cut into blocks, and packing, which waits for memory, are made with LLVM's quick code
+    in a third of the time, and products take at most 2 % longer by it.
     """
     if part.name == "pool":
         return target.compiled(source(machine, part), level=target.QUICK)
+    is_quick = part.name == "products" or part.name in {pack.pack_name(k, side) for k in part.kinds for side in "ab"}
     passes: Any = binding.create_new_module_pass_manager()
     for name in ("sroa", "simplify_cfg", "instruction_combine", "loop_rotate", "simplify_cfg"):
         getattr(passes, f"add_{name}_pass")()
-    return target.compiled(source(machine, part), passes=passes)
+    return target.compiled(source(machine, part), passes, target.QUICK if is_quick else target.GOOD)
 
 
 class Routines(Mapping[str, int]):
