@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 
 
+@functools.cache
 def lstm(engine: str, loop: Callable[..., Any] = cg.while_loop) -> Any:
-    """The gradient of a layer of 16 units, batch 8, by its weights."""
+    """The gradient of a layer of 16 units, batch 8, by its weights; compiled once for all tests of a process."""
 
     def loss(w: Any, xs: Any) -> Any:
         def body(carry: Any) -> Any:

@@ -29,12 +29,12 @@ def test_no_rows(program: Callable[[Any], Any]) -> None:
     assert checked(cg.vmap(program), np.zeros(0)).shape == (0,)
 
 
-@pytest.mark.parametrize("program", programs.SCALAR, ids=lambda p: p.__name__)
-def test_one_row_alone(program: Callable[[Any], Any]) -> None:
-    check(program, programs.SCALAR_ROWS[:1], order=1)
+@in_turn("program, order", programs.SCALAR, [0, 1])
+def test_one_row_alone(program: Callable[[Any], Any], order: int) -> None:
+    check(program, programs.SCALAR_ROWS[:1], order)
 
 
-@pytest.mark.parametrize("program", programs.SCALAR, ids=lambda p: p.__name__)
-def test_vmap_of_vmap(program: Callable[[Any], Any]) -> None:
+@in_turn("program, order", programs.SCALAR, [0, 1])
+def test_vmap_of_vmap(program: Callable[[Any], Any], order: int) -> None:
     grid = programs.SCALAR_ROWS[[[0, 1], [2, 1], [3, 4]]]
-    check(lambda row: cg.vmap(program)(row).sum(), grid, order=1)
+    check(lambda row: cg.vmap(program)(row).sum(), grid, order)

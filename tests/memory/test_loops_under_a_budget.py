@@ -72,7 +72,7 @@ def chunks_of_16_kib(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("loop", [cg.while_loop, swapping, recomputing])
 def test_a_long_sequence_has_the_same_bits(loop: Callable[..., Any], chunks_of_16_kib: None) -> None:
-    step, (w, xs) = lstm(loop), sequence(1500)
+    step, (w, xs) = lstm(loop), sequence(800)
     value, gradient = lstm()(w, xs)
     limit = 256 << 10
     with memory.budget(device=limit) as session:
@@ -92,7 +92,7 @@ def test_a_long_sequence_has_the_same_bits(loop: Callable[..., Any], chunks_of_1
 def test_recomputation_without_a_budget(chunks_of_16_kib: None) -> None:
     """`checkpoint` acts by itself; memory grows with the square root of the length."""
     peaks = []
-    for steps in (200, 800, 3200):
+    for steps in (100, 400, 1600):
         w, xs = sequence(steps)
         value, gradient = lstm()(w, xs)
         with memory.budget() as session:
@@ -125,7 +125,7 @@ def test_entry_states_give_way_to_blocks(share: float, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("states", [1, 3, 8])
 def test_a_number_of_states(states: int, chunks_of_16_kib: None) -> None:
-    w, xs = sequence(300)
+    w, xs = sequence(150)
     value, gradient = lstm()(w, xs)
     with memory.budget() as session:
         found = lstm(lambda *args: cg.while_loop(*args, checkpoint=states))(w, xs)
