@@ -22,12 +22,13 @@ from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
-from ctrlgrad.function import Function, function, hand_out
+from ctrlgrad.function import Function, function
 from ctrlgrad.gradients.adjoint import Pullback
 from ctrlgrad.gradients.reverse import reverse
 from ctrlgrad.ir import Builder, Graph, TensorType
 from ctrlgrad.options import current_options
 from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.results import hand_out
 from ctrlgrad.transforms.grad import vjp
 from ctrlgrad.transforms.jvp import jvp
 from ctrlgrad.transforms.vmap import vmap

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
+
+import onnx
 from onnx import parser
 
 import ctrlgrad as cg

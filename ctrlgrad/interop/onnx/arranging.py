@@ -212,8 +212,8 @@ def _pad(node: Node, x: Any, pads: Any = None, value: Any = None, axes: Any = No
 @entry("Range")
 def _range(node: Node, start: Any, limit: Any, delta: Any) -> Any:
     known = [node.known(i) for i in range(3)]
-    if all(n is not None for n in known):
-        first, last, step = (np.reshape(n, ()) for n in known)
+    if not any(n is None for n in known):
+        first, last, step = (np.reshape(np.asarray(n), ()) for n in known)
         count = max(0, int(np.ceil((last.astype(np.float64) - first) / step)))
         return (first + np.arange(count) * step).astype(first.dtype)
     # As many as a run finds.
@@ -225,7 +225,8 @@ def _range(node: Node, start: Any, limit: Any, delta: Any) -> Any:
 @entry("EyeLike")
 def _eye_like(node: Node, x: Any) -> Any:
     number = node.get("dtype")
-    return np.eye(*x.shape, k=node.get("k", 0), dtype=x.dtype if number is None else dtype_of(number))
+    rows, columns = x.shape
+    return np.eye(rows, columns, node.get("k", 0), x.dtype if number is None else dtype_of(number))
 
 
 @entry("Trilu")

@@ -14,7 +14,7 @@ from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, plain
 from ctrlgrad.interop.onnx.protos import dtype_of
 
-_NUMPY = {
+_NUMPY: dict[str, Callable[..., Any]] = {
     "Abs": cnp.abs,
     "Acos": cnp.arccos,
     "Acosh": cnp.arccosh,

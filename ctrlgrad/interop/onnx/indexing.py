@@ -20,7 +20,7 @@ def _counted(places: Any, size: int | Any) -> Any:
 def _gather(node: Node, x: Any, places: Any) -> Any:
     axis = node.get("axis", 0) % x.ndim
     if isinstance(x, np.ndarray | np.generic) and isinstance(places, np.ndarray | np.generic):
-        return np.take(x, places, axis)
+        return np.take(np.asarray(x), np.asarray(places), axis)
     return cnp.take(recorded(x), _counted(places, cnp.shape(x)[axis]), axis=axis)
 
 

@@ -35,7 +35,7 @@ def _layer(node: Node, x: Any, scale: Any, bias: Any = None) -> Any:
 
 @entry("BatchNormalization")
 def _batch(node: Node, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
-    epsilon, momentum = node.get("epsilon", 1e-5), np.asarray(node.get("momentum", 0.9), mean.dtype)
+    epsilon, momentum = node.get("epsilon", 1e-5), node.get("momentum", 0.9)
     running: tuple[Any, ...] = ()
     if node.get("training_mode", 0) if node.version >= 14 else node.outputs > 1:
         axes = (0, *range(2, x.ndim))

@@ -12,7 +12,7 @@ from ctrlgrad.errors import UnsupportedPrimitiveError
 
 _NAMES = {number: name for name, number in TensorProto.DataType.items()}
 # What there is here of ONNX's dtypes.
-_DTYPES = {
+_DTYPES: dict[int, str] = {
     TensorProto.BOOL: "bool",
     TensorProto.INT8: "int8",
     TensorProto.INT16: "int16",

@@ -167,8 +167,8 @@ class Reader:
         versions = {_domain(x.domain): x.version for x in function.opset_import}
         defaults = {a.name: attribute(a) for a in function.attribute_proto}
         model = Model(self.model.name, {**self.model.versions, **versions}, self.model.functions)
-        given = {**defaults, **{k: v for k, v in node.attributes.items() if v is not None}}
-        Reader(model, self.may_ask, given).nodes(function.node, scope, function.name)
+        attributes = {**defaults, **{k: v for k, v in node.attributes.items() if v is not None}}
+        Reader(model, self.may_ask, attributes).nodes(function.node, scope, function.name)
         # An output that is left out may have no node.
         return tuple(scope.find(name).value if _has(scope, name) else None for name in function.output)
 

@@ -119,6 +119,10 @@ _KINDS = {
 }
 
 
+def _with_parameters(fn: Callable[[Any, Any, Any], Any], a: float, b: float) -> Activation:
+    return lambda x: fn(x, a, b)
+
+
 def _activations(node: Node, kind: Kind, directions: int) -> list[list[Activation]]:
     """The activations of each direction. Parameters are given in order, to those that take any."""
     names = node.get("activations") or list(kind.activations) * directions
@@ -130,7 +134,7 @@ def _activations(node: Node, kind: Kind, directions: int) -> list[list[Activatio
         fn, alpha, beta = _ACTIVATIONS[name.lower()]
         a = alphas.pop(0) if alphas and name.lower() in _TAKES_ALPHA else alpha
         b = betas.pop(0) if betas and name.lower() in _TAKES_BETA else beta
-        found.append(lambda x, fn=fn, a=a, b=b: fn(x, a, b))
+        found.append(_with_parameters(fn, a, b))
     each = len(kind.activations)
     return [found[d * each : (d + 1) * each] for d in range(directions)]
 

@@ -64,7 +64,8 @@ def apply(
     wrt: tuple[int, ...] = ()
     if torch.is_grad_enabled() and program.floats:
         wrt = tuple(i for i, x in enumerate(tensors) if x.requires_grad)
-    found: Any = _Run.apply(Call(program, wrt, of, residuals), *tensors)  # type: ignore[no-untyped-call]
+    operation: Any = _Run
+    found = operation.apply(Call(program, wrt, of, residuals), *tensors)
     return list(found)
 
 
