@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from plan.plans import executed, placed
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import Graph
 from ctrlgrad.plan.model import Branch, Loop
-from plan.plans import executed, placed
 
 
 def moves(block: Any) -> list[Any]:
