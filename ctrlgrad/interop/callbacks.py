@@ -40,7 +40,9 @@ def _debug_callback(equation: Equation, *operands: Any) -> Any:
 @entry("pure_callback")
 def _pure_callback(equation: Equation, *operands: Any) -> Any:
     params = equation.params
-    method = "sequential" if params["vmap_method"] == "sequential_unrolled" else params["vmap_method"]
+    # Where JAX would refuse to map it, as in the errors of Equinox, it is called for each row.
+    method = params["vmap_method"]
+    method = "sequential" if method in (None, "sequential_unrolled") else method
     results = [tensor_type(aval) for aval in equation.outputs]
     return host_call(params["callback"], operands, results, "jax.pure_callback", method)
 

@@ -43,6 +43,8 @@ class _Handles:
         self.live = Liveness(plan)
         self.handles: dict[Stack, int] = {}
         self.count = 0
+        # What the loops around will give: needed later, and there only when they are over.
+        self.to_come: set[Stack] = set()
 
     def run(self) -> Plan:
         for argument in self.plan.arguments:
@@ -145,7 +147,10 @@ class _Handles:
                 used.add(self.handles[init])
                 carry = replace(carry, init=init)
             carries.append(carry)
+        around = self.to_come
+        self.to_come = around | {c.result for c in step.carries if isinstance(c.result, Stack)}
         condition, body = self.block(step.condition), self.block(step.body)
+        self.to_come = around
         wanted = [(c.next, c.inside) for c in carries]
         body, values = self.moved(body, wanted, outside)
         carries = [replace(c, next=value) for c, value in zip(carries, values, strict=True)]
@@ -160,7 +165,8 @@ class _Handles:
             yielded = [values[position] for values in step.outputs]
             found = {self.handles[v] for v in yielded if isinstance(v, Stack)}
             only = found.pop() if len(found) == 1 else None
-            lives = any(self.handles.get(v) == only for v in self.live.after[step] if isinstance(v, Stack))
+            after = self.live.after[step] - self.to_come
+            lives = any(self.handles.get(v) == only for v in after if isinstance(v, Stack))
             if only is None or lives or only in reused:
                 self.new(result)
             else:

@@ -113,7 +113,7 @@ ARRAYS_ONLY = {
     *("stack_from_tensor", "stack_rows", "stack_concat", "stack_split"),
 }
 # Tested below, with regions.
-WITH_REGIONS = {"while", "cond", "call", "callback"}
+WITH_REGIONS = {"while", "cond", "call", "callback", "pure_callback"}
 
 
 def elementwise() -> Iterator[Call]:

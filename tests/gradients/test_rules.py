@@ -18,7 +18,7 @@ from rule_cases import CASES, DIFFERENCES, JAX, Case
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REVERSE
+from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, NOT_DIFFERENTIABLE, REFUSED, REVERSE
 from ctrlgrad.ir import OPS, Trait, walk
 from ctrlgrad.verify import jax_more_ops
 from ctrlgrad.verify.jax_ops import TENSOR_OPS
@@ -48,7 +48,7 @@ def test_every_op_has_rules_or_says_that_it_has_none() -> None:
     assert both == set(REVERSE), "a reverse rule without a forward rule"
     assert set(ELEMENTWISE) | set(FORWARD) | set(LINEAR) == both, "a forward rule without a reverse rule"
     assert not both & NOT_DIFFERENTIABLE
-    assert both | NOT_DIFFERENTIABLE | CONTROL == set(OPS)
+    assert both | NOT_DIFFERENTIABLE | set(REFUSED) | CONTROL == set(OPS)
 
 
 def _loss(case: Case) -> Any:
@@ -191,4 +191,4 @@ def test_every_op_has_a_form_in_jax() -> None:
     assert jax_more_ops is not None
     forms = set(TENSOR_OPS) | CONTROL | NOT_IN_JAX | {name for name in OPS if name.startswith("stack_")}
     mapped = {name for name, op in OPS.items() if Trait.MAPPED in op.traits}
-    assert set(OPS) - forms - mapped - {"barrier", "watch", "callback"} == set()
+    assert set(OPS) - forms - mapped - {"barrier", "watch", "callback", "pure_callback"} == set()

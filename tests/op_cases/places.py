@@ -53,6 +53,14 @@ def _concat(dtype: str) -> list[OpCase]:
     return [OpCase("concat", (numbers(dtype, *a), numbers(dtype, *b, seed=1)), {"axis": 1}) for a, b in shapes]
 
 
+def _pure_callback(dtype: str) -> list[OpCase]:
+    def doubled(x: Any) -> list[Any]:
+        return [x, np.stack([x, x])]
+
+    results = (TensorType(np.dtype(dtype), (2,)), TensorType(np.dtype(dtype), (2, 2)))
+    return [OpCase("pure_callback", (numbers(dtype, 2),), {"fn": doubled, "label": "x", "results": results})]
+
+
 def _common_size(dtype: str) -> list[OpCase]:
     return [OpCase("common_size", (np.full(n, 3, dtype),), {"what": "a size"}) for n in (0, 2)]
 
@@ -77,6 +85,7 @@ MAKERS: dict[str, Maker] = {
     "concat": _concat,
     **{op: _each(op, [((), {}), ((2, 3), {})]) for op in ("stop_gradient", "barrier")},
     "watch": _each("watch", [(shape, {"fn": print, "label": "x"}) for shape in ((), (2, 3))]),
+    "pure_callback": _pure_callback,
     "callback": _each("callback", [((2,), {"fn": lambda values, iterations: None, "label": "x"})]),
 }
 

@@ -17,6 +17,7 @@ from ctrlgrad.plan.model import Outside
 REGIONS = {"while", "cond", "call"}
 OUTSIDE = {
     "callback": "calls Python",
+    "pure_callback": "calls Python",
     "adjugate_along": "singular value decomposition",
     "orthonormal": "LAPACK",
     "eigenvalues": "LAPACK",

@@ -19,7 +19,7 @@ from ctrlgrad.verify.jax_stacks import BOUNDED, LISTS
 from ctrlgrad.verify.jax_translation import translate
 
 # What owns regions, and what only looks in.
-CONTROL = {"while", "cond", "call", "callback", "watch", "barrier", "forget_sizes"}
+CONTROL = {"while", "cond", "call", "callback", "pure_callback", "watch", "barrier", "forget_sizes"}
 
 
 @dataclass
