@@ -35,11 +35,12 @@ _KINDS = frozenset("biufc")
 def to_jax(fn: Callable[..., Any]) -> JaxFunction:
     """A function of this library as one of JAX: `jit`, `grad`, `vmap`, `jvp`, `hessian` and `lax.scan` take it.
 
-    It is traced once for each structure, dtypes and shapes of the arguments. A graph whose loops run a known
-    number of times becomes operations of JAX. Any other becomes one primitive of JAX that this library's engine runs, with rules for batches and for both
-    modes, at any order and within each other: a `while_loop` is differentiated in reverse. The backward pass runs the
-    forward pass again, so that nothing whose size depends on data passes through JAX. `to_jax(fn).explain(*args)` says
-    which of the two it is, and why. `to_jax(from_jax(f))` is `f` with loops that `jax.grad` takes.
+    It is traced once for each structure, dtypes and shapes of the arguments. A graph whose loops, if there are any, run
+    a known number of times becomes operations of JAX. Any other becomes one primitive of JAX that this library's engine
+    runs, with rules for batches and for both modes, at any order and within each other: a `while_loop` is
+    differentiated in reverse. The backward pass runs the forward pass again, so that nothing whose size depends on data
+    passes through JAX. `to_jax(fn).explain(*args)` says which of the two it is, and why. `to_jax(from_jax(f))` is `f`
+    with loops that `jax.grad` takes.
 
     Args:
         fn: takes and returns pytrees of JAX's. Arrays and floats among the arguments are traced, those of bfloat16 and
