@@ -132,12 +132,13 @@ class JaxFunction:
     def _traced(self, treedef: Any, kinds: tuple[Any, ...]) -> _Signature:
         flat = Flat(self.fn, treedef, kinds, _narrow)
         inputs: list[Leaf] = flat.arrays
+        types: list[Any] = [leaf.type for leaf in inputs]
 
         def fn(*tensors: Any) -> list[Any]:
             return flat(*(Tensor(x.builder, x.value, leaf.weak) for x, leaf in zip(tensors, inputs, strict=True)))
 
         try:
-            program = Program(self.name, fn, [leaf.type for leaf in inputs], current_options().engine)
+            program = Program(self.name, fn, types, current_options().engine)
         except jax.errors.JAXTypeError as error:
             raise TracingError(
                 f"to_jax: {self.name} uses a value of a trace of JAX that is not among its arguments",
@@ -167,7 +168,7 @@ class JaxFunction:
         if not is_array(x):
             return static_argument(f"to_jax: {self.name}", x)
         if _is_short(x):
-            return Leaf(TensorType(np.float32, x.shape), has_weak_type(x))
+            return Leaf(TensorType(np.dtype(np.float32), x.shape), has_weak_type(x))
         if getattr(x.dtype, "kind", "") not in _KINDS or x.dtype == jax.dtypes.float0:
             is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
             raise TypeMismatchError(
