@@ -13,6 +13,7 @@ import numpy as np
 
 from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Value, attributes, is_loop
 from ctrlgrad.ir.control import Carry
+from ctrlgrad.ir.op import Use
 
 
 class Range(NamedTuple):
@@ -183,8 +184,8 @@ def pushed_only(graph: Graph) -> bool:
 
     def begins(value: Value) -> Value:
         """The version of a stack that those of which this one is made by pushes begin with."""
-        while value in producers and producers[value].op.name == "stack_push":
-            value = producers[value].operands[0]
+        while value in producers and (pushed := producers[value].used_as(Use.PUSH)):
+            (value,) = pushed
         return value
 
     inputs = [v for v in graph.inputs if isinstance(v.type, StackType)]
@@ -201,7 +202,7 @@ def pushed_only(graph: Graph) -> bool:
             # Of a stack that comes from outside, an iteration knows its own rows alone.
             if begins(node.operands[0]) in inputs:
                 return False
-        elif stacks and name != "stack_push":
+        elif stacks and not node.used_as(Use.PUSH):
             return False
         regions = (Loop.of(node).body,) if is_loop(node) else node.regions
         if not all(pushed_only(region) for region in regions):

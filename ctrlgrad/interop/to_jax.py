@@ -35,16 +35,17 @@ _KINDS = frozenset("biufc")
 def to_jax(fn: Callable[..., Any]) -> JaxFunction:
     """A function of this library as one of JAX: `jit`, `grad`, `vmap`, `jvp`, `hessian` and `lax.scan` take it.
 
-    It is traced once for each structure, dtypes and shapes of the arguments. A graph without loops becomes operations
-    of JAX. Any other becomes one primitive of JAX that this library's engine runs, with rules for batches and for both
-    modes, at any order and within each other: a `while_loop` is differentiated in reverse. The backward pass runs the
-    forward pass again, so that nothing whose size depends on data passes through JAX. `to_jax(fn).explain(*args)` says
-    which of the two it is, and why. `to_jax(from_jax(f))` is `f` with loops that `jax.grad` takes.
+    It is traced once for each structure, dtypes and shapes of the arguments. A graph whose loops, if there are any, run
+    a known number of times becomes operations of JAX. Any other becomes one primitive of JAX that this library's engine
+    runs, with rules for batches and for both modes, at any order and within each other: a `while_loop` is
+    differentiated in reverse. The backward pass runs the forward pass again, so that nothing whose size depends on data
+    passes through JAX. `to_jax(fn).explain(*args)` says which of the two it is, and why. `to_jax(from_jax(f))` is `f`
+    with loops that `jax.grad` takes.
 
     Args:
-        fn: takes and returns pytrees of JAX's. Arrays and floats among the arguments are traced; Python integers,
-            booleans, strings and functions reach it as they are. It should be pure. What it needs of a trace of JAX
-            must be among the arguments.
+        fn: takes and returns pytrees of JAX's. Arrays and floats among the arguments are traced, those of bfloat16 and
+            of floats of 8 bits as float32; Python integers, booleans, strings and functions reach it as they are. It
+            should be pure. What it needs of a trace of JAX must be among the arguments.
 
     Returns:
         A function of the same arguments. Its results are JAX's arrays, strongly typed, of the dtypes that `fn` gives
@@ -126,17 +127,18 @@ class JaxFunction:
         kinds = tuple(map(self._kind, leaves))
         key = (treedef, kinds, has_x64(), current_options().engine)
         signature = self._signatures.get(key, lambda: self._traced(treedef, kinds))
-        return signature, [_array(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, Leaf)]
+        return signature, [_array(x, kind) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, Leaf)]
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...]) -> _Signature:
         flat = Flat(self.fn, treedef, kinds, _narrow)
         inputs: list[Leaf] = flat.arrays
+        types: list[Any] = [leaf.type for leaf in inputs]
 
         def fn(*tensors: Any) -> list[Any]:
             return flat(*(Tensor(x.builder, x.value, leaf.weak) for x, leaf in zip(tensors, inputs, strict=True)))
 
         try:
-            program = Program(self.name, fn, [leaf.type for leaf in inputs], current_options().engine)
+            program = Program(self.name, fn, types, current_options().engine)
         except jax.errors.JAXTypeError as error:
             raise TracingError(
                 f"to_jax: {self.name} uses a value of a trace of JAX that is not among its arguments",
@@ -165,6 +167,8 @@ class JaxFunction:
             )
         if not is_array(x):
             return static_argument(f"to_jax: {self.name}", x)
+        if _is_short(x):
+            return Leaf(TensorType(np.dtype(np.float32), x.shape), has_weak_type(x))
         if getattr(x.dtype, "kind", "") not in _KINDS or x.dtype == jax.dtypes.float0:
             is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
             raise TypeMismatchError(
@@ -177,8 +181,15 @@ class JaxFunction:
         return Leaf(TensorType(jax.dtypes.canonicalize_dtype(x.dtype), x.shape), has_weak_type(x))
 
 
-def _array(x: Any) -> Any:
+def _array(x: Any, kind: Leaf) -> Any:
+    if _is_short(x):
+        x = jnp.asarray(x).astype(kind.type.dtype)  # type: ignore[union-attr]
     return x if isinstance(x, jax.Array) else jnp.asarray(x)
+
+
+def _is_short(x: Any) -> bool:
+    """Whether an argument is an array of floats that NumPy does not have: bfloat16, and those of 8 bits."""
+    return getattr(getattr(x, "dtype", None), "kind", "") == "V" and bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
 def _narrow(x: Any) -> Any:

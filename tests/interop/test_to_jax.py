@@ -272,8 +272,8 @@ def test_calls_leave_nothing_behind(engine: str) -> None:
 def test_errors_say_what_to_do() -> None:
     with pytest.raises(TypeMismatchError, match="key_data"):
         cg.to_jax(root)(jax.random.key(0))
-    with pytest.raises(TypeMismatchError, match="bfloat16"):
-        cg.to_jax(root)(jnp.ones((), jnp.bfloat16))
+    with pytest.raises(TypeMismatchError, match="int4"):
+        cg.to_jax(root)(jnp.ones((), jnp.int4))
     with pytest.raises(TypeMismatchError, match="neither an array nor hashable"):
         cg.to_jax(root)({1, 2})
     with pytest.raises(TracingError, match="one more argument"):
@@ -318,6 +318,18 @@ def test_python_numbers_and_weak_arrays_give_way_in_promotions(loops: bool) -> N
         assert jax.grad(lambda y, two=two: f(two, y).sum())(single).dtype == np.float32
         assert not f(two, single).weak_type
     assert f(np.float64(2.0), single).dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float8_e4m3fn])
+def test_floats_that_numpy_lacks_are_computed_with_as_float32(dtype: Any) -> None:
+    f = cg.to_jax(lambda x: cg.while_loop(lambda c: c.sum() > 1.0, lambda c: 0.5 * c, x))
+    x = jnp.asarray([1.5, 2.0], dtype)
+    for call in (f, jax.jit(f)):
+        assert call(x).dtype == np.float32
+        np.testing.assert_array_equal(call(x), [0.375, 0.5])
+        slope = jax.grad(lambda x, call=call: call(x).sum())(x)
+        assert slope.dtype == dtype
+        np.testing.assert_array_equal(slope.astype(np.float32), [0.25, 0.25])
 
 
 def test_python_numbers_have_the_type_that_jax_takes_them_for() -> None:

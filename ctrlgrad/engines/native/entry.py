@@ -308,7 +308,7 @@ class LentFrame(Frame):
 
     def _moves(self, count: int, results: Sequence[TensorType]) -> tuple[list[list[int]], list[list[int]]]:
         """Into the frame before a run, and out of it after one. The results' addresses follow `count` arguments'."""
-        word = lambda index: self.address + 8 * index
+        word: Callable[[int], int] = lambda index: self.address + 8 * index
         given: list[list[int]] = []
         for k, (argument, index) in enumerate(zip(self.plan.arguments, self.layout.arguments, strict=True)):
             parts = [[k, -1, word(index), 0]] if isinstance(argument, Array) else _numbers(k, argument, word(index))
