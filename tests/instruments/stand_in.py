@@ -30,6 +30,7 @@ from ctrlgrad.engines.cuda.expressions import function_name
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory, Rows
+from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.ops.elementwise import FACTS
@@ -337,7 +338,7 @@ class StandIn:
     def read(self, arrays: Sequence[StandInArray]) -> list[np.ndarray]:
         return [_operand(x).copy() for x in arrays]
 
-    def kernel(self, text: KernelText) -> Callable[[Sequence[Any], Sequence[Any]], None]:
+    def kernel(self, text: KernelText, contracts: bool) -> Callable[[Sequence[Any], Sequence[Any]], None]:
         self.texts[text] = None
 
         def run(inputs: Sequence[Any], outputs: Sequence[StandInArray]) -> None:
@@ -370,7 +371,11 @@ class StandIn:
         for place, row in zip(zip(*places, strict=True), value, strict=True):
             whole[place] = row
 
-    def add_product(self, total: StandInArray, a: StandInArray, b: StandInArray) -> None:
+    def matmul(self, a: StandInArray, b: StandInArray, precision: Precision) -> StandInArray:
+        found: StandInArray = self.xp.matmul(a, b)
+        return found
+
+    def add_product(self, total: StandInArray, a: StandInArray, b: StandInArray, precision: Precision) -> None:
         total.data += a.data @ b.data
 
 
