@@ -96,6 +96,9 @@ class StandInArray:
         return StandInArray(np.asarray(found), self._root() if is_view else None)
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        place = self.data[_index(key, self.shape)]
+        if self.home is not None and isinstance(place, np.ndarray):
+            self.home.launched([value], [StandInArray(place, self)])
         self.data[_index(key, self.shape)] = _operand(value)
 
     def _root(self) -> StandInArray:
@@ -204,6 +207,7 @@ class _Namespace:
         def function(*args: Any, out: StandInArray | None = None, **options: Any) -> Any:
             self._library.work += 1
             arguments = [_operand(x) for x in args]
+            self._library.launched(args, [out])
             if out is not None:
                 found(*arguments, out=out.data, **options)
                 return out
@@ -310,6 +314,9 @@ class StandIn:
             self._depths.depth -= 1
             _CURRENT.memory, _CURRENT.library = before
 
+    def launched(self, reads: Sequence[Any], writes: Sequence[Any]) -> None:
+        """Called before each piece of work with what it reads and writes, arrays among other things."""
+
     def copier(self) -> StandInCopier:
         if self._copier is None:
             self._copier = StandInCopier(self, **self._copies)
@@ -352,6 +359,7 @@ class StandIn:
                 assert isinstance(x, StandInArray | np.generic), type(x)
             for parameter, out in zip(text.outputs, outputs, strict=True):
                 assert out.dtype == parameter.dtype and out.shape == shape
+            self.launched(inputs, outputs)
             with np.errstate(all="ignore"):
                 for out, value in zip(outputs, run_text(text, given), strict=True):
                     out.data[...] = value
