@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ctrlgrad.engines import ENGINES
+from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.source import here
 
@@ -19,6 +20,7 @@ class Options:
 
     engine: str = "auto"
     check_nans: bool = False
+    precision: Precision = "ieee"
 
 
 _OPTIONS: ContextVar[Options] = ContextVar("ctrlgrad options", default=Options())  # noqa: B039
@@ -50,6 +52,9 @@ def options(**changes: Any) -> Iterator[Options]:
         check_nans: stop with a `NonFiniteError` at the first op that makes a NaN or an Inf. It names the line, says
             whether it happened in a gradient, and in which iteration of each loop. Every op is then run by itself;
             of engine="cuda" by the reference engine, on the processor.
+        precision: how exactly engine="cuda" computes. "ieee" rounds every operation in its dtype. With "tf32" and
+            "bf16" products of float32 and complex64 may round their operands to 10 and to 7 bits of fraction, and sum
+            in float32; kernels may then round a product and a sum once. Other engines always compute as "ieee" says.
 
     >>> import ctrlgrad as cg
     >>> with cg.options(engine="reference") as now:
@@ -68,8 +73,17 @@ def options(**changes: Any) -> Iterator[Options]:
             )
     if "engine" in changes:
         check_engine(changes["engine"])
+    if changes.get("precision", "ieee") not in PRECISIONS:
+        raise UserInputError(
+            f"there is no precision {changes['precision']!r}",
+            source=here(),
+            expected=" or ".join(map(repr, PRECISIONS)),
+            got=repr(changes["precision"]),
+            hint="leave it out for 'ieee'",
+        )
     token = _OPTIONS.set(replace(_OPTIONS.get(), **changes))
     try:
-        yield _OPTIONS.get()
+        with computing_with(_OPTIONS.get().precision):
+            yield _OPTIONS.get()
     finally:
         _OPTIONS.reset(token)

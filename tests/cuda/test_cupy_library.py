@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 from instruments.fake_cupy import Card, install_with_arrays
 
+from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
 from ctrlgrad.errors import MemoryBudgetError, TierRefusedError, UserInputError
@@ -25,12 +28,13 @@ BYTE = np.dtype(np.uint8)
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     return install_with_arrays(monkeypatch)
 
 
 @pytest.fixture
 def memory(card: Card) -> Iterator[RunMemory]:
-    library = CupyLibrary(sys.modules["cupy"], lambda *args: None, 0)
+    library = CupyLibrary(sys.modules["cupy"], 0)
     manager = Manager(library.device(Budget(device=10_240)), Budget(device=10_240))
     # The default stream is no stream of the fake's.
     sys.modules["cupy"].cuda.get_current_stream = lambda: manager.device.compute.raw  # type: ignore[attr-defined]
@@ -65,6 +69,27 @@ def test_the_card_never_gives_more_than_the_budget(card: Card, memory: RunMemory
         kept = [*kept[-1:], alloc(size)]
         assert card.device_bytes <= 10_240
     assert len(card.allocated) > 8, "the pieces were never in the way"
+
+
+def test_products_have_a_workspace_that_counts(
+    card: Card, library: CupyLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once in a session, and not before the first product."""
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:2:16:8"
+    monkeypatch.setattr(cupy_library, "product", lambda *_: None)
+    for limit, fits in ((9 << 20, True), (8 << 20, False)):
+        manager = Manager(library.device(Budget(device=limit)), Budget(device=limit))
+        memory = RunMemory(manager, library)
+        with library.running(memory):
+            assert manager.accounts[0].used == 0
+            for _ in range(2):
+                with nullcontext() if fits else pytest.raises(MemoryBudgetError):
+                    library.matmul(None, None, "ieee")
+                assert manager.accounts[0].used == (library.workspace_bytes if fits else 0)
+            # The pool does not take what the workspace has, even where nothing counts it.
+            with memory.uncounted(), nullcontext() if not fits else pytest.raises(MemoryBudgetError):
+                alloc(limit - (1 << 20) + 512)
+        manager.close()
 
 
 def test_a_session_has_the_streams_and_the_memory_of_those_before(card: Card, library: CupyLibrary) -> None:
@@ -175,7 +200,7 @@ class Refusing(Lent):
 def library(card: Card) -> CupyLibrary:
     """With a stream of the caller's."""
     cuda = sys.modules["cupy"].cuda
-    found = CupyLibrary(sys.modules["cupy"], lambda *args: None, 0)
+    found = CupyLibrary(sys.modules["cupy"], 0)
     callers = cuda.Stream(non_blocking=True)
     cuda.get_current_stream = lambda: card.stream() or callers  # type: ignore[attr-defined]
     return found

@@ -55,6 +55,11 @@ class Card:
         # The next copies fail so often.
         self.failures = 0
         self.current = threading.local()
+        # Whether work is done as soon as it is put on a stream; and what is told of everything, in the host's order.
+        self.is_inline = False
+        # How often the host, when it looks, finds done what has been done at once.
+        self.haste = 1.0
+        self.tell: Callable[..., None] = lambda *_: None
 
     def place(self, nbytes: int) -> np.ndarray:
         data = np.full(nbytes, 0xFF, np.uint8)
@@ -63,6 +68,7 @@ class Card:
         return data
 
     def remove(self, data: np.ndarray) -> None:
+        self.tell("freed", data.ctypes.data)
         with self.lock:
             del self.live[data.ctypes.data]
             data.fill(GONE)
@@ -98,16 +104,24 @@ def module(card: Card) -> types.ModuleType:
         def __init__(self, block: bool = False, disable_timing: bool = False) -> None:
             self.disable_timing = disable_timing
             self.reached = threading.Event()
+            self.is_known = False
             self.recorded = False
             self.moment = 0.0
             self.failed = False
 
         @property
         def done(self) -> bool:
-            return not self.recorded or self.reached.is_set()
+            found = not self.recorded or self.reached.is_set()
+            if card.is_inline and not self.is_known:
+                found = card.delays.random() < card.haste
+            self.is_known = found
+            if found:
+                card.tell("host waited", self)
+            return found
 
         def record(self, stream: Stream) -> None:
             self.recorded = True
+            card.tell("recorded", self, stream)
             stream.put(lambda: self.reach(stream))
 
         def reach(self, stream: Stream) -> None:
@@ -118,6 +132,8 @@ def module(card: Card) -> types.ModuleType:
         def synchronize(self) -> None:
             if self.recorded:
                 self.reached.wait()
+            self.is_known = True
+            card.tell("host waited", self)
             if self.failed:
                 raise CUDARuntimeError("cudaErrorUnknown: an earlier copy failed")
 
@@ -130,7 +146,8 @@ def module(card: Card) -> types.ModuleType:
             self.before: list[Any] = []
             self.ptr = id(self)
             streams[self.ptr] = self
-            threading.Thread(target=self.serve, daemon=True).start()
+            if not card.is_inline:
+                threading.Thread(target=self.serve, daemon=True).start()
 
         def serve(self) -> None:
             while (work := self.work.get()) is not None:
@@ -140,9 +157,13 @@ def module(card: Card) -> types.ModuleType:
                 del work
 
         def put(self, work: Callable[[], None]) -> None:
-            self.work.put(work)
+            if card.is_inline:
+                work()
+            else:
+                self.work.put(work)
 
         def wait_event(self, event: Event) -> None:
+            card.tell("waited", event, self)
             if event.recorded:
                 self.put(lambda: (event.reached.wait(), None)[1])
 
@@ -184,6 +205,7 @@ def module(card: Card) -> types.ModuleType:
 
         def __init__(self, size: int) -> None:
             self.data = card.place(size)
+            card.tell("allocated", self.data.ctypes.data, size, card.stream())
             card.device_bytes += size
 
         def __del__(self) -> None:
@@ -207,6 +229,7 @@ def module(card: Card) -> types.ModuleType:
             if card.pinned_bytes + size > card.pinned_limit:
                 raise CUDARuntimeError("cudaErrorMemoryAllocation: out of memory")
             self.data = card.place(size)
+            card.tell("allocated", self.data.ctypes.data, size, None)
             card.pinned_bytes += size
             card.pinned.append(size)
 
@@ -226,6 +249,7 @@ def module(card: Card) -> types.ModuleType:
 
     def memcpy_async(target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         assert kind in (1, 2)
+        card.tell("launched", streams[stream], [(source, nbytes)], [(target, nbytes)])
 
         def run() -> None:
             if card.failures:

@@ -30,6 +30,7 @@ from ctrlgrad.engines.cuda.expressions import function_name
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory, Rows
+from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from ctrlgrad.ops.elementwise import FACTS
@@ -95,6 +96,9 @@ class StandInArray:
         return StandInArray(np.asarray(found), self._root() if is_view else None)
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        place = self.data[_index(key, self.shape)]
+        if self.home is not None and isinstance(place, np.ndarray):
+            self.home.launched([value], [StandInArray(place, self)])
         self.data[_index(key, self.shape)] = _operand(value)
 
     def _root(self) -> StandInArray:
@@ -203,6 +207,7 @@ class _Namespace:
         def function(*args: Any, out: StandInArray | None = None, **options: Any) -> Any:
             self._library.work += 1
             arguments = [_operand(x) for x in args]
+            self._library.launched(args, [out])
             if out is not None:
                 found(*arguments, out=out.data, **options)
                 return out
@@ -309,6 +314,9 @@ class StandIn:
             self._depths.depth -= 1
             _CURRENT.memory, _CURRENT.library = before
 
+    def launched(self, reads: Sequence[Any], writes: Sequence[Any]) -> None:
+        """Called before each piece of work with what it reads and writes, arrays among other things."""
+
     def copier(self) -> StandInCopier:
         if self._copier is None:
             self._copier = StandInCopier(self, **self._copies)
@@ -337,7 +345,7 @@ class StandIn:
     def read(self, arrays: Sequence[StandInArray]) -> list[np.ndarray]:
         return [_operand(x).copy() for x in arrays]
 
-    def kernel(self, text: KernelText) -> Callable[[Sequence[Any], Sequence[Any]], None]:
+    def kernel(self, text: KernelText, contracts: bool) -> Callable[[Sequence[Any], Sequence[Any]], None]:
         self.texts[text] = None
 
         def run(inputs: Sequence[Any], outputs: Sequence[StandInArray]) -> None:
@@ -351,6 +359,7 @@ class StandIn:
                 assert isinstance(x, StandInArray | np.generic), type(x)
             for parameter, out in zip(text.outputs, outputs, strict=True):
                 assert out.dtype == parameter.dtype and out.shape == shape
+            self.launched(inputs, outputs)
             with np.errstate(all="ignore"):
                 for out, value in zip(outputs, run_text(text, given), strict=True):
                     out.data[...] = value
@@ -370,7 +379,11 @@ class StandIn:
         for place, row in zip(zip(*places, strict=True), value, strict=True):
             whole[place] = row
 
-    def add_product(self, total: StandInArray, a: StandInArray, b: StandInArray) -> None:
+    def matmul(self, a: StandInArray, b: StandInArray, precision: Precision) -> StandInArray:
+        found: StandInArray = self.xp.matmul(a, b)
+        return found
+
+    def add_product(self, total: StandInArray, a: StandInArray, b: StandInArray, precision: Precision) -> None:
         total.data += a.data @ b.data
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.stacks import DeviceRows, DeviceStack, Stack, own_array
 from ctrlgrad.engines.device_array import DeviceArray
+from ctrlgrad.engines.precision import Precision, current_precision
 from ctrlgrad.engines.reference import Run
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.ir import Node
@@ -63,6 +64,7 @@ class Context:
     library: ArrayLibrary
     counts: Counts = field(default_factory=Counts)
     run: Run = field(default_factory=Run)
+    precision: Precision = field(default_factory=current_precision)
     # Where kernels note an index that is out of range: its site (a number of `sites`), the index and the axis's size.
     flag: Any = None
     sites: dict[Node, int] = field(default_factory=dict)

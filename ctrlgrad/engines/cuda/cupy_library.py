@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,9 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Kernel, Memory, Rows
+from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, product, workspace_bytes
 from ctrlgrad.engines.cuda.scatter import ADD, WRITE
+from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.devices.cuda import GRANULE, CudaDevice
@@ -52,11 +55,13 @@ _COPY_SLAB_BYTES = 32 << 20
 class CupyLibrary:
     """One device."""
 
-    def __init__(self, cupy: Any, gemm: Callable[..., Any], number: int) -> None:
-        self._cupy, self._gemm = cupy, gemm
+    def __init__(self, cupy: Any, number: int) -> None:
+        self._cupy = cupy
+        # Before cuBLAS is first used. What the user has set stays.
+        self.workspace_bytes = workspace_bytes(os.environ.setdefault(WORKSPACE_VARIABLE, WORKSPACE))
         self._device, self._number = cupy.cuda.Device(number), number
         self.name = f"cuda:{number}"
-        self._kernels: dict[KernelText, Kernel] = {}
+        self._kernels: dict[tuple[KernelText, bool], Kernel] = {}
         self._copier: _CopyDevice | None = None
         self._lock = threading.Lock()
         # Arrays that other libraries have lent: of a thread those of the run under way, and those of runs whose work
@@ -92,6 +97,8 @@ class CupyLibrary:
                 leaving.callback(lambda: before.wait_event(stream.record()))
             leaving.callback(self._hold_lent, stream)
             leaving.enter_context(stream)
+            self._of_thread.memory, before_it = memory, getattr(self._of_thread, "memory", None)
+            leaving.callback(setattr, self._of_thread, "memory", before_it)
             if memory is not None:
                 leaving.enter_context(self._cupy.cuda.using_allocator(self._counting(memory)))
             yield
@@ -181,12 +188,12 @@ class CupyLibrary:
         # Pinned memory is scarce: it goes back to the pool.
         return [out.copy() for out in found]
 
-    def kernel(self, text: KernelText) -> Kernel:
-        if text not in self._kernels:
-            self._kernels[text] = self._compiled(text)
-        return self._kernels[text]
+    def kernel(self, text: KernelText, contracts: bool) -> Kernel:
+        if (text, contracts) not in self._kernels:
+            self._kernels[text, contracts] = self._compiled(text, contracts)
+        return self._kernels[text, contracts]
 
-    def _compiled(self, text: KernelText) -> Kernel:
+    def _compiled(self, text: KernelText, contracts: bool) -> Kernel:
         run: Callable[..., Any] = self._cupy.ElementwiseKernel(
             ", ".join(map(str, text.inputs)),
             ", ".join(map(str, text.outputs)),
@@ -194,8 +201,8 @@ class CupyLibrary:
             text.name,
             preamble=text.preamble,
             no_return=True,
-            # Rounded after each operation, but where the text says `fma`, as on the processor.
-            options=("--fmad=false",),
+            # Else rounded after each operation, but where the text says `fma`, as on the processor.
+            options=(f"--fmad={str(contracts).lower()}",),
         )
 
         def kernel(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -224,9 +231,19 @@ class CupyLibrary:
         count, width = rows.value.shape
         self._write_rows(rows.places, rows.order, rows.value, count, width, rows.whole, size=count * width)
 
-    def add_product(self, total: Any, a: Any, b: Any) -> None:
-        if a.size and b.size:
-            self._gemm("N", "N", a, b, out=total, beta=1.0)
+    def _count_workspace(self) -> None:
+        """A session in which there are products has their workspace too."""
+        memory = getattr(self._of_thread, "memory", None)
+        if memory is not None and memory.device.workspace is None:
+            memory.device.has_workspace(memory.count(self.workspace_bytes), self.workspace_bytes)
+
+    def matmul(self, a: Any, b: Any, precision: Precision) -> Any:
+        self._count_workspace()
+        return product(self._cupy, a, b, precision)
+
+    def add_product(self, total: Any, a: Any, b: Any, precision: Precision) -> None:
+        self._count_workspace()
+        product(self._cupy, a, b, precision, total)
 
 
 class _SessionDevice(CudaDevice):
@@ -237,12 +254,12 @@ class _SessionDevice(CudaDevice):
 
     def __init__(self, cupy: Any, pools: list[Any], streams: Sequence[Any], number: int, limits: Budget) -> None:
         self._pools, self._using_allocator = pools, cupy.cuda.using_allocator
+        # What counts for the products' workspace, once there was a product.
+        self.workspace: Any = None
+        self._limits = limits
         with cupy.cuda.Device(number):
             self.pool = pools.pop() if pools else cupy.cuda.MemoryPool()
-            if limits.device is not None and self.pool.total_bytes() > limits.device:
-                self.pool.free_all_blocks()
-            # Zero is no limit.
-            self.pool.set_limit(size=limits.device or 0)
+            self._limit(limits.device)
         super().__init__(
             number,
             directory=limits.disk,
@@ -252,6 +269,18 @@ class _SessionDevice(CudaDevice):
             streams=streams,
         )
 
+    def _limit(self, nbytes: int | None) -> None:
+        """The most that the pool takes from the card; None: all that there is, for which CuPy has zero."""
+        if nbytes is not None and self.pool.total_bytes() > nbytes:
+            self.pool.free_all_blocks()
+        self.pool.set_limit(size=nbytes or 0)
+
+    def has_workspace(self, counted: Any, nbytes: int) -> None:
+        """Products have taken so much beside the pool; it counts as long as the session lasts."""
+        self.workspace = counted
+        if self._limits.device is not None:
+            self._limit(self._limits.device - nbytes)
+
     @contextmanager
     def current(self) -> Iterator[None]:
         with super().current(), self._using_allocator(self.pool.malloc):
@@ -259,6 +288,7 @@ class _SessionDevice(CudaDevice):
 
     def close(self) -> None:
         super().close()
+        self.workspace = None
         pool, self.pool = self.pool, None
         if pool is not None:
             self._pools.append(pool)
@@ -342,7 +372,7 @@ def cupy_library(number: int = 0) -> CupyLibrary:
     cupy, count = _cupy()
     if number >= count:
         raise UserInputError(f"there is no CUDA device {number}", expected=f"a number below {count}", got=str(number))
-    library = CupyLibrary(cupy, cupy.cublas.gemm, number)
+    library = CupyLibrary(cupy, number)
     register_device(library.name, library.device)
     return library
 

@@ -56,7 +56,8 @@ class GroupStep:
         self.shape = None if None in group.shape else tuple(d for d in group.shape if d is not None)
         self.writes = list(_writes(planned.targets, group, needed, slots))
         self.dead, self.unused = dead, unused
-        self._compiled: Kernel | None = None
+        # By whether a product and a sum may be rounded once.
+        self._compiled: dict[bool, Kernel] = {}
         self._fits: dict[tuple[Shape, ...], Shape | None] = {}
         self._apart: list[GroupStep] | None = None
         if self.shape is None:
@@ -82,8 +83,9 @@ class GroupStep:
         held = [[values[write.stack]] if write.stack is not None else [] for write in self.writes]
         for slot in self.dead:
             values[slot] = None
-        if self._compiled is None:
-            self._compiled = context.library.kernel(self.text)
+        contracts = context.precision != "ieee"
+        if contracts not in self._compiled:
+            self._compiled[contracts] = context.library.kernel(self.text, contracts)
         wholes: dict[Node, Any] = {}
         stacks: dict[Node, Stack] = {}
         outputs: list[Any] = []
@@ -97,7 +99,7 @@ class GroupStep:
             else:
                 outputs.append(context.library.empty(shape, write.dtype))
         context.counts.kernels += 1
-        self._compiled(inputs, outputs)
+        self._compiled[contracts](inputs, outputs)
         for write, array in zip(self.writes, outputs, strict=True):
             push, concat = write.target.push, write.target.concat
             if push is not None:

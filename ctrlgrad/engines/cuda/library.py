@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Device, Piece
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ class ArrayLibrary(Protocol):
     def copier(self) -> CopyDevice:
         """The device for copies beside the computation, made once."""
 
-    def kernel(self, text: KernelText) -> Kernel:
-        """The compiled form of an elementwise kernel."""
+    def kernel(self, text: KernelText, contracts: bool) -> Kernel:
+        """The compiled form of an elementwise kernel; `contracts`: a product and a sum may be rounded once."""
 
     def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
         """Set `flag`, an int64 array, to (site, index, size) where an index is not in [-size, size), if it is zero."""
@@ -123,7 +124,10 @@ class ArrayLibrary(Protocol):
     def write_rows(self, rows: Rows) -> None:
         """Write rows of an array in place; of those that repeat the last."""
 
-    def add_product(self, total: Any, a: Any, b: Any) -> None:
+    def matmul(self, a: Any, b: Any, precision: Precision) -> Any:
+        """`numpy.matmul`."""
+
+    def add_product(self, total: Any, a: Any, b: Any, precision: Precision) -> None:
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
 
 

@@ -16,7 +16,7 @@ def _matmul(node: Node) -> Kernel:
     def kernel(context: Context, operands: list[Any]) -> Any:
         a, b = map(context.on_device, operands)
         context.counts.products += 1
-        return context.xp.matmul(a, b)
+        return context.library.matmul(a, b, context.precision)
 
     return kernel
 
@@ -27,7 +27,8 @@ def add_product(context: Context, operands: list[Any]) -> Any:
     total, copied = own_array(operands, context.library)
     context.counts.calls += copied
     context.counts.products += 1
-    context.library.add_product(total, *map(context.on_device, operands))
+    a, b = map(context.on_device, operands)
+    context.library.add_product(total, a, b, context.precision)
     return total
 
 

@@ -1,0 +1,164 @@
+"""Products as cuBLAS is asked for them: by a cuBLAS that reads memory by its own rules, and as the options say."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from instruments.stand_in import StandIn
+
+import ctrlgrad as cg
+from ctrlgrad.engines.cuda import cupy_library
+from ctrlgrad.engines.cuda.products import product
+from ctrlgrad.engines.precision import PRECISIONS
+from ctrlgrad.errors import UserInputError
+
+NAMES = {0: "float32", 1: "float64", 2: "float16", 4: "complex64", 5: "complex128"}
+
+
+class Array(np.ndarray):
+    """With the address of its first element where CuPy's arrays have it."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+def memory(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    size = np.dtype(dtype).itemsize
+    last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    raw = np.frombuffer((ctypes.c_char * (size * (last + 1))).from_address(address), dtype)
+    return np.lib.stride_tricks.as_strided(raw, shape, tuple(size * step for step in strides))
+
+
+class Cublas:
+    """What the manual says of `cublasGemmStridedBatchedEx`: matrices by columns, `leading` apart."""
+
+    def __init__(self) -> None:
+        self.computed: list[int] = []
+
+    def gemmStridedBatchedEx(
+        self, handle: int, ta: int, tb: int, m: int, n: int, k: int, alpha: int, a: int, a_type: int, lda: int,
+        a_stride: int, b: int, b_type: int, ldb: int, b_stride: int, beta: int, c: int, c_type: int, ldc: int,
+        c_stride: int, count: int, compute: int, algorithm: int,
+    ) -> None:  # fmt: skip
+        assert lda >= (k if ta else m) and ldb >= (n if tb else k) and ldc >= m and count >= 1
+        self.computed.append(compute)
+        dtype = NAMES[a_type]
+        scale = {"float16": "float32"}.get(dtype, dtype)
+        assert a_type == b_type == c_type
+        factors = [memory(at, scale, (1,), (1,))[0] for at in (alpha, beta)]
+        given_a = memory(a, dtype, (count, k, m) if ta else (count, m, k), (a_stride, 1, lda))
+        given_b = memory(b, dtype, (count, n, k) if tb else (count, k, n), (b_stride, 1, ldb))
+        op_a = given_a.swapaxes(1, 2) if ta else given_a
+        op_b = given_b.swapaxes(1, 2) if tb else given_b
+        out = memory(c, dtype, (count, m, n), (c_stride, 1, ldc))
+        found = factors[0] * (op_a.astype(scale) @ op_b.astype(scale))
+        # What lies there is not read where nothing is added to it.
+        out[...] = (found + factors[1] * out if factors[1] else found).astype(dtype)
+
+
+@pytest.fixture
+def cupy() -> Any:
+    """As much of CuPy as products need."""
+    cublas = Cublas()
+    found = SimpleNamespace(cuda=SimpleNamespace(cublas=cublas, get_cublas_handle=lambda: 7))
+    for name in ("empty", "zeros", "matmul"):
+        setattr(found, name, lambda *args, name=name: getattr(np, name)(*args).view(Array))
+    found.ascontiguousarray = lambda x: np.ascontiguousarray(x).view(Array)
+    found.broadcast_to = lambda x, shape: np.broadcast_to(x, shape).view(Array)
+    return found
+
+
+def array(*shape: int, dtype: str = "float32") -> Array:
+    rng = np.random.default_rng(sum(shape))
+    imaginary = 1j * rng.normal(size=shape) if dtype.startswith("complex") else 0.0
+    return (rng.normal(size=shape) + imaginary).astype(dtype).view(Array)
+
+
+CASES = {
+    "matrices": lambda d: (array(3, 4, dtype=d), array(4, 5, dtype=d)),
+    "transposed": lambda d: (array(4, 3, dtype=d).T, array(5, 4, dtype=d).T),
+    "parts": lambda d: (array(6, 9, dtype=d)[:3, 2:6], array(7, 9, dtype=d).T[1:5, 1:6]),
+    "every second": lambda d: (array(3, 8, dtype=d)[:, ::2], array(4, 5, dtype=d)[::-1]),
+    "a row and a column": lambda d: (array(1, 4, dtype=d), array(4, 1, dtype=d)),
+    "a column and a row": lambda d: (array(3, 1, dtype=d), array(1, 5, dtype=d)),
+    "part of a column": lambda d: (array(3, 6, dtype=d)[:, 2:3], array(5, 6, dtype=d)[:, 1:2].T),
+    "vectors": lambda d: (array(4, dtype=d), array(4, dtype=d)),
+    "a vector first": lambda d: (array(4, dtype=d), array(2, 4, 5, dtype=d)),
+    "a vector last": lambda d: (array(2, 3, 4, dtype=d), array(4, dtype=d)),
+    "batches": lambda d: (array(2, 3, 4, dtype=d), array(2, 4, 5, dtype=d)),
+    "batches, transposed": lambda d: (array(2, 4, 3, dtype=d).swapaxes(1, 2), array(2, 5, 4, dtype=d).swapaxes(1, 2)),
+    "batches that broadcast": lambda d: (array(6, 1, 3, 4, dtype=d), array(2, 4, 5, dtype=d)),
+    "a batch and a matrix": lambda d: (array(2, 3, 4, dtype=d), array(4, 5, dtype=d)),
+    "a matrix and a batch": lambda d: (array(3, 4, dtype=d), array(2, 4, 5, dtype=d)),
+    "one repeated": lambda d: (np.broadcast_to(array(1, 4, dtype=d), (3, 4)).view(Array), array(4, 5, dtype=d)),
+    "nothing to sum": lambda d: (array(3, 0, dtype=d), array(0, 5, dtype=d)),
+    "nothing": lambda d: (array(0, 4, dtype=d), array(4, 5, dtype=d)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", NAMES.values())
+def test_a_product_is_what_it_is_in_numpy(cupy: Any, case: str, dtype: str) -> None:
+    a, b = CASES[case](dtype)
+    expected = np.matmul(np.asarray(a), np.asarray(b))
+    found = np.asarray(product(cupy, a, b, "ieee"))
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    rtol, atol = (2e-2, 1e-2) if dtype == "float16" else (1e-5, 1e-6)
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("case", ["matrices", "transposed", "nothing to sum"])
+def test_a_product_is_added_in_place(cupy: Any, case: str, order: Any) -> None:
+    a, b = CASES[case]("float64")
+    total = np.asarray(array(3, 5, dtype="float64"), order=order).view(Array)
+    expected = np.asarray(total + np.asarray(a) @ np.asarray(b))
+    assert product(cupy, a, b, "ieee", total) is total
+    np.testing.assert_allclose(np.asarray(total), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("float32", [68, 77, 75]), ("complex64", [68, 77, 75]), ("float64", [70] * 3), ("complex128", [70] * 3)],
+)
+def test_the_precision_is_said_to_every_product(cupy: Any, dtype: str, expected: list[int]) -> None:
+    for precision in PRECISIONS:
+        product(cupy, *CASES["matrices"](dtype), precision)
+        product(cupy, *CASES["matrices"](dtype), precision, array(3, 5, dtype=dtype))
+    assert cupy.cuda.cublas.computed == [n for n in expected for _ in range(2)]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a stand-in in the place of the first device is asked for: products with their precision, contractions."""
+    card = StandIn()
+    found: list[Any] = []
+    matmul, kernel = card.matmul, card.kernel
+    monkeypatch.setattr(card, "matmul", lambda a, b, p: (found.append(p), matmul(a, b, p))[1])
+    monkeypatch.setattr(card, "kernel", lambda text, contracts: (found.append(contracts), kernel(text, contracts))[1])
+    monkeypatch.setattr(cupy_library, "cupy_library", lambda number=0: card)
+    return found
+
+
+def test_the_option_decides_for_products_and_kernels(asked: list[Any]) -> None:
+    f = cg.function(lambda x: np.sin(x @ x), engine="cuda")
+    x = np.eye(2, dtype="float32")
+    f(x)
+    for precision in ("tf32", "bf16", "ieee"):
+        with cg.options(precision=precision):
+            f(x)
+    # A kernel is compiled once for either.
+    assert asked == ["ieee", False, "tf32", True, "bf16", "ieee"]
+
+
+def test_a_precision_that_there_is_not() -> None:
+    with pytest.raises(UserInputError, match="no precision 'fp8'") as error, cg.options(precision="fp8"):
+        pass
+    assert "'ieee' or 'tf32' or 'bf16'" in str(error.value)
+    with cg.options() as now:
+        assert now.precision == "ieee"

@@ -1,0 +1,81 @@
+"""Runs of the CUDA engine whose streams, events, copies, kernels and addresses are recorded, for `instruments.order`.
+
+The memory manager has the real device (`ctrlgrad.memory.devices.cuda`) on the fake CuPy, the engine the stand-in on
+NumPy. All is done at once, in the order in which it is put on streams, which is one of those that a card may choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ctrlgrad import memory
+from ctrlgrad.engines import _optimised
+from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.ir import Graph
+from ctrlgrad.memory.devices.cuda import CudaDevice
+from ctrlgrad.memory.devices.device import Piece
+from instruments.fake_cupy import Card, install
+from instruments.order import Entry
+from instruments.stand_in import StandIn, StandInArray
+
+
+class RecordedDevice(CudaDevice):
+    """The device, whose arrays are the stand-in's."""
+
+    def array(self, piece: Piece, shape: Sequence[int], dtype: np.dtype) -> StandInArray:
+        return StandInArray(super().array(piece, shape, dtype), held=piece.handle)
+
+
+class RecordedLibrary(StandIn):
+    """The stand-in, whose work is on the compute stream of a device."""
+
+    def __init__(self, card: Card) -> None:
+        super().__init__()
+        self.card = card
+        self.stream: Any = None
+
+    def launched(self, reads: Sequence[Any], writes: Sequence[Any]) -> None:
+        if self.stream is not None:
+            self.card.tell("launched", self.stream, self._spans(reads), self._spans(writes))
+
+    def _spans(self, arrays: Sequence[Any]) -> list[tuple[int, int]]:
+        """Where arrays lie that are the manager's. All others are used on the compute stream alone."""
+        found = []
+        for x in arrays:
+            if isinstance(x, list | tuple):
+                found += self._spans(x)
+            if isinstance(x, StandInArray) and x.size:
+                low, high = np.lib.array_utils.byte_bounds(x.data)
+                if any(start <= low < start + data.nbytes for start, data in self.card.live.items()):
+                    found.append((low, high - low))
+        return found
+
+
+def recorded_run(
+    monkeypatch: pytest.MonkeyPatch, graph: Graph, arguments: Sequence[Any], limit: int | None, haste: float
+) -> tuple[list[Any], list[Entry], Any]:
+    """The results of a run under a budget, its record, and what the manager did.
+
+    `haste` is how often the host finds an event done when it looks, from 0 to 1.
+    """
+    card = install(monkeypatch)
+    card.is_inline, card.haste = True, haste
+    entries: list[Entry] = []
+    library = RecordedLibrary(card)
+    card.tell = lambda *entry: entries.append(entry)
+    device = RecordedDevice(slab_bytes=1 << 16, timing=True)
+    library.stream = device.compute.raw
+    with memory.budget(device=limit, devices={library.name: device}) as session:
+        results = run_with(Context(library), _optimised(graph, frozenset()), list(arguments))
+        stats = session.manager(library.name).stats
+    assert card.broken == []
+    card.tell = lambda *_: None
+    return results, entries, stats
+
+
+__all__ = ["RecordedDevice", "RecordedLibrary", "recorded_run"]
