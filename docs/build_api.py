@@ -135,7 +135,8 @@ def methods(value: Any) -> Iterator[tuple[str, Any]]:
 
 def entry(name: str, value: Any) -> Iterator[str]:
     """A function or a class with its methods."""
-    yield f"## {name}"
+    # Markdown takes two underscores at both ends for bold.
+    yield "## " + name.replace("__", r"\_\_")
     if not (inspect.isclass(value) and not signature(value)):
         yield call(name, value)
     yield markdown(value.__doc__ or "")

@@ -77,8 +77,8 @@ def packages() -> Iterator[Finding]:
         try:
             yield Finding(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
-            extra = ", ".join(x for x in wanted if x)
-            yield Finding(name, "missing" if is_required else f"not installed (extra {extra})", is_required)
+            named = ", ".join(x for x in wanted if x)
+            yield Finding(name, "missing" if is_required else f"not installed (extra {named})", is_required)
 
 
 def machine() -> Iterator[Finding]:

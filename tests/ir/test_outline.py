@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as xml
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,13 @@ def graph_of(fn: Any) -> Graph:
 
 def texts(block: Block) -> list[str]:
     return [line.text for line in block.lines()]
+
+
+def pairs(graph: Graph) -> int:
+    """How many pushes and pops there are of the same stack."""
+    lines = list(outline(graph).lines())
+    pops = Counter(line.stack for line in lines if line.role == "pop")
+    return sum(pops[line.stack] for line in lines if line.role == "push")
 
 
 def drawn_nodes(graph: Graph) -> Iterator[Node]:
@@ -106,9 +114,10 @@ def test_every_graph_of_the_corpus_is_drawn(program: Program) -> None:
 
 
 def test_a_line_leads_from_each_push_to_its_pop() -> None:
-    for fn, stacks in ((root, 1), (of_nested, 3)):
-        picture = xml.fromstring(format_svg(graph_of(cg.grad(fn))))
-        assert len(list(picture.iter(f"{SVG}path"))) == stacks
+    for fn, least in ((root, 1), (of_nested, 2)):
+        graph = graph_of(cg.grad(fn))
+        picture = xml.fromstring(format_svg(graph))
+        assert len(list(picture.iter(f"{SVG}path"))) == pairs(graph) >= least
 
 
 def test_a_large_graph_is_closed_inside() -> None:
@@ -144,8 +153,9 @@ ON_THE_PAGE = """def root(a):
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
 def test_a_browser_draws_the_lines_of_the_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text(format_page(graph_of(cg.grad(of_nested))))
+    graph = graph_of(cg.grad(of_nested))
+    page.write_text(format_page(graph))
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", page.as_uri()]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     threads = re.search(r'<svg id="threads".*?</svg>', shown, re.DOTALL)
-    assert threads is not None and threads[0].count("<path") == 3
+    assert threads is not None and threads[0].count("<path") == pairs(graph)
