@@ -37,6 +37,7 @@ from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
 from ctrlgrad.transforms.closures import closure_convert, custom_gradient
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.custom_vjp import custom_vjp
+from ctrlgrad.transforms.custom_vmap import custom_vmap
 from ctrlgrad.transforms.eval_shape import eval_shape
 from ctrlgrad.transforms.grad import grad, stop_gradient, value_and_grad, vjp
 from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
@@ -55,6 +56,7 @@ __version__ = "0.1.0"
 # What is built on the names above, loaded when first used.
 _LAZY = {
     "ad_checkpoint": ("ctrlgrad.ad_checkpoint", None),
+    "custom_batching": ("ctrlgrad.custom_batching", None),
     "custom_derivatives": ("ctrlgrad.custom_derivatives", None),
     "check_grads": ("ctrlgrad.verify", "check_grads"),
     "from_jax": ("ctrlgrad.interop", "from_jax"),
@@ -99,12 +101,14 @@ __all__ = [
     "checkpoint_policies",
     "closure_convert",
     "cond",
+    "custom_batching",
     "custom_derivatives",
     "custom_gradient",
     "custom_jvp",
     "custom_linear_solve",
     "custom_root",
     "custom_vjp",
+    "custom_vmap",
     "dataflow",
     "debug",
     "device",

@@ -4,6 +4,7 @@ checkpoint   backward: the function's own forward and backward halves, one after
              its policy saves are further results of the call, and stand in the forward half for what makes them
 custom_vjp   forward: the user's forward function, whose residuals are saved; backward: his backward function
 rows         backward: the rows' own backward function, batched; what all rows share gets the sum of theirs
+custom_vmap  both modes: a call of the same kind, whose rule is the derivative of the user's (see `row_rules.py`)
 custom_jvp   forward mode: the user's tangent function; backward: its transpose, which is its own reverse mode
              with respect to the tangents, in which it is linear; functions with forward rules that it calls on
              tangents are transposed themselves, as by JAX: their rules, which may call them, would never end
@@ -19,9 +20,11 @@ from dataclasses import replace
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients.adjoint import Adjoint
 from ctrlgrad.gradients.recomputation import Recomputation
+from ctrlgrad.gradients.row_rules import PulledRows
 from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, StackType, TensorType, Value, attributes, rewrite
 from ctrlgrad.ir.attributes import NamedAxis
-from ctrlgrad.ir.control import Positions, emit_call
+from ctrlgrad.ir.control import emit_call
+from ctrlgrad.ir.rules import Positions
 from ctrlgrad.ops.term import Term, emit
 
 # How a graph gets a row for each entry along axis 0 of the inputs at some positions (so many, if that is known), and of
@@ -56,7 +59,7 @@ def reverse_call(adjoint: Adjoint, node: Node) -> None:
     elif call.attrs.policy:
         _checkpoint_with_policy(adjoint, node, call, seeded, wanted)
     else:
-        rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_jvp": _custom_jvp}
+        rules = {"checkpoint": _checkpoint, "rows": _rows, "custom_jvp": _custom_jvp, "custom_vmap": _custom_vmap}
         rules[call.kind](adjoint, call, seeded, wanted)
 
 
@@ -113,14 +116,11 @@ def _resolved(adjoint: Adjoint, call: Call, value: Value) -> Value:
 def _rows(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
     builder, row, mapped = adjoint.scope.backward, _silent(call.row), call.attrs.mapped
     seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
-    halves = adjoint.recursion.reverse(row, wanted, seeded)
-    pull = Builder(name=halves.backward.name)
-    inputs = [pull.input(v.type, v.hint) for v in row.inputs]
-    given = [pull.input(row.outputs[i].type) for i in seeded]
-    results = pull.inline(halves.forward, inputs)
-    found = pull.inline(halves.backward, [*results[len(results) - halves.residuals :], *given])
+    pulled = _pull(adjoint, row, wanted, seeded)
+    pull = Builder(name=pulled.name)
+    found = pull.inline(pulled, [pull.input(v.type, v.hint) for v in pulled.inputs])
     graph = pull.finish([_as_tensor(pull, call, v) for v in found])
-    places = [*mapped, *range(len(inputs), len(inputs) + len(seeds))]
+    places = [*mapped, *range(len(row.inputs), len(row.inputs) + len(seeds))]
     operands = [*(_resolved(adjoint, call, v) for v in call.operands), *seeds]
     rows = rows_call(builder, graph, places, operands, adjoint.recursion.batch, call.attrs.rows)
     for j, value in zip(wanted, rows, strict=True):
@@ -167,6 +167,30 @@ def refuse_captures(call: Call, varied: Container[Value], *rules: Graph) -> None
 
 def _perturbed(adjoint: Adjoint, call: Call) -> Positions:
     return tuple(i for i, v in enumerate(call.arguments) if v in adjoint.varied)
+
+
+def _custom_vmap(adjoint: Adjoint, call: Call, seeded: list[int], wanted: list[int]) -> None:
+    refuse_captures(call, adjoint.varied)
+    builder, places = adjoint.scope.backward, list(_perturbed(adjoint, call))
+    seeds = [adjoint.cotangents.pop(call.results[i]).value for i in seeded]
+    shared = len(call.captures)
+    pull = _pull(adjoint, call.function, [shared + i for i in places], seeded)
+    operands = [_resolved(adjoint, call, v) for v in call.operands]
+    rule = PulledRows(call, tuple(places), tuple(seeded), adjoint.recursion.reverse)
+    closed = Closed(tuple(operands[:shared]), (pull,))
+    found = emit_call(builder, call.kind, closed, [*operands[shared:], *seeds], rule=rule, source=call.source)
+    for i, cotangent in zip(places, found, strict=True):
+        adjoint.add(call.arguments[i], Term(builder, cotangent))
+
+
+def _pull(adjoint: Adjoint, function: Graph, wanted: Sequence[int], seeded: Sequence[int]) -> Graph:
+    """The cotangents of a function's inputs, of (inputs, cotangents of outputs): both halves of its derivative."""
+    halves = adjoint.recursion.reverse(function, wanted, seeded)
+    pull = Builder(name=halves.backward.name)
+    inputs = [pull.input(v.type, v.hint) for v in function.inputs]
+    given = [pull.input(function.outputs[i].type) for i in seeded]
+    results = pull.inline(halves.forward, inputs)
+    return pull.finish(pull.inline(halves.backward, [*results[len(results) - halves.residuals :], *given]))
 
 
 def _custom_vjp(adjoint: Adjoint, node: Node, call: Call) -> None:

@@ -15,9 +15,10 @@ from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.gradients import rules  # noqa: F401  (fills the tables)
 from ctrlgrad.gradients.activity import Activity
 from ctrlgrad.gradients.calls import Batch, refuse_captures, rows_call
+from ctrlgrad.gradients.row_rules import PushedRows, with_all_tangents
 from ctrlgrad.gradients.table import ELEMENTWISE, FORWARD, LINEAR, operand_reached, refusal
 from ctrlgrad.ir import Branch, Builder, Call, Closed, Graph, Loop, Node, StackType, Value, attributes, copy_node, view
-from ctrlgrad.ir.control import Capture, Carry, emit_branch
+from ctrlgrad.ir.control import Capture, Carry, emit_branch, emit_call
 from ctrlgrad.ops.term import Term, broadcast_to, zeros
 
 
@@ -196,6 +197,9 @@ class _Tangents:
             rows = rows_call(self.builder, pushed.graph, places, operands, self.batch, call.attrs.rows)
             self._arrive(call, pushed, rows)
             return
+        if call.kind == "custom_vmap" and moving:
+            self._custom_vmap(call)
+            return
         copy_node(self.builder, node, self.primals)
         if not moving:
             return
@@ -218,6 +222,23 @@ class _Tangents:
         found = self.builder.inline(push.graph, [*(self.primals[v] for v in call.operands), *tangents])
         for i, t in zip(push.found, found, strict=True):
             self.tangents[call.results[i]] = Term(self.builder, t)
+
+    def _custom_vmap(self, call: Call) -> None:
+        refuse_captures(call, self.tangents)
+        moving = tuple(i for i, v in enumerate(call.arguments) if v in self.tangents)
+        shared = len(call.captures)
+
+        def push(graph: Graph, wrt: Sequence[int]) -> Graph:
+            pushed = push_forward(graph, wrt, self.batch)
+            return with_all_tangents(pushed.graph, graph.outputs, pushed.tangents)
+
+        graph = push(call.function, [shared + i for i in moving])
+        operands = self._with_tangents(call, [shared + i for i in moving])
+        closed = Closed(tuple(operands[:shared]), (graph,))
+        rule = PushedRows(call, moving, push, self.batch)
+        results = emit_call(self.builder, call.kind, closed, operands[shared:], rule=rule, source=call.source)
+        floats = tuple(i for i, v in enumerate(call.results) if v.type.is_differentiable)
+        self._arrive(call, Pushforward(graph, floats), results)
 
     def _with_tangents(self, call: Call, moving: Sequence[int]) -> list[Value]:
         """The operands of a call, then the tangents of those that have one."""

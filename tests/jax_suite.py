@@ -31,6 +31,7 @@ import jax
 import jax._src.custom_derivatives
 import jax._src.test_util as jtu
 import jax.ad_checkpoint
+import jax.custom_batching
 import numpy as np
 from jax._src import public_test_util
 
@@ -75,6 +76,9 @@ NOT_ASKED = {
     r"CustomVJP3Test.test_(closed_over_tracer3|closed_over_vmap_tracer|closure_with_vmap2)$": (
         "asserts an error: a rule that closes over a traced value, which it may here"
     ),
+    r"CustomVmapTest.test_(closure|jvp_closure)$": "a rule whose result has a shape that the function's has not",
+    r"CustomVmapTest.test_jvp_dataflow_violation": "a rule of `custom_jvp` whose result is not the function's",
+    r"CustomVmapTest.test_partial_eval_raises": "asserts an error: the gradient of a function with custom_vmap",
     r"test_maybe_perturbed_internal_helper_function": "calls private functions of JAX",
 }
 _KINDS = (CtrlgradError, TypeError, ValueError, IndexError, AttributeError, NotImplementedError, RecursionError)
@@ -98,7 +102,7 @@ def _public(module: Any) -> dict[str, Any]:
 
 def names() -> Names:
     """The module `jax` of the tests."""
-    from ctrlgrad import ad_checkpoint, lax, nn, random
+    from ctrlgrad import ad_checkpoint, custom_batching, lax, nn, random
     from ctrlgrad import numpy as cnp
     from ctrlgrad.scipy import linalg, special
 
@@ -117,6 +121,7 @@ def names() -> Names:
         "Array": (np.ndarray, np.generic, Tensor),
         "remat": cg.checkpoint,
         "ad_checkpoint": Names(jax.ad_checkpoint, _public(ad_checkpoint)),
+        "custom_batching": Names(jax.custom_batching, _public(custom_batching)),
         "custom_derivatives": Names(jax._src.custom_derivatives, _public(custom_derivatives)),
     }
     return Names(jax, ours)

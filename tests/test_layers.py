@@ -42,6 +42,7 @@ LAYERS = {
     "transforms": 6,
     "debug": 6,
     "ad_checkpoint": 6,
+    "custom_batching": 6,
     "custom_derivatives": 6,
     "": 6,  # ctrlgrad/__init__.py
     "numpy": 6,

@@ -20,16 +20,19 @@ from ctrlgrad.batching.regions import arriving, entering, guard_of, kind_of, lea
 from ctrlgrad.batching.stacks import as_ragged, unguarded
 from ctrlgrad.batching.table import batches
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, TensorType, Value, close
+from ctrlgrad.ir import Builder, Call, Closed, Graph, Node, StackType, TensorType, Value, close
 from ctrlgrad.ir.attributes import DYNAMIC, Key
-from ctrlgrad.ir.control import Answer, Positions, emit_call
-from ctrlgrad.ops.term import Term, emit, reshape
+from ctrlgrad.ir.control import emit_call
+from ctrlgrad.ir.rules import Answer, Positions
+from ctrlgrad.ops.term import Term, emit, reshape, zeros
 
 
 @batches("call")
 def _call(batcher: Batcher, node: Node) -> Sequence[Lane]:
     call = Call.of(node)
-    return {"checkpoint": _checkpoint, "rows": _rows}.get(call.kind, _custom)(batcher, call)
+    return {"checkpoint": _checkpoint, "rows": _rows, "custom_vmap": _custom_vmap}.get(call.kind, _custom)(
+        batcher, call
+    )
 
 
 def _checkpoint(batcher: Batcher, call: Call) -> Sequence[Lane]:
@@ -51,6 +54,44 @@ def _checkpoint(batcher: Batcher, call: Call) -> Sequence[Lane]:
     ]
 
 
+def _custom_vmap(batcher: Batcher, call: Call) -> Sequence[Lane]:
+    """The user's rule, in the place of the call."""
+    mapped = tuple(i for i, v in enumerate(call.arguments) if not batcher.is_same(v))
+    if any(isinstance(call.arguments[i].type, StackType) for i in mapped):
+        raise _no_rows(call)
+    rule = call.rule.rows(batcher.rows.static, mapped)
+    used = {v for v in call.captured_by(call.function, rule.graph) if not batcher.is_same(v)}
+    if used:
+        raise TypeMismatchError(
+            "vmap: a function with custom_vmap closes over a value that is mapped over",
+            source=call.source,
+            expected="a function whose result depends on its arguments alone",
+            got=", ".join(str(v.type) for v in used),
+            hint="pass the value as an argument",
+        )
+    # What no one uses is there by its type alone.
+    operands = [
+        batcher.term(v).value if batcher.is_same(v) or v in call.arguments else _zero_row(batcher, v).value
+        for v in call.operands
+    ]
+    results = batcher.builder.inline(rule.graph, operands)
+    return [Batched(batcher.builder, v) if i in rule.found else Same(batcher.builder, v) for i, v in enumerate(results)]
+
+
+def _zero_row(batcher: Batcher, value: Value) -> Term:
+    return zeros(batcher.builder, value.tensor.dtype, batcher.term(value).dims[1:])
+
+
+def _no_rows(call: Call) -> TypeMismatchError:
+    return TypeMismatchError(
+        f"vmap: {call.kind} with a TensorArray as an argument, result or residual",
+        source=call.source,
+        expected="arrays",
+        got="a TensorArray",
+        hint="pass array.stack() and unstack it inside",
+    )
+
+
 def _custom(batcher: Batcher, call: Call) -> Sequence[Lane]:
     crossing, operands = [], []
     for v in call.captures:
@@ -67,7 +108,7 @@ def _custom(batcher: Batcher, call: Call) -> Sequence[Lane]:
 
 @dataclass(frozen=True, eq=False)
 class _Rule:
-    """The graphs of a rule (`ir.control.Reverse`) with rows: arguments and results have them, what is closed over comes
+    """The graphs of a rule (`ir.rules.Reverse`) with rows: arguments and results have them, what is closed over comes
     as it is."""
 
     call: Call
@@ -104,13 +145,7 @@ class _Rule:
         builder, shared = Builder(name=region.name), len(self.crossing)
         for v in (*region.inputs[shared:], *region.outputs):
             if not isinstance(v.type, TensorType):
-                raise TypeMismatchError(
-                    f"vmap: {self.call.kind} with a TensorArray as an argument, result or residual",
-                    source=self.call.source,
-                    expected="arrays",
-                    got=str(v.type),
-                    hint="pass array.stack() and unstack it inside",
-                )
+                raise _no_rows(self.call)
         lanes: dict[Value, Lane] = {}
         for v, kind in zip(region.inputs, self.crossing, strict=False):
             lanes[v] = entering(builder, self.rows, kind, v.type, v.hint, None)

@@ -28,7 +28,7 @@ from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced, leaves_of
 from ctrlgrad.ir import Builder, Closed, Graph, Value, close, control
 from ctrlgrad.ir.attributes import Saving
-from ctrlgrad.ir.control import Answer, Positions
+from ctrlgrad.ir.rules import Answer, Batching, Forward, Positions
 from ctrlgrad.source import Source, device_here, placed_on
 
 
@@ -165,7 +165,7 @@ class CallWithReverseRule(CallWithForwardRule, Protocol):
 
 
 class LaterPush(Later):
-    """A forward rule (`ir.control.Forward`)."""
+    """A forward rule (`ir.rules.Forward`)."""
 
     def __init__(self, call: CallWithForwardRule, *args: Any) -> None:
         super().__init__(*args)
@@ -185,7 +185,7 @@ class LaterPush(Later):
 
 
 class LaterReverse(LaterPush):
-    """A reverse rule (`ir.control.Reverse`)."""
+    """A reverse rule (`ir.rules.Reverse`)."""
 
     call: CallWithReverseRule
 
@@ -209,7 +209,28 @@ class LaterReverse(LaterPush):
         return found
 
 
-def record(later: type[LaterPush], function: object, label: str, call: Any) -> Any:
+class CallWithRowsRule(Protocol):
+    """A call of a function with a rule for rows."""
+
+    inputs: list[Leaf]
+
+    def rows(self, results: Results, size: int | None, mapped: Positions) -> Answer: ...
+
+
+class LaterRows(Later):
+    """A rule for rows (`ir.rules.Batching`)."""
+
+    def __init__(self, call: CallWithRowsRule, *args: Any) -> None:
+        super().__init__(*args)
+        self.call = call
+
+    def rows(self, size: int | None, mapped: Positions) -> Answer:
+        found = self.answer((size, mapped), lambda: self.call.rows(self.results, size, mapped))
+        assert found is not None
+        return found
+
+
+def record(later: type[LaterPush] | type[LaterRows], function: object, label: str, call: Any) -> Any:
     """Record a call of a function that has a rule; returns the function's result."""
     region = trace_rule(call.kind, call.primal, call.inputs, call.leaves)
     rule = later(call, function, label, call.roots, Results.of(region), region.finish(), call.source)
@@ -221,7 +242,7 @@ def emit_call(
     closed: Closed,
     leaves: Sequence[Any],
     source: Source | None,
-    rule: control.Forward | None = None,
+    rule: Forward | Batching | None = None,
     policy: tuple[Saving, ...] = (),
 ) -> list[Tensor]:
     """Record the call; what its functions use from outside are captures of all of them."""

@@ -20,7 +20,7 @@ from ctrlgrad.frontend.tracer import leaves_of
 from ctrlgrad.interop.avals import is_float
 from ctrlgrad.interop.primitives import Equation, entry
 from ctrlgrad.ir import Graph
-from ctrlgrad.ir.control import Answer, Positions
+from ctrlgrad.ir.rules import Answer, Positions
 
 
 class _Alone:

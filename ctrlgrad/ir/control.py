@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.builder import Builder, Closed
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import OPS
+from ctrlgrad.ir.rules import Batching, Forward
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
@@ -196,46 +197,6 @@ class Branch:
         return Node(OPS["cond"], operands, self.results, attributes.Branch(), self.branches, self.source)
 
 
-Positions = tuple[int, ...]
-
-
-@record
-class Answer:
-    """A graph of a rule, over the operands of its call first.
-
-    It takes the tangents of the arguments at `given`, last, and yields those of the results at `found`; of a backward
-    function, the cotangents of the results at `given`, and those of the arguments at `found`.
-    """
-
-    graph: Graph
-    given: Positions
-    found: Positions
-
-
-class Forward(Protocol):
-    """The derivative of a call as its user gives it: graphs that are made when they are asked for.
-
-    `perturbed` are the arguments that are differentiated. Where the rule has no `symbolic_zeros`, its graphs are the
-    same for all: they take zeros.
-    """
-
-    @property
-    def symbolic_zeros(self) -> bool: ...
-
-    def push(self, perturbed: Positions) -> Answer | None:
-        """(captures, arguments, tangents) to tangents; None where there is no rule for forward mode."""
-
-
-class Reverse(Forward, Protocol):
-    """One for reverse mode; `seeded` are the results that have a cotangent."""
-
-    def forward(self, perturbed: Positions) -> Graph:
-        """(captures, arguments) to (results, residuals)."""
-
-    def backward(self, perturbed: Positions, seeded: Positions) -> Answer:
-        """(captures, residuals, cotangents) to cotangents."""
-
-
 @record(eq=False)
 class Call:
     """A `call`: a function kept whole, and further regions that say what its derivative is (see `ops.call`).
@@ -269,7 +230,7 @@ class Call:
 
     @property
     def rule(self) -> Any:
-        """Of a function that has a rule of its own: a `Forward`, of "custom_vjp" a `Reverse`."""
+        """Of a function that has a rule of its own: one of `ir.rules`."""
         return self.attrs.rule
 
     def captured_by(self, *graphs: Graph) -> list[Value]:
@@ -379,7 +340,7 @@ def emit_call(
     mapped: tuple[int, ...] = (),
     rows: attributes.NamedAxis | None = None,
     policy: tuple[attributes.Saving, ...] = (),
-    rule: Forward | None = None,
+    rule: Forward | Batching | None = None,
     source: Source | None = None,
     hints: Sequence[str | None] | None = None,
 ) -> tuple[Value, ...]:
@@ -392,16 +353,12 @@ def emit_call(
 
 __all__ = [
     "REGION_OPS",
-    "Answer",
     "Branch",
     "Call",
     "Capture",
     "Carry",
     "Control",
-    "Forward",
     "Loop",
-    "Positions",
-    "Reverse",
     "emit_branch",
     "emit_call",
     "emit_loop",

@@ -5,8 +5,10 @@ Its attribute `kind` says what its derivative is:
 
 - "checkpoint": that of region 0, whose inside is computed again in the backward pass instead of saved, apart from the
   values that its attribute `policy` names;
-- "custom_jvp", "custom_vjp": what its attribute `rule` says, an `ir.control.Forward` or `Reverse`, whose graphs are
+- "custom_jvp", "custom_vjp": what its attribute `rule` says, an `ir.rules.Forward` or `Reverse`, whose graphs are
   made when a derivative is asked for;
+- "custom_vmap": that of region 0; what its attribute `rule` says, an `ir.rules.Batching`, is how it is batched, and its
+  derivative by the derivative of that;
 - "rows": that of region 1, which computes one row of region 0: of the operands at `mapped`, and of all
   results, a row along axis 0. So a batched function that is batched once more can be batched over both at once.
 
@@ -23,7 +25,7 @@ from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.op import Trait, Use, declare
 from ctrlgrad.ir.types import RegionType, Type
 
-KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "rows")
+KINDS = ("checkpoint", "custom_vjp", "custom_jvp", "custom_vmap", "rows")
 
 
 def _infer_call(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:

@@ -114,6 +114,18 @@ def without_rule(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         return in_trace(lambda: fn(*args))
 
 
+class RuleSetters:
+    """A function with a rule. Rules of other kinds are set on the function that it wraps, as with JAX's decorators:
+    of `custom_vjp(custom_vmap(f))` both `defvjp` and `def_vmap` are there."""
+
+    fn: Callable[..., Any]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("defjvp", "defjvps", "defvjp", "def_vmap") and "fn" in vars(self):
+            return getattr(self.fn, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
 class CustomCall:
     """A call of a function that has a rule.
 

@@ -19,10 +19,11 @@ from ctrlgrad.frontend.rules import LaterPush, Results, record, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import in_trace
 from ctrlgrad.ir import Builder, TensorType, Value
-from ctrlgrad.ir.control import Answer, Positions
+from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.custom_calls import (
     CustomCall,
+    RuleSetters,
     SymbolicZero,
     by_position,
     may_be_same,
@@ -33,7 +34,7 @@ from ctrlgrad.transforms.custom_calls import (
 )
 
 
-class custom_jvp:
+class custom_jvp(RuleSetters):
     """A function with a forward rule of its own; as `jax.custom_jvp`. Reverse mode uses the rule's transpose.
 
     `defjvp(rule)`: `rule(primals, tangents)` takes two tuples and returns (result, tangent of the result), the

@@ -21,11 +21,12 @@ from ctrlgrad.frontend.rules import LaterReverse, Results, record, trace_rule
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import in_trace, leaves_of
 from ctrlgrad.ir import Graph, TensorType
-from ctrlgrad.ir.control import Answer, Positions
+from ctrlgrad.ir.rules import Answer, Positions
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.custom_calls import (
     CustomCall,
     CustomVJPPrimal,
+    RuleSetters,
     SymbolicZero,
     by_position,
     is_python,
@@ -38,7 +39,7 @@ from ctrlgrad.transforms.custom_calls import (
 from ctrlgrad.transforms.custom_jvp import ForwardRule
 
 
-class custom_vjp:
+class custom_vjp(RuleSetters):
     """A function with a reverse rule of its own; as `jax.custom_vjp`.
 
     `defvjp(forward, backward)`: `forward(*args)` returns (result, residuals); `backward(residuals, cotangent)`

@@ -1,0 +1,7 @@
+"""Functions that say themselves how they are batched, under the names of `jax.custom_batching`."""
+
+from __future__ import annotations
+
+from ctrlgrad.transforms.custom_vmap import custom_vmap, sequential_vmap
+
+__all__ = ["custom_vmap", "sequential_vmap"]

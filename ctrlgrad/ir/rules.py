@@ -1,0 +1,60 @@
+"""Rules that users give functions, as whoever differentiates or batches a `call` sees them: graphs that are made when
+they are asked for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ctrlgrad.ir.graph import Graph
+from ctrlgrad.records import record
+
+# Of arguments, captures not among them, or of results; in order.
+Positions = tuple[int, ...]
+
+
+@record
+class Answer:
+    """A graph of a rule, over the operands of its call first.
+
+    It takes the tangents of the arguments at `given`, last, and yields those of the results at `found`; of a backward
+    function, the cotangents of the results at `given`, and those of the arguments at `found`.
+    """
+
+    graph: Graph
+    given: Positions
+    found: Positions
+
+
+class Forward(Protocol):
+    """The derivative of a call as its user gives it: graphs that are made when they are asked for.
+
+    `perturbed` are the arguments that are differentiated. Where the rule has no `symbolic_zeros`, its graphs are the
+    same for all: they take zeros.
+    """
+
+    @property
+    def symbolic_zeros(self) -> bool: ...
+
+    def push(self, perturbed: Positions) -> Answer | None:
+        """(captures, arguments, tangents) to tangents; None where there is no rule for forward mode."""
+
+
+class Reverse(Forward, Protocol):
+    """One for reverse mode; `seeded` are the results that have a cotangent."""
+
+    def forward(self, perturbed: Positions) -> Graph:
+        """(captures, arguments) to (results, residuals)."""
+
+    def backward(self, perturbed: Positions, seeded: Positions) -> Answer:
+        """(captures, residuals, cotangents) to cotangents."""
+
+
+class Batching(Protocol):
+    """How a call is batched, as its user says."""
+
+    def rows(self, size: int | None, mapped: Positions) -> Answer:
+        """(captures, arguments) to results, where the arguments at `mapped` have so many rows along axis 0; the results
+        at `found` have rows then. None: how many rows only a run tells."""
+
+
+__all__ = ["Answer", "Batching", "Forward", "Positions", "Reverse"]
