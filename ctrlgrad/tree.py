@@ -73,7 +73,7 @@ def _register_as_in_jax(x: Any) -> bool:
     def to_children(node: Any) -> tuple[list[Any], Any, tuple[Any, ...]]:
         found, treedef = jax.tree_flatten_with_path(node, is_leaf=lambda child: child is not node)
         keys = (path[0] for path, _ in found)
-        return [child for _, child in found], treedef, tuple(_key(key, n) for n, key in enumerate(keys))
+        return [child for _, child in found], treedef, tuple(plain_key(key, n) for n, key in enumerate(keys))
 
     # One leaf of this class before it may have registered it.
     if type(x) not in _OF_JAX:
@@ -83,12 +83,12 @@ def _register_as_in_jax(x: Any) -> bool:
     return True
 
 
-def _key(key: Any, position: int) -> Any:
-    """A field's name, a key or a position, of one of JAX's keys."""
+def plain_key(key: Any, default: Any) -> Any:
+    """The field's name, key or position of one of JAX's keys or of `tree_util`'s; the default of others."""
     for name in ("name", "key", "idx"):
         if hasattr(key, name):
             return getattr(key, name)
-    return position
+    return default
 
 
 def unflatten(treedef: TreeDef, leaves: Sequence[Any]) -> Any:
@@ -188,6 +188,47 @@ def reduce(fn: Callable[[Any, Any], Any], tree: Any, initializer: Any = _MISSING
     return functools.reduce(fn, leaves(tree, is_leaf), *start)
 
 
+def reduce_associative(
+    operation: Callable[[Any, Any], Any], tree: Any, *, identity: Any = _MISSING, is_leaf: IsLeaf = None
+) -> Any:
+    """The leaves put together by an associative function of two, neighbours first: in as few rounds as there can be.
+
+    Raises:
+        UserInputError: a pytree without leaves, and no `identity`.
+
+    >>> reduce_associative(lambda x, y: x + y, [1, (2, 3), [4, 5, 6]])
+    21
+    """
+    found = leaves(tree, is_leaf)
+    if not found and identity is _MISSING:
+        raise UserInputError(
+            "tree.reduce_associative: the pytree has no leaves",
+            source=here(),
+            expected="one leaf at least, or identity=",
+            got=str(structure(tree)),
+            hint="say what the result is then: identity=0.0",
+        )
+    while len(found) > 1:
+        pairs = [operation(x, y) for x, y in zip(found[::2], found[1::2], strict=False)]
+        found = pairs if len(found) % 2 == 0 else [*pairs, found[-1]]
+    return found[0] if found else identity
+
+
+def broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
+    """A pytree of the structure of `full_tree`: each leaf of `prefix_tree` in all the places that stand for it there.
+
+    Raises:
+        UserInputError: the first is no prefix of the second.
+
+    >>> broadcast((1, 2), (0, {"a": 0, "b": [0]}))
+    (1, {'a': 2, 'b': [2]})
+    """
+    values, prefix = flatten(prefix_tree, is_leaf)
+    (parts,) = _parts("broadcast", prefix, [full_tree])
+    filled = [map(lambda _, x=x: x, part, is_leaf=is_leaf) for x, part in zip(values, parts, strict=True)]
+    return unflatten(prefix, filled)
+
+
 def all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
     """Whether all leaves are true.
 
@@ -273,6 +314,86 @@ def register_pytree_node_class(cls: C) -> C:
     methods: Any = cls
     _registered("register_pytree_node_class", cls, methods.tree_flatten, methods.tree_unflatten)
     return cls
+
+
+def register_pytree_with_keys(
+    nodetype: type,
+    flatten_with_keys: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Hashable]],
+    unflatten_func: Callable[[Any, Any], Any],
+    flatten_func: Callable[[Any], tuple[Iterable[Any], Hashable]] | None = None,
+) -> None:
+    """As `register_pytree_node`, for children that have names; as `jax.tree_util.register_pytree_with_keys`.
+
+    Args:
+        flatten_with_keys: gives ((key, child) for each child, metadata) of an instance. A key is a string, an int, or
+            one of `tree_util`'s or JAX's keys.
+        flatten_func: accepted for JAX's sake.
+
+    Raises:
+        UserInputError: the class is registered already, or is none.
+
+    >>> class Pair:
+    ...     def __init__(self, a, b):
+    ...         self.a, self.b = a, b
+    >>> register_pytree_with_keys(Pair, lambda p: ((("a", p.a), ("b", p.b)), None), lambda _, xs: Pair(*xs))
+    >>> leaves_with_path(Pair(1, [2]))
+    [(('a',), 1), (('b', 0), 2)]
+    """
+
+    def to_children(x: Any) -> tuple[list[Any], Hashable, tuple[Any, ...]]:
+        keyed, metadata = flatten_with_keys(x)
+        pairs = list(keyed)
+        return [child for _, child in pairs], metadata, tuple(plain_key(k, k) for k, _ in pairs)
+
+    _registered("register_pytree_with_keys", nodetype, to_children, unflatten_func)
+
+
+def register_pytree_with_keys_class(cls: C) -> C:
+    """As `register_pytree_node_class`, by a method `tree_flatten_with_keys` in the place of `tree_flatten`.
+
+    >>> @register_pytree_with_keys_class
+    ... class Box:
+    ...     def __init__(self, x):
+    ...         self.x = x
+    ...     def tree_flatten_with_keys(self):
+    ...         return (("x", self.x),), None
+    ...     @classmethod
+    ...     def tree_unflatten(cls, metadata, children):
+    ...         return cls(*children)
+    >>> leaves_with_path(Box(1))
+    [(('x',), 1)]
+    """
+    methods: Any = cls
+    register_pytree_with_keys(cls, methods.tree_flatten_with_keys, methods.tree_unflatten)
+    return cls
+
+
+def register_static(cls: C) -> C:
+    """Make a class a pytree node without leaves: its instances are structure, compared and hashed; a decorator.
+
+    >>> @register_static
+    ... class Mode(str):
+    ...     pass
+    >>> leaves((Mode("fast"), 1.0)), structure(Mode("fast")) == structure(Mode("slow"))
+    ([1.0], False)
+    """
+    _registered("register_static", cls, lambda x: ((), x), lambda x, _: x)
+    return cls
+
+
+def static(**kwargs: Any) -> Any:
+    """A field of a dataclass that is structure, not a child; it takes what `dataclasses.field` takes.
+
+    >>> import dataclasses
+    >>> @register_dataclass
+    ... @dataclasses.dataclass
+    ... class Norm:
+    ...     scale: float
+    ...     axis: int = static(default=-1)
+    >>> leaves(Norm(2.0))
+    [2.0]
+    """
+    return dataclasses.field(metadata={"static": True, **(kwargs.pop("metadata", None) or {})}, **kwargs)
 
 
 def register_dataclass(
@@ -376,6 +497,7 @@ def names(treedef: TreeDef, root: str) -> list[str]:
 __all__ = [
     "Partial",
     "all",
+    "broadcast",
     "flatten",
     "flatten_with_path",
     "leaves",
@@ -383,9 +505,14 @@ __all__ = [
     "map",
     "map_with_path",
     "reduce",
+    "reduce_associative",
     "register_dataclass",
     "register_pytree_node",
     "register_pytree_node_class",
+    "register_pytree_with_keys",
+    "register_pytree_with_keys_class",
+    "register_static",
+    "static",
     "structure",
     "transpose",
     "unflatten",

@@ -1,6 +1,6 @@
 """Activations, layers, recurrent cells and losses, as plain functions on pytrees of parameters."""
 
-from ctrlgrad.nn import activations, attention, layers
+from ctrlgrad.nn import activations, attention, initializers, layers
 from ctrlgrad.nn.activations import *
 from ctrlgrad.nn.attention import *
 from ctrlgrad.nn.cells import CELLS, Cell, gru_cell, gru_init, lstm_cell, lstm_init, rnn_cell, rnn_init
@@ -13,6 +13,7 @@ __all__ = [
     "Cell",
     "gru_cell",
     "gru_init",
+    "initializers",
     "lstm_cell",
     "lstm_init",
     "orthogonal",
