@@ -3,7 +3,8 @@
 Nothing that comes later then depends on the loop for it, and a gradient that needs it in every iteration of a loop
 around computes it again, where it would have to save a result.
 
-In: any graph. Out: no used result of a loop is its counter, if the loop counts (`ir.Counting`).
+In: any graph. Out: no used result of a loop is its counter, if the loop counts (`ir.Counting`) and has no
+`maximum_iterations`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class _KnowingCounts(Rewriter):
         if not is_loop(node) or self._used.isdisjoint(node.results):
             return None
         loop = Loop.of(node)
-        counting = Counting.of(loop)
+        # Without a use of its results a loop goes, and with it the error of one that may run too often.
+        counting = Counting.of(loop) if loop.attrs.maximum_iterations is None else None
         if counting is None or counting.carry.result not in self._used:
             return None
         self.builder.keep(node)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ctrlgrad as cg
+from ctrlgrad.errors import MaximumIterationsError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import INDEX, Builder, Counting, Graph, Loop, is_loop
 from ctrlgrad.passes import know_counts, remove_dead_code
@@ -96,6 +97,17 @@ def test_counters_of_loops_after_each_other_are_known() -> None:
     graph = remove_dead_code(know_counts(cg.function(program).graph()))
     assert [node.op.name for node in graph.nodes] == ["constant"]
     assert run_on("reference", graph, []) == [-2]
+
+
+def test_a_loop_that_runs_too_often_says_so_where_only_its_counter_is_used() -> None:
+    def program(n: Any) -> Any:
+        return cg.while_loop(lambda i: i < n, lambda i: i + 1, 0, maximum_iterations=5)
+
+    for engine in ("reference", "native"):
+        f = cg.function(program, engine=engine)
+        assert f(5) == 5
+        with pytest.raises(MaximumIterationsError):
+            f(6)
 
 
 def test_an_end_beyond_the_dtype_is_left_to_the_loop() -> None:

@@ -138,6 +138,7 @@ class RunningStack:
         """Keep the memory of a block that compiled code could write to, where nobody counts memory."""
         if block is None or not self.is_own(block):
             return
+        assert isinstance(block.storage, Resident)
         array = block.storage.array
         if current() is None and (self.spare is None or len(array) > len(self.spare)):
             self.spare = array
