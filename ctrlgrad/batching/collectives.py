@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -49,8 +50,8 @@ def _collective(batcher: Batcher, node: Node) -> Sequence[Lane]:
 
 
 # Of a term, whether all rows share it (else the rows are its axis 0), and their number: the result, and whether all
-# rows share that.
-Rule = Callable[[Term, bool, Count, Collective], tuple[Term, bool]]
+# rows share that. The last argument is what the op's nodes say: a `Collective` of its own kind.
+Rule = Callable[[Term, bool, Count, Any], tuple[Term, bool]]
 
 
 def _sizes(builder: Builder, rows: Rows) -> list[Count]:
@@ -137,8 +138,8 @@ def _ppermute(x: Term, same: bool, count: Count, attrs: Permutation) -> tuple[Te
 
 _RULES: dict[str, Rule] = {
     "psum": _psum,
-    "all_gather": _all_gather,  # type: ignore[dict-item]
-    "psum_scatter": _psum_scatter,  # type: ignore[dict-item]
-    "all_to_all": _all_to_all,  # type: ignore[dict-item]
-    "ppermute": _ppermute,  # type: ignore[dict-item]
+    "all_gather": _all_gather,
+    "psum_scatter": _psum_scatter,
+    "all_to_all": _all_to_all,
+    "ppermute": _ppermute,
 }

@@ -88,9 +88,8 @@ def _as_array(value: Value, given: Any) -> Any:
 def _owner(builder: Builder | None, value: Value) -> Known | None:
     """The numbers of the builder, of this one and those around it, that the value belongs to."""
     while builder is not None:
-        known: Known | None = builder.known
-        if known is not None and known._has(value):
-            return known
+        if isinstance(builder.known, Known) and builder.known._has(value):
+            return builder.known
         builder = builder.parent
     return None
 

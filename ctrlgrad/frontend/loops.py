@@ -48,7 +48,7 @@ def fori_loop(
             )
     source = here()
     check_callable("fori_loop", "body_fun", body_fun, ("i", "carry"), source)
-    check_unroll("fori_loop", unroll)
+    _check_unroll("fori_loop", unroll)
     dtype = result_dtype(lower, upper)
     dtype = np.dtype(np.int64) if dtype.kind in "iu" else dtype
     lower, upper = cast(lower, dtype), cast(upper, dtype)
@@ -86,7 +86,7 @@ def _is_below(body: Graph, upper: Any) -> Graph:
     return Traced("cond", lambda carry: apply("less", [carry[0], upper]), inputs).finish()
 
 
-def check_unroll(operation: str, unroll: Any) -> None:
+def _check_unroll(operation: str, unroll: Any) -> None:
     """Refuse what JAX refuses: a number of iterations is not negative."""
     if unroll is not None and (not isinstance(unroll, int | np.integer) or unroll < 0):
         raise UserInputError(
@@ -129,7 +129,7 @@ def scan(
     (6.0, array([0., 1., 3., 6.]))
     """
     source = here()
-    check_unroll("scan", unroll)
+    _check_unroll("scan", unroll)
     check_callable("scan", "f", f, ("carry", "x"), source)
     return in_trace(lambda: _scan("scan", f, init, xs, length, reverse, source))
 

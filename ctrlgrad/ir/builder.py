@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +22,12 @@ from ctrlgrad.source import Source
 
 # Elements up to which equal constants of one graph are one.
 SMALL = 64
+
+
+class Numbers(Protocol):
+    """Tells the numbers of a builder's values, where its inputs stand for those of one call (`frontend/known.py`)."""
+
+    def number(self, builder: Builder, value: Value) -> Any: ...
 
 
 class Builder:
@@ -40,8 +46,7 @@ class Builder:
         self.lent: frozenset[Value] = frozenset()
         # The user's line that began the trace: where the inputs of what is traced were made.
         self.began: Source | None = None
-        # Tells the numbers of values, where the inputs stand for those of one call (`frontend/known.py`).
-        self.known: Any = None
+        self.known: Numbers | None = None
         self._constants: dict[tuple[np.dtype, tuple[int, ...], bytes], Value] = {}
 
     def number(self, value: Value) -> Any:
@@ -49,7 +54,7 @@ class Builder:
         builder: Builder | None = self
         while builder is not None and builder.known is None:
             builder = builder.parent
-        return None if builder is None else builder.known.number(self, value)
+        return None if builder is None or builder.known is None else builder.known.number(self, value)
 
     def borrows(self, value: Value) -> bool:
         """Whether a value of a graph that has ended may be used in this one."""
