@@ -22,3 +22,14 @@ def test_import_loads_no_heavy_package(tmp_path) -> None:
     assert result.returncode == 0, result.stderr
     print(result.stderr.strip())
     assert result.stdout.strip() == ""
+
+
+def test_a_function_is_found_under_its_name_whoever_has_imported_its_module() -> None:
+    script = (
+        "import importlib, ctrlgrad as cg, ctrlgrad.interop\n"
+        "names = 'from_jax to_jax to_torch from_onnx'.split()\n"
+        "for name in names: importlib.import_module(f'ctrlgrad.interop.{name}')\n"
+        "print(all(callable(getattr(space, name)) for space in (cg, cg.interop) for name in names))"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert found.stdout.strip() == "True", found.stderr

@@ -11,6 +11,8 @@
 
 import importlib
 import importlib.util
+import sys
+from types import ModuleType
 from typing import Any
 
 # Where each name stands, and the package that its module is written with. None of them is needed for another.
@@ -35,6 +37,17 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(module_name), name)
     globals()[name] = value
     return value
+
+
+class _Interop(ModuleType):
+    """Some modules bear the name of the function in them: the name gives the function, whoever imports first."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _LAZY or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Interop
 
 
 def __dir__() -> list[str]:

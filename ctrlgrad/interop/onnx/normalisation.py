@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,6 @@ def _local_response(node: Node, x: Any) -> Any:
     channels = x.shape[1]
     squares = cnp.pad(x * x, [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)])
     total = sum((squares[:, i : i + channels] for i in range(1, size)), squares[:, :channels])
-    number = lambda value: np.asarray(value, x.dtype)
+    number: Callable[[float], Any] = lambda value: np.asarray(value, x.dtype)
     base = number(node.get("bias", 1.0)) + number(node.get("alpha", 1e-4) / size) * total
     return x / base ** number(node.get("beta", 0.75))
