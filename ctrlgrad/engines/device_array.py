@@ -170,7 +170,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Any:
         """`numpy.sum`, on the card."""
-        return np.sum(self, axis=axis, keepdims=keepdims)  # type: ignore[call-overload]
+        return np.sum(self, axis=axis, keepdims=keepdims)
 
     def _like(self, array: Any) -> DeviceArray:
         return DeviceArray(self._library, array, self._apply)

@@ -18,7 +18,7 @@ from rule_cases import CASES
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import _optimised
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.report import explain_on
 
 # Which arguments are on the device from the start, by dtype kinds.
@@ -63,7 +63,7 @@ def test_every_way_to_run_a_loop_is_met() -> None:
         for kinds in ("", "biuf"):
             library = StandIn()
             given = [library.upload(x) if x.dtype.kind in kinds else x for x in leaves]
-            graph = _optimised(program.graph(1), frozenset())
+            graph = optimised_graph(program.graph(1))
             found.update(loop.mode for loop in explain_on(library, graph, given).all_loops())
     assert min(found[mode] for mode in ("counted", "masked", "read")) >= 5
 

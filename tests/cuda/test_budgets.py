@@ -23,7 +23,7 @@ from programs import BY_NAME, PROGRAMS, Program
 from recurrent import recomputing, sequence, swapping
 
 import ctrlgrad as cg
-from ctrlgrad.engines import _optimised, optimised_graph
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import chunks
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
@@ -180,7 +180,7 @@ def test_a_row_that_is_carried_on_does_not_keep_its_block(
     x = np.linspace(0.1, 1.0, 50)
     graph = cg.function(cg.grad(lambda x: np.sum(cg.fori_loop(0, 40, lambda i, x: np.exp(-x), x)))).graph(x)
     context = Context(LIBRARY)
-    run_with(context, _optimised(graph, frozenset()), [x])
+    run_with(context, optimised_graph(graph), [x])
     if way == SWAP:
         # One copy a chunk.
         assert counts_of(graph, [x]).calls - context.counts.calls == 21

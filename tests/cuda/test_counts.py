@@ -12,7 +12,7 @@ from programs import BY_NAME
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import _optimised
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
 
@@ -84,7 +84,7 @@ def test_constants_are_sent_once() -> None:
     def rows(x: Any) -> Any:
         return cg.fori_loop(0, 4, lambda i, x: x + cnp.take(table, i, axis=0), x)
 
-    graph = _optimised(cg.function(rows).graph(np.ones(3)), frozenset())
+    graph = optimised_graph(cg.function(rows).graph(np.ones(3)))
     library = StandIn()
     uploads = []
     for _ in range(2):

@@ -13,7 +13,7 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import _optimised
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import groups
 from ctrlgrad.engines.cuda.groups import Group, Item, schedule
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, place
@@ -192,7 +192,7 @@ def test_the_report() -> None:
         x = cnp.linalg.solve(np.eye(3), x[:, None])[:, 0]
         return cg.while_loop(lambda x: np.sum(x) > 1.0, lambda x: x * 0.5, x)
 
-    graph = _optimised(cg.function(fn).graph(np.ones(3)), frozenset())
+    graph = optimised_graph(cg.function(fn).graph(np.ones(3)))
     report = explain_on(StandIn(), graph, [np.ones(3)])
     text = str(report)
     assert "through the host, for want of a device kernel: solve" in text

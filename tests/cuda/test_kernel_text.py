@@ -22,7 +22,7 @@ from evaluating import Program, compiled
 from instruments.stand_in import MEANING, StandIn, run_text
 from programs import BY_NAME
 
-from ctrlgrad.engines import _optimised
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.elementary_functions import definitions
 from ctrlgrad.engines.cuda.expressions import kernel_constant, literal, statements
 from ctrlgrad.engines.cuda.functions import PREAMBLE
@@ -75,7 +75,7 @@ def corpus_texts() -> list[KernelText]:
     for program in BY_NAME.values():
         library = StandIn()
         leaves = program.leaves
-        explain_on(library, _optimised(program.graph(1), frozenset()), leaves)
+        explain_on(library, optimised_graph(program.graph(1)), leaves)
         found |= library.texts
     return list(found)
 
@@ -83,7 +83,7 @@ def corpus_texts() -> list[KernelText]:
 def test_golden_text() -> None:
     program = BY_NAME["lstm"]
     leaves = program.leaves
-    report = explain_on(StandIn(), _optimised(program.graph(1), frozenset()), leaves)
+    report = explain_on(StandIn(), optimised_graph(program.graph(1)), leaves)
     forward, _ = report.all_loops()
     assert forward.kernels == [f"a kernel: {LSTM_STEP}"]
 

@@ -13,7 +13,7 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import _optimised
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.control import FIRST_CHUNK, MOST_CHUNK
 from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError
@@ -46,7 +46,7 @@ def counting(x: Any) -> Any:
 def mode_of(graph: Graph, *args: Any) -> list[tuple[str, str]]:
     library = StandIn()
     with library.running():
-        report = explain_on(library, _optimised(graph, frozenset()), args)
+        report = explain_on(library, optimised_graph(graph), args)
     return [(loop.mode, loop.reason) for loop in report.all_loops()]
 
 

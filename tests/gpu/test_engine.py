@@ -18,8 +18,8 @@ from rule_cases import CASES
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
-from ctrlgrad.engines import _optimised
 from ctrlgrad.engines import chunks as engine_chunks
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary, cupy_library
 from ctrlgrad.engines.cuda.engine import run_with
@@ -40,7 +40,7 @@ def run(library: CupyLibrary, graph: Graph, arguments: Any, kinds: str = "") -> 
     context = Context(library)
     with library.running():
         given = [library.upload(x) if np.asarray(x).dtype.kind in kinds else x for x in arguments]
-    return run_with(context, _optimised(graph, frozenset()), given), context
+    return run_with(context, optimised_graph(graph), given), context
 
 
 @pytest.mark.parametrize("kinds", ["", "biuf"], ids=["on the host", "on the device"])

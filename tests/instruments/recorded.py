@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ctrlgrad import memory
-from ctrlgrad.engines import _optimised
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.ir import Graph
@@ -71,7 +71,7 @@ def recorded_run(
     device = RecordedDevice(slab_bytes=1 << 16, timing=True)
     library.stream = device.compute.raw
     with memory.budget(device=limit, devices={library.name: device}) as session:
-        results = run_with(Context(library), _optimised(graph, frozenset()), list(arguments))
+        results = run_with(Context(library), optimised_graph(graph), list(arguments))
         stats = session.manager(library.name).stats
     assert card.broken == []
     card.tell = lambda *_: None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines import _optimised
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.execution import run_on
@@ -32,7 +32,7 @@ def on_stand_in(graph: Graph, arguments: Sequence[Any], kinds: str = "", library
     context = Context(library or StandIn())
     lies = [not isinstance(x, list) and np.asarray(x).dtype.kind in kinds for x in arguments]
     given = [StandInArray(np.array(x)) if on_device else x for x, on_device in zip(arguments, lies, strict=True)]
-    return Ran(run_with(context, _optimised(graph, frozenset()), given), context.counts)
+    return Ran(run_with(context, optimised_graph(graph), given), context.counts)
 
 
 def on_reference(graph: Graph, arguments: Sequence[Any]) -> list[Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ctrlgrad import memory
-from ctrlgrad.engines import _optimised
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.ir import Graph
@@ -29,7 +29,7 @@ def run_within(
     given = [StandInArray(np.array(x)) if np.asarray(x).dtype.kind in kinds else x for x in arguments]
     devices = {LIBRARY.name: device or StandInDevice()}
     with memory.profile() as recording, memory.budget(device=limit, devices=devices) as session:
-        results = run_with(Context(LIBRARY), _optimised(graph, frozenset()), given)
+        results = run_with(Context(LIBRARY), optimised_graph(graph), given)
         manager = session.manager(LIBRARY.name)
     check(recording.actions_of(manager.number), [account.limit for account in manager.accounts])
     kinds_in_use = manager.accounts[0].kinds
@@ -38,13 +38,13 @@ def run_within(
 
 
 def unlimited(graph: Graph, arguments: list[Any]) -> list[Any]:
-    return run_with(Context(LIBRARY), _optimised(graph, frozenset()), arguments)
+    return run_with(Context(LIBRARY), optimised_graph(graph), arguments)
 
 
 def counts_of(graph: Graph, arguments: list[Any], limit: int | None = None) -> Counts:
     context = Context(LIBRARY)
     with memory.budget(device=limit, devices={LIBRARY.name: StandInDevice()}):
-        run_with(context, _optimised(graph, frozenset()), arguments)
+        run_with(context, optimised_graph(graph), arguments)
     return context.counts
 
 
