@@ -46,7 +46,7 @@ def verify_flat(graph: FlatGraph) -> Frames:
 
     >>> import ctrlgrad as cg
     >>> from ctrlgrad.dataflow import lower, verify_flat
-    >>> loop = cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 1, 0)).graph(3)
+    >>> loop = cg.function(lambda n: cg.while_loop(lambda i: i < n, lambda i: 2 * i, 1)).graph(3)
     >>> verify_flat(lower(loop)).parent
     {'while_1': ''}
     """
