@@ -18,7 +18,6 @@ from typing import Any
 
 import optree
 
-from ctrlgrad import tree as _tree
 from ctrlgrad.tree import (
     IsLeaf,
     Partial,
@@ -40,6 +39,7 @@ from ctrlgrad.tree import reduce_associative as tree_reduce_associative
 from ctrlgrad.tree import structure as tree_structure
 from ctrlgrad.tree import transpose as tree_transpose
 from ctrlgrad.tree import unflatten as tree_unflatten
+from ctrlgrad.tree_classes import plain_key
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def keystr(keys: Iterable[Any], *, simple: bool = False, separator: str = "") ->
     >>> keystr(path), keystr(path, simple=True, separator="/")
     ("['w'][0]", 'w/0')
     """
-    return separator.join(str(_tree.plain_key(key, key) if simple else key) for key in keys)
+    return separator.join(str(plain_key(key, key) if simple else key) for key in keys)
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:

@@ -20,6 +20,7 @@ LAYERS = {
     "records": 0,
     "source": 0,
     "tree": 0,
+    "tree_classes": 0,
     "tree_util": 0,
     "ir": 1,
     "memory": 1,

@@ -133,7 +133,7 @@ class _Rule:
         return self.batched(self.call.rule.forward(perturbed))
 
     def backward(self, perturbed: Positions, seeded: Positions) -> Answer:
-        found = self.call.rule.backward(perturbed, seeded)
+        found: Answer = self.call.rule.backward(perturbed, seeded)
         return replace(found, graph=self.batched(found.graph))
 
     def batched(self, region: Graph) -> Graph:

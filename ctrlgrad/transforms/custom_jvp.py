@@ -112,7 +112,7 @@ class custom_jvp(RuleSetters):
         if trace.current() is None:
             return without_rule(self.fn, args)
         call = ForwardRule(self, self.rule, args, here(), self.symbolic_zeros)
-        return in_trace(lambda: record(LaterPush, self, call.label(self.rule), call))
+        return in_trace(lambda: record(LaterPush, self, call.label(call.rule), call))
 
 
 class ForwardRule(CustomCall):

@@ -107,7 +107,7 @@ class custom_vjp(RuleSetters):
         if trace.current() is None:
             return without_rule(self.fn, args)
         call = _ReverseRule(self, self.forward, self.backward, args, here())
-        return in_trace(lambda: record(LaterReverse, self, call.label(self.forward), call))
+        return in_trace(lambda: record(LaterReverse, self, call.label(call.rules[0]), call))
 
 
 class _ReverseRule(CustomCall):
