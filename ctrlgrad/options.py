@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import numpy as np
 
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.errors import UserInputError
@@ -19,13 +22,34 @@ class Options:
 
     engine: str = "auto"
     check_nans: bool = False
+    default_float: str = "float64"
 
 
-_OPTIONS: ContextVar[Options] = ContextVar("ctrlgrad options", default=Options())  # noqa: B039
+def _check_float(name: Any, where: str) -> str:
+    """The name of a dtype that may be the default; an error for any other."""
+    if name not in ("float32", "float64"):
+        raise UserInputError(
+            f"{where}: no such default",
+            source=here(),
+            expected="'float32' or 'float64'",
+            got=repr(name),
+            hint="arrays of other dtypes are made by saying so: dtype=...",
+        )
+    return str(name)
+
+
+_VARIABLE = "CTRLGRAD_DEFAULT_FLOAT"
+_AT_FIRST = Options(default_float=_check_float(os.environ.get(_VARIABLE, "float64"), _VARIABLE))
+_OPTIONS: ContextVar[Options] = ContextVar("ctrlgrad options", default=_AT_FIRST)
 
 
 def current_options() -> Options:
     return _OPTIONS.get()
+
+
+def default_float() -> np.dtype:
+    """The dtype of floats that have none of their own."""
+    return np.dtype(_OPTIONS.get().default_float)
 
 
 def check_engine(engine: str) -> None:
@@ -50,6 +74,10 @@ def options(**changes: Any) -> Iterator[Options]:
         check_nans: stop with a `NonFiniteError` at the first op that makes a NaN or an Inf. It names the line, says
             whether it happened in a gradient, and in which iteration of each loop. Every op is then run by itself;
             of engine="cuda" by the reference engine, on the processor.
+        default_float: "float64", or "float32": the dtype of floats that have none of their own. These are what creation
+            functions and `ctrlgrad.random` make where no dtype is given, Python floats and lists of them, and floats
+            that are made of integers alone. Arrays keep their dtype. The environment variable CTRLGRAD_DEFAULT_FLOAT
+            sets it from the start.
 
     >>> import ctrlgrad as cg
     >>> with cg.options(engine="reference") as now:
@@ -68,6 +96,8 @@ def options(**changes: Any) -> Iterator[Options]:
             )
     if "engine" in changes:
         check_engine(changes["engine"])
+    if "default_float" in changes:
+        _check_float(changes["default_float"], "options(default_float=)")
     token = _OPTIONS.set(replace(_OPTIONS.get(), **changes))
     try:
         yield _OPTIONS.get()
