@@ -146,11 +146,13 @@ class Function:
         engine = self.engine if self.engine != "auto" else options.engine
         if engine not in ("auto", "native") or options.check_nans or session() is not None or current_without():
             return None
-        key: list[Any] = [treedef]
+        key: list[Any] = [treedef, options.default_float]
         for leaf in leaves:
             kind = type(leaf)
             if kind is np.ndarray or kind is Array:
                 key += (leaf.dtype, leaf.shape)
+            elif kind in (float, complex) and options.default_float != "float64":
+                return None
             elif kind in _NUMBER_TYPES and (kind is not int or -(1 << 63) <= leaf < 1 << 63):
                 key.append(kind)
             elif kind is Static:
@@ -220,7 +222,7 @@ class Function:
             elif isinstance(leaf, _ARRAYS):
                 t = type_of(leaf)
                 types.append(t)
-                arrays.append(leaf.items if isinstance(leaf, EagerStack) else np.asarray(leaf))
+                arrays.append(leaf.items if isinstance(leaf, EagerStack) else as_array(leaf))
                 keys.append(t if isinstance(t, StackType) else (t.dtype, t.rank, is_weak(leaf)))
             elif lies_on_card(leaf):
                 arrays.append(leaf)
@@ -235,7 +237,7 @@ class Function:
                 keys.append(static(leaf))
         if self.signature is not None:
             types = self._declared(args, kwargs, types)
-        key = Key(treedef, tuple(keys), self.engine)
+        key = Key(treedef, tuple(keys), self.engine, current_options().default_float)
         with self._lock:
             known = self._cache.get(key, _Signature)
             for concrete in known.variants:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import numpy as np
 
 from ctrlgrad.engines import ENGINES
 from ctrlgrad.engines.precision import PRECISIONS, Precision, computing_with
@@ -21,13 +24,34 @@ class Options:
     engine: str = "auto"
     check_nans: bool = False
     precision: Precision = "ieee"
+    default_float: str = "float64"
 
 
-_OPTIONS: ContextVar[Options] = ContextVar("ctrlgrad options", default=Options())  # noqa: B039
+def _check_float(name: Any, where: str) -> str:
+    """The name of a dtype that may be the default; an error for any other."""
+    if name not in ("float32", "float64"):
+        raise UserInputError(
+            f"{where}: no such default",
+            source=here(),
+            expected="'float32' or 'float64'",
+            got=repr(name),
+            hint="arrays of other dtypes are made by saying so: dtype=...",
+        )
+    return str(name)
+
+
+_VARIABLE = "CTRLGRAD_DEFAULT_FLOAT"
+_AT_FIRST = Options(default_float=_check_float(os.environ.get(_VARIABLE, "float64"), _VARIABLE))
+_OPTIONS: ContextVar[Options] = ContextVar("ctrlgrad options", default=_AT_FIRST)
 
 
 def current_options() -> Options:
     return _OPTIONS.get()
+
+
+def default_float() -> np.dtype:
+    """The dtype of floats that have none of their own."""
+    return np.dtype(_OPTIONS.get().default_float)
 
 
 def check_engine(engine: str) -> None:
@@ -55,6 +79,10 @@ def options(**changes: Any) -> Iterator[Options]:
         precision: how exactly engine="cuda" computes. "ieee" rounds every operation in its dtype. With "tf32" and
             "bf16" products of float32 and complex64 may round their operands to 10 and to 7 bits of fraction, and sum
             in float32; kernels may then round a product and a sum once. Other engines always compute as "ieee" says.
+        default_float: "float64", or "float32": the dtype of floats that have none of their own. These are what creation
+            functions and `ctrlgrad.random` make where no dtype is given, Python floats and lists of them, and floats
+            that are made of integers alone. Arrays keep their dtype. The environment variable CTRLGRAD_DEFAULT_FLOAT
+            sets it from the start.
 
     >>> import ctrlgrad as cg
     >>> with cg.options(engine="reference") as now:
@@ -81,6 +109,8 @@ def options(**changes: Any) -> Iterator[Options]:
             got=repr(changes["precision"]),
             hint="leave it out for 'ieee'",
         )
+    if "default_float" in changes:
+        _check_float(changes["default_float"], "options(default_float=)")
     token = _OPTIONS.set(replace(_OPTIONS.get(), **changes))
     try:
         with computing_with(_OPTIONS.get().precision):

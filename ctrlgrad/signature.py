@@ -54,6 +54,7 @@ class Key:
     treedef: Any
     leaves: tuple[Any, ...]
     engine: str
+    default_float: str
 
 
 def static(leaf: Any) -> Static:

@@ -20,7 +20,7 @@ from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor, is_operand, leaked
 from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value
-from ctrlgrad.options import current_options
+from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.inline_calls import without_calls
 from ctrlgrad.source import here
 
@@ -78,7 +78,10 @@ def check_dtype(dtype: np.dtype) -> None:
 
 
 def as_array(x: Any) -> np.ndarray:
-    """A value that is no traced tensor as an array; another library's tensor over its own memory, where NumPy can."""
+    """A value that is no traced tensor as an array; another library's tensor over its own memory, where NumPy can.
+
+    Python floats, alone or in nested lists without arrays, have the default dtype.
+    """
     try:
         array: np.ndarray = np.asarray(x)
     except (RuntimeError, TypeError) as error:
@@ -91,7 +94,25 @@ def as_array(x: Any) -> np.ndarray:
             got=str(error).splitlines()[0],
             hint="ctrlgrad.to_torch(fn) is a function that PyTorch differentiates; tensor.detach() is numbers alone",
         ) from error
+    # np.float64 is a subclass of float.
+    if array.dtype.kind in "fc" and isinstance(x, float | complex | list | tuple) and not isinstance(x, np.generic):
+        dtype = of_default(array.dtype)
+        return array if dtype == array.dtype or _has_dtype(x) else array.astype(dtype)
     return array
+
+
+def of_default(dtype: np.dtype) -> np.dtype:
+    """What a float, or a complex number, without a dtype of its own has in place of NumPy's."""
+    if dtype.kind in "fc" and default_float() == np.float32:
+        return np.dtype(np.float32 if dtype.kind == "f" else np.complex64)
+    return dtype
+
+
+def _has_dtype(x: Any) -> bool:
+    """Whether an array stands somewhere in nested lists."""
+    if isinstance(x, list | tuple):
+        return any(map(_has_dtype, x))
+    return not isinstance(x, _SCALARS) or isinstance(x, np.generic)
 
 
 def _array(x: Any) -> np.ndarray:
@@ -180,7 +201,8 @@ def result_dtype(*operands: Any) -> np.dtype:
             kinds.append(x.dtype.type(0).item() if x.weak else x.dtype)
         else:
             kinds.append(x if is_weak(x) else np.asarray(x).dtype)
-    return np.result_type(*kinds)
+    found = np.result_type(*kinds)
+    return found if any(isinstance(kind, np.dtype) and kind.kind in "fc" for kind in kinds) else of_default(found)
 
 
 def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import optree
 
-from ctrlgrad import tree
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, cast, check_dtype, evaluate, require_numbers, type_of
@@ -18,6 +17,7 @@ from ctrlgrad.frontend.loops import map as map_rows
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, TensorType
 from ctrlgrad.source import here
+from ctrlgrad.tree_classes import NAMESPACE
 
 
 class TensorArray(Elements):
@@ -263,7 +263,7 @@ class TensorArray(Elements):
 
 
 _register: Any = optree.register_pytree_node
-_register(TensorArray, TensorArray.tree_flatten, TensorArray.tree_unflatten, namespace=tree.NAMESPACE)
+_register(TensorArray, TensorArray.tree_flatten, TensorArray.tree_unflatten, namespace=NAMESPACE)
 
 
 def _index(operation: str, index: Any) -> Any:

@@ -9,12 +9,13 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.numpy import log_softmax, logsumexp, relu, sigmoid, softmax, tanh
+from ctrlgrad.options import default_float
 from ctrlgrad.scipy.special import erfc
 
 
 def _floats(x: Any) -> Any:
     x = cnp.asarray(x)
-    return x if x.dtype.kind in "fc" else x.astype(np.float64)
+    return x if x.dtype.kind in "fc" else x.astype(default_float())
 
 
 def identity(x: Any) -> Any:
@@ -235,7 +236,7 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
     return logsumexp(x, axis, keepdims=keepdims, where=where) - cnp.log(counts)
 
 
-def one_hot(x: Any, num_classes: int, *, dtype: Any = np.float64, axis: int = -1) -> Any:
+def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: int = -1) -> Any:
     """1 at the place of the class that x names, 0 elsewhere, along a new axis; all 0 out of range.
 
     >>> one_hot(np.array([0, 2]), 3)
@@ -245,7 +246,7 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = np.float64, axis: int = -1
     x = cnp.asarray(x)
     axis = axis % (x.ndim + 1)
     classes = np.arange(num_classes).reshape([num_classes if a == axis else 1 for a in range(x.ndim + 1)])
-    return (cnp.expand_dims(x, axis) == classes).astype(dtype)
+    return (cnp.expand_dims(x, axis) == classes).astype(default_float() if dtype is None else dtype)
 
 
 def standardize(x: Any, axis: Any = -1, mean: Any = None, variance: Any = None, epsilon: Any = 1e-5) -> Any:

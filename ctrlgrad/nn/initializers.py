@@ -20,6 +20,7 @@ import numpy as np
 from ctrlgrad import numpy as cnp
 from ctrlgrad import random
 from ctrlgrad.errors import ShapeError, UserInputError
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 Initializer = Callable[..., Any]
@@ -33,12 +34,12 @@ def _with_dtype(draw: Callable[[Any, tuple[int, ...], np.dtype], Any], default: 
 
     def initializer(key: Any, shape: Any, dtype: Any = default) -> Any:
         sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-        return draw(key, sizes, np.dtype(dtype))
+        return draw(key, sizes, default_float() if dtype is None else np.dtype(dtype))
 
     return initializer
 
 
-def zeros(key: Any, shape: Sequence[int], dtype: Any = np.float64) -> Any:
+def zeros(key: Any, shape: Sequence[int], dtype: Any = None) -> Any:
     """Zeros; the key is not used.
 
     >>> zeros(None, (2,))
@@ -47,7 +48,7 @@ def zeros(key: Any, shape: Sequence[int], dtype: Any = np.float64) -> Any:
     return cnp.zeros(shape, dtype)
 
 
-def ones(key: Any, shape: Sequence[int], dtype: Any = np.float64) -> Any:
+def ones(key: Any, shape: Sequence[int], dtype: Any = None) -> Any:
     """Ones; the key is not used.
 
     >>> ones(None, (2,))
@@ -56,7 +57,7 @@ def ones(key: Any, shape: Sequence[int], dtype: Any = np.float64) -> Any:
     return cnp.ones(shape, dtype)
 
 
-def constant(value: Any, dtype: Any = np.float64) -> Initializer:
+def constant(value: Any, dtype: Any = None) -> Initializer:
     """An initializer that fills with a value.
 
     >>> constant(3.0)(None, (2,))
@@ -65,7 +66,7 @@ def constant(value: Any, dtype: Any = np.float64) -> Initializer:
     return _with_dtype(lambda key, shape, dtype: cnp.full(shape, value, dtype), dtype)
 
 
-def uniform(scale: Any = 1e-2, dtype: Any = np.float64) -> Initializer:
+def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
     """An initializer that draws from [0, scale).
 
     >>> import ctrlgrad as cg
@@ -75,7 +76,7 @@ def uniform(scale: Any = 1e-2, dtype: Any = np.float64) -> Initializer:
     return _with_dtype(lambda key, shape, dtype: random.uniform(key, shape, dtype) * dtype.type(scale), dtype)
 
 
-def normal(stddev: Any = 1e-2, dtype: Any = np.float64) -> Initializer:
+def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
     """An initializer that draws from a normal distribution.
 
     >>> import ctrlgrad as cg
@@ -85,9 +86,7 @@ def normal(stddev: Any = 1e-2, dtype: Any = np.float64) -> Initializer:
     return _with_dtype(lambda key, shape, dtype: random.normal(key, shape, dtype) * dtype.type(stddev), dtype)
 
 
-def truncated_normal(
-    stddev: Any = 1e-2, dtype: Any = np.float64, lower: float = -2.0, upper: float = 2.0
-) -> Initializer:
+def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: float = -2.0, upper: float = 2.0) -> Initializer:
     """An initializer that draws from a normal distribution cut at `lower` and `upper`, then times `stddev`.
 
     >>> import ctrlgrad as cg
@@ -101,7 +100,7 @@ def truncated_normal(
     return _with_dtype(draw, dtype)
 
 
-def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = np.float64) -> Initializer:
+def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
     """An initializer of a matrix with orthonormal rows or columns, whichever are fewer, times `scale`.
 
     Of an array of more axes, `column_axis` are the columns and all others the rows.
@@ -123,7 +122,7 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = np.float64)
     return _with_dtype(draw, dtype)
 
 
-def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = np.float64) -> Initializer:
+def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
     """An initializer of a convolution kernel `[*window, inputs, outputs]` that is zero but for an orthogonal matrix at
     the centre of its window.
 
@@ -168,7 +167,7 @@ def variance_scaling(
     in_axis: Axes = -2,
     out_axis: Axes = -1,
     batch_axis: Axes = (),
-    dtype: Any = np.float64,
+    dtype: Any = None,
 ) -> Initializer:
     """An initializer whose variance is `scale` over the number of inputs, of outputs, or their mean.
 
@@ -230,9 +229,7 @@ def _check_choice(what: str, given: Any, choices: Any) -> None:
 
 
 def _named(name: str, source: str, scale: float, mode: str, distribution: str) -> Callable[..., Initializer]:
-    def initializer(
-        in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = np.float64
-    ) -> Initializer:
+    def initializer(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
         return variance_scaling(scale, mode, distribution, in_axis, out_axis, batch_axis, dtype)
 
     initializer.__name__ = initializer.__qualname__ = name

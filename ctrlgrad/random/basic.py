@@ -33,7 +33,7 @@ def bits(key: Any, shape: Sequence[int] = (), dtype: Any = np.uint32) -> Any:
     )
 
 
-def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
+def uniform(key: Any, shape: Sequence[int] = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
     """Uniform numbers in [minval, maxval), float32 or float64.
 
     >>> import ctrlgrad as cg

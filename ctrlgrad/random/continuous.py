@@ -28,7 +28,7 @@ def shaped(operation: str, shape: Any, dtype: Any, *parameters: Any) -> tuple[tu
     return shape_of(operation, shape), dtype, arrays
 
 
-def normal(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def normal(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Standard normal numbers, float32 or float64; those of `jax.random.normal` up to the last digits.
 
     By the inverse of the error function.
@@ -43,9 +43,7 @@ def normal(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
     return dtype.type(math.sqrt(2)) * cnp.erfinv(uniform(key, shape, dtype, least, 1.0))
 
 
-def truncated_normal(
-    key: Any, lower: Any, upper: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64
-) -> Any:
+def truncated_normal(key: Any, lower: Any, upper: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Standard normal numbers between two bounds.
 
     >>> import ctrlgrad as cg
@@ -60,7 +58,7 @@ def truncated_normal(
     return cnp.clip(drawn, least, cnp.nextafter(stop_gradient(upper), dtype.type(-np.inf)))
 
 
-def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Exponential numbers of mean 1; the numbers of `jax.random.exponential`.
 
     >>> import ctrlgrad as cg
@@ -70,80 +68,87 @@ def exponential(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) ->
     return -cnp.log1p(-uniform(key, shape, dtype))
 
 
-def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def gumbel(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Gumbel distribution.
 
     >>> import ctrlgrad as cg
     >>> cg.random.gumbel(cg.random.key(0), (3,)).shape
     (3,)
     """
+    dtype = float_of("gumbel", dtype)
     return -cnp.log(-cnp.log(uniform(key, shape, dtype, _tiny(dtype), 1.0)))
 
 
-def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Laplace distribution; those of `jax.random.laplace`.
 
     >>> import ctrlgrad as cg
     >>> cg.random.laplace(cg.random.key(0), (3,)).shape
     (3,)
     """
+    dtype = float_of("laplace", dtype)
     drawn = uniform(key, shape, dtype, -1.0 + float(np.finfo(dtype).epsneg), 1.0)
     return cnp.sign(drawn) * cnp.log1p(-cnp.abs(drawn))
 
 
-def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def logistic(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the logistic distribution.
 
     >>> import ctrlgrad as cg
     >>> cg.random.logistic(cg.random.key(0), (3,)).shape
     (3,)
     """
+    dtype = float_of("logistic", dtype)
     drawn = uniform(key, shape, dtype, _tiny(dtype), 1.0)
     return cnp.log(drawn) - cnp.log1p(-drawn)
 
 
-def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Cauchy distribution; those of `jax.random.cauchy`.
 
     >>> import ctrlgrad as cg
     >>> cg.random.cauchy(cg.random.key(0), (3,)).shape
     (3,)
     """
+    dtype = float_of("cauchy", dtype)
     drawn = uniform(key, shape, dtype, float(np.finfo(dtype).eps), 1.0)
     return cnp.tan(math.pi * (drawn - 0.5))
 
 
-def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def lognormal(key: Any, sigma: Any = 1.0, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers whose logarithm is normal, with standard deviation `sigma`.
 
     >>> import ctrlgrad as cg
     >>> bool(cg.random.lognormal(cg.random.key(0), 2.0, (3,)).min() > 0)
     True
     """
+    dtype = float_of("lognormal", dtype)
     return cnp.exp(normal(key, shape, dtype) * cnp.asarray(sigma).astype(dtype))
 
 
-def pareto(key: Any, b: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def pareto(key: Any, b: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Pareto distribution with tail index b; those of `jax.random.pareto`.
 
     >>> import ctrlgrad as cg
     >>> bool(cg.random.pareto(cg.random.key(0), 2.0, (3,)).min() >= 1)
     True
     """
+    dtype = float_of("pareto", dtype)
     return cnp.exp(exponential(key, shape, dtype) / cnp.asarray(b).astype(dtype))
 
 
-def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def weibull_min(key: Any, scale: Any, concentration: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Weibull distribution; those of `jax.random.weibull_min`.
 
     >>> import ctrlgrad as cg
     >>> bool(cg.random.weibull_min(cg.random.key(0), 1.0, 2.0, (3,)).min() >= 0)
     True
     """
+    dtype = float_of("weibull_min", dtype)
     return exponential(key, shape, dtype) ** (1.0 / cnp.asarray(concentration).astype(dtype)) * scale
 
 
-def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64) -> Any:
+def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Numbers of the Rayleigh distribution.
 
     >>> import ctrlgrad as cg
@@ -154,7 +159,7 @@ def rayleigh(key: Any, scale: Any, shape: Sequence[int] | None = None, dtype: An
     return scale * cnp.sqrt(cnp.log(uniform(key, shape, dtype)) * dtype.type(-2))
 
 
-def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Maxwell distribution: lengths of normal vectors of three.
 
     >>> import ctrlgrad as cg
@@ -164,7 +169,7 @@ def maxwell(key: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any
     return cnp.sqrt(cnp.sum(normal(key, (*shape_of("maxwell", shape), 3), dtype) ** 2, -1))
 
 
-def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers of the Maxwell distribution with signs, each as likely, times `scale` plus `loc`.
 
     As in JAX the result has the shape that is given, followed by that of the parameters.
@@ -182,7 +187,7 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Sequence[int] = 
 
 
 def triangular(
-    key: Any, left: Any, mode: Any, right: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64
+    key: Any, left: Any, mode: Any, right: Any, shape: Sequence[int] | None = None, dtype: Any = None
 ) -> Any:
     """Numbers of the triangular distribution between `left` and `right`, most likely at `mode`.
 
@@ -197,7 +202,7 @@ def triangular(
     return cnp.where(drawn < (mode - left) / (right - left), low, high)
 
 
-def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64) -> Any:
+def wald(key: Any, mean: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Numbers of the Wald (inverse Gaussian) distribution with scale 1.
 
     >>> import ctrlgrad as cg

@@ -101,7 +101,7 @@ def multivariate_normal(
     mean: Any,
     cov: Any,
     shape: Sequence[int] | None = None,
-    dtype: Any = np.float64,
+    dtype: Any = None,
     method: str = "cholesky",
 ) -> Any:
     """Vectors of normal numbers with this mean and covariance; `shape` is that of the vectors.
@@ -144,7 +144,7 @@ def multivariate_normal(
     return mean + cnp.matmul(factor, drawn[..., None])[..., 0]
 
 
-def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = np.float64, m: int | None = None) -> Any:
+def orthogonal(key: Any, n: int, shape: Sequence[int] = (), dtype: Any = None, m: int | None = None) -> Any:
     """Orthogonal matrices [n, n], uniformly; or [n, m] with orthonormal rows or columns.
 
     Source: Mezzadri, "How to generate random matrices from the classical compact groups" (2007).

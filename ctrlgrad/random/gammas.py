@@ -82,7 +82,7 @@ def _drawn(log_space: bool) -> Callable[..., Any]:
 _gamma, _loggamma = _drawn(False), _drawn(True)
 
 
-def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64) -> Any:
+def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Numbers of the gamma distribution with parameter a and scale 1.
 
     >>> import ctrlgrad as cg
@@ -93,7 +93,7 @@ def gamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = np.
     return _gamma(key, cnp.broadcast_to(a, shape))
 
 
-def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64) -> Any:
+def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Logarithms of the numbers of `gamma`: of small parameters those may be too small for a float.
 
     >>> import ctrlgrad as cg
@@ -104,7 +104,7 @@ def loggamma(key: Any, a: Any, shape: Sequence[int] | None = None, dtype: Any = 
     return _loggamma(key, cnp.broadcast_to(a, shape))
 
 
-def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64) -> Any:
+def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Numbers of the beta distribution.
 
     >>> import ctrlgrad as cg
@@ -119,7 +119,7 @@ def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: An
     return x / (x + y)
 
 
-def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64) -> Any:
+def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Shares that sum up to 1 along the last axis, of the Dirichlet distribution.
 
     >>> import ctrlgrad as cg
@@ -131,7 +131,7 @@ def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: A
     return cnp.softmax(loggamma(key, alpha, (*shape, alpha.shape[-1]), dtype), -1)
 
 
-def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64) -> Any:
+def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Numbers of the chi-squared distribution.
 
     >>> import ctrlgrad as cg
@@ -142,7 +142,7 @@ def chisquare(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any 
     return cnp.exp(loggamma(key, df / 2, shape, dtype)) * dtype.type(2)
 
 
-def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64) -> Any:
+def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Numbers of Fisher's distribution.
 
     >>> import ctrlgrad as cg
@@ -154,7 +154,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Sequence[int] | None = None, dtyp
     return chisquare(above, dfnum, shape, dtype) / dfnum / (chisquare(below, dfden, shape, dtype) / dfden)
 
 
-def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = np.float64) -> Any:
+def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Numbers of Student's distribution.
 
     >>> import ctrlgrad as cg
@@ -167,7 +167,7 @@ def t(key: Any, df: Any, shape: Sequence[int] | None = None, dtype: Any = np.flo
     return normal(first, shape, dtype) * cnp.sqrt(half / gamma(second, half, shape, dtype))
 
 
-def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Numbers with a density proportional to exp(-|x|**p).
 
     >>> import ctrlgrad as cg
@@ -179,7 +179,7 @@ def generalized_normal(key: Any, p: Any, shape: Sequence[int] = (), dtype: Any =
     return rademacher(sign, shape, dtype) * gamma(size, 1 / p, shape, dtype) ** (1 / p)
 
 
-def ball(key: Any, d: int, p: float = 2, shape: Sequence[int] = (), dtype: Any = np.float64) -> Any:
+def ball(key: Any, d: int, p: float = 2, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     """Points of the unit ball of d dimensions by the p-norm, uniformly.
 
     Source: Barthe, Guedon, Mendelson and Naor, "A probabilistic approach to the geometry of the l_p^n-ball" (2005).

@@ -11,6 +11,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 # Paper, table 4 and equation 3.
@@ -173,7 +174,7 @@ def shape_of(operation: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def float_of(operation: str, dtype: Any) -> np.dtype:
-    found: np.dtype = np.dtype(dtype)
+    found: np.dtype = default_float() if dtype is None else np.dtype(dtype)
     if found not in (np.float32, np.float64):
         raise TypeMismatchError(
             f"random.{operation}: no such dtype", source=here(), expected="float32 or float64", got=found.name

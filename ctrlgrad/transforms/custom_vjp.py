@@ -37,6 +37,7 @@ from ctrlgrad.transforms.custom_calls import (
     without_rule,
 )
 from ctrlgrad.transforms.custom_jvp import ForwardRule
+from ctrlgrad.tree_classes import NAMESPACE
 
 
 class custom_vjp(RuleSetters):
@@ -213,7 +214,7 @@ class _ReverseRule(CustomCall):
     def _parts(self, position: int, argument: Any, given: Any) -> list[Any]:
         """A cotangent for each leaf of an argument; None stands for those of all the leaves in its place, an array for
         an object of one leaf."""
-        leaves, prefix = optree.tree_flatten(given, none_is_leaf=True, namespace=tree.NAMESPACE)
+        leaves, prefix = optree.tree_flatten(given, none_is_leaf=True, namespace=NAMESPACE)
         try:
             parts = prefix.flatten_up_to(argument)
         except (ValueError, TypeError):

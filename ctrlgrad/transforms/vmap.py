@@ -27,6 +27,7 @@ from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.signature import Static, StaticArguments, python_values_static
 from ctrlgrad.source import Source, here
 from ctrlgrad.transforms.transformed import Transformed
+from ctrlgrad.tree_classes import NAMESPACE
 
 Axis = int | None
 
@@ -232,7 +233,7 @@ def _is_axis(x: Any) -> bool:
 
 def _flat_axes(label: str, prefix: Any, full: Any, source: Source | None) -> list[Axis]:
     """An axis for each leaf of `full`, from a pytree of axes that is a prefix of it."""
-    axes, treedef = optree.tree_flatten(prefix, is_leaf=_is_axis, none_is_leaf=True, namespace=tree.NAMESPACE)
+    axes, treedef = optree.tree_flatten(prefix, is_leaf=_is_axis, none_is_leaf=True, namespace=NAMESPACE)
     wrong = [axis for axis in axes if not _is_axis(axis) or isinstance(axis, bool)]
     if wrong:
         raise UserInputError(

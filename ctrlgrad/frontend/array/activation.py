@@ -17,6 +17,7 @@ from ctrlgrad.frontend.array.logic import where as choose
 from ctrlgrad.frontend.array.promote import elementwise, operand
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.options import default_float
 
 
 @array_function()
@@ -44,7 +45,7 @@ def relu(x: Any) -> Any:
 
 def _floats(operation: str, x: Any) -> Any:
     x = operand(operation, x)
-    return apply("cast", [x], {"dtype": np.dtype(np.float64)}) if dtype_of(x).kind in "biu" else x
+    return apply("cast", [x], {"dtype": default_float()}) if dtype_of(x).kind in "biu" else x
 
 
 def _shift(x: Any, axes: tuple[int, ...]) -> Any:

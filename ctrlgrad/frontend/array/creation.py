@@ -19,6 +19,7 @@ from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.float0 import float0
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 
@@ -33,10 +34,10 @@ def _filled(operation: str, shape: Any, value: Any, dtype: Any, device: Any) -> 
 
 
 def _of_one_number(operation: str, shape: Any, value: int, dtype: Any, device: Any) -> Any:
-    """Zeros or ones, in float64 where the dtype is not given or None."""
+    """Zeros or ones, in the default dtype where the dtype is not given or None."""
     if dtype is not None and np.dtype(dtype) == float0:
         return np.zeros(shape, float0)
-    return _filled(operation, shape, value, np.float64 if dtype is None else dtype, device)
+    return _filled(operation, shape, value, default_float() if dtype is None else dtype, device)
 
 
 def _filled_like(operation: str, x: Any, value: Any, dtype: Any, shape: Any, device: Any) -> Any:
@@ -49,7 +50,9 @@ def _filled_like(operation: str, x: Any, value: Any, dtype: Any, shape: Any, dev
 
 @array_function()
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
-    """Zeros of a shape: an int or several, any of which may be a traced integer scalar. Floats of 64 bits by default.
+    """Zeros of a shape: an int or several, any of which may be a traced integer scalar.
+
+    Floats of the default dtype (`ctrlgrad.options`) where none is given.
 
     Raises:
         ShapeError: a negative size. TypeMismatchError: a size that is not an integer.

@@ -37,6 +37,7 @@ from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 
@@ -78,7 +79,7 @@ def inexact(operation: str, x: Any) -> Any:
     """The operand in a dtype that linear algebra is done in."""
     x = operand(operation, x)
     if dtype_of(x).kind in "biu":
-        return cast(x, np.float64)
+        return cast(x, default_float())
     if dtype_of(x).itemsize < 4:
         raise TypeMismatchError(
             f"{operation}: half precision is not supported", source=here(), got=shown(x), hint="x.astype(numpy.float32)"

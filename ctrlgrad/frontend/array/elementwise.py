@@ -13,6 +13,7 @@ from ctrlgrad.frontend.array.array_api import check_device
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.promote import elementwise, operand, operands, rest_weak, shown, to_dtype
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 Unary = Callable[[Any], Any]
@@ -182,7 +183,7 @@ def round(x: Any, decimals: int = 0) -> Any:
 def _test(name: str, summary: str, example: str) -> Unary:
     def function(x: Any) -> Any:
         x = operand(name, x)
-        return apply(name, [to_dtype(name, x, np.float64) if dtype_of(x).kind in "biu" else x])
+        return apply(name, [to_dtype(name, x, default_float()) if dtype_of(x).kind in "biu" else x])
 
     return _finish(function, name, summary, example)
 

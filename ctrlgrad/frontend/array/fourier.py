@@ -35,6 +35,7 @@ from ctrlgrad.frontend.array.manipulation import flip
 from ctrlgrad.frontend.array.promote import operand, shown
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 
@@ -254,7 +255,7 @@ def irfftn(x: Any, /, s: Any = None, axes: Any = None, norm: Any = None) -> Any:
     return irfft(_several("irfftn", x, others, norm, True), n, place, norm)
 
 
-def fftfreq(n: int, /, d: float = 1.0, *, dtype: Any = np.float64, device: Any = None) -> Any:
+def fftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """The frequencies that belong to the elements of an `fft` of n samples at distance d.
 
     >>> import ctrlgrad.numpy as cnp
@@ -262,10 +263,10 @@ def fftfreq(n: int, /, d: float = 1.0, *, dtype: Any = np.float64, device: Any =
     array([ 0.  ,  0.25, -0.5 , -0.25])
     """
     check_device("fftfreq", device)
-    return np.fft.fftfreq(n, d).astype(dtype)
+    return np.fft.fftfreq(n, d).astype(default_float() if dtype is None else dtype)
 
 
-def rfftfreq(n: int, /, d: float = 1.0, *, dtype: Any = np.float64, device: Any = None) -> Any:
+def rfftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
     """As `fftfreq`, for `rfft`.
 
     >>> import ctrlgrad.numpy as cnp
@@ -273,7 +274,7 @@ def rfftfreq(n: int, /, d: float = 1.0, *, dtype: Any = np.float64, device: Any 
     array([0.  , 0.25, 0.5 ])
     """
     check_device("rfftfreq", device)
-    return np.fft.rfftfreq(n, d).astype(dtype)
+    return np.fft.rfftfreq(n, d).astype(default_float() if dtype is None else dtype)
 
 
 def _shifts(operation: str, x: Any, axes: Any) -> list[int]:

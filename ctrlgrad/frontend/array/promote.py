@@ -12,10 +12,21 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.frontend.apply import apply, as_array, cast, check_dtype, is_weak, require_numbers, too_large, type_of
+from ctrlgrad.frontend.apply import (
+    apply,
+    as_array,
+    cast,
+    check_dtype,
+    is_weak,
+    of_default,
+    require_numbers,
+    too_large,
+    type_of,
+)
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 _WEAK: dict[str, Any] = {"i": int, "f": float, "c": complex}
@@ -35,7 +46,7 @@ def from_nested(operation: str, x: Any) -> Any:
     """An array of nested lists of numbers, arrays and traced tensors."""
     if not has_tensor(x):
         try:
-            array = np.asarray(x)
+            array = as_array(x)
         except ValueError as error:
             raise ShapeError(
                 f"{operation}: the nested lists are ragged",
@@ -64,7 +75,7 @@ def from_nested(operation: str, x: Any) -> Any:
 
 def strong(x: Any) -> Any:
     """x as an array of a dtype of its own: no longer standing for a Python number."""
-    return cast(x, x.dtype) if isinstance(x, Tensor) else np.asarray(x)
+    return cast(x, x.dtype) if isinstance(x, Tensor) else as_array(x)
 
 
 def operand(operation: str, x: Any) -> Any:
@@ -73,7 +84,7 @@ def operand(operation: str, x: Any) -> Any:
     if isinstance(x, list | tuple):
         return from_nested(operation, x)
     if not isinstance(x, Tensor):
-        x = np.asarray(x)
+        x = as_array(x)
         check_dtype(x.dtype)
     return strong(x)
 
@@ -134,7 +145,7 @@ def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], result: np.dtype | None = No
     """The dtypes that NumPy's ufunc would take the operands in, or would to give this dtype."""
     kinds = [_kind(x) for x in xs]
     try:
-        return _loop(ufunc, tuple(kinds), result)
+        found = _loop(ufunc, tuple(kinds), result)
     except TypeError as error:
         raise TypeMismatchError(
             f"{ufunc.__name__}: the dtypes are not supported",
@@ -143,6 +154,9 @@ def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], result: np.dtype | None = No
             got=", ".join(shown(x) for x in xs),
             hint="convert with .astype(...), or use logical_not / logical_xor for booleans",
         ) from error
+    if result is not None or any(isinstance(kind, np.dtype) and kind.kind in "fc" for kind in kinds):
+        return found
+    return tuple(map(of_default, found))
 
 
 def elementwise(op: str, ufunc: np.ufunc, *xs: Any, keep_weak: bool = False) -> Any:
@@ -224,4 +238,4 @@ def truth(operation: str, x: Any) -> Any:
 def floats(operation: str, x: Any) -> Any:
     """x as an array of floats or complex numbers."""
     x = operand(operation, x)
-    return cast(x, np.float64) if dtype_of(x).kind in "biu" else x
+    return cast(x, default_float()) if dtype_of(x).kind in "biu" else x

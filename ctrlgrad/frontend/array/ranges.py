@@ -30,6 +30,7 @@ from ctrlgrad.frontend.concrete import concrete
 from ctrlgrad.frontend.functions import array_function
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir.attributes import DYNAMIC, Item
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 
@@ -50,7 +51,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
     if not any(isinstance(x, Tensor) for x in bounds):
         if step == 0:
             raise ShapeError("arange: the step is zero", source=here())
-        return concrete(np.arange(start, stop, step, dtype=dtype))
+        return concrete(np.arange(start, stop, step, dtype=result_dtype(*bounds) if dtype is None else dtype))
     if any(rank_of(x) for x in bounds):
         raise ShapeError("arange: the bounds are scalars", source=here(), got=", ".join(shown(x) for x in bounds))
     exact = result_dtype(*bounds)
@@ -108,7 +109,7 @@ def linspace(
 
 
 @array_function()
-def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = np.float64, *, device: Any = None) -> Any:
+def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Any:
     """A matrix of N rows and M (default N) columns, one on the k-th diagonal and zero elsewhere.
 
     Sizes and k may be traced integer scalars.
@@ -120,7 +121,7 @@ def eye(N: Any, M: Any = None, k: Any = 0, dtype: Any = np.float64, *, device: A
     """
     sizes = [size_argument("eye", "a size", d) for d in (N, N if M is None else M)]
     check_device("eye", device)
-    dtype = np.float64 if dtype is None else dtype
+    dtype = default_float() if dtype is None else dtype
     k = size_argument("eye", "k", k)
     if any(not isinstance(d, Tensor) and d < 0 for d in sizes):
         raise ShapeError("eye: a negative size", source=here(), got=str(tuple(sizes)))

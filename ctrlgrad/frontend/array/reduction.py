@@ -29,6 +29,7 @@ from ctrlgrad.frontend.array.manipulation import ravel
 from ctrlgrad.frontend.array.promote import operand, to_dtype, truth
 from ctrlgrad.frontend.array.ranges import diagonal
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 
@@ -86,10 +87,10 @@ def _count(x: Any, axes: tuple[int, ...], where: Any = None) -> Any:
 
 
 def _inexact(operation: str, x: Any, dtype: Any) -> Any:
-    """The operand as floats or complex numbers, integers as float64."""
+    """The operand as floats or complex numbers, integers as floats of the default dtype."""
     x = operand(operation, x)
     if dtype is None:
-        dtype = np.float64 if dtype_of(x).kind in "biu" else dtype_of(x)
+        dtype = default_float() if dtype_of(x).kind in "biu" else dtype_of(x)
     return to_dtype(operation, x, dtype)
 
 

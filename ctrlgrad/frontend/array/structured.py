@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.dims import (
@@ -26,6 +24,7 @@ from ctrlgrad.frontend.array.promote import operand
 from ctrlgrad.frontend.array.ranges import diagonal, eye
 from ctrlgrad.frontend.array.update import at
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 
@@ -66,7 +65,7 @@ def diagflat(x: Any, k: int = 0) -> Any:
     return diag(ravel(operand("diagflat", x)), k)
 
 
-def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = np.float64) -> Any:
+def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
     """Ones at and below a diagonal, zeros above it; as `numpy.tri`.
 
     >>> import ctrlgrad.numpy as cnp
@@ -74,11 +73,13 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = np.float64) -> Any:
     array([[1., 0.],
            [1., 1.]])
     """
-    columns = N if M is None else M
-    return (reshaped(iota(N), [N, 1]) + k >= reshaped(iota(columns), [1, columns])).astype(dtype)
+    columns, dtype = N if M is None else M, default_float() if dtype is None else dtype
+    return (reshaped(iota(N), [N, 1]) + k >= reshaped(iota(columns), [1, columns])).astype(
+        default_float() if dtype is None else dtype
+    )
 
 
-def identity(n: Any, dtype: Any = np.float64) -> Any:
+def identity(n: Any, dtype: Any = None) -> Any:
     """The unit matrix; as `numpy.identity`.
 
     >>> import ctrlgrad.numpy as cnp
