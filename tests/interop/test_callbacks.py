@@ -70,24 +70,3 @@ def test_a_callback_that_does_not_say_how_it_takes_rows_is_called_for_each() -> 
     read = cg.from_jax(lambda x: jax.pure_callback(total, jax.ShapeDtypeStruct((), np.float64), x))
     np.testing.assert_array_equal(cg.vmap(read)(np.arange(6.0).reshape(3, 2)), [1.0, 5.0, 9.0])
     assert shapes == [(2,)] * 3
-
-
-def test_the_largest_and_the_smallest_by_approximate_search_are_all_of_them() -> None:
-    x = np.random.default_rng(0).normal(size=(3, 20))
-    for search in (lax.approx_max_k, lax.approx_min_k):
-        for axis, operand in ((-1, x), (0, x.T)):
-            fn = lambda x, search=search, axis=axis: search(x, 4, reduction_dimension=axis)
-            for found, expected in zip(cg.from_jax(fn)(operand), fn(operand), strict=True):
-                np.testing.assert_array_equal(found, expected)
-    smallest = lambda x: jnp.sum(lax.approx_min_k(x, 4)[0] ** 2)
-    np.testing.assert_allclose(cg.grad(cg.from_jax(smallest))(x), jax.grad(smallest)(x))
-
-
-def test_lists_that_are_stacked_and_taken_apart() -> None:
-    fn = lambda x, y: jnp.unstack(jnp.stack([x, y * x, y], axis=1), axis=0)
-    x, y = np.array([1.0, 2.0]), np.array([3.0, 5.0])
-    for found, expected in zip(cg.from_jax(fn)(x, y), fn(x, y), strict=True):
-        np.testing.assert_array_equal(found, expected)
-    keys = cg.from_jax(lambda key: jax.random.key_data(jnp.stack([key, jax.random.fold_in(key, 1)])[1]))
-    key = jax.random.key(3)
-    np.testing.assert_array_equal(keys(key), jax.random.key_data(jax.random.fold_in(key, 1)))
