@@ -6,7 +6,11 @@ from typing import Any
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
-from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain, unsupported
+from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, by_keyword, entry, plain, unsupported
+
+_NOT_SYMMETRIC = "there is no op for eigenvalues of matrices that are not symmetric; eigh and svd are read"
+
+REFUSED |= dict.fromkeys(("eig", "schur"), _NOT_SYMMETRIC)
 
 TABLE |= {
     "cholesky": lambda equation, a: lax.linalg.cholesky(

@@ -9,7 +9,9 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.interop.avals import is_key
 from ctrlgrad.interop.primitives import Equation, entry, unsupported
+from ctrlgrad.random.gammas import gamma, loggamma
 from ctrlgrad.random.keys import threefry2x32
+from ctrlgrad.transforms.vmap import vmap
 
 _U32 = np.uint32
 
@@ -76,6 +78,20 @@ def _bits(equation: Equation, key: Any) -> Any:
     if width == 64:
         return (high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64)
     return (high ^ low).astype(np.dtype(f"uint{width}"))
+
+
+@entry("random_gamma")
+def _gamma(equation: Equation, key: Any, alpha: Any) -> Any:
+    """For each key of an array the numbers of as many parameters as there are for it."""
+    _require_threefry(equation, partitionable=True)
+    draw = loggamma if equation.params["log_space"] else gamma
+    if len(key.shape) == 1:
+        return draw(key, alpha, dtype=alpha.dtype)
+    rows = int(np.prod(key.shape[:-1]))
+    drawn = vmap(lambda key, a: draw(key, a, dtype=a.dtype))(
+        cnp.reshape(key, (rows, 2)), cnp.reshape(alpha, (rows, *alpha.shape[len(key.shape) - 1 :]))
+    )
+    return cnp.reshape(drawn, alpha.shape)
 
 
 @entry("threefry2x32")

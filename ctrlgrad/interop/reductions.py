@@ -9,7 +9,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.interop.avals import dtype_of
-from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, unsupported
 
 TABLE |= {name: by_keyword(getattr(lax, name), "axes") for name in ("reduce_max", "reduce_min")}
 TABLE |= {name: by_keyword(getattr(lax, name), "axes") for name in ("reduce_prod", "reduce_sum")}
@@ -51,6 +51,19 @@ def _sort(equation: Equation, *operands: Any) -> Any:
 @entry("top_k")
 def _top_k(equation: Equation, x: Any) -> Any:
     return lax.top_k(x, equation.params["k"], axis=equation.params.get("axis", -1))
+
+
+@entry("approx_top_k")
+def _approx_top_k(equation: Equation, x: Any) -> Any:
+    """All of the largest, or of the smallest: a recall of 1, which is what JAX gives on a processor."""
+    params = equation.params
+    axis, count = params["reduction_dimension"], params["k"]
+    if not params["aggregate_to_topk"]:
+        raise unsupported(equation, "it does not gather what it finds", "pass aggregate_to_topk=True")
+    if params["is_max_k"]:
+        return lax.top_k(x, count, axis=axis)
+    places = cnp.argsort(x, axis=axis, stable=True)[(*[slice(None)] * (axis % x.ndim), slice(0, count))]
+    return cnp.take_along_axis(x, places, axis), places
 
 
 @entry("dot_general")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax.extend.core.primitives as primitives
 import numpy as np
 
 from ctrlgrad import lax
-from ctrlgrad.interop.primitives import TABLE, Entry, Equation, entry
+from ctrlgrad.interop.primitives import TABLE, Entry, Equation, entry, unsupported
 
 _WINDOW = ("window_dimensions", "window_strides", "padding")
 _DILATED = (*_WINDOW, "base_dilation", "window_dilation")
@@ -75,6 +76,18 @@ def _reduce_window(equation: Equation, *operands: Any) -> Any:
 def _select_and_scatter_add(equation: Equation, source: Any, x: Any) -> Any:
     settings = {name: equation.params[name] for name in _WINDOW}
     return lax.select_and_scatter_add(source, x, equation.params["select_prim"], **settings)
+
+
+@entry("select_and_scatter")
+def _select_and_scatter(equation: Equation, x: Any, source: Any, start: Any) -> Any:
+    params = equation.params
+    names = [[eqn.primitive.name for eqn in params[f"{which}_jaxpr"].eqns] for which in ("select", "scatter")]
+    chosen = {"ge": primitives.ge_p, "le": primitives.le_p}
+    if len(names[0]) != 1 or names[0][0] not in chosen or names[1] != ["add"]:
+        hint = "select by jax.lax.ge or jax.lax.le, and scatter by jax.lax.add"
+        raise unsupported(equation, "it does not add at the largest or the smallest of each window", hint)
+    settings = {name: params[name] for name in _WINDOW}
+    return start + lax.select_and_scatter_add(source, x, chosen[names[0][0]], **settings)
 
 
 @entry("select_and_gather_add")

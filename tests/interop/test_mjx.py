@@ -74,13 +74,15 @@ def check_step(text: str, qpos: Any, engine: str) -> None:
         with pytest.raises(ValueError, match=JAX_REFUSES):
             jax.grad(step)(*args)
         gradients = cg.grad(read, argnums=(0, 1, 2))(*args)
-        close(gradients, jax.jacfwd(compiled, argnums=(0, 1, 2))(*args), 1e-8)
+        if engine == "native":
+            # As JAX has it by forward mode; compiling that takes longer than all the rest.
+            close(gradients, jax.jacfwd(compiled, argnums=(0, 1, 2))(*args), 1e-8)
         assert any(np.abs(g).max() > 1e-3 for g in gradients)
         difference, found = directional(compiled, args, gradients)
         assert found == pytest.approx(difference, rel=1e-5)
 
 
-@pytest.mark.parametrize("engine", ["reference", "native"])
+@pytest.mark.parametrize("engine", ["reference", pytest.param("native", marks=pytest.mark.long)])
 def test_the_gradient_of_a_step_in_contact(engine: str) -> None:
     check_step(SLIDER, lambda model: np.array([0.0, 0.0]), engine)
 
