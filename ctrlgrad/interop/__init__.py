@@ -19,7 +19,8 @@ from typing import Any
 _LAZY = {
     "from_onnx": ("ctrlgrad.interop.from_onnx", None),
     "from_jax": ("ctrlgrad.interop.from_jax", "jax"),
-    "jax_primitive": ("ctrlgrad.interop.primitives", "jax"),
+    # From the module that brings the library's own entries: what a user says replaces them.
+    "jax_primitive": ("ctrlgrad.interop.reader", "jax"),
     "onnx_op": ("ctrlgrad.interop.onnx.operators", None),
     "to_jax": ("ctrlgrad.interop.to_jax", "jax"),
     "to_torch": ("ctrlgrad.interop.to_torch", None),

@@ -32,7 +32,7 @@ from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     windows,
 )
 from ctrlgrad.interop.avals import constant, dtype_of, is_key
-from ctrlgrad.interop.primitives import TABLE, Equation, unsupported
+from ctrlgrad.interop.primitives import TABLE, Equation, jax_primitive, unsupported
 from ctrlgrad.interop.settings import x64_as
 from ctrlgrad.source import Source, here, is_own, read_from
 
@@ -115,3 +115,5 @@ def source_of(eqn: Any) -> Source | None:
         if not file.startswith(_JAX) and not is_own(file) and not file.startswith("<"):
             return Source(file, frame.line_num, frame.function_name)
     return None
+
+__all__ = ["Reader", "jax_primitive"]

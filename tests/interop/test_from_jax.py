@@ -207,3 +207,16 @@ def test_jax_is_not_loaded_before_it_is_asked_for() -> None:
 def test_random_programs(seed: int) -> None:
     program = Program(seed)
     assert [str(wrong) for wrong in judge(program)] == [], str(program)
+
+
+def test_what_a_user_says_of_a_primitive_replaces_what_was_known_of_it() -> None:
+    """Registered first of all, before anything else of `interop` is loaded."""
+    code = """
+import numpy as np, ctrlgrad as cg
+@cg.interop.jax_primitive("sin")
+def _(x, **params):
+    return 2.0 * x
+import jax.numpy as jnp
+assert float(cg.from_jax(lambda x: jnp.sin(x))(np.float32(3.0))) == 6.0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
