@@ -116,4 +116,5 @@ def source_of(eqn: Any) -> Source | None:
             return Source(file, frame.line_num, frame.function_name)
     return None
 
+
 __all__ = ["Reader", "jax_primitive"]
