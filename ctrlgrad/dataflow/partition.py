@@ -333,9 +333,12 @@ class _Partitioner:
         frame = self.frames.of_value[value]
         edge = self.edge(home, device, frame, value.type)
         brought = Value(value.type, value.hint)
-        source = self.producer_of[value].source if value in self.producer_of else None
+        producer = self.producer_of.get(value)
+        source = None if producer is None else producer.source
         sent, got = Send(edge=edge.number, receiver=device), Recv(edge=edge.number, sender=home)
-        self.halves[home].add(flat.SEND, (value,), (), sent, (), source, home)
+        # A constant of a frame does not say that an iteration has begun.
+        each = (self.halves[home].begun[frame],) if producer is not None and producer.is_constant_enter else ()
+        self.halves[home].add(flat.SEND, (value,), (), sent, each, source, home)
         start = (self.halves[device].begun[frame],) if frame != ROOT else ()
         self.halves[device].add(flat.RECV, (), (brought,), got, start, source, device)
         self.halves[device].here[value] = brought

@@ -101,8 +101,8 @@ def test_the_user_says_the_window_in_the_program() -> None:
 
 def test_few_nodes_fire_per_iteration() -> None:
     """Merge, condition, LoopCond, Switch, body, NextIteration: an Exit of an iteration that goes on does not fire."""
-    graph = graph_of(lambda n: cg.while_loop(lambda i: i < n, lambda i: i + 1, 0), 3)
-    firings = [run(graph, [np.int64(n)])[1].counts["cpu:0"].firings for n in (10, 110)]
+    graph = graph_of(lambda n: cg.while_loop(lambda x: x < n, lambda x: x + 1.0, 0.0), 3.0)
+    firings = [run(graph, [np.float64(n)])[1].counts["cpu:0"].firings for n in (10, 110)]
     assert firings[1] - firings[0] == 100 * 6
 
 

@@ -122,6 +122,22 @@ def test_a_loop_in_a_branch_is_entered_dead_on_all_devices() -> None:
         assert outcome.counts["cpu:1"].iterations == (1 + 4 if p else 1 + 1)
 
 
+def test_a_constant_of_a_loop_is_sent_in_each_iteration() -> None:
+    """How often the inner loop runs is known in front of both, and its gradient begins with that on both devices."""
+
+    def f(x: Any) -> Any:
+        def body(i: Any, y: Any) -> Any:
+            with cg.device("cpu:1"):
+                y = cg.fori_loop(1, 3, lambda j, z: np.sin(z), y)
+            return np.sin(y)
+
+        return cg.fori_loop(0, 2, body, x)
+
+    graph = cg.function(cg.grad(f)).graph(0.5)
+    outputs, _ = run(graph, [np.float64(0.5)])
+    assert_same(outputs, run_on("reference", graph, [np.float64(0.5)]))
+
+
 def test_a_captured_array_is_sent_once() -> None:
     def f(x: Any, n: Any) -> Any:
         table = np.sin(x)

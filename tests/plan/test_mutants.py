@@ -194,7 +194,7 @@ def a_stack_is_not_copied_before_an_update(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Handles, "owned", lambda self, stack, step, steps: stack)
 
 
-@mutant("arrays_that_change_places", "gradient_of_nested_loops")
+@mutant("arrays_that_change_places", "array_from_outside_goes_on_in_a_loop")
 def stacks_do_not_change_places(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_Handles, "moved", lambda self, block, wanted, needed: (block, tuple(v for v, _ in wanted)))
 

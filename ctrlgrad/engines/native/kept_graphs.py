@@ -51,7 +51,7 @@ class _Numbers:
 
     types: list[Any]
     values: list[tuple[int, str | None]]
-    attrs: list[Any]
+    said: list[Any]
     # Of each source the place of a node that has it, among all nodes of the given graph; -1: there is none.
     sources: list[int]
     graph: tuple[Any, ...]
@@ -114,7 +114,7 @@ def unpacked(data: bytes, given: Graph) -> Graph:
     reader = Reader(io.BytesIO(data), given)
     numbers = reader.load()
     assert isinstance(numbers, _Numbers)
-    for one in numbers.attrs:
+    for one in numbers.said:
         if isinstance(one, attributes.Constant):
             one.value.flags.writeable = False
     nodes = reader.found["node"]
@@ -122,12 +122,12 @@ def unpacked(data: bytes, given: Graph) -> Graph:
     sources = [None if place < 0 else nodes[place].source for place in numbers.sources]
 
     def made(told: tuple[Any, ...]) -> Node:
-        name, operands, results, attrs, regions, source = told
+        name, operands, results, place, regions, source = told
         return Node(
             OPS[name],
             tuple([values[k] for k in operands]),
             tuple([values[k] for k in results]),
-            numbers.attrs[attrs],
+            numbers.said[place],
             tuple(map(whole, regions)),
             sources[source],
         )
