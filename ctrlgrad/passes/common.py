@@ -1,20 +1,23 @@
 """Common subexpressions: of nodes that compute the same from the same values, one is kept.
 
-In: any graph. Out: no two pure nodes of one region have the same op, operands and attributes. Regions are
-treated one by one; nothing moves between regions. Loops, branches and calls stay as they are, and so do barriers,
-constants of more than `LARGEST` elements, and what makes a stack: two stacks that start alike are still two.
+In: any graph. Out: no two pure nodes of one region have the same op, operands, attributes and regions. Regions are
+treated one by one; nothing moves between regions. A function that is called twice, as by two derivatives, leaves its
+loops twice: of loops and of branches that say the same, one runs. Calls stay as they are, and so do barriers, constants
+of more than `LARGEST` elements, and what makes or takes a stack: two stacks that start alike are still two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ctrlgrad.ir import Graph, Node, Rewriter, StackType, Trait, Value, attributes
+from ctrlgrad.ir import Graph, Node, Rewriter, StackType, Trait, Value, attributes, is_branch, is_loop
+from ctrlgrad.ir.effects import has_effect
+from ctrlgrad.ir.fingerprint import fingerprint
 
-# Larger constants are not compared.
-LARGEST = 64
+# Larger constants are not compared. The zeros that loops begin with are mostly below it.
+LARGEST = 4096
 
-_Key = tuple[str, tuple[Value, ...], str]
+_Key = tuple[str, tuple[Value, ...], str | bytes]
 
 
 def merge_common(graph: Graph) -> Graph:
@@ -25,23 +28,42 @@ def merge_common(graph: Graph) -> Graph:
 class _Merging(Rewriter):
     def __init__(self, graph: Graph, outer: Rewriter | None = None, owner: Node | None = None) -> None:
         super().__init__(graph, outer, owner)
-        self._seen: dict[_Key, Node] = {}
+        self._seen: dict[_Key, list[Node]] = {}
 
     def visit(self, node: Node) -> Sequence[Value] | None:
         key = _key(node)
-        known = node if key is None else self._seen.setdefault(key, node)
-        return None if known is node else known.results
+        if key is None:
+            return None
+        alike = self._seen.setdefault(key, [])
+        for known in alike:
+            if _have_equal_regions(known, node):
+                return known.results
+        alike.append(node)
+        return None
+
+
+def _have_equal_regions(known: Node, node: Node) -> bool:
+    """Whether the regions of two nodes compute the same and do nothing else; nodes without any have equal ones."""
+    if not node.regions:
+        return True
+    if has_effect(node.op, node.regions) or [v.type for v in known.results] != [v.type for v in node.results]:
+        return False
+    digests = [fingerprint(region) for region in node.regions]
+    return None not in digests and digests == [fingerprint(region) for region in known.regions]
 
 
 def _key(node: Node) -> _Key | None:
-    """What two nodes must share to be one; None for nodes that are not compared."""
-    if node.regions or Trait.EFFECT in node.op.traits or node.op.name == "barrier":
+    """What two nodes must share to be one, besides their regions; None for nodes that are not compared."""
+    if Trait.EFFECT in node.op.traits or node.op.name == "barrier":
         return None
-    if any(isinstance(v.type, StackType) for v in node.results):
+    if node.regions and not (is_loop(node) or is_branch(node)):
+        return None
+    stacks = (*node.operands, *node.results) if node.regions else node.results
+    if any(isinstance(v.type, StackType) for v in stacks):
         return None
     if node.op.name == "constant":
         value = attributes.Constant.of(node).value
         if value.size > LARGEST:
             return None
-        return ("constant", (), f"{value.dtype}{value.shape}{value.tobytes()!r}")
+        return (f"constant {value.dtype}{value.shape}", (), value.tobytes())
     return (node.op.name, node.operands, repr(node.attrs))

@@ -32,6 +32,18 @@ def repeated_terms(x: Any) -> Any:
     return cg.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, np.sin(c[1]) * np.sin(c[1])), (0, x))[1]
 
 
+def same_loop_twice(x: Any) -> Any:
+    """A loop with branches in it, then again, then one whose branches are told apart by another number."""
+
+    def loop(bound: float) -> Any:
+        def body(_: Any, y: Any) -> Any:
+            return cg.cond(cnp.sum(y) < bound, lambda: np.sin(y) + x, lambda: y * x)
+
+        return cg.fori_loop(0, 3, body, cnp.zeros_like(x))
+
+    return loop(1.0) * loop(1.0) + loop(2.0)
+
+
 def constant_terms(x: Any) -> Any:
     half = cnp.asarray(1.0) / cnp.asarray(2.0)
     return cg.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 1.0 + (half + half)), (0, x))[1]
@@ -167,6 +179,7 @@ LAYER = (normal(0, 7, 2, 4), normal(1, 4, 3), normal(2, 3, 3))
 LAYERS = (*LAYER, normal(3, 4, 3))
 CASES = {
     "merge_common": Case(repeated_terms, (normal(3),), merge_common),
+    "merge_loops": Case(same_loop_twice, (normal(3),), merge_common),
     "know_counts": Case(counters_of_loops, (normal(3), np.int64(3)), know_counts),
     "fold": Case(constant_terms, (normal(3),), fold),
     "remove_dead_code": Case(dead_carry, (normal(3),), remove_dead_code),

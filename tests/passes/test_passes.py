@@ -109,3 +109,57 @@ def test_a_read_comes_before_the_update_of_what_it_reads() -> None:
     body = walk(cg.function(cg.grad(reads_after_writing)).graph(normal(1, 4)))
     assert not [n for n in body if n.op.name == "stack_sum"]
     assert cg.check_grads(reads_after_writing, (normal(2, 5),), order=2).ok
+
+
+def test_of_loops_that_are_the_same_one_is_differentiated() -> None:
+    def power(x: Any) -> Any:
+        return cg.fori_loop(0, 3, lambda _, y: y * np.sin(x), x)
+
+    def loops(function: Any) -> int:
+        return len([n for n in walk(cg.function(function).graph(2.0)) if n.op.name == "while"])
+
+    def squared(x: Any) -> Any:
+        return power(x) * power(x)
+
+    assert loops(squared) == 1
+    assert loops(cg.grad(squared)) == loops(cg.grad(power))
+    assert cg.check_grads(squared, (0.7,), order=2).ok
+
+
+def test_a_function_of_a_loop_and_its_derivative_in_two_directions_runs_the_loop_once_more() -> None:
+    def total(x: Any, y: Any) -> Any:
+        return cg.fori_loop(0, 3, lambda _, z: cg.cond(z < 5.0, lambda: z * x, lambda: np.sin(z)), 1.0) + np.sin(y)
+
+    def along_y(x: Any, y: Any) -> Any:
+        return tuple(cg.jvp(lambda y: total(x, y), (y,), (d,)) for d in (1.0, 2.0))
+
+    graph = cg.function(along_y).graph(0.5, 0.3)
+    assert len([n for n in walk(graph) if n.op.name == "while"]) == 1
+    for engine in ("reference", "native"):
+        found = cg.function(along_y, engine=engine)(0.5, 0.3)
+        np.testing.assert_allclose(found[1][1], 2.0 * np.cos(0.3), rtol=1e-14)
+        np.testing.assert_allclose(found[0][0], 0.125 + np.sin(0.3), rtol=1e-14)
+
+
+def test_loops_with_effects_stay_two(capfd: pytest.CaptureFixture[str]) -> None:
+    def noted(x: Any) -> Any:
+        def body(_: Any, y: Any) -> Any:
+            cg.debug.print("{}", y)
+            return y * x
+
+        return cg.fori_loop(0, 2, body, x)
+
+    cg.function(lambda x: noted(x) + noted(x), engine="reference")(3.0)
+    printed = capfd.readouterr()
+    assert len((printed.out + printed.err).split()) == 4
+
+
+def test_loops_that_promise_to_end_stay_as_many_as_promise_otherwise() -> None:
+    def body(most: int) -> Any:
+        return lambda x: cg.while_loop(lambda y: y < 9.0, lambda y: y + x, x, maximum_iterations=most)
+
+    def loops(*most: int) -> int:
+        graph = cg.function(lambda x: sum(body(m)(x) for m in most)).graph(2.0)
+        return len([n for n in walk(graph) if n.op.name == "while"])
+
+    assert (loops(7, 7), loops(7, 8)) == (1, 2)
