@@ -133,6 +133,18 @@ def _constants(graph: Graph) -> list[np.ndarray]:
     return [attributes.Constant.of(node).value for node in walk(graph) if node.op.name == "constant"]
 
 
+class _Kinds(dict[type, type | None]):
+    """Of a class the one that says how its objects are written, if not as all others are."""
+
+    def __missing__(self, cls: type) -> type | None:
+        kind = next((k for k in (Node, np.ndarray, Graph, ir.Value) if issubclass(cls, k)), None)
+        self[cls] = kind
+        return kind
+
+
+_KINDS = _Kinds()
+
+
 class Writer(pickle.Pickler):
     """Writes what a plan is made of; nodes and constants of the graph by their position."""
 
@@ -142,13 +154,15 @@ class Writer(pickle.Pickler):
         self.constants = {id(array): k for k, array in enumerate(_constants(graph))}
 
     def persistent_id(self, item: Any) -> tuple[str, int] | None:
-        if isinstance(item, Node):
+        # Asked about every object of a plan, so by its class, of which there are few.
+        kind = _KINDS[type(item)]
+        if kind is None:
+            return None
+        if kind is Node:
             return "node", self._position(self.nodes, item)
-        if isinstance(item, np.ndarray) and id(item) in self.constants:
-            return "constant", self.constants[id(item)]
-        if isinstance(item, Graph | ir.Value):
-            raise pickle.PicklingError("a part of a graph by itself")
-        return None
+        if kind is np.ndarray:
+            return ("constant", self.constants[id(item)]) if id(item) in self.constants else None
+        raise pickle.PicklingError("a part of a graph by itself")
 
     def _position(self, known: dict[int, int], item: Any) -> int:
         if id(item) not in known:
