@@ -140,7 +140,9 @@ def test_a_new_process_makes_no_plan_and_no_code(
 ) -> None:
     program, compiled, found = BY_NAME[name], target.compiled, []
     texts: list[str] = []
-    monkeypatch.setattr(target, "compiled", lambda text, **more: (texts.append(text), compiled(text, **more))[1])
+    monkeypatch.setattr(
+        target, "compiled", lambda text, *how, **more: (texts.append(text), compiled(text, *how, **more))[1]
+    )
     for _ in range(2):
         forget(monkeypatch)
         found.append(run_on("native", program.traced_again(1), program.leaves))
