@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.checks import how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 
@@ -22,13 +23,15 @@ from ctrlgrad.source import here
 class TensorSpec:
     """The declared type of an argument: a shape (None for an unknown dimension) and a dtype.
 
+    The dtype is float64 unless `options(default_float=)` says otherwise.
+
     >>> import ctrlgrad as cg
     >>> cg.TensorSpec((None, 3), "float32").type
     TensorType(dtype=dtype('float32'), shape=(None, 3))
     """
 
     shape: Sequence[int | None]
-    dtype: Any = np.float64
+    dtype: Any = field(default_factory=default_float)
 
     @property
     def type(self) -> TensorType:

@@ -235,6 +235,11 @@ def truth(operation: str, x: Any) -> Any:
     return to_dtype(operation, x, np.bool_)
 
 
+def double_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype of what NumPy computes in double precision: the default for integers, and no less for floats."""
+    return default_float() if dtype.kind in "biu" else np.result_type(dtype, default_float())
+
+
 def floats(operation: str, x: Any) -> Any:
     """x as an array of floats or complex numbers."""
     x = operand(operation, x)

@@ -12,7 +12,7 @@ from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import exp, sqrt
 from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.promote import floats, operand
+from ctrlgrad.frontend.array.promote import double_dtype, floats, operand
 from ctrlgrad.frontend.functions import array_function
 
 # The Chebyshev series of exp(-x) I0(x) on [0, 8], and of sqrt(x) exp(-x) I0(x) in 1 / x on [8, inf]: Clenshaw,
@@ -110,11 +110,12 @@ def kaiser(M: int, beta: Any) -> Any:
     >>> cnp.kaiser(3, 0.0)
     array([1., 1., 1.])
     """
-    beta = cast(operand("kaiser", beta), np.float64)
+    beta = operand("kaiser", beta)
+    dtype, beta = double_dtype(dtype_of(beta)), cast(beta, np.float64)
     if M <= 1:
-        return np.ones(M if M > 0 else 0)
+        return np.ones(M if M > 0 else 0, dtype)
     half = (M - 1) / 2
-    return i0(beta * np.sqrt(1 - ((np.arange(M) - half) / half) ** 2)) / i0(beta)
+    return cast(i0(beta * np.sqrt(1 - ((np.arange(M) - half) / half) ** 2)) / i0(beta), dtype)
 
 
 __all__ = [
