@@ -24,7 +24,7 @@ from ctrlgrad.frontend.apply import (
     type_of,
 )
 from ctrlgrad.frontend.array.dims import dtype_of
-from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.frontend.tensor import Tensor, unwrapped
 from ctrlgrad.ir import TensorType
 from ctrlgrad.options import default_float
 from ctrlgrad.source import here
@@ -44,6 +44,7 @@ def has_tensor(x: Any) -> bool:
 
 def from_nested(operation: str, x: Any) -> Any:
     """An array of nested lists of numbers, arrays and traced tensors."""
+    x = unwrapped(x)
     if not has_tensor(x):
         try:
             array = as_array(x)
@@ -80,6 +81,7 @@ def strong(x: Any) -> Any:
 
 def operand(operation: str, x: Any) -> Any:
     """One operand of an array function: a strong tensor or a NumPy array; a clear error for anything else."""
+    x = unwrapped(x)
     require_numbers(operation, x)
     if isinstance(x, list | tuple):
         return from_nested(operation, x)
@@ -91,6 +93,7 @@ def operand(operation: str, x: Any) -> Any:
 
 def operands(operation: str, xs: Sequence[Any]) -> list[Any]:
     """As `operand` for several, but Python numbers keep to themselves, for promotion to see them."""
+    xs = [unwrapped(x) for x in xs]
     require_numbers(operation, *xs)
     return [from_nested(operation, x) if isinstance(x, list | tuple) else x for x in xs]
 
