@@ -85,6 +85,19 @@ def static(leaf: Any) -> Static:
     return Static(leaf, type(leaf))
 
 
+def require_numbers(leaves: Sequence[Any]) -> None:
+    """Refuse declared types among the arguments of a call."""
+    declared = next((x for x in leaves if isinstance(x, TensorSpec)), None)
+    if declared is not None:
+        raise TypeMismatchError(
+            "a function is called on a declared type, which has no numbers",
+            source=here(),
+            expected="arrays and numbers",
+            got=repr(declared),
+            hint="ctrlgrad.eval_shape(f, ...) and f.graph(...) take types: what is returned, and what would run",
+        )
+
+
 def donated_positions(args: Sequence[Any], argnums: Sequence[int], arrays: Sequence[Any]) -> frozenset[int]:
     """The positions among all arrays of a call of those on a card in the positional arguments that are donated."""
     if not argnums:
@@ -161,4 +174,13 @@ def _several(operation: str, name: str, given: Any, kind: type) -> tuple[Any, ..
     return found
 
 
-__all__ = ["Key", "Static", "StaticArguments", "TensorSpec", "donated_positions", "python_values_static", "static"]
+__all__ = [
+    "Key",
+    "Static",
+    "StaticArguments",
+    "TensorSpec",
+    "donated_positions",
+    "python_values_static",
+    "require_numbers",
+    "static",
+]
