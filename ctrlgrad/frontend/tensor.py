@@ -342,22 +342,12 @@ def _binary(name: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], 
     return forward, reflected
 
 
-_OPERANDS = Tensor | np.ndarray | np.generic | bool | int | float | complex
-
-
 def is_operand(x: Any, nested: bool = False) -> bool:
     """Whether x is a tensor, an array (another library's too) or a number; or, `nested`, a list of them."""
-    if isinstance(x, _OPERANDS):
+    if isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex):
         return True
-    is_array = hasattr(x, "__array__") or hasattr(x, "__jax_array__")
-    return (nested and isinstance(x, list | tuple)) or (is_array and not isinstance(x, type))
-
-
-def unwrapped(x: Any) -> Any:
-    """An object that stands for an array, as JAX lets it say by `__jax_array__`, as that array; all else as it is."""
-    if isinstance(x, _OPERANDS | list | tuple | type) or not hasattr(x, "__jax_array__"):
-        return x
-    return x.__jax_array__()
+    is_array = (hasattr(x, "__array__") or hasattr(x, "__jax_array__")) and not isinstance(x, type)
+    return is_array or (nested and isinstance(x, list | tuple))
 
 
 _OPERATORS = {

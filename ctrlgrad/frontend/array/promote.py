@@ -24,7 +24,7 @@ from ctrlgrad.frontend.apply import (
     type_of,
 )
 from ctrlgrad.frontend.array.dims import dtype_of
-from ctrlgrad.frontend.tensor import Tensor, unwrapped
+from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
 from ctrlgrad.options import default_float
 from ctrlgrad.source import here
@@ -77,6 +77,13 @@ def from_nested(operation: str, x: Any) -> Any:
 def strong(x: Any) -> Any:
     """x as an array of a dtype of its own: no longer standing for a Python number."""
     return cast(x, x.dtype) if isinstance(x, Tensor) else as_array(x)
+
+
+def unwrapped(x: Any) -> Any:
+    """An object that stands for an array, as JAX lets it say by `__jax_array__`, as that array; all else as it is."""
+    if isinstance(x, np.ndarray | Tensor | int | float | list | tuple | type) or not hasattr(x, "__jax_array__"):
+        return x
+    return x.__jax_array__()
 
 
 def operand(operation: str, x: Any) -> Any:
