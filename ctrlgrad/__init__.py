@@ -20,6 +20,7 @@ if importlib.util.find_spec("ctrlgrad.gradients") is None:
 
 from ctrlgrad import dataflow, debug, memory, numpy, tree, tree_util
 from ctrlgrad.dataflow import device
+from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import CtrlgradError, GradientMismatch
 from ctrlgrad.frontend.associative_scan import associative_scan
 from ctrlgrad.frontend.branches import cond
@@ -89,6 +90,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "Array",
     "CtrlgradError",
+    "DeviceArray",
     "Function",
     "GradientMismatch",
     "TensorArray",

@@ -29,7 +29,7 @@ from ctrlgrad.memory.session import current as session
 from ctrlgrad.options import check_engine, current_options
 from ctrlgrad.passes import inline_calls, simplify
 from ctrlgrad.results import OnCard, hand_out
-from ctrlgrad.signature import Key, Static, StaticArguments, TensorSpec, donated_positions, static
+from ctrlgrad.signature import Key, Static, StaticArguments, TensorSpec, donated_positions, require_numbers, static
 from ctrlgrad.source import here
 
 _ARRAYS = (np.ndarray, np.generic, bool, int, float, complex, EagerStack)
@@ -124,6 +124,7 @@ class Function:
         bound = None if key is None else self._bound.get(key)
         if bound is not None:
             return bound([x for x in leaves if type(x) is not Static])
+        require_numbers(leaves)
         concrete, arrays = self._specialize(args, kwargs)
         results = run_on(
             self._engine_now(),

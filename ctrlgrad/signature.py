@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.checks import how_to_pass
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 
@@ -22,13 +23,15 @@ from ctrlgrad.source import here
 class TensorSpec:
     """The declared type of an argument: a shape (None for an unknown dimension) and a dtype.
 
+    The dtype is float64 unless `options(default_float=)` says otherwise.
+
     >>> import ctrlgrad as cg
     >>> cg.TensorSpec((None, 3), "float32").type
     TensorType(dtype=dtype('float32'), shape=(None, 3))
     """
 
     shape: Sequence[int | None]
-    dtype: Any = np.float64
+    dtype: Any = field(default_factory=default_float)
 
     @property
     def type(self) -> TensorType:
@@ -80,6 +83,19 @@ def static(leaf: Any) -> Static:
             hint=f"{how_to_pass(leaf)};\nor make the object hashable, or use it from outside",
         ) from error
     return Static(leaf, type(leaf))
+
+
+def require_numbers(leaves: Sequence[Any]) -> None:
+    """Refuse declared types among the arguments of a call."""
+    declared = next((x for x in leaves if isinstance(x, TensorSpec)), None)
+    if declared is not None:
+        raise TypeMismatchError(
+            "a function is called on a declared type, which has no numbers",
+            source=here(),
+            expected="arrays and numbers",
+            got=repr(declared),
+            hint="ctrlgrad.eval_shape(f, ...) and f.graph(...) take types: what is returned, and what would run",
+        )
 
 
 def donated_positions(args: Sequence[Any], argnums: Sequence[int], arrays: Sequence[Any]) -> frozenset[int]:
@@ -158,4 +174,13 @@ def _several(operation: str, name: str, given: Any, kind: type) -> tuple[Any, ..
     return found
 
 
-__all__ = ["Key", "Static", "StaticArguments", "TensorSpec", "donated_positions", "python_values_static", "static"]
+__all__ = [
+    "Key",
+    "Static",
+    "StaticArguments",
+    "TensorSpec",
+    "donated_positions",
+    "python_values_static",
+    "require_numbers",
+    "static",
+]

@@ -303,6 +303,12 @@ def test_call_that_does_not_fit_the_signature() -> None:
         f(np.ones((2, 4)))  # <- signature
 
 
+@pytest.mark.parametrize("f", [cg.function(lambda x: x + 1), cg.grad(lambda x: x * x)], ids=["function", "grad"])
+def test_a_call_on_a_declared_type(f: Any) -> None:
+    with mistake(TypeMismatchError, "declared here", "has no numbers", "TensorSpec", "ctrlgrad.eval_shape"):
+        f(cg.TensorSpec(()))  # <- declared here
+
+
 # The errors are also the built-in ones that a Python user expects.
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ctrlgrad.autograph.iteration import Enumerate, Items, Range, Reversed, Zip, as_items, beside
 from ctrlgrad.autograph.truth import is_traced, truth
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.apply import cast, of_default
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
@@ -65,9 +65,9 @@ def _number(kind: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
                 source=here(),
                 expected="a tensor with one element",
                 got=str(x.type),
-                hint=f"x.astype({np.dtype(dtype).name!r}) converts all elements",
+                hint=f"x.astype({of_default(np.dtype(dtype)).name!r}) converts all elements",
             )
-        scalar = cast(FUNCTIONS["reshape"](x, ()) if x.ndim else x, dtype)
+        scalar = cast(FUNCTIONS["reshape"](x, ()) if x.ndim else x, of_default(np.dtype(dtype)))
         return Tensor(scalar.builder, scalar.value, weak=True)
 
     return convert

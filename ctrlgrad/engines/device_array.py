@@ -30,7 +30,13 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     It has `shape`, `dtype`, `ndim`, `size`, `nbytes` and `device`; operators and NumPy's functions compute on the card
     and give arrays there. `numpy.asarray(x)`, `float(x)` and `x.item()` wait for the card and copy.
-    `cupy.from_dlpack(x)`, `torch.from_dlpack(x)` and `jax.dlpack.from_dlpack(x)` see the same memory.
+    `cupy.from_dlpack(x)`, `torch.from_dlpack(x)` and `jax.dlpack.from_dlpack(x)` see the same memory. Functions with
+    engine="cuda" return such arrays; nobody makes one himself.
+
+    >>> import numpy as np, ctrlgrad as cg
+    >>> result = cg.function(lambda x: 2 * x, engine="native")(np.ones(2))
+    >>> isinstance(result, cg.DeviceArray), isinstance(result, np.ndarray)
+    (False, True)
     """
 
     __slots__ = ("__weakref__", "_apply", "_array", "_is_lent", "_kept", "_library", "dtype", "shape")

@@ -12,6 +12,7 @@ from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, type_of, value_in
 from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
 from ctrlgrad.frontend.functions import MISSING
+from ctrlgrad.frontend.promotions import Promotion, advice, promotion
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Traced, in_trace
@@ -112,6 +113,7 @@ def _join_branches(
     """The dtype of each result; an error that lists, path by path, what each branch returns where they differ."""
     dtypes: list[np.dtype | None] = []
     wrong = []
+    promotions: list[Promotion | None] = []
     for path, *leaves in zip(tree.paths(regions[0].treedef), *(r.leaves for r in regions), strict=True):
         types = [type_of(x) for x in leaves]
         dtype = None
@@ -129,15 +131,31 @@ def _join_branches(
         if joined is None:
             described = ", ".join(f"{name} returns {type_name(x)}" for name, x in zip(names, leaves, strict=True))
             wrong.append(f"result{path}: {described}")
+            found = _promotions(names, leaves)
+            wrong += [f"  in {name}: {x.text}" for name, x in found.items()]
+            promotions += found.values()
     if wrong:
         raise TypeMismatchError(
             f"{operation}: the branches' results differ",
             source=source,
             expected="the same dtypes and shapes from every branch, path by path",
             got="\n".join(wrong),
-            hint="cast with .astype, or reshape so that all branches agree",
+            hint=advice(promotions, "cast with .astype, or reshape so that all branches agree"),
         )
     return dtypes
+
+
+def _promotions(names: Sequence[str], leaves: Sequence[Any]) -> dict[str, Promotion]:
+    """Which branches return a dtype that holds the others', and how they come to it."""
+    dtypes = [t.dtype if isinstance(t, TensorType) else None for t in map(type_of, leaves)]
+    widest = result_dtype(*leaves) if None not in dtypes else None
+    found = {}
+    for name, x, dtype in zip(names, leaves, dtypes, strict=True):
+        narrower = next((d for d in dtypes if d is not None and d != dtype), None)
+        how = promotion(x, narrower) if narrower is not None and dtype == widest else None
+        if how is not None:
+            found[name] = how
+    return found
 
 
 def _same_known_dims(a: Type, b: Type) -> bool:

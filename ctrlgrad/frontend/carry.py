@@ -11,6 +11,7 @@ from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, result_dtype, type_of
 from ctrlgrad.frontend.checks import check_leaves, same_structure, type_name
 from ctrlgrad.frontend.elements import has_open_elements, learn_elements
+from ctrlgrad.frontend.promotions import advice, promotion
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.ir import Builder, StackType, TensorType, Type, Value
@@ -95,7 +96,7 @@ class Carry:
         following, treedef = tree.flatten(result)
         same_structure(self.operation, self.source, labels, (self.leaves, self.treedef), (following, treedef))
         dtypes = list(self.dtypes)
-        wrong = []
+        wrong, promotions = [], []
         for position, (x, y, path) in enumerate(zip(self.leaves, following, tree.paths(self.treedef), strict=True)):
             declared, given = self.types[position], type_of(y)
             if isinstance(declared, TensorType) and isinstance(given, TensorType) and declared.dtype != given.dtype:
@@ -106,14 +107,21 @@ class Carry:
                     given = TensorType(declared.dtype, given.shape)
             if not declared.accepts(given):
                 wrong.append(f"carry{path}: starts as {declared}, the body returns {type_name(y)}")
+                found = promotion(y, declared.dtype) if isinstance(declared, TensorType) else None
+                if found is not None:
+                    wrong.append(f"  {found.text}")
+                promotions.append(found)
         if wrong:
             raise TypeMismatchError(
                 f"{self.operation}: the body's result differs from the carry",
                 source=self.source,
                 expected="the carry's dtypes and shapes, path by path",
                 got="\n".join(wrong),
-                hint="cast with .astype, or give the initial value the dtype and shape that the body returns;\n"
-                "where a size changes from iteration to iteration, start from ctrlgrad.unknown_dims(x, axis)",
+                hint=advice(
+                    promotions,
+                    "cast with .astype, or give the initial value the dtype and shape that the body returns;\n"
+                    "where a size changes from iteration to iteration, start from ctrlgrad.unknown_dims(x, axis)",
+                ),
             )
         if dtypes == self.dtypes:
             return None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.options import default_float
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 # The rational approximations of fdlibm (Sun Microsystems, s_erf.c, 1993), highest power first.
@@ -39,13 +40,13 @@ _LAST_BELOW += (3.03380607434824582924e01, 1.0)
 def floats(x: Any) -> Any:
     """x as an array of floats."""
     x = cnp.asarray(x)
-    return x if x.dtype.kind == "f" else x.astype(np.float64)
+    return x if x.dtype.kind == "f" else x.astype(default_float())
 
 
 def promoted(*xs: Any) -> list[Any]:
     """As floats of one dtype and shape; Python's numbers take the dtype of the others."""
     dtypes = [floats(x).dtype for x in xs if not isinstance(x, bool | int | float)]
-    dtype = np.result_type(*dtypes) if dtypes else np.dtype(np.float64)
+    dtype = np.result_type(*dtypes) if dtypes else default_float()
     return list(cnp.broadcast_arrays(*(cnp.asarray(x).astype(dtype) for x in xs)))
 
 

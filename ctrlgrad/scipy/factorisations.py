@@ -9,6 +9,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.loops import fori_loop
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.vmap import vmap
@@ -76,7 +77,7 @@ def factors(a: Any) -> tuple[Any, Any, Any]:
            [0., 2.]])
     """
     a = cnp.asarray(a)
-    a = a if a.dtype.kind in "fc" else a.astype(np.float64)
+    a = a if a.dtype.kind in "fc" else a.astype(default_float())
     if a.ndim < 2 or not all(isinstance(n, int) for n in a.shape[-2:]):
         raise ShapeError("linalg.lu: not matrices of known sizes", source=here(), expected="[..., m, n]", got=str(a))
     found: tuple[Any, Any, Any] = _lu(a)

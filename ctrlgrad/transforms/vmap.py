@@ -14,7 +14,7 @@ from ctrlgrad.batching import BatchedGraph, batch, batch_whole
 from ctrlgrad.errors import CtrlgradError, ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, is_weak, shape_template, type_of, value_in
 from ctrlgrad.frontend.arguments import argument_paths
-from ctrlgrad.frontend.checks import check_leaves
+from ctrlgrad.frontend.checks import check_leaves, is_array
 from ctrlgrad.frontend.named_axes import around, bound_to, within
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
@@ -157,7 +157,8 @@ def _vmap(
     flat, treedef = tree.flatten((args, kwargs))
     axes = _in_axes(in_axes, args, kwargs, source)
     paths = argument_paths(fn, treedef)
-    used = [i for i, x in enumerate(flat) if not isinstance(x, Static) and not (isinstance(x, str) and axes[i] is None)]
+    # What is no array reaches the function as it is, where it is not to be mapped.
+    used = [i for i, x in enumerate(flat) if not isinstance(x, Static) and (axes[i] is not None or is_array(x))]
     leaves = [flat[i] for i in used]
     check_leaves("vmap: an argument", leaves)
     arguments = _arguments(leaves, [paths[i] for i in used], [axes[i] for i in used], source)

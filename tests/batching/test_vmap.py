@@ -390,3 +390,12 @@ def test_rows_that_are_done_leave_the_others_to_vectors() -> None:
     assert not any(operand.gathered for kernel in kernels for operand in kernel.operands)
     assert not loop.body.moves
     np.testing.assert_allclose(cg.vmap(root)(a), np.sqrt(a), rtol=1e-9)
+
+
+def test_what_is_no_array_reaches_the_function_where_it_is_not_mapped():
+    apply_to = lambda f, x: f["scale"](x)
+    with cg.options(engine="reference"):
+        found = cg.vmap(apply_to, in_axes=(None, 0))({"scale": lambda x: x * 2}, np.arange(3.0))
+        assert found.tolist() == [0.0, 2.0, 4.0]
+        with pytest.raises(TypeMismatchError, match="a leaf is not an array or a number"):
+            cg.vmap(apply_to)({"scale": lambda x: x * 2}, np.arange(3.0))

@@ -36,6 +36,27 @@ MADE: dict[str, Any] = {
     "a quotient of integers": lambda: cnp.divide(WHOLE, 2),
     "integers and a number": lambda: cnp.multiply(WHOLE, 0.5),
     "a mean of integers": lambda: cnp.mean(WHOLE),
+    "a histogram's edges": lambda: cnp.histogram(WHOLE, 2)[1],
+    "edges in a range": lambda: cnp.histogram_bin_edges(WHOLE, 2, (0, 1)),
+    "a density": lambda: cnp.histogram(WHOLE, 2, density=True)[0],
+    "counts of cells": lambda: cnp.histogramdd(WHOLE[:, None], 2)[0],
+    "a weighted count": lambda: cnp.bincount(WHOLE, WHOLE, length=3),
+    "a quantile of integers": lambda: cnp.quantile(WHOLE, 0.3),
+    "float_power": lambda: cnp.float_power(WHOLE, 2),
+    "a power of integers": lambda: cnp.power(WHOLE, 0.5),
+    "bartlett": lambda: cnp.bartlett(3),
+    "blackman": lambda: cnp.blackman(3),
+    "hamming": lambda: cnp.hamming(3),
+    "hanning": lambda: cnp.hanning(3),
+    "a norm of integers": lambda: cg.nn.rms_norm(WHOLE),
+    "a window": lambda: cnp.kaiser(4, 2),
+    "no window": lambda: cnp.kaiser(1, 2.0),
+    "a transform of integers": lambda: cnp.fft.fft(WHOLE).real,
+    "a complex number of integers": lambda: cnp.make_complex(WHOLE, 0).imag,
+    "erf of integers": lambda: cg.scipy.special.erfc(WHOLE),
+    "factors of integers": lambda: cg.scipy.linalg.lu(np.eye(2, dtype=int))[1],
+    "a declared type": lambda: cnp.zeros(3, cg.TensorSpec((3,)).type.dtype),
+    "the standard's": lambda: cnp.zeros(3, cnp.__array_namespace_info__().default_dtypes()["real floating"]),
     "one_hot": lambda: cg.nn.one_hot(WHOLE, 3),
     "he_normal": lambda: cg.nn.initializers.he_normal()(KEY, (2, 3)),
 }
@@ -83,6 +104,26 @@ def test_python_floats_as_arguments() -> None:
                     np.testing.assert_allclose(found, [0.6, 4.8], rtol=1e-6)
                 assert cg.grad(lambda x: x**2)(3.0).dtype == dtype
     assert f.traces == 2
+
+
+def test_a_conversion_in_rewritten_python() -> None:
+    f = cg.function(lambda n: float(n), autograph=True)
+    for dtype in ("float32", "float64"):
+        with cg.options(default_float=dtype, engine="reference"):
+            assert f(WHOLE[2]).dtype == dtype
+
+
+def test_double_precision_is_kept_where_arrays_have_it() -> None:
+    with cg.options(default_float="float32", engine="reference"):
+        assert cnp.float_power(WIDE, 2).dtype == cnp.bincount(WHOLE, WIDE, length=3).dtype == np.float64
+        assert cnp.float_power(NARROW, 2).dtype == np.float32
+    assert cnp.float_power(NARROW, 2).dtype == cnp.bincount(WHOLE, NARROW, length=3).dtype == np.float64
+
+
+def test_integers_are_compared_exactly() -> None:
+    with cg.options(default_float="float32"):
+        assert not cnp.isclose(2**24 + 1, 2**24, rtol=0, atol=0)
+        assert cnp.isclose(2**24 + 1, np.int64(2**24 + 1), rtol=0, atol=0)
 
 
 def test_complex_numbers_have_the_width_of_the_default() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import apply, cast, is_weak
+from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype
 from ctrlgrad.frontend.array.creation import ones_like
 from ctrlgrad.frontend.array.elementwise import reciprocal, sqrt
 from ctrlgrad.frontend.array.promote import elementwise, loop_dtypes, operand, operands, rest_weak, shown
@@ -123,7 +123,7 @@ def power(x1: Any, x2: Any) -> Any:
 def _concrete_power(base: Any, exponent: Any) -> Any:
     try:
         with np.errstate(all="ignore"):
-            return np.power(base, exponent)
+            found = np.power(base, exponent)
     except (TypeError, ValueError) as error:
         raise TypeMismatchError(
             f"power: {error}",
@@ -131,6 +131,7 @@ def _concrete_power(base: Any, exponent: Any) -> Any:
             got=f"{shown(base)}, {shown(exponent)}",
             hint="convert with .astype(float)",
         ) from error
+    return found.astype(result_dtype(base, exponent)) if found.dtype.kind in "fc" else found
 
 
 def _constant(exponent: Any) -> Any:

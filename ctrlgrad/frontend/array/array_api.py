@@ -10,6 +10,7 @@ from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import check_dtype
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
 from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 DEVICE = "cpu"
@@ -74,13 +75,13 @@ class ArrayNamespaceInfo:
     def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype]:
         """The dtypes of what is made without one."""
         check_device("default_dtypes", device)
-        names = {
-            "real floating": "float64",
-            "complex floating": "complex128",
-            "integral": "int64",
-            "indexing": "int64",
+        real = default_float()
+        return {
+            "real floating": real,
+            "complex floating": np.result_type(real, np.complex64),
+            "integral": np.dtype(np.int64),
+            "indexing": np.dtype(np.int64),
         }
-        return {kind: np.dtype(name) for kind, name in names.items()}
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, np.dtype]:
         """The dtypes of a kind, such as "real floating", or of a tuple of kinds; all of them for None."""

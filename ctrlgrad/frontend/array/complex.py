@@ -13,6 +13,7 @@ from ctrlgrad.frontend.array.creation import zeros_like
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.promote import operand, operands, shown
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 
@@ -86,8 +87,8 @@ def make_complex(real: Any, imag: Any) -> Any:
             got=", ".join(shown(x) for x in parts),
             hint="take real(x)",
         )
-    single = result_dtype(*parts) in (np.float32, np.float16)
-    dtype = np.dtype(np.float32 if single else np.float64)
+    dtype = result_dtype(*parts)
+    dtype = default_float() if dtype.kind in "biu" else np.result_type(dtype, np.float32)
     return apply("complex", [cast(x, dtype, "make_complex") for x in parts])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.frontend.apply import cast
+from ctrlgrad.frontend.apply import cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import copysign, divide, logaddexp, multiply, nextafter, power, remainder
 from ctrlgrad.frontend.array.creation import zeros
 from ctrlgrad.frontend.array.dims import dtype_of
@@ -25,7 +25,7 @@ from ctrlgrad.frontend.array.elementwise import (
     trunc,
 )
 from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.promote import floats, loop_dtypes, operand, operands, same_dtype
+from ctrlgrad.frontend.array.promote import double_dtype, floats, loop_dtypes, operand, operands
 from ctrlgrad.frontend.functions import array_function
 
 
@@ -158,14 +158,14 @@ def logaddexp2(x1: Any, x2: Any) -> Any:
 
 @array_function()
 def float_power(x1: Any, x2: Any) -> Any:
-    """x1 ** x2 in double precision; as `numpy.float_power`.
+    """x1 ** x2 in double precision, or the default dtype's; as `numpy.float_power`.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.float_power([2, 3], 2)
     array([4., 9.])
     """
-    x1, x2 = same_dtype("float_power", [x1, x2])
-    dtype = np.result_type(dtype_of(x1), np.float64)
+    x1, x2 = operands("float_power", (x1, x2))
+    dtype = double_dtype(result_dtype(x1, x2))
     return power(cast(x1, dtype), cast(x2, dtype))
 
 

@@ -41,7 +41,8 @@ from ctrlgrad.source import here
 
 def _as_complex(operation: str, x: Any) -> Any:
     x = operand(operation, x)
-    return cast(x, np.complex64 if dtype_of(x).name in ("float16", "float32", "complex64") else np.complex128)
+    dtype = default_float() if dtype_of(x).kind in "biu" else dtype_of(x)
+    return cast(x, np.complex64 if dtype.name in ("float16", "float32", "complex64") else np.complex128)
 
 
 def _real_operand(operation: str, x: Any) -> Any:

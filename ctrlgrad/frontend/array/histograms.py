@@ -20,7 +20,7 @@ from ctrlgrad.frontend.array.dims import (
 from ctrlgrad.frontend.array.joining import stack
 from ctrlgrad.frontend.array.logic import where
 from ctrlgrad.frontend.array.manipulation import expand_dims, ravel
-from ctrlgrad.frontend.array.promote import floats, operand
+from ctrlgrad.frontend.array.promote import double_dtype, floats, operand
 from ctrlgrad.frontend.array.ranges import linspace
 from ctrlgrad.frontend.array.reduction import max as largest
 from ctrlgrad.frontend.array.reduction import min as smallest
@@ -28,6 +28,7 @@ from ctrlgrad.frontend.array.reduction import sum as total
 from ctrlgrad.frontend.array.sorting import searchsorted
 from ctrlgrad.frontend.array.update import at
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.options import default_float
 from ctrlgrad.source import here
 
 
@@ -49,7 +50,7 @@ def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | N
     values = np.int64(1) if weights is None else operand("bincount", weights)
     inside = (x >= 0) & (x < length)
     values = where(inside, values, values * 0)
-    dtype = np.int64 if weights is None else np.result_type(dtype_of(values), np.float64)
+    dtype = np.int64 if weights is None else double_dtype(dtype_of(values))
     return at(zeros(length, dtype))[where(inside, x, 0)].add(values) if length else zeros(0, dtype)
 
 
@@ -78,7 +79,7 @@ def histogram_bin_edges(x: Any, bins: Any = 10, range: Any = None, weights: Any 
     if not isinstance(bins, int):
         return operand("histogram_bin_edges", bins)
     x = floats("histogram_bin_edges", ravel(operand("histogram_bin_edges", x)))
-    low, high = (smallest(x), largest(x)) if range is None else (np.float64(range[0]), np.float64(range[1]))
+    low, high = (smallest(x), largest(x)) if range is None else map(default_float().type, range)
     same = low == high
     return linspace(where(same, low - 0.5, low), where(same, high + 0.5, high), bins + 1)
 
@@ -98,6 +99,7 @@ def histogram(x: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
     number = where(x == edges[-1], count - 1, number)
     found = bincount(number, None if weights is None else ravel(operand("histogram", weights)), length=count)
     if density:
+        found = cast(found, double_dtype(dtype_of(found)))
         found = found / (edges[1:] - edges[:-1]) / total(found)
     return found, edges
 
@@ -145,7 +147,7 @@ def histogramdd(
     counted = bincount(
         where(inside, cell, -1), None if weights is None else operand("histogramdd", weights), length=math.prod(sizes)
     )
-    counts = reshaped(cast(counted, np.result_type(dtype_of(counted), np.float64)), sizes)
+    counts = reshaped(cast(counted, double_dtype(dtype_of(counted))), sizes)
     if density:
         counts = counts / total(counts)
         for axis, found in enumerate(edges):

@@ -44,6 +44,7 @@ def has_tensor(x: Any) -> bool:
 
 def from_nested(operation: str, x: Any) -> Any:
     """An array of nested lists of numbers, arrays and traced tensors."""
+    x = unwrapped(x)
     if not has_tensor(x):
         try:
             array = as_array(x)
@@ -78,8 +79,16 @@ def strong(x: Any) -> Any:
     return cast(x, x.dtype) if isinstance(x, Tensor) else as_array(x)
 
 
+def unwrapped(x: Any) -> Any:
+    """An object that stands for an array, as JAX lets it say by `__jax_array__`, as that array; all else as it is."""
+    if isinstance(x, np.ndarray | Tensor | int | float | list | tuple | type) or not hasattr(x, "__jax_array__"):
+        return x
+    return x.__jax_array__()
+
+
 def operand(operation: str, x: Any) -> Any:
     """One operand of an array function: a strong tensor or a NumPy array; a clear error for anything else."""
+    x = unwrapped(x)
     require_numbers(operation, x)
     if isinstance(x, list | tuple):
         return from_nested(operation, x)
@@ -91,6 +100,7 @@ def operand(operation: str, x: Any) -> Any:
 
 def operands(operation: str, xs: Sequence[Any]) -> list[Any]:
     """As `operand` for several, but Python numbers keep to themselves, for promotion to see them."""
+    xs = [unwrapped(x) for x in xs]
     require_numbers(operation, *xs)
     return [from_nested(operation, x) if isinstance(x, list | tuple) else x for x in xs]
 
@@ -233,6 +243,11 @@ def rest_weak(result: Any, xs: Sequence[Any]) -> Any:
 def truth(operation: str, x: Any) -> Any:
     """x as booleans: whether each element is other than zero."""
     return to_dtype(operation, x, np.bool_)
+
+
+def double_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype of what NumPy computes in double precision: the default for integers, and no less for floats."""
+    return default_float() if dtype.kind in "biu" else np.result_type(dtype, default_float())
 
 
 def floats(operation: str, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Windows whose shape is a parameter: Kaiser's, and the Bessel function that it is made of."""
+"""Windows by NumPy's names, and the Bessel function that Kaiser's is made of."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.elementwise import abs as absolute
 from ctrlgrad.frontend.array.elementwise import exp, sqrt
 from ctrlgrad.frontend.array.logic import where
-from ctrlgrad.frontend.array.promote import floats, operand
+from ctrlgrad.frontend.array.promote import double_dtype, floats, operand
 from ctrlgrad.frontend.functions import array_function
+from ctrlgrad.options import default_float
 
 # The Chebyshev series of exp(-x) I0(x) on [0, 8], and of sqrt(x) exp(-x) I0(x) in 1 / x on [8, inf]: Clenshaw,
 # "Chebyshev Series for Mathematical Functions", National Physical Laboratory Mathematical Tables 5, 1962.
@@ -110,14 +111,63 @@ def kaiser(M: int, beta: Any) -> Any:
     >>> cnp.kaiser(3, 0.0)
     array([1., 1., 1.])
     """
-    beta = cast(operand("kaiser", beta), np.float64)
+    beta = operand("kaiser", beta)
+    dtype, beta = double_dtype(dtype_of(beta)), cast(beta, np.float64)
     if M <= 1:
-        return np.ones(M if M > 0 else 0)
+        return np.ones(M if M > 0 else 0, dtype)
     half = (M - 1) / 2
-    return i0(beta * np.sqrt(1 - ((np.arange(M) - half) / half) ** 2)) / i0(beta)
+    return cast(i0(beta * np.sqrt(1 - ((np.arange(M) - half) / half) ** 2)) / i0(beta), dtype)
+
+
+@array_function()
+def bartlett(M: int) -> Any:
+    """Bartlett's window, a triangle, of M numbers of the default dtype; as `numpy.bartlett`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.bartlett(3)
+    array([0., 1., 0.])
+    """
+    return np.bartlett(M).astype(default_float())
+
+
+@array_function()
+def blackman(M: int) -> Any:
+    """Blackman's window of M numbers of the default dtype; as `numpy.blackman`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.blackman(5).round(2) + 0.0
+    array([0.  , 0.34, 1.  , 0.34, 0.  ])
+    """
+    return np.blackman(M).astype(default_float())
+
+
+@array_function()
+def hamming(M: int) -> Any:
+    """Hamming's window of M numbers of the default dtype; as `numpy.hamming`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.hamming(3)
+    array([0.08, 1.  , 0.08])
+    """
+    return np.hamming(M).astype(default_float())
+
+
+@array_function()
+def hanning(M: int) -> Any:
+    """Von Hann's window of M numbers of the default dtype; as `numpy.hanning`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.hanning(3)
+    array([0., 1., 0.])
+    """
+    return np.hanning(M).astype(default_float())
 
 
 __all__ = [
+    "bartlett",
+    "blackman",
+    "hamming",
+    "hanning",
     "i0",
     "kaiser",
 ]

@@ -1,0 +1,155 @@
+"""Where a value got a dtype that it should not have: the op that promoted it, and the operand that made it do so.
+
+Promotion records a cast at the line of the op that it is for. So the answer stands in the trace: of all that a value is
+computed from in its dtype, the first op which casts an operand from the dtype that was wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.errors import TypeMismatchError
+from ctrlgrad.frontend.tensor import Tensor
+from ctrlgrad.ir import Builder, Node, TensorType, Value
+from ctrlgrad.ir.attributes import Constant
+from ctrlgrad.ir.types import dtype_name
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """What made the dtype another one, and what to write in its place."""
+
+    text: str
+    hint: str
+
+
+def promotion(x: Any, wanted: np.dtype) -> Promotion | None:
+    """How x, a result of the function that has been traced, lost the dtype that was wanted; None if no op did it."""
+    if not isinstance(x, Tensor) or not isinstance(x.type, TensorType) or x.dtype == wanted:
+        return None
+    makers = _makers(x.builder)
+    order = {node: position for position, node in enumerate(x.builder.nodes)}
+    reached: set[Value] = set()
+    promoting: list[Node] = []
+    sources: list[Value] = []
+    pending = [x.value]
+    while pending:
+        value = pending.pop()
+        if value in reached:
+            continue
+        reached.add(value)
+        node = makers.get(value)
+        same = [] if node is None or node not in order else [v for v in node.operands if _dtype(v) == x.dtype]
+        if node is None or node not in order:
+            sources.append(value)
+        elif _promotes(node, wanted, x.dtype, makers):
+            promoting.append(node)
+            pending += [v for v in same if not _is_promoted(v, wanted, node, makers)]
+        elif same:
+            pending += same
+        else:
+            sources.append(value)
+    if promoting:
+        return _explained(min(promoting, key=order.__getitem__), wanted, x.dtype, makers)
+    first = sources[-1]
+    text = f"it is computed from {_name(first, None, makers)}, {first.type}"
+    return Promotion(text, _written(first, wanted, makers))
+
+
+def _makers(builder: Builder | None) -> dict[Value, Node]:
+    """The node of each value of a trace and of those around it."""
+    found: dict[Value, Node] = {}
+    while builder is not None:
+        found.update((value, node) for node in builder.nodes for value in node.results)
+        builder = builder.parent
+    return found
+
+
+def _dtype(value: Value) -> np.dtype | None:
+    return value.type.dtype if isinstance(value.type, TensorType) else None
+
+
+def _promotes(node: Node, wanted: np.dtype, given: np.dtype, makers: Mapping[Value, Node]) -> bool:
+    """Whether a node's result is of the dtype that is given since it combines, or refuses, the one that was wanted."""
+    if node.op.name == "cast":
+        return _dtype(node.operands[0]) == wanted
+    promoted = [_is_promoted(v, wanted, node, makers) for v in node.operands if _dtype(v) == given]
+    return any(promoted) and (not all(promoted) or _refuses(node, wanted, given))
+
+
+def _is_promoted(value: Value, wanted: np.dtype, user: Node, makers: Mapping[Value, Node]) -> bool:
+    """Whether a value was cast from a dtype for its user; also where it was given another shape for it since."""
+    node = makers.get(value)
+    if node is None or node.source != user.source or len(node.operands) != 1:
+        return False
+    operand = node.operands[0]
+    if node.op.name == "cast":
+        return _dtype(operand) == wanted
+    given = _dtype(value)
+    return given is not None and not _refuses(node, wanted, given) and _is_promoted(operand, wanted, node, makers)
+
+
+def _explained(node: Node, wanted: np.dtype, given: np.dtype, makers: Mapping[Value, Node]) -> Promotion:
+    others = [v for v in node.operands if _dtype(v) == given and not _is_promoted(v, wanted, node, makers)]
+    # Where the other one was cast too, to a dtype that holds both, what counts is what it was.
+    others = [makers[v].operands[0] if _was_cast(v, node, makers) else v for v in others]
+    before, after = dtype_name(wanted), dtype_name(given)
+    if node.op.name == "cast" or _refuses(node, wanted, given):
+        return Promotion(f"{node.op.name} makes {after} of {before}, at {node.source}", _kept(wanted, given))
+    names = " and ".join(f"{_name(v, node, makers)}, {v.type}," for v in others)
+    text = f"{node.op.name} of {before} with {names} gives {after}, at {node.source}"
+    if wanted.kind in "biu" and given.kind in "fc":
+        return Promotion(text, _kept(wanted, given))
+    return Promotion(text, _written(others[0], wanted, makers))
+
+
+def _was_cast(value: Value, user: Node, makers: Mapping[Value, Node]) -> bool:
+    node = makers.get(value)
+    return node is not None and node.op.name == "cast" and node.source == user.source
+
+
+def _refuses(node: Node, wanted: np.dtype, given: np.dtype) -> bool:
+    """Whether an op has no result in a dtype whatever it is combined with, by its own type rule."""
+    types = [TensorType(wanted, v.type.shape) if _dtype(v) == given else v.type for v in node.operands]  # type: ignore[union-attr]
+    try:
+        node.op.infer(types, node.attrs, [region.type for region in node.regions])
+    except TypeMismatchError:
+        return True
+    return False
+
+
+def _name(value: Value, user: Node | None, makers: Mapping[Value, Node]) -> str:
+    """An operand as its user knows it."""
+    node = makers.get(value)
+    if node is None:
+        return value.hint or "an argument"
+    if isinstance(node.attrs, Constant):
+        array = node.attrs.value
+        return f"the number {array}" if array.ndim == 0 else "an array"
+    at = "" if user is not None and node.source == user.source else f" at {node.source}"
+    return f"the result of {node.op.name}{at}"
+
+
+def _written(value: Value, wanted: np.dtype, makers: Mapping[Value, Node]) -> str:
+    """What to write in place of an operand."""
+    node = makers.get(value)
+    if node is not None and isinstance(node.attrs, Constant) and node.attrs.value.ndim == 0:
+        number = node.attrs.value.item()
+        return f"a Python number takes the dtype of what it is combined with: {number!r} in place of numpy's scalar"
+    what = value.hint if node is None and value.hint else "that operand"
+    return f"cast {what}: .astype({wanted.name!r})"
+
+
+def _kept(wanted: np.dtype, given: np.dtype) -> str:
+    if wanted.kind in "biu" and given.kind in "fc":
+        return f"start from {given.name}, or make {wanted.name} of the result: x // y, .astype({wanted.name!r})"
+    return f"leave it out, or cast back: .astype({wanted.name!r})"
+
+
+def advice(found: Sequence[Promotion | None], otherwise: str) -> str:
+    """What to try: what is known of each place, once, and what helps in general."""
+    return "\n".join(dict.fromkeys([*(x.hint for x in found if x is not None), otherwise]))
