@@ -15,7 +15,7 @@ from ctrlgrad.transforms.vmap import vmap
 
 
 def of_triangle(a: Any, lower: bool) -> Any:
-    """A matrix whose Hermitian part, which `cnp.linalg` takes, is the Hermitian matrix that has this triangle of `a`."""
+    """A matrix whose Hermitian part, which `cnp.linalg` takes, has this triangle of `a`."""
     return cnp.tril(a) + cnp.tril(a, -1) if lower else cnp.triu(a) + cnp.triu(a, 1)
 
 
