@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.scipy.factorisations import factors, order_of
+from ctrlgrad.scipy.factorisations import factors, of_triangle, order_of
 from ctrlgrad.scipy.linalg import solve_triangular
 
 
 def cholesky(a: Any, *, symmetrize_input: bool = True) -> Any:
-    """The lower triangular factor of a positive definite matrix, or of its Hermitian part.
+    """The lower triangular factor of a positive definite matrix.
+
+    It is that of the Hermitian part; without `symmetrize_input`, of the lower triangle: the other one is not read, and
+    has derivatives of zero (JAX's derivatives there are those of no function).
 
     >>> import numpy as np
     >>> cholesky(np.array([[4.0]]))
     array([[2.]])
     """
     a = cnp.asarray(a)
-    return cnp.linalg.cholesky((a + cnp.matrix_transpose(cnp.conj(a))) / 2 if symmetrize_input else a)
+    return cnp.linalg.cholesky(a if symmetrize_input else of_triangle(a, lower=True))
 
 
 def lu(x: Any) -> tuple[Any, Any, Any]:
@@ -86,13 +89,14 @@ def qr(x: Any, *, full_matrices: bool = True, **settings: Any) -> tuple[Any, Any
 def eigh(x: Any, *, lower: bool = True, symmetrize_input: bool = True, **settings: Any) -> tuple[Any, Any]:
     """(v, w): the eigenvectors, the columns of v, and the eigenvalues of a Hermitian matrix, rising.
 
+    They are those of the Hermitian part; without `symmetrize_input`, of one triangle, the lower one or the upper one.
+
     >>> import numpy as np
     >>> eigh(np.array([[2.0, 0.0], [0.0, 1.0]]))[1]
     array([1., 2.])
     """
     x = cnp.asarray(x)
-    x = (x + cnp.matrix_transpose(cnp.conj(x))) / 2 if symmetrize_input else x
-    found = cnp.linalg.eigh(x, UPLO="L" if lower else "U")
+    found = cnp.linalg.eigh(x if symmetrize_input else of_triangle(x, lower))
     return found.eigenvectors, found.eigenvalues
 
 

@@ -15,6 +15,11 @@ from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.vmap import vmap
 
 
+def of_triangle(a: Any, lower: bool) -> Any:
+    """A matrix whose Hermitian part, which `cnp.linalg` takes, has this triangle of `a`."""
+    return cnp.tril(a) + cnp.tril(a, -1) if lower else cnp.triu(a) + cnp.triu(a, 1)
+
+
 def _eliminated(a: Any) -> tuple[Any, Any, Any]:
     """Both factors of one matrix in one, the row that each step chose, and the order of the rows.
 
@@ -227,4 +232,4 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
     return result
 
 
-__all__ = ["expm", "expm_frechet", "factors", "lu", "lu_factor", "lu_solve", "order_of", "polar"]
+__all__ = ["expm", "expm_frechet", "factors", "lu", "lu_factor", "lu_solve", "of_triangle", "order_of", "polar"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.scipy.factorisations import expm, expm_frechet, lu, lu_factor, lu_solve, polar
+from ctrlgrad.scipy.factorisations import expm, expm_frechet, lu, lu_factor, lu_solve, of_triangle, polar
 
 det, inv = cnp.linalg.det, cnp.linalg.inv
 _triangle = {False: cnp.triu, True: cnp.tril}
@@ -24,10 +24,12 @@ _triangle = {False: cnp.triu, True: cnp.tril}
 def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
     """The triangular factor of a positive definite matrix, the upper one unless `lower`.
 
+    It reads that triangle of `a`, and has derivatives by it: the elements of the other one have none.
+
     >>> cholesky(np.array([[4.0]]))
     array([[2.]])
     """
-    return cnp.linalg.cholesky(a, upper=not lower)
+    return cnp.linalg.cholesky(of_triangle(cnp.asarray(a), lower), upper=not lower)
 
 
 def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, bool]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import jax.scipy
 import numpy as np
 import pytest
 from interop.libraries import close, directional
@@ -63,3 +65,83 @@ def test_the_factors_have_derivatives() -> None:
     a = numbers("real", 4, 4)
     difference, found = directional(fn, (a,), (cg.grad(cg.from_jax(fn))(a),))
     assert found == pytest.approx(difference, rel=1e-7)
+
+
+# A matrix that is symmetric, one that is not, and directions likewise.
+SPREAD = np.array([[4.0, 0.3, -0.5], [0.9, 3.0, 0.2], [0.1, -0.4, 2.0]])
+SYMMETRIC = (SPREAD + SPREAD.T) / 2
+WEIGHTS = np.array([[1.0, -2.0, 0.5], [0.3, 1.5, -0.7], [2.0, 0.4, -1.1]])
+RIGHT = np.array([[1.0, 0.5], [-2.0, 1.0], [0.7, -0.3]])
+FROM_TRIANGLES = {
+    "lower": lambda a: jnp.sum(WEIGHTS * lax.linalg.cholesky(a, symmetrize_input=False)),
+    "scipy's lower": lambda a: jnp.sum(WEIGHTS * jax.scipy.linalg.cholesky(a, lower=True)),
+    "scipy's upper": lambda a: jnp.sum(WEIGHTS * jax.scipy.linalg.cholesky(a)),
+    "upper for a solution": lambda a: jnp.sum(jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(a), RIGHT) ** 2),
+    "lower for eigenvalues": lambda a: jnp.sum(WEIGHTS[0] * lax.linalg.eigh(a, symmetrize_input=False)[1]),
+    "upper for eigenvalues": lambda a: jnp.sum(WEIGHTS[0] * lax.linalg.eigh(a, lower=False, symmetrize_input=False)[1]),
+}
+
+
+def symmetric_part(a: Any) -> Any:
+    return (a + a.T) / 2
+
+
+@pytest.mark.parametrize("a", [SYMMETRIC, SPREAD], ids=["symmetric", "not symmetric"])
+def test_jaxs_symmetric_part_is_read_so_derivatives_are_jaxs_in_every_direction(a: Any) -> None:
+    """`jnp.linalg.cholesky` and `eigvalsh` symmetrize their argument, by equations of the jaxpr."""
+    for fn in (
+        lambda a: jnp.sum(WEIGHTS * jnp.linalg.cholesky(a)),
+        lambda a: jnp.sum(WEIGHTS[0] * jnp.linalg.eigvalsh(a)),
+    ):
+        read = cg.from_jax(fn)
+        close(read(a), fn(a), 1e-12)
+        gradient = cg.grad(read)(a)
+        close(gradient, jax.grad(fn)(a))
+        close(gradient, gradient.T)
+        difference, found = directional(fn, (a,), (gradient,))
+        assert found == pytest.approx(difference, rel=1e-7)
+
+
+@pytest.mark.parametrize("a", [SYMMETRIC, SPREAD], ids=["symmetric", "not symmetric"])
+@pytest.mark.parametrize("case", FROM_TRIANGLES)
+def test_of_one_triangle_derivatives_are_by_that_triangle(case: str, a: Any) -> None:
+    """Without that JAX reads one triangle, but its rules take directions, and `eigh`'s the matrix, for symmetric.
+
+    Ours are those of differences in every direction. In symmetric ones, at a symmetric matrix, JAX's are the same.
+    """
+    fn = FROM_TRIANGLES[case]
+    read = cg.from_jax(fn)
+    close(read(a), fn(a), 1e-12)
+    gradient = cg.grad(read)(a)
+    difference, found = directional(fn, (a,), (gradient,))
+    assert found == pytest.approx(difference, rel=1e-7, abs=1e-8)
+    close((np.tril if "upper" in case else np.triu)(gradient, -1 if "upper" in case else 1), np.zeros((3, 3)))
+    kept = np.triu(a) if "upper" in case else np.tril(a)
+    close(symmetric_part(gradient), symmetric_part(jax.grad(fn)(kept + kept.T - np.diag(np.diag(a)))))
+    along = np.random.default_rng(5).normal(size=a.shape)
+    close(cg.jvp(read, (a,), (along,))[1], np.sum(gradient * along))
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_solution_by_a_factor_has_no_derivative_by_the_other_triangle(lower: bool) -> None:
+    fn = lambda c, b: jnp.sum(WEIGHTS[:, :2] * jax.scipy.linalg.cho_solve((c, lower), b))
+    gradients = cg.grad(cg.from_jax(fn), argnums=(0, 1))(SPREAD, RIGHT)
+    close(gradients, jax.grad(fn, argnums=(0, 1))(SPREAD, RIGHT))
+    close((np.triu if lower else np.tril)(gradients[0], 1 if lower else -1), np.zeros((3, 3)))
+    difference, found = directional(fn, (SPREAD, RIGHT), gradients)
+    assert found == pytest.approx(difference, rel=1e-7)
+
+
+def test_a_complex_factor_of_one_triangle() -> None:
+    a = SPREAD + 0.3j * WEIGHTS
+    for fn in (
+        lambda a: lax.linalg.cholesky(a, symmetrize_input=False),
+        lambda a: jax.scipy.linalg.cholesky(a),
+        lambda a: jnp.linalg.cholesky(a),
+    ):
+        same(fn, a)
+        size = lambda a, fn=fn: jnp.sum(jnp.abs(fn(a) - WEIGHTS) ** 2)
+        read = cg.from_jax(lambda x, y, size=size: size(x + 1j * y))
+        gradients = cg.grad(read, argnums=(0, 1))(a.real, a.imag)
+        difference, found = directional(lambda x, y, size=size: size(x + 1j * y), (a.real, a.imag), gradients)
+        assert found == pytest.approx(difference, rel=1e-7)

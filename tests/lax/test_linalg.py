@@ -123,3 +123,19 @@ def test_inverses_and_companions():
         c = rng.normal(size=n + 1)
         found = np.sort_complex(np.linalg.eigvals(linalg.fiedler_companion(c)))
         np.testing.assert_allclose(found, np.sort_complex(np.roots(c)), atol=1e-7)
+
+
+def test_cholesky_and_eigh_by_the_names_of_jax_read_what_jaxs_read():
+    a = np.diag([4.0, 5.0, 6.0]) + rng.normal(size=(3, 3)) / 3
+    cases = [
+        lambda lax, linalg: lax.linalg.cholesky(a),
+        lambda lax, linalg: lax.linalg.cholesky(a, symmetrize_input=False),
+        lambda lax, linalg: lax.linalg.eigh(a, symmetrize_input=False)[1],
+        lambda lax, linalg: lax.linalg.eigh(a, lower=False, symmetrize_input=False)[1],
+        lambda lax, linalg: linalg.cholesky(a),
+        lambda lax, linalg: linalg.cholesky(a, lower=True),
+        lambda lax, linalg: linalg.cho_solve(linalg.cho_factor(a, lower=True), a),
+        lambda lax, linalg: linalg.eigh(a)[0],
+    ]
+    for call in cases:
+        np.testing.assert_allclose(call(lax, linalg), call(jax.lax, jax.scipy.linalg), atol=1e-12)
