@@ -184,7 +184,8 @@ class JaxFunction:
 def _array(x: Any, kind: Leaf) -> Any:
     if _is_short(x):
         x = jnp.asarray(x).astype(kind.type.dtype)  # type: ignore[union-attr]
-    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+    # Of NumPy's array a copy, which stays as it is where JAX keeps it.
+    return x if isinstance(x, jax.Array) else np.array(x, kind.type.dtype)  # type: ignore[union-attr]
 
 
 def _is_short(x: Any) -> bool:
