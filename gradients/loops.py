@@ -109,7 +109,7 @@ def _emit_forward(adjoint: Adjoint, node: Node, loop: Loop, scope: RegionScope) 
     A reversed loop starts from its count, and where a bound says how often a loop runs, that is computed in front of
     it; nor does a loop that counts its iterations already get a second counter.
     """
-    counting, position = Counting.of(loop), scope.trip_count(loop.carried)
+    counting, position = Counting.of(loop, adjoint.scope.number), scope.trip_count(loop.carried)
     body, counter = list(scope.forward_nodes(loop.body.inputs)), []
     if loop.counts_down:
         trips = loop.carries[0].init

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 import ctrlgrad as cg
-from ctrlgrad.interop.engine_primitive import Program
+from ctrlgrad.interop.engine_primitive import JaxProgram
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Alive:
     def now(cls) -> Alive:
         gc.collect()
         objects = gc.get_objects()
-        programs = sum(isinstance(x, Program) for x in objects)
+        programs = sum(isinstance(x, JaxProgram) for x in objects)
         return cls(len(objects), programs, len(jax.live_arrays()), _kibibytes())
 
     def __sub__(self, other: Alive) -> Alive:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ctrlgrad.ir import Graph, Loop, Node, StackType, TensorType, Value, attributes, is_loop
+from ctrlgrad.ir import Counting, Graph, Loop, Node, StackType, TensorType, Value, attributes, is_loop, step_of
 from ctrlgrad.ir.control import Carry
 from ctrlgrad.ir.op import Use
 
@@ -45,9 +45,6 @@ _ARITHMETIC: dict[str, Callable[[Range, Range], Range]] = {
     "minimum": _of_corners(min),
     "maximum": _of_corners(max),
 }
-# A counter goes on while `sign * (bound - counter) + more` is positive; swapped, the bound stands first.
-_GOES_ON = {"less": (1, 0), "less_equal": (1, 1), "greater": (-1, 0), "greater_equal": (-1, 1)}
-_SWAPPED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
 _MOVES = frozenset(["cast", "reshape", "broadcast_to", "squeeze", "expand_dims", "barrier", "stop_gradient"])
 
 
@@ -100,7 +97,8 @@ class CountedLoops:
             for inner in region.nodes:
                 if inner.op.name == "constant":
                     self._note(inner)
-        trips, most = self._trips(loop), loop.attrs.maximum_iterations
+        counting, most = Counting.of(loop, self._number), loop.attrs.maximum_iterations
+        trips = None if counting is None else counting.count(self._number)
         if trips is not None and (most is None or trips <= most):
             self.trips[node] = trips
             for carry in loop.carries:
@@ -108,48 +106,15 @@ class CountedLoops:
         self._read(loop.cond)
         self._read(loop.body)
 
-    def _number(self, value: Value) -> int | None:
+    def _number(self, value: Value) -> np.ndarray | None:
         found = self.ranges.get(value)
         is_one = isinstance(value.type, TensorType) and value.type.shape == () and found is not None
-        return found.low if is_one and found is not None and found.low == found.high else None
-
-    def _step(self, loop: Loop, carry: Carry) -> int | None:
-        """What each iteration adds to a carry, if always the same number."""
-        node = _producers(loop.body).get(carry.next)
-        if node is None:
-            return 0 if carry.next is carry.in_body else None
-        a, *rest = node.operands
-        if node.op.name == "add" and carry.in_body in (a, *rest):
-            return self._number(rest[0] if a is carry.in_body else a)
-        if node.op.name == "subtract" and a is carry.in_body:
-            step = self._number(rest[0])
-            return None if step is None else -step
-        return None
-
-    def _trips(self, loop: Loop) -> int | None:
-        node = _producers(loop.cond).get(loop.cond.outputs[0])
-        if node is None or node.op.name not in _GOES_ON:
-            return None
-        (a, b), name = node.operands, node.op.name
-        for counter, bound, relation in ((a, b, name), (b, a, _SWAPPED[name])):
-            carry = next((c for c in loop.carries if c.in_cond is counter), None)
-            if carry is None:
-                continue
-            start, end, step = self._number(carry.init), self._number(bound), self._step(loop, carry)
-            if start is None or end is None or step is None:
-                continue
-            sign, more = _GOES_ON[relation]
-            distance, advance = sign * (end - start) + more, sign * step
-            if distance <= 0:
-                return 0
-            if advance > 0 and _holds(carry.in_body.tensor.dtype, Range(*sorted((start, end + sign * advance)))):
-                return -(-distance // advance)
-        return None
+        return np.array(found.low) if is_one and found is not None and found.low == found.high else None
 
     def _count(self, loop: Loop, carry: Carry, trips: int) -> None:
         """Note the range of a carry that counts."""
         start = self.ranges.get(carry.init)
-        step = None if start is None else self._step(loop, carry)
+        step = None if start is None else step_of(loop, carry, self._number)
         if start is None or step is None:
             return
         after = [x + k * step for x in start for k in (0, trips)]

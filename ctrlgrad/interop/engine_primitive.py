@@ -1,13 +1,9 @@
 """A graph as one JAX primitive, which this library's engines run.
 
-A `Program` is a function of arrays of known dtypes and shapes. All programs share the primitive; a bound one is its
-parameter. What JAX asks of a primitive is again the same primitive, bound to a program that is made of the first:
-
-- a batch of calls is one call of the `vmap`;
-- its JVP is two calls: of the program itself, and of its tangent, f'(x) t, which is linear in t. That one has a
-  transpose, the pullback f'(x)^T c, linear in c, whose transpose is the tangent. The pullback runs the forward pass
-  again, so nothing whose size depends on data passes through JAX;
-- a tangent or pullback is differentiated as any other program: so all orders and mixtures of the modes exist.
+A `JaxProgram` is a function of arrays of known dtypes and shapes. All programs share the primitive; a bound one is its
+parameter. What JAX asks of a primitive is again the same primitive, bound to a program that is derived from the first
+(`program.py`). Its JVP is two calls, of the program itself and of its tangent, which has a transpose, the pullback.
+That one runs the forward pass again, so nothing whose size depends on data passes through JAX.
 
 In compiled code for the processor the primitive is a call of the engine's machine code (`engines/native/entry.py`),
 which asks for Python's lock only where the run needs Python. Of other engines, and for other devices, it is a call of
@@ -31,100 +27,38 @@ from jax.interpreters import ad, batching, mlir
 from ctrlgrad.engines.native.entry import Entry
 from ctrlgrad.errors import DifferentiationError, TracingError
 from ctrlgrad.execution import program_of
-from ctrlgrad.frontend.apply import value_in
-from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.frontend.trace import recorder
-from ctrlgrad.frontend.tracer import Leaf, Traced
-from ctrlgrad.function import Function, function
 from ctrlgrad.interop.primitives import TABLE
+from ctrlgrad.interop.program import Fn, Program, traced
 from ctrlgrad.interop.xla_calls import call_entry, has_typed_calls
-from ctrlgrad.ir import Builder, Graph, TensorType
+from ctrlgrad.ir import Graph, TensorType
 from ctrlgrad.source import here
-from ctrlgrad.transforms.grad import vjp
-from ctrlgrad.transforms.jvp import jvp
-from ctrlgrad.transforms.vmap import vmap
-
-Fn = Callable[..., Sequence[Any]]
 
 
-class Program:
-    """A function on arrays of these types, traced once.
+class JaxProgram(Program):
+    """A function on arrays of these types as JAX knows it: with abstract values, and an entry for compiled code."""
 
-    Args:
-        fn: takes tensors and returns a sequence of them, or of arrays.
-        linear: in how many of its last arguments it is linear.
-        transposed: makes the transpose with respect to these: a program of the other arguments and one cotangent per
-            result, with one result per argument that it is linear in.
-        results: the types of its results. Where they are given, `fn` is not traced before the program runs: of a
-            tangent that JAX only transposes, nothing is asked, so a function may have a reverse rule alone.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        fn: Fn,
-        types: Sequence[TensorType],
-        engine: str,
-        linear: int = 0,
-        transposed: Callable[[], Program] | None = None,
-        results: Sequence[TensorType] | None = None,
-    ) -> None:
-        self.name, self.types, self.engine = name, tuple(types), engine
-        self.linear = linear
-        self._fn, self._transposed = fn, transposed
-        self._derived: dict[Any, Program] = {}
-        self.result_types = tuple(v.tensor for v in self.graph.outputs) if results is None else tuple(results)
-        # The results that have derivatives.
-        self.floats = tuple(i for i, t in enumerate(self.result_types) if t.is_differentiable)
-        self.results = tuple(jax.core.ShapedArray(t.shape, t.dtype) for t in self.result_types)
+    def __init__(self, name: str, trace: Callable[[], Graph], *args: Any, **kwargs: Any) -> None:
+        super().__init__(name, lambda: _sized(name, trace()), *args, **kwargs)
+        self.avals = tuple(jax.core.ShapedArray(t.shape, t.dtype) for t in self.results)
         self.tangents = tuple(
-            jax.core.ShapedArray(t.shape, t.dtype if t.is_differentiable else jax.dtypes.float0)
-            for t in self.result_types
+            jax.core.ShapedArray(t.shape, t.dtype if t.is_differentiable else jax.dtypes.float0) for t in self.results
         )
-        self._function: Function = function(lambda *arrays: tuple(self(*arrays)), name=self._word, engine=engine)
+        # Whether it has been called outside of compiled code.
+        self.has_run = False
 
-    def __repr__(self) -> str:
-        return self.name
-
-    @property
-    def _word(self) -> str:
-        return self.name.replace(" ", "_")
-
-    @functools.cached_property
-    def graph(self) -> Graph:
-        """What it computes."""
-        inputs = [Leaf(t) for t in self.types]
-        builder = Builder(name=self._word if self._word.isidentifier() else "function")
-        graph = Traced(
-            builder.name, lambda xs: list(self._fn(*xs)), inputs, what="to_jax: the result", builder=builder
-        ).finish()
-        for value in graph.outputs:
-            if not isinstance(value.type, TensorType) or not value.type.is_static:
-                raise TracingError(
-                    f"to_jax: the size of a result of {self.name} is not known before it runs",
-                    source=here(),
-                    expected="arrays whose sizes follow from those of the arguments: JAX needs them when it traces",
-                    got=str(value.type),
-                    hint="return a sum or another reduction of it, or pad it to the most elements that there can be",
-                )
-        return graph
+    @classmethod
+    def traced(cls, name: str, fn: Fn, types: Sequence[TensorType], engine: str) -> JaxProgram:
+        """The program of a function that takes tensors and returns a sequence of them, or of arrays."""
+        return cls.of(name, _sized(name, traced(name, fn, types, "to_jax: the result")), engine)
 
     def trace(self) -> None:
         """Trace it now: what is wrong with it is said here, and not from within a compiled program."""
         _ = self.graph
 
-    def __call__(self, *arrays: Any) -> list[Tensor]:
-        """The results, recorded in the trace that goes on."""
-        builder = recorder()
-        values = builder.inline(self.graph, [value_in(builder, x) for x in arrays])
-        return [Tensor(builder, value) for value in values]
-
     def run(self, *arrays: Any) -> tuple[np.ndarray, ...]:
-        """The results for NumPy's arrays."""
+        """The results for arrays of NumPy and JAX."""
         # JAX hands on Python numbers as they are, whatever type it takes them for.
-        given = [np.asarray(x, t.dtype) for x, t in zip(arrays, self.types, strict=True)]
-        results: tuple[np.ndarray, ...] = self._function(*given)
-        return results
+        return super().run(*(np.asarray(x, t.dtype) for x, t in zip(arrays, self.types, strict=True)))
 
     def run_apart(self, *arrays: Any) -> tuple[np.ndarray, ...]:
         """The same, whatever options and budgets this thread has."""
@@ -137,109 +71,57 @@ class Program:
         def program(arrays: list[np.ndarray]) -> Any:
             return program_of(self._function.graph(*arrays), arrays)
 
-        return Entry(self.types, self.result_types, lambda arrays: self.run(*arrays), program)
-
-    def _cached(self, key: Any, make: Callable[[], Program]) -> Program:
-        found = self._derived.get(key)
-        # Of two threads that make it, one keeps its own.
-        return self._derived.setdefault(key, make()) if found is None else found
-
-    def batched(self, axes: tuple[int | None, ...], size: int) -> Program:
-        """The program for all rows at once: argument i has them along axes[i], all results along the first."""
-
-        def transposed() -> Program:
-            straight = axes[: len(axes) - self.linear]
-            return self.transposed.batched((*straight, *(0 for _ in self.results)), size)
-
-        types = [t if a is None else _with_rows(t, a, size) for t, a in zip(self.types, axes, strict=True)]
-        results = [_with_rows(t, 0, size) for t in self.result_types]
-        mapped = vmap(lambda *xs: tuple(self(*xs)), in_axes=axes)
-        return self._cached(
-            ("vmap", axes, size),
-            lambda: Program(f"vmap of {self.name}", mapped, types, self.engine, self.linear, transposed, results),
-        )
-
-    def tangent(self, wrt: tuple[int, ...]) -> Program:
-        """The derivative along tangents of the arguments at `wrt`, of the results that are floats."""
-        moving, results = [self.types[i] for i in wrt], [self.result_types[i] for i in self.floats]
-        types = [*self.types, *moving]
-
-        def fn(*given: Any) -> list[Any]:
-            point, tangents = given[: len(self.types)], given[len(self.types) :]
-            found = jvp(self._of(point, wrt), tuple(point[i] for i in wrt), tuple(tangents))[1]
-            return list(found)
-
-        return self._cached(
-            ("jvp", wrt),
-            lambda: Program(
-                f"jvp of {self.name}", fn, types, self.engine, len(wrt), lambda: self.pullback(wrt), results
-            ),
-        )
-
-    def pullback(self, wrt: tuple[int, ...]) -> Program:
-        """The transpose of `tangent`."""
-        seeds, results = [self.result_types[i] for i in self.floats], [self.types[i] for i in wrt]
-        types = [*self.types, *seeds]
-
-        def fn(*given: Any) -> list[Any]:
-            point, cotangents = given[: len(self.types)], given[len(self.types) :]
-            pull = vjp(self._of(point, wrt), *(point[i] for i in wrt))[1]
-            return list(pull(tuple(cotangents)))
-
-        return self._cached(
-            ("vjp", wrt),
-            lambda: Program(
-                f"vjp of {self.name}", fn, types, self.engine, len(seeds), lambda: self.tangent(wrt), results
-            ),
-        )
-
-    @property
-    def transposed(self) -> Program:
-        assert self._transposed is not None
-        return self._transposed()
-
-    def _of(self, point: Sequence[Any], wrt: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:
-        """Its float results as a function of the arguments at `wrt`."""
-
-        def fn(*moving: Any) -> tuple[Any, ...]:
-            given = list(point)
-            for i, x in zip(wrt, moving, strict=True):
-                given[i] = x
-            results = self(*given)
-            return tuple(results[i] for i in self.floats)
-
-        return fn
+        return Entry(self.types, self.results, lambda arrays: self.run(*arrays), program)
 
 
-def _with_rows(t: TensorType, axis: int, size: int) -> TensorType:
-    return TensorType(t.dtype, (*t.shape[:axis], size, *t.shape[axis:]))
+def _sized(name: str, graph: Graph) -> Graph:
+    """The graph, whose results have known sizes."""
+    for value in graph.outputs:
+        if not isinstance(value.type, TensorType) or not value.type.is_static:
+            raise TracingError(
+                f"to_jax: the size of a result of {name} is not known before it runs",
+                source=here(),
+                expected="arrays whose sizes follow from those of the arguments: JAX needs them when it traces",
+                got=str(value.type),
+                hint="return a sum or another reduction of it, or pad it to the most elements that there can be",
+            )
+    return graph
 
 
 program_p: Any = Primitive("ctrlgrad")
 program_p.multiple_results = True
 
 
-def bind(program: Program, *arrays: Any) -> list[Any]:
+def bind(program: JaxProgram, *arrays: Any) -> list[Any]:
     """The results of a program as JAX's arrays, or tracers."""
     found: list[Any] = program_p.bind(*arrays, program=program)
     return found
 
 
-def _run(*arrays: Any, program: Program) -> list[Any]:
-    return [jax.device_put(x) for x in program.run(*arrays)]
+# A call of compiled code takes NumPy's arrays in a fraction of the time that `device_put` needs for one of them.
+_compiled_put = jax.jit(lambda *arrays: arrays)
+
+
+def _run(*arrays: Any, program: JaxProgram) -> list[Any]:
+    results = program.run(*arrays)
+    if program.has_run and not jax.config.jax_disable_jit:
+        return list(_compiled_put(*results))
+    # What is called once is not worth the compilation.
+    program.has_run = True
+    return [jax.device_put(x) for x in results]
 
 
 program_p.def_impl(_run)
 
 
-def _types(*avals: Any, program: Program) -> tuple[Any, ...]:
-    return program.results
+def _types(*avals: Any, program: JaxProgram) -> tuple[Any, ...]:
+    return program.avals
 
 
 program_p.def_abstract_eval(_types)
 
 
-def _lower(ctx: Any, *operands: Any, program: Program) -> Any:
+def _lower(ctx: Any, *operands: Any, program: JaxProgram) -> Any:
     program.trace()
     results, _, kept = mlir.emit_python_callback(
         ctx, program.run_apart, None, operands, ctx.avals_in, ctx.avals_out, has_side_effect=False
@@ -248,7 +130,7 @@ def _lower(ctx: Any, *operands: Any, program: Program) -> Any:
     return results
 
 
-def _lower_on_processor(ctx: Any, *operands: Any, program: Program) -> Any:
+def _lower_on_processor(ctx: Any, *operands: Any, program: JaxProgram) -> Any:
     if program.engine not in ("auto", "native") or not has_typed_calls():
         return _lower(ctx, *operands, program=program)
     program.trace()
@@ -266,7 +148,7 @@ mlir.register_lowering(program_p, _lower)
 mlir.register_lowering(program_p, _lower_on_processor, platform="cpu")
 
 
-def _batch(arrays: Sequence[Any], axes: Sequence[Any], *, program: Program) -> tuple[list[Any], list[int]]:
+def _batch(arrays: Sequence[Any], axes: Sequence[Any], *, program: JaxProgram) -> tuple[list[Any], list[int]]:
     size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
     straight = len(arrays) - program.linear
     # A transpose has a result for each argument that it is linear in: with rows, if any has.
@@ -285,7 +167,7 @@ def _in_front(x: Any, axis: Any, size: int) -> Any:
 batching.primitive_batchers[program_p] = _batch
 
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program) -> tuple[list[Any], list[Any]]:
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: JaxProgram) -> tuple[list[Any], list[Any]]:
     results = bind(program, *primals)
     wrt = tuple(i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero) and program.types[i].is_differentiable)
     moved: list[Any] = [ad.Zero(aval) for aval in program.tangents]
@@ -299,7 +181,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, program: Program) -
 ad.primitive_jvps[program_p] = _jvp
 
 
-def _transpose(cotangents: Sequence[Any], *arrays: Any, program: Program) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *arrays: Any, program: JaxProgram) -> list[Any]:
     straight = len(arrays) - program.linear
     unknown = [isinstance(x, ad.UndefinedPrimal) for x in arrays]
     if any(unknown[:straight]):
@@ -320,4 +202,4 @@ ad.primitive_transposes[program_p] = _transpose
 # What has gone to JAX comes back as it was.
 TABLE["ctrlgrad"] = lambda equation, *operands: equation.params["program"](*operands)
 
-__all__ = ["Program", "bind", "program_p"]
+__all__ = ["JaxProgram", "bind", "program_p"]

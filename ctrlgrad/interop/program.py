@@ -3,58 +3,75 @@
 What such a framework asks of an operation of its own is the same operation of another program:
 
 - a batch of calls is one call of the `vmap`;
-- `tangent` is the derivative along tangents, `pullback` its transpose. Both compute the forward pass again, so they are
-  functions of the arguments alone, which may themselves be differentiated: all orders and mixtures of the modes exist;
-- where the forward pass has just run, `run_and_keep` has kept what the backward pass needs, for `run_backward`.
+- `tangent` is the derivative along tangents, f'(x) t, which is linear in t. It has a transpose, `pullback`, f'(x)^T c,
+  linear in c, whose transpose is the tangent. Both compute the forward pass again, so they are functions of the
+  arguments alone, which may themselves be differentiated: all orders and mixtures of the modes exist.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
-from ctrlgrad.batching import batch_whole
-from ctrlgrad.execution import run_on
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.frontend.tracer import Leaf, Traced
 from ctrlgrad.function import Function, function
-from ctrlgrad.gradients.adjoint import Pullback
-from ctrlgrad.gradients.reverse import reverse
 from ctrlgrad.ir import Builder, Graph, TensorType
-from ctrlgrad.options import current_options
-from ctrlgrad.passes.inline_calls import without_calls
-from ctrlgrad.results import hand_out
 from ctrlgrad.transforms.grad import vjp
 from ctrlgrad.transforms.jvp import jvp
 from ctrlgrad.transforms.vmap import vmap
 
-
-@dataclass(frozen=True, eq=False)
-class Residuals:
-    """What a forward pass has left for the backward pass with respect to the arguments at `wrt`."""
-
-    wrt: tuple[int, ...]
-    values: list[Any]
+Fn = Callable[..., Sequence[Any]]
 
 
 class Program:
-    """A graph that arrays go into and come out of, run by an engine."""
+    """A function of arrays that gives arrays, run by an engine.
 
-    def __init__(self, name: str, graph: Graph, engine: str) -> None:
-        self.name, self.graph, self.engine = name, graph, engine
-        self.types = tuple(v.tensor for v in graph.inputs)
+    Args:
+        trace: makes its graph. It is called when the graph is first needed: of a tangent that is only transposed
+            nothing is asked, so a function may have a reverse rule alone.
+        types, results: of its arguments and its results.
+        linear: in how many of its last arguments it is linear.
+        transposed: makes the transpose with respect to these: a program of the other arguments and one cotangent per
+            result, with one result per argument that it is linear in.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        trace: Callable[[], Graph],
+        types: Sequence[TensorType],
+        results: Sequence[TensorType],
+        engine: str,
+        linear: int = 0,
+        transposed: Callable[[], Self] | None = None,
+    ) -> None:
+        self.name, self.engine, self.linear = name, engine, linear
+        self.types, self.results = tuple(types), tuple(results)
         # The results that have derivatives.
-        self.floats = tuple(i for i, v in enumerate(graph.outputs) if v.type.is_differentiable)
-        self._derived: dict[Any, Any] = {}
-        self._function: Function = function(lambda *arrays: tuple(self(*arrays)), name=graph.name, engine=engine)
+        self.floats = tuple(i for i, t in enumerate(self.results) if t.is_differentiable)
+        self._trace, self._transposed = trace, transposed
+        self._made: dict[Any, Any] = {}
+        self._function: Function = function(lambda *arrays: tuple(self(*arrays)), name=_word(name), engine=engine)
+
+    @classmethod
+    def of(cls, name: str, graph: Graph, engine: str) -> Self:
+        """The program of a graph."""
+        types, results = ([v.tensor for v in values] for values in (graph.inputs, graph.outputs))
+        return cls(name, lambda: graph, types, results, engine)
 
     def __repr__(self) -> str:
         return self.name
+
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """What it computes."""
+        return self._trace()
 
     def __call__(self, *arrays: Any) -> list[Tensor]:
         """The results, recorded in the trace that goes on."""
@@ -62,74 +79,52 @@ class Program:
         values = builder.inline(self.graph, [value_in(builder, x) for x in arrays])
         return [Tensor(builder, value) for value in values]
 
-    def run(self, arrays: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    def run(self, *arrays: Any) -> tuple[np.ndarray, ...]:
         """The results for NumPy's arrays."""
         results: tuple[np.ndarray, ...] = self._function(*arrays)
         return results
 
-    def run_and_keep(self, wrt: tuple[int, ...], arrays: Sequence[Any]) -> tuple[list[np.ndarray], Residuals]:
-        """The results, and what `run_backward` needs to pull cotangents of them back to the arguments at `wrt`."""
-        forward = without_calls(self._halves(wrt).forward)
-        found = run_on(self.engine, forward, arrays, current_options().check_nans)
-        count = len(self.graph.outputs)
-        kept = found[count:]
-        return hand_out(self.graph, found[:count], [*arrays, *kept]), Residuals(wrt, kept)
-
-    def run_backward(self, residuals: Residuals, cotangents: Sequence[Any]) -> list[np.ndarray]:
-        """The cotangents of the arguments at `residuals.wrt`, of one for each result that is a float."""
-        backward = without_calls(self._halves(residuals.wrt).backward)
-        given = [*residuals.values, *cotangents]
-        return hand_out(backward, run_on(self.engine, backward, given, current_options().check_nans), given)
-
-    def _halves(self, wrt: tuple[int, ...]) -> Pullback:
-        halves: Pullback = self._made(("halves", wrt), lambda: reverse(self.graph, wrt, self.floats, batch_whole))
-        return halves
-
-    def _made(self, key: Any, make: Callable[[], Any]) -> Any:
-        found = self._derived.get(key)
-        # Of two threads that make it, one keeps its own.
-        return self._derived.setdefault(key, make()) if found is None else found
-
-    def _traced(self, word: str, fn: Callable[..., Sequence[Any]], types: Sequence[TensorType]) -> Program:
-        name = f"{word}_of_{self.graph.name}"
-        traced = Traced(name, lambda xs: list(fn(*xs)), [Leaf(t) for t in types], builder=Builder(name=name))
-        return Program(f"{word} of {self.name}", traced.finish(), self.engine)
-
-    def batched(self, axes: tuple[int | None, ...], size: int) -> Program:
+    def batched(self, axes: tuple[int | None, ...], size: int) -> Self:
         """The program for all rows at once: argument i has them along axes[i], all results along the first."""
 
-        def make() -> Program:
-            types = [t if a is None else _with_rows(t, a, size) for t, a in zip(self.types, axes, strict=True)]
-            mapped = vmap(lambda *xs: tuple(self(*xs)), in_axes=axes, axis_size=size)
-            return self._traced("vmap", mapped, types)
+        def transposed() -> Self:
+            straight = axes[: len(axes) - self.linear]
+            return self.transposed.batched((*straight, *(0 for _ in self.results)), size)
 
-        found: Program = self._made(("vmap", axes, size), make)
-        return found
+        types = [t if a is None else _with_rows(t, a, size) for t, a in zip(self.types, axes, strict=True)]
+        results = [_with_rows(t, 0, size) for t in self.results]
+        mapped = vmap(lambda *xs: tuple(self(*xs)), in_axes=axes, axis_size=size)
+        return self._derived("vmap", (axes, size), mapped, types, results, self.linear, transposed)
 
-    def tangent(self, wrt: tuple[int, ...]) -> Program:
+    def tangent(self, wrt: tuple[int, ...]) -> Self:
         """The derivative along tangents of the arguments at `wrt`, of the results that are floats."""
+        moving, results = [self.types[i] for i in wrt], [self.results[i] for i in self.floats]
 
         def fn(*given: Any) -> list[Any]:
             point, tangents = given[: len(self.types)], given[len(self.types) :]
-            found = jvp(self._of(point, wrt), tuple(point[i] for i in wrt), tuple(tangents))[1]
-            return list(found)
+            return list(jvp(self._of(point, wrt), tuple(point[i] for i in wrt), tuple(tangents))[1])
 
-        types = [*self.types, *(self.types[i] for i in wrt)]
-        found: Program = self._made(("jvp", wrt), lambda: self._traced("jvp", fn, types))
-        return found
+        types = [*self.types, *moving]
+        return self._derived("jvp", (wrt,), fn, types, results, len(moving), lambda: self.pullback(wrt))
 
-    def pullback(self, wrt: tuple[int, ...]) -> Program:
-        """The cotangents of the arguments at `wrt`: a program of the arguments, and of a cotangent for each result that
-        is a float."""
+    def pullback(self, wrt: tuple[int, ...]) -> Self:
+        """The transpose of `tangent`: the cotangents of the arguments at `wrt`, of one for each result that is a
+        float."""
+        seeds, results = [self.results[i] for i in self.floats], [self.types[i] for i in wrt]
 
         def fn(*given: Any) -> list[Any]:
             point, cotangents = given[: len(self.types)], given[len(self.types) :]
             pull = vjp(self._of(point, wrt), *(point[i] for i in wrt))[1]
             return list(pull(tuple(cotangents)))
 
-        types = [*self.types, *(self.graph.outputs[i].tensor for i in self.floats)]
-        found: Program = self._made(("vjp", wrt), lambda: self._traced("vjp", fn, types))
-        return found
+        types = [*self.types, *seeds]
+        return self._derived("vjp", (wrt,), fn, types, results, len(seeds), lambda: self.tangent(wrt))
+
+    @property
+    def transposed(self) -> Self:
+        """The transpose with respect to the arguments that it is linear in."""
+        assert self._transposed is not None
+        return self._transposed()
 
     def _of(self, point: Sequence[Any], wrt: tuple[int, ...]) -> Callable[..., tuple[Any, ...]]:
         """Its float results as a function of the arguments at `wrt`."""
@@ -143,9 +138,43 @@ class Program:
 
         return fn
 
+    def _derived(
+        self,
+        word: str,
+        details: tuple[Any, ...],
+        fn: Fn,
+        types: Sequence[TensorType],
+        results: Sequence[TensorType],
+        linear: int,
+        transposed: Callable[[], Self],
+    ) -> Self:
+        name = f"{word} of {self.name}"
+
+        def make() -> Self:
+            return type(self)(name, lambda: traced(name, fn, types), types, results, self.engine, linear, transposed)
+
+        found: Self = self._once((word, *details), make)
+        return found
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        found = self._made.get(key)
+        # Of two threads that make it, one keeps its own.
+        return self._made.setdefault(key, make()) if found is None else found
+
+
+def traced(name: str, fn: Fn, types: Sequence[TensorType], what: str | None = None) -> Graph:
+    """The graph of a function of tensors of these types; `what` is how errors call its result."""
+    builder = Builder(name=_word(name))
+    return Traced(builder.name, lambda xs: list(fn(*xs)), [Leaf(t) for t in types], what=what, builder=builder).finish()
+
+
+def _word(name: str) -> str:
+    word = name.replace(" ", "_")
+    return word if word.isidentifier() else "function"
+
 
 def _with_rows(t: TensorType, axis: int, size: int) -> TensorType:
     return TensorType(t.dtype, (*t.shape[:axis], size, *t.shape[axis:]))
 
 
-__all__ = ["Program", "Residuals"]
+__all__ = ["Fn", "Program", "traced"]

@@ -16,7 +16,7 @@ from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.tracer import Leaf
 from ctrlgrad.interop.avals import has_weak_type, is_array, static_argument
-from ctrlgrad.interop.engine_primitive import Program, bind
+from ctrlgrad.interop.engine_primitive import JaxProgram, bind
 from ctrlgrad.interop.flat import Flat
 from ctrlgrad.interop.pure_jax import obstacle, run_in_jax
 from ctrlgrad.interop.settings import has_x64
@@ -90,7 +90,7 @@ class _Signature:
     """A function for arguments of one signature."""
 
     flat: Flat
-    program: Program
+    program: JaxProgram
     graph: Graph
     explanation: Explanation
 
@@ -138,7 +138,7 @@ class JaxFunction:
             return flat(*(Tensor(x.builder, x.value, leaf.weak) for x, leaf in zip(tensors, inputs, strict=True)))
 
         try:
-            program = Program(self.name, fn, types, current_options().engine)
+            program = JaxProgram.traced(self.name, fn, types, current_options().engine)
         except jax.errors.JAXTypeError as error:
             raise TracingError(
                 f"to_jax: {self.name} uses a value of a trace of JAX that is not among its arguments",
@@ -184,7 +184,8 @@ class JaxFunction:
 def _array(x: Any, kind: Leaf) -> Any:
     if _is_short(x):
         x = jnp.asarray(x).astype(kind.type.dtype)  # type: ignore[union-attr]
-    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+    # Of NumPy's array a copy, which stays as it is where JAX keeps it.
+    return x if isinstance(x, jax.Array) else np.array(x, kind.type.dtype)  # type: ignore[union-attr]
 
 
 def _is_short(x: Any) -> bool:

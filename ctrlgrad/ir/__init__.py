@@ -2,7 +2,7 @@
 
 from ctrlgrad.ir.builder import Builder, Closed, close, copy_node, copy_nodes, free_values
 from ctrlgrad.ir.control import Branch, Call, Loop, is_branch, is_call, is_loop, view
-from ctrlgrad.ir.counting import Counting
+from ctrlgrad.ir.counting import Counting, step_of
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import OPS, Op, Trait, Use, declare
 from ctrlgrad.ir.printer import format_graph
@@ -45,6 +45,7 @@ __all__ = [
     "is_loop",
     "join",
     "rewrite",
+    "step_of",
     "uses",
     "verify",
     "view",

@@ -2,7 +2,8 @@
 
 Such a loop runs while an integer carry is below a bound that it leaves as it is, and adds 1 to the carry (or counts
 down by 1 while it is above). What its counter ends with, and how often it runs, are then known without running it:
-outside it nothing waits for them, and a gradient saves nothing for them.
+outside it nothing waits for them, and a gradient saves nothing for them. A step may be another number where those in
+front of the loop are known: with any others the counter could pass the bound by the end of its dtype, and begin anew.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ Number = Callable[[Value], np.ndarray | None]
 
 @record(eq=False)
 class Counting:
-    """How a loop counts: `carry` goes up (or down) by 1 until it has reached `bound`, or has passed it by `beyond`."""
+    """How a loop counts: `carry` goes by `step` until it is `beyond` past `bound`, or further where steps are long."""
 
     carry: Carry
     bound: Value | np.ndarray  # in front of the loop
-    down: bool
+    step: int  # below 0 for a counter that goes down
     beyond: int
 
     @classmethod
-    def of(cls, loop: Loop) -> Counting | None:
-        """None where a loop does not count so."""
+    def of(cls, loop: Loop, number: Number) -> Counting | None:
+        """None where a loop does not count so; `number` knows the constants in front of it."""
         test = _producer(loop.cond, loop.predicate)
         if test is None or test.op.name not in _TURNED:
             return None
@@ -46,66 +47,83 @@ class Counting:
                 at = test.operands.index(carry.in_cond)
                 name = test.op.name if at == 0 else _TURNED[test.op.name]
                 end = test.operands[1 - at]
-                bound, down = _bound(loop, end), name in _DOWN
-                if bound is None or carry.init.type != end.type or not _moves_by_one(loop, carry, down):
+                bound, step, down = _in_front(loop, loop.cond, end), step_of(loop, carry, number), name in _DOWN
+                if bound is None or not step or (step < 0) != down or carry.init.type != end.type:
                     return None
-                return cls(carry, bound, down, (_DOWN if down else _UP)[name])
+                found = cls(carry, bound, step, (_DOWN if down else _UP)[name])
+                return found if abs(step) == 1 or found.count(number) is not None else None
         return None
 
-    def last(self, builder: Builder, number: Number) -> Value:
-        """The counter after the loop; `number` knows the constants in front of it."""
-        dtype = self.carry.init.tensor.dtype
+    def count(self, number: Number) -> int | None:
+        """The number of iterations, where start and bound are constants, and the counter never leaves its dtype."""
         start = number(self.carry.init)
         bound = self.bound if isinstance(self.bound, np.ndarray) else number(self.bound)
-        sign = -1 if self.down else 1
-        if start is not None and bound is not None:
-            last = sign * max(sign * int(start), sign * int(bound) + self.beyond)
-            if np.iinfo(dtype).min <= last <= np.iinfo(dtype).max:
-                return builder.constant(last, dtype)
+        if start is None or bound is None:
+            return None
+        distance = (int(bound) - int(start)) * (1 if self.step > 0 else -1) + self.beyond
+        trips = max(0, -(-distance // abs(self.step)))
+        limits = np.iinfo(self.carry.init.tensor.dtype)
+        return trips if limits.min <= int(start) + trips * self.step <= limits.max else None
+
+    def last(self, builder: Builder, number: Number) -> Value:
+        """The counter after the loop."""
+        dtype, down = self.carry.init.tensor.dtype, self.step < 0
+        start, trips = number(self.carry.init), self.count(number)
+        if start is not None and trips is not None:
+            return builder.constant(int(start) + trips * self.step, dtype)
         end = builder.constant(self.bound) if isinstance(self.bound, np.ndarray) else self.bound
         if self.beyond:
-            end = builder.emit("subtract" if self.down else "add", [end, builder.constant(1, dtype)])
-        return builder.emit("minimum" if self.down else "maximum", [self.carry.init, end], hint=self.carry.result.hint)
+            end = builder.emit("subtract" if down else "add", [end, builder.constant(1, dtype)])
+        return builder.emit("minimum" if down else "maximum", [self.carry.init, end], hint=self.carry.result.hint)
 
     def trips(self, builder: Builder, number: Number) -> Value:
         """The number of iterations."""
+        count = self.count(number)
+        if count is not None:
+            return builder.constant(count, INDEX.dtype)
         last, start = self.last(builder, number), self.carry.init
         first = number(start)
-        if first is not None and first == 0 and not self.down and last.type == INDEX:
+        if first is not None and first == 0 and self.step > 0 and last.type == INDEX:
             return last
-        ends = [_as_index(builder, v) for v in ((start, last) if self.down else (last, start))]
+        ends = [_as_index(builder, v) for v in ((start, last) if self.step < 0 else (last, start))]
         return builder.emit("subtract", ends, hint="trips")
+
+
+def step_of(loop: Loop, carry: Carry, number: Number) -> int | None:
+    """What each iteration adds to integers that a loop carries, if always the same number; 0 where they stay."""
+    value = carry.in_body
+    if not isinstance(value.type, TensorType) or value.type.dtype.kind not in "iu" or carry.init.type != value.type:
+        return None
+    if carry.next is value:
+        return 0
+    node = _producer(loop.body, carry.next)
+    if node is None or node.op.name not in ("add", "subtract") or value not in node.operands:
+        return None
+    a, b = node.operands
+    if node.op.name == "subtract" and a is not value:
+        return None
+    step = _in_front(loop, loop.body, b if a is value else a)
+    step = number(step) if isinstance(step, Value) else step
+    if step is None or step.ndim:
+        return None
+    return -int(step) if node.op.name == "subtract" else int(step)
 
 
 def _producer(region: Graph, value: Value) -> Node | None:
     return next((n for n in region.nodes if value in n.results), None)
 
 
-def _bound(loop: Loop, value: Value) -> Value | np.ndarray | None:
-    """What the cond compares with, as it is in front of the loop; None where iterations may see different values."""
-    node = _producer(loop.cond, value)
+def _in_front(loop: Loop, region: Graph, value: Value) -> Value | np.ndarray | None:
+    """A value of a region as it is in front of the loop; None where iterations may see different ones."""
+    node = _producer(region, value)
     if node is not None:
         constant = attributes.Constant.find(node)
         return None if constant is None else constant.value
-    return next((c.outer for c in loop.captures if c.in_cond is value), None)
-
-
-def _moves_by_one(loop: Loop, carry: Carry, down: bool) -> bool:
-    value = carry.in_body
-    if not isinstance(value.type, TensorType) or value.type.rank or value.type.dtype.kind not in "iu":
-        return False
-    node = _producer(loop.body, carry.next)
-    if node is None or node.op.name != ("subtract" if down else "add") or value not in node.operands:
-        return False
-    if carry.init.type != value.type or (down and node.operands[0] is not value):
-        return False
-    step = _producer(loop.body, node.operands[1] if node.operands[0] is value else node.operands[0])
-    constant = None if step is None else attributes.Constant.find(step)
-    return constant is not None and constant.value.ndim == 0 and bool(constant.value == 1)
+    return next((c.outer for c in loop.captures if value in (c.in_cond, c.in_body)), None)
 
 
 def _as_index(builder: Builder, value: Value) -> Value:
     return value if value.type == INDEX else builder.emit("cast", [value], {"dtype": INDEX.dtype})
 
 
-__all__ = ["Counting"]
+__all__ = ["Counting", "step_of"]

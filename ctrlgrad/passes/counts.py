@@ -31,7 +31,7 @@ class _KnowingCounts(Rewriter):
             return None
         loop = Loop.of(node)
         # Without a use of its results a loop goes, and with it the error of one that may run too often.
-        counting = Counting.of(loop) if loop.attrs.maximum_iterations is None else None
+        counting = Counting.of(loop, self._number) if loop.attrs.maximum_iterations is None else None
         if counting is None or counting.carry.result not in self._used:
             return None
         self.builder.keep(node)

@@ -23,7 +23,7 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
 from ctrlgrad.engines.native.entry import MOST, Entry
-from ctrlgrad.interop.engine_primitive import Program
+from ctrlgrad.interop.engine_primitive import JaxProgram
 from ctrlgrad.interop.xla_calls import has_typed_calls
 from ctrlgrad.memory.arena.pool import POOL
 
@@ -43,8 +43,8 @@ def settings() -> Iterator[None]:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the programs that ran in Python."""
     found: list[str] = []
-    run = Program.run
-    monkeypatch.setattr(Program, "run", lambda self, *arrays: (found.append(self.name), run(self, *arrays))[1])
+    run = JaxProgram.run
+    monkeypatch.setattr(JaxProgram, "run", lambda self, *arrays: (found.append(self.name), run(self, *arrays))[1])
     return found
 
 

@@ -203,10 +203,10 @@ def test_jax_is_not_loaded_before_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_random_programs(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "back"), [(0, False), (1, False), (2, True), (3, True)])
+def test_random_programs(seed: int, back: bool) -> None:
     program = Program(seed)
-    assert [str(wrong) for wrong in judge(program)] == [], str(program)
+    assert [str(wrong) for wrong in judge(program, back=back)] == [], str(program)
 
 
 def test_what_a_user_says_of_a_primitive_replaces_what_was_known_of_it() -> None:

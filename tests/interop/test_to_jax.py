@@ -19,6 +19,7 @@ from leaks import growth
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import DifferentiationError, TracingError, TypeMismatchError
+from ctrlgrad.interop import engine_primitive
 
 
 @pytest.fixture(autouse=True)
@@ -342,3 +343,33 @@ def test_python_numbers_have_the_type_that_jax_takes_them_for() -> None:
         slope = jax.grad(cg.to_jax(cg.from_jax(root)))(4.0)
         assert slope.dtype == np.float32
         np.testing.assert_allclose(slope, 0.25, rtol=1e-4)
+
+
+def test_results_outside_of_compiled_code_are_arrays_of_jax() -> None:
+    """In the first call, in later ones, which put them there otherwise, and with compilation off."""
+    f = cg.to_jax(lambda x: (root(x), x > 1.0))
+    for off in (False, False, True):
+        with jax.disable_jit(off):
+            found = f(np.float64(4.0))
+        assert all(isinstance(y, jax.Array) for y in found) and [y.dtype.name for y in found] == ["float64", "bool"]
+        np.testing.assert_allclose(found[0], 2.0, rtol=1e-12)
+        assert found[1]
+
+
+def test_one_call_outside_of_compiled_code_compiles_nothing_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    put, calls = engine_primitive._compiled_put, []
+    monkeypatch.setattr(engine_primitive, "_compiled_put", lambda *xs: (calls.append(len(xs)), put(*xs))[1])
+    f = cg.to_jax(lambda x: (root(x), root(2 * x)))
+    f(np.float64(4.0))
+    assert calls == []
+    f(np.float64(9.0))
+    f(np.float64(2.0))
+    assert calls == [2, 2]
+
+
+def test_an_array_of_numpy_that_changes_after_the_call_does_not_change_its_derivative() -> None:
+    x = np.array([4.0, 9.0], np.float64)
+    f = cg.to_jax(lambda w, x: (w * root(x.sum())) * x.sum())
+    _, pull = jax.vjp(lambda w: f(w, x), np.float64(1.0))
+    x[:] = 0
+    np.testing.assert_allclose(pull(np.float64(1.0))[0], 13 * np.sqrt(13), rtol=1e-12)

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import ctrlgrad as cg  # noqa: E402
 import ctrlgrad.numpy as cnp  # noqa: E402
 from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError  # noqa: E402
-from ctrlgrad.interop.program import Program, Residuals  # noqa: E402
+from ctrlgrad.interop.torch.program import Residuals, TorchProgram  # noqa: E402
 
 # What PyTorch says to itself.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*", "ignore::FutureWarning:torch.*")
@@ -150,14 +150,14 @@ def test_arguments_are_read_in_place_and_results_share_no_memory_with_them() -> 
     seen = []
     x = torch.ones(3)
     f = cg.to_torch(lambda x: x)
-    run = Program.run
+    run = TorchProgram.run
 
-    def watched(self: Program, arrays: Any) -> Any:
+    def watched(self: TorchProgram, *arrays: Any) -> Any:
         seen.extend(arrays)
-        return run(self, arrays)
+        return run(self, *arrays)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Program, "run", watched)
+        patch.setattr(TorchProgram, "run", watched)
         y = f(x)
     assert np.shares_memory(seen[0], x.numpy())
     y += 1
@@ -187,13 +187,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def watch(name: str) -> None:
-        method = getattr(Program, name)
+        method = getattr(TorchProgram, name)
 
-        def watched(self: Program, *args: Any) -> Any:
+        def watched(self: TorchProgram, *args: Any) -> Any:
             found.append(f"{name} {self}")
             return method(self, *args)
 
-        monkeypatch.setattr(Program, name, watched)
+        monkeypatch.setattr(TorchProgram, name, watched)
 
     for name in ("run", "run_and_keep", "run_backward"):
         watch(name)

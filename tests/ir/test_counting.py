@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad.errors import MaximumIterationsError
 from ctrlgrad.execution import run_on
-from ctrlgrad.ir import INDEX, Builder, Counting, Graph, Loop, is_loop
+from ctrlgrad.ir import INDEX, Builder, Counting, Graph, Loop, Value, is_loop
 from ctrlgrad.passes import know_counts, remove_dead_code
 
 TESTS: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
@@ -42,13 +44,21 @@ def told(graph: Graph) -> Graph:
     """The graph of the end and the number of iterations that `Counting` tells."""
     builder = Builder()
     builder.inputs = list(graph.inputs)
-    constants = {n.result: n.attrs.value for n in graph.nodes if n.op.name == "constant"}
     for node in graph.nodes:
         builder.keep(node)
-    (loop,) = (Loop.of(node) for node in graph.nodes if is_loop(node))
-    counting = Counting.of(loop)
+    counting, number = read(graph), constants(graph)
     assert counting is not None
-    return remove_dead_code(builder.finish([f(builder, constants.get) for f in (counting.last, counting.trips)]))
+    return remove_dead_code(builder.finish([f(builder, number) for f in (counting.last, counting.trips)]))
+
+
+def constants(graph: Graph) -> Callable[[Value], Any]:
+    return {n.result: n.attrs.value for n in graph.nodes if n.op.name == "constant"}.get
+
+
+def read(graph: Graph) -> Counting | None:
+    """How the one loop of a graph counts."""
+    (loop,) = (Loop.of(node) for node in graph.nodes if is_loop(node))
+    return Counting.of(loop, constants(graph))
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -82,9 +92,78 @@ NOT_COUNTED: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", NOT_COUNTED)
 def test_loops_that_do_not_count(name: str) -> None:
     graph = cg.function(NOT_COUNTED[name]).graph(np.int64(7))
-    (loop,) = (Loop.of(node) for node in graph.nodes if is_loop(node))
-    assert Counting.of(loop) is None
+    assert read(graph) is None
     assert know_counts(graph) is graph
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("dtype", ["int64", "int8", "uint8"])
+@pytest.mark.parametrize("name", TESTS)
+def test_longer_steps_between_known_numbers(name: str, dtype: str, captured: bool) -> None:
+    """Steps that are subtracted where the counter goes down, or added, below 0; in the body or captured by it."""
+    for step, given in itertools.product((2, 3, 7), ((10, 90), (90, 10), (15, 15), (15, 17))):
+        for subtracts in (TESTS[name][1] < 0,) if dtype == "uint8" else (False, True):
+            graph = stepped(name, step, [np.array(x, dtype) for x in given], subtracts, captured)
+            found = told(graph)
+            assert {node.op.name for node in found.nodes} == {"constant"}
+            np.testing.assert_array_equal(run_on("reference", found, []), run_on("reference", graph, []))
+
+
+def stepped(name: str, step: int, given: Sequence[Any], subtracts: bool, captured: bool) -> Graph:
+    """As `counted` of known numbers, by steps of a length."""
+    (test, direction), (start, bound) = TESTS[name], given
+    by = np.array(-direction * step if subtracts else direction * step, start.dtype)
+
+    def program() -> Any:
+        outside = cnp.array(by)
+
+        def body(c: Any) -> Any:
+            length = outside if captured else cnp.array(by)
+            return c[0] - length if subtracts else c[0] + length, c[1] + 1
+
+        return cg.while_loop(lambda c: test(c[0], bound), body, (start, np.int64(0)))
+
+    return cg.function(program).graph()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "start", "bound", "step", "reads"),
+    [
+        ("int8", 0, 126, 2, True),
+        ("int8", 0, 127, 3, False),  # 126, and then it begins anew
+        ("int8", 0, 127, 127, True),
+        ("uint8", 250, 255, 5, True),
+        ("uint8", 250, 255, 4, False),
+        ("int64", 2**63 - 9, 2**63 - 1, 8, True),
+        ("int64", 2**63 - 9, 2**63 - 1, 7, False),
+        ("int64", 0, 9, 0, False),
+        ("int64", 9, 0, -2, False),  # never begins, but would not end
+    ],
+)
+def test_a_counter_that_would_leave_its_dtype_is_not_read(
+    dtype: str, start: int, bound: int, step: int, reads: bool
+) -> None:
+    def program() -> Any:
+        by = np.array(step, dtype)
+        first, end = np.array(start, dtype), np.array(bound, dtype)
+        return cg.while_loop(lambda c: c[0] < end, lambda c: (c[0] + by, c[1] * 0.5), (first, 1.0))
+
+    assert (read(cg.function(program).graph()) is not None) is reads
+
+
+def test_a_gradient_of_a_loop_with_longer_steps_saves_no_count() -> None:
+    """The backward loop starts from a number that the graph says."""
+
+    def f(x: Any) -> Any:
+        return cg.while_loop(lambda c: c[0] < 10, lambda c: (c[0] + 3, cnp.sin(c[1])), (1, x))[1]
+
+    graph = cg.function(cg.grad(f)).graph(0.5)
+    (backward,) = (loop for loop in map(Loop.of, filter(is_loop, graph.nodes)) if loop.attrs.counts_down)
+    assert constants(graph)(backward.carries[0].init) == 3
+    x, slope = 0.5, 1.0
+    for _ in range(3):
+        slope, x = slope * np.cos(x), np.sin(x)
+    np.testing.assert_allclose(cg.grad(f)(0.5), slope, rtol=1e-12)
 
 
 def test_counters_of_loops_after_each_other_are_known() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ctrlgrad.interop.program import Program, Residuals
+from ctrlgrad.interop.torch.program import Residuals, TorchProgram
 from ctrlgrad.interop.torch.tensors import to_array, to_tensor
 
 
@@ -22,21 +22,21 @@ from ctrlgrad.interop.torch.tensors import to_array, to_tensor
 class Call:
     """One call of a program. Where it is the pullback of `of`, `residuals` may have been kept for it."""
 
-    program: Program
+    program: TorchProgram
     # With respect to which arguments a backward pass may follow.
     wrt: tuple[int, ...]
-    of: Program | None = None
+    of: TorchProgram | None = None
     residuals: Residuals | None = None
     # What was kept for that backward pass.
     kept: Residuals | None = None
 
     def run(self, arrays: Sequence[Any]) -> Sequence[Any]:
         if self.wrt:
-            results, self.kept = self.program.run_and_keep(self.wrt, arrays)
+            results, self.kept = self.program.run_and_keep(self.wrt, *arrays)
             return results
         if self.of is not None and self.residuals is not None:
             return self.of.run_backward(self.residuals, arrays[len(self.of.types) :])
-        return self.program.run(arrays)
+        return self.program.run(*arrays)
 
 
 class _Ticket(torch.Tensor):
@@ -56,10 +56,10 @@ class _Ticket(torch.Tensor):
 
 
 def apply(
-    program: Program, tensors: Sequence[Any], of: Program | None = None, residuals: Residuals | None = None
+    program: TorchProgram, tensors: Sequence[Any], of: TorchProgram | None = None, residuals: Residuals | None = None
 ) -> list[Any]:
     """The results of a program as tensors that PyTorch differentiates."""
-    if not program.graph.outputs:
+    if not program.results:
         return []
     wrt: tuple[int, ...] = ()
     if torch.is_grad_enabled() and program.floats:
@@ -90,7 +90,7 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        program: Program = ctx.program
+        program: TorchProgram = ctx.program
         count = len(program.types)
         # Asked for once: `torch.utils.checkpoint` computes them when they are asked for.
         saved = ctx.saved_tensors
@@ -104,7 +104,7 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-        program: Program = ctx.program
+        program: TorchProgram = ctx.program
         wrt = tuple(i for i, t in enumerate(tangents) if t is not None)
         found = apply(program.tangent(wrt), [*ctx.saved_tensors[: len(tangents)], *(tangents[i] for i in wrt)])
         moved = dict(zip(program.floats, found, strict=True))

@@ -13,8 +13,8 @@ from ctrlgrad import tree
 from ctrlgrad.errors import TracingError
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.function import SIGNATURES, Concrete, Function
-from ctrlgrad.interop.program import Program
 from ctrlgrad.interop.torch.autograd import apply
+from ctrlgrad.interop.torch.program import TorchProgram
 from ctrlgrad.interop.torch.tensors import readable, to_tensor, type_of
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.options import current_options
@@ -38,7 +38,7 @@ class TorchFunction:
         self.fn = fn
         self.name = str(getattr(fn, "__name__", type(fn).__name__))
         self._function = _Signatures(fn, "auto", None, self.name)
-        self._programs: Recent[Any, tuple[Concrete, Program]] = Recent(SIGNATURES)
+        self._programs: Recent[Any, tuple[Concrete, TorchProgram]] = Recent(SIGNATURES)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -60,7 +60,7 @@ class TorchFunction:
         engine = current_options().engine
         # The signature is held beside its program, so that no other has its id.
         _, program = self._programs.get(
-            (id(concrete), engine), lambda: (concrete, Program(self.name, concrete.graph, engine))
+            (id(concrete), engine), lambda: (concrete, TorchProgram.of(self.name, concrete.graph, engine))
         )
         return tree.unflatten(concrete.treedef, apply(program, tensors))
 
