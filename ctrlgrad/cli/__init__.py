@@ -1,5 +1,5 @@
 """The command `ctrlgrad`: `train` is the main job, `graph` prints graphs, `verify` checks derivatives, `profile` shows
-where a loop's bytes are, `doctor` tells what works here.
+where a loop's bytes are, `demo` runs a recipe and draws what it found, `doctor` tells what works here.
 
 This module loads typer alone; what a subcommand needs is loaded when it runs, so that `--help` is quick.
 """
@@ -249,6 +249,29 @@ def profile(
 
     with reported():
         profile_and_report(target, Limits(device_budget, host_budget, disk), output, grad=grad)
+
+
+@app.command()
+def demo(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of the demos; without it they are listed.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=_path, metavar="FILE", help="Where the picture goes.", show_default="NAME.png")
+    ] = None,
+) -> None:
+    """Run a recipe of the documentation for some seconds, say what it shows and draw it (needs the extra plot).
+
+    Exit codes: 0 done; 2 there is no such demo, or the picture cannot be drawn.
+    """
+    from ctrlgrad.cli.demo import list_demos, run_and_draw
+    from ctrlgrad.cli.errors import reported
+
+    with reported():
+        if name is None:
+            list_demos()
+        else:
+            run_and_draw(name, Path(f"{name}.png") if out is None else out)
 
 
 @app.command()
