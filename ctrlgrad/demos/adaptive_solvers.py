@@ -85,7 +85,7 @@ def show(points: int = 150) -> Finding:
     return Finding(
         (
             f"a ball falls 2 m and bounces {bounces[-1]} times in {times[-1]} s",
-            f"then it is at {heights[-1]:.3f} m; a restitution larger by 0.001 changes it by {other[-1] - heights[-1]:.4f} m",
+            f"then it is at {heights[-1]:.3f} m; 0.001 more restitution adds {other[-1] - heights[-1]:.4f} m",
             f"the gradient says {0.001 * slopes[-1]:.4f} m",
         ),
         (draw_heights, draw_slopes),
