@@ -47,11 +47,12 @@ def _options(
 
 
 class CellName(str, Enum):  # noqa: UP042  typer takes both; this one's values print as plain text everywhere
-    """The cells of `ctrlgrad.nn`."""
+    """What layers there are; a test holds it true to `ctrlgrad.train.layers`."""
 
     lstm = "lstm"
     gru = "gru"
     rnn = "rnn"
+    transformer = "transformer"
 
 
 class EngineName(str, Enum):  # noqa: UP042  as above
@@ -67,9 +68,9 @@ class EngineName(str, Enum):  # noqa: UP042  as above
 @app.command()
 def train(
     context: typer.Context,
-    cell: Annotated[CellName, typer.Option(help="The recurrent cell.")] = CellName.lstm,
+    cell: Annotated[CellName, typer.Option(help="A recurrent cell, or a decoder with a cache.")] = CellName.lstm,
     hidden: Annotated[int, typer.Option(min=1, help="Size of each layer's state.")] = 128,
-    layers: Annotated[int, typer.Option(min=1, help="Number of recurrent layers.")] = 1,
+    layers: Annotated[int, typer.Option(min=1, help="Number of layers.")] = 1,
     batch: Annotated[int, typer.Option(min=1, help="Lines in a batch.")] = 32,
     steps: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Fixes the parameters' first values and the order of lines.")] = 0,
