@@ -55,6 +55,7 @@ LAYERS = {
     "train": 7,
     "verify": 7,
     "interop": 7,
+    "demos": 7,
     "cli": 7,
 }
 
@@ -77,7 +78,8 @@ FURTHER = {
     "nn": {"lax", "random", "scipy"},
     "random": {"scipy"},
     "train": {"nn", "optim", "verify"},
-    "cli": {"nn", "optim", "train", "verify", "interop"},
+    "demos": {"scipy"},
+    "cli": {"nn", "optim", "train", "verify", "interop", "demos"},
 }
 
 # Packages that only the named part may import, each where it is adapted.

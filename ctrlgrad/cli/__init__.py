@@ -1,5 +1,5 @@
 """The command `ctrlgrad`: `train` is the main job, `graph` prints graphs, `verify` checks derivatives, `profile` shows
-where a loop's bytes are, `doctor` tells what works here.
+where a loop's bytes are, `demo` runs a recipe and draws what it found, `doctor` tells what works here.
 
 This module loads typer alone; what a subcommand needs is loaded when it runs, so that `--help` is quick.
 """
@@ -47,11 +47,12 @@ def _options(
 
 
 class CellName(str, Enum):  # noqa: UP042  typer takes both; this one's values print as plain text everywhere
-    """The cells of `ctrlgrad.nn`."""
+    """What layers there are; a test holds it true to `ctrlgrad.train.layers`."""
 
     lstm = "lstm"
     gru = "gru"
     rnn = "rnn"
+    transformer = "transformer"
 
 
 class EngineName(str, Enum):  # noqa: UP042  as above
@@ -67,9 +68,9 @@ class EngineName(str, Enum):  # noqa: UP042  as above
 @app.command()
 def train(
     context: typer.Context,
-    cell: Annotated[CellName, typer.Option(help="The recurrent cell.")] = CellName.lstm,
+    cell: Annotated[CellName, typer.Option(help="A recurrent cell, or a decoder with a cache.")] = CellName.lstm,
     hidden: Annotated[int, typer.Option(min=1, help="Size of each layer's state.")] = 128,
-    layers: Annotated[int, typer.Option(min=1, help="Number of recurrent layers.")] = 1,
+    layers: Annotated[int, typer.Option(min=1, help="Number of layers.")] = 1,
     batch: Annotated[int, typer.Option(min=1, help="Lines in a batch.")] = 32,
     steps: Annotated[int, typer.Option(min=1, help="Number of training steps.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Fixes the parameters' first values and the order of lines.")] = 0,
@@ -249,6 +250,29 @@ def profile(
 
     with reported():
         profile_and_report(target, Limits(device_budget, host_budget, disk), output, grad=grad)
+
+
+@app.command()
+def demo(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One of the demos; without it they are listed.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=_path, metavar="FILE", help="Where the picture goes.", show_default="NAME.png")
+    ] = None,
+) -> None:
+    """Run a recipe of the documentation for some seconds, say what it shows and draw it (needs the extra plot).
+
+    Exit codes: 0 done; 2 there is no such demo, or the picture cannot be drawn.
+    """
+    from ctrlgrad.cli.demo import list_demos, run_and_draw
+    from ctrlgrad.cli.errors import reported
+
+    with reported():
+        if name is None:
+            list_demos()
+        else:
+            run_and_draw(name, Path(f"{name}.png") if out is None else out)
 
 
 @app.command()

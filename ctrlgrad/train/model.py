@@ -22,8 +22,9 @@ import numpy as np
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
-from ctrlgrad.nn import CELLS, softmax_cross_entropy, uniform_fan_in
+from ctrlgrad.nn import softmax_cross_entropy, uniform_fan_in
 from ctrlgrad.train.corpus import END
+from ctrlgrad.train.layers import LAYERS
 from ctrlgrad.train.settings import EMBEDDING, Settings
 
 SAMPLE_LIMIT = 200
@@ -38,7 +39,7 @@ Read = Callable[[Any], Any]
 class Model:
     """The functions of one model; parameters are passed to each of them.
 
-    Parameters: `embedding` `[symbols, EMBEDDING]`, `layers` (a list of a cell's parameters), and the read-out
+    Parameters: `embedding` `[symbols, EMBEDDING]`, `layers` (a list of a layer's parameters), and the read-out
     `out` `{"w": [hidden, symbols], "b": [symbols]}`, all float32.
     """
 
@@ -61,7 +62,7 @@ class Model:
         self.on_gradient = on_gradient
         self.symbols = symbols
         self.columns = settings.batch if columns is None else columns
-        self.cell = CELLS[settings.cell]
+        self.cell = LAYERS[settings.cell]
         spec = cg.TensorSpec
         params = self.init(np.random.default_rng(0))
         # The number of characters is unknown, so that batches of any length run the same graph.
@@ -85,9 +86,13 @@ class Model:
             "out": {"w": uniform_fan_in(rng, hidden, self.symbols), "b": np.zeros(self.symbols, np.float32)},
         }
 
-    def start(self, batch: int) -> list[Any]:
-        """The state of every layer before a line's first character."""
-        return [self.cell.start(batch, self.settings.hidden) for _ in range(self.settings.layers)]
+    def start(self, lines: int, steps: Any) -> list[Any]:
+        """The state of every layer before the first character of lines that take so many steps at most."""
+        states = []
+        for number in range(self.settings.layers):
+            with self._place(number):
+                states.append(self.cell.start(lines, self.settings.hidden, steps))
+        return states
 
     def step(self, params: Any, states: list[Any], symbols: Any) -> tuple[list[Any], Any]:
         """Read one symbol of each line, int64 `[batch]`; returns the next states and the logits `[batch, symbols]`."""
@@ -117,7 +122,7 @@ class Model:
             return {"t": t + 1, "states": states, "nats": nats}
 
         lines = self.columns
-        first = {"t": 0, "states": self.start(lines), "nats": np.zeros(lines, np.float32)}
+        first = {"t": 0, "states": self.start(lines, symbols.shape[0] - 1), "nats": np.zeros(lines, np.float32)}
         last = cg.while_loop(lambda carry: carry["t"] < longest, read_one, first, name="read lines")
         return last["nats"] * BITS_PER_NAT
 
@@ -139,8 +144,9 @@ class Model:
                 state = self.cell.step(layer, carry["state"], read(t))
                 return {"t": t + 1, "state": state, "outputs": carry["outputs"].write(t, state[0])}
 
-            outputs = cg.TensorArray("float32", size=symbols.shape[0] - 1, element_shape=(lines, hidden))
-            first = {"t": 0, "state": self.cell.start(lines, hidden), "outputs": outputs}
+            steps = symbols.shape[0] - 1
+            outputs = cg.TensorArray("float32", size=steps, element_shape=(lines, hidden))
+            first = {"t": 0, "state": self.cell.start(lines, hidden, steps), "outputs": outputs}
             last = cg.while_loop(lambda carry: carry["t"] < longest, step, first, name=f"layer {number}")
             return last["outputs"].read  # type: ignore[no-any-return]
 
@@ -192,7 +198,7 @@ class Model:
             return {"t": t + 1, "states": states, "symbol": symbol, "line": carry["line"].write(t, symbol[0])}
 
         line = cg.TensorArray("int64", size=SAMPLE_LIMIT, element_shape=())
-        first = {"t": 0, "states": self.start(1), "symbol": np.full(1, END, np.int64), "line": line}
+        first = {"t": 0, "states": self.start(1, SAMPLE_LIMIT), "symbol": np.full(1, END, np.int64), "line": line}
         return cg.while_loop(is_unfinished, write_one, first, name="write a line")["line"].stack()
 
 

@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ctrlgrad.errors import UserInputError
-from ctrlgrad.nn import CELLS
+from ctrlgrad.train.layers import LAYERS
 
 # Chosen so that a run with the default settings takes about a minute on two cores, two on the reference engine.
 EMBEDDING = 64
-PEAK_LEARNING_RATE = 1e-2
 WARMUP_STEPS = 20
 GRADIENT_NORM_LIMIT = 1.0
 # Steps between lines of metrics.jsonl, and between checkpoints.
@@ -46,8 +45,8 @@ class Settings:
     pipeline: bool = False
 
     def __post_init__(self) -> None:
-        if self.cell not in CELLS:
-            raise UserInputError("--cell: no such cell", expected=" or ".join(CELLS), got=repr(self.cell))
+        if self.cell not in LAYERS:
+            raise UserInputError("--cell: no such cell", expected=" or ".join(LAYERS), got=repr(self.cell))
         if self.engine not in ENGINES:
             raise UserInputError("--engine: no such engine", expected=" or ".join(ENGINES), got=repr(self.engine))
         for name, (least, most) in LIMITS.items():
@@ -57,6 +56,13 @@ class Settings:
                     expected=f"at least {least}, and at most {most}",
                     got=str(getattr(self, name)),
                 )
+        multiple = LAYERS[self.cell].multiple
+        if self.hidden % multiple:
+            raise UserInputError(
+                f"--hidden: does not fit --cell {self.cell}",
+                expected=f"a multiple of {multiple}, for pairs of features in each head",
+                got=str(self.hidden),
+            )
         if self.pipeline and self.layers < 2:
             raise UserInputError("--pipeline: nothing to split", expected="--layers 2 or more", got="--layers 1")
         if self.pipeline and self.engine != "dataflow":

@@ -26,6 +26,7 @@ from ctrlgrad.train import memory, metrics
 from ctrlgrad.train.checkpoint import Identity, Saved, State
 from ctrlgrad.train.corpus import Batch, Corpus, TrainingOrder, pad, validation_lines
 from ctrlgrad.train.folder import CHECKPOINT, METRICS
+from ctrlgrad.train.layers import LAYERS
 from ctrlgrad.train.metrics import Metrics, Step, Summary
 from ctrlgrad.train.model import SAMPLE_LIMIT, Model
 from ctrlgrad.train.ranks import Alone, Pressed, Ranks, columns, places_of, share
@@ -34,7 +35,6 @@ from ctrlgrad.train.settings import (
     CHECKPOINT_INTERVAL,
     GRADIENT_NORM_LIMIT,
     LOG_INTERVAL,
-    PEAK_LEARNING_RATE,
     WARMUP_STEPS,
     Settings,
 )
@@ -125,7 +125,7 @@ def prepare(
     # Within a budget the model is one loop: what lies between loops is not swapped.
     on_gradient = ranks.on_gradient if settings.memory_budget is None else None
     warmup = min(WARMUP_STEPS, settings.steps)
-    optimiser = optim.adam(optim.warmup_cosine(PEAK_LEARNING_RATE, settings.steps, warmup))
+    optimiser = optim.adam(optim.warmup_cosine(LAYERS[settings.cell].peak_learning_rate, settings.steps, warmup))
     try:
         model = Model(settings, corpus.symbols, columns(ranks, settings.batch), places, on_gradient)
         params = model.init(np.random.Generator(np.random.PCG64([settings.seed, 0, INIT_STREAM])))

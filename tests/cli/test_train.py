@@ -16,10 +16,11 @@ from trained import KEYS, assert_same_numbers, metrics_of, numbers
 
 import ctrlgrad
 from ctrlgrad.train import trainer
+from ctrlgrad.train.layers import LAYERS
 from ctrlgrad.train.model import Model
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("cell", LAYERS)
 def test_a_run_learns_and_leaves_its_results(train, cell, drawing):
     result = train("run", "--cell", cell, steps=45)
     assert result.exit_code == 0, result.output

@@ -6,6 +6,7 @@ import pytest
 from ctrlgrad import tree
 from ctrlgrad.passes import optimise
 from ctrlgrad.train.corpus import pad
+from ctrlgrad.train.layers import LAYERS
 from ctrlgrad.train.model import Model
 from ctrlgrad.train.settings import Settings
 
@@ -25,7 +26,7 @@ def arguments(model, lengths=(5, 9, 1, 3)):
 
 
 @pytest.mark.parametrize("engine", ["reference", "native"])
-@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+@pytest.mark.parametrize("cell", LAYERS)
 @pytest.mark.parametrize("layers", [1, 3])
 def test_it_computes_what_one_loop_computes(cell, layers, engine):
     told = {}

@@ -134,3 +134,23 @@ def test_memory_for_joined_rows_is_used_again() -> None:
     assert before >= held
     assert [rows().nbytes for _ in range(3)] == 3 * [held]
     assert POOL.nbytes == before
+
+
+def test_rows_whose_size_is_computed_after_the_stack_was_made_get_room_in_each_run(requests: Counter[Request]) -> None:
+    """Compiled code does not say how large they are before the first one: memory of the last run may be too small."""
+
+    def last(xs, steps):
+        start = cnp.ones((xs.shape[0] - 1, 8))
+        return cg.fori_loop(0, steps, lambda t, y: cnp.sin(y) * xs[t], start).sum()
+
+    slope = cg.function(cg.grad(last), signature=(cg.TensorSpec((None, 8)), cg.TensorSpec((), "int64")))
+    rng = np.random.default_rng(0)
+    for rows in (20, 60, 1, 40, 40):
+        xs = rng.standard_normal((rows, 8))
+        steps = np.int64(min(rows, 3))  # so few that they lie within the memory of the first run, if nobody looks
+        requests.clear()
+        found = slope(xs, steps)
+        # A row for each iteration: of the states and, of another shape, of the numbers that they were multiplied by.
+        assert requests[Request.FULL] >= 1
+        with cg.options(engine="reference"):
+            np.testing.assert_allclose(found, cg.grad(last)(xs, steps), rtol=1e-12)

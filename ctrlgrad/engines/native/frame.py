@@ -73,6 +73,8 @@ class Status(IntEnum):
 # The words of one stack, and of one buffer. `IDLE` is not 0 where nobody needs what it holds any more.
 BASE, COUNT, CAPACITY, BELOW, WRITABLE, MARKS, IDLE = range(7)
 STACK_WORDS = 7
+# Stands for the size of an empty stack of `NEW_STACK`, the shape of whose rows is told with the first of them.
+SHAPE_UNKNOWN = -1
 ADDRESS, BYTES, BUFFER_IDLE = range(3)
 BUFFER_WORDS = 3
 

@@ -79,7 +79,8 @@ class StackText(PlanText):
             self.ask(Request.NEW_STACK, str(handle), self.number(step.size))
             return
         if not is_known:
-            self.ask(Request.NEW_STACK, str(handle))
+            # The words have the shape of the last run, or of the last iteration.
+            self.ask(Request.NEW_STACK, str(handle), str(frame.SHAPE_UNKNOWN))
             return
         words = self.layout.stack(handle)
         is_ready = self.call_shared("may_begin_again", str(words))

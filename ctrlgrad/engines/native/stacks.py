@@ -67,16 +67,23 @@ class RunningStack:
 
     def begin(self, shape: Sequence[int], room: int = 0) -> None:
         """An empty stack, in memory that it had; with room for so many rows, if any are asked for."""
+        self.begin_empty(shape)
+        spare = self.spare
+        if spare is not None and (spare.shape[1:] != tuple(shape) or len(spare) < self.joined_rows):
+            spare = self.spare = None
+        if spare is not None:
+            room = max(room, len(spare))
+        if room:
+            self.lend(self.memory, tuple(shape), room)
+
+    def begin_empty(self, shape: Sequence[int]) -> None:
+        """An empty stack without room: compiled code asks for it before the first row."""
         self.keep(self.open)
         spare, most_rows = self.spare, self.most_rows
         self.clear()
         self.hold(BlockStack(self.dtype, tuple(shape), supply=supply()))
-        self.most_rows = most_rows
+        self.spare, self.most_rows = spare, most_rows
         self.words[frame.WRITABLE] = 1
-        if spare is not None and spare.shape[1:] == tuple(shape) and len(spare) >= self.joined_rows:
-            self.spare, room = spare, max(room, len(spare))
-        if room:
-            self.lend(self.memory, tuple(shape), room)
 
     def rest(self) -> None:
         """Forget what was pushed, as `clear`; have an empty block for the next run, if nobody else holds the stack."""
@@ -188,11 +195,15 @@ class RunningStack:
 
     def new(self, size: int, shape: Sequence[int]) -> None:
         """An empty stack, or one of rows that were never written."""
+        if size == frame.SHAPE_UNKNOWN and not self.is_ragged:
+            self.begin_empty((0,) * len(shape))
+            return
         if not (self.is_ragged or size):
             self.begin(shape)
             return
         self.clear()
-        self.hold([None] * size if self.is_ragged else from_rows(self.dtype, tuple(shape), [None] * size, supply()))
+        rows = [None] * max(size, 0)
+        self.hold(rows if self.is_ragged else from_rows(self.dtype, tuple(shape), rows, supply()))
 
     def new_rows(self, count: int, shape: tuple[int, ...]) -> None:
         """Rows that compiled code is about to fill."""

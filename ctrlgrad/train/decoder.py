@@ -1,0 +1,77 @@
+"""A layer of a decoder that reads one symbol at a time: attention to the keys and values so far, kept in a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import ctrlgrad.numpy as cnp
+from ctrlgrad.nn import gelu, softmax, uniform_fan_in
+
+HEADS = 4
+# Of this the hidden size is a multiple: the rotation by position takes the features of each head in pairs.
+MULTIPLE = 2 * HEADS
+_WAVELENGTH = 10000.0
+
+
+def decoder_init(rng: np.random.Generator, inputs: int, hidden: int) -> Any:
+    """Parameters of `decoder_step`, float32; `in` is there where the inputs are of another width than the layer."""
+    params = {
+        "qkv": uniform_fan_in(rng, hidden, 3 * hidden),
+        "out": uniform_fan_in(rng, hidden, hidden),
+        "wide": uniform_fan_in(rng, hidden, 2 * hidden),
+        "b": np.zeros(2 * hidden, np.float32),
+        "narrow": uniform_fan_in(rng, 2 * hidden, hidden),
+        "norms": np.ones((2, hidden), np.float32),
+    }
+    return params if inputs == hidden else {"in": uniform_fan_in(rng, inputs, hidden), **params}
+
+
+def decoder_start(batch: int, hidden: int, steps: Any) -> Any:
+    """The state before the first step: the output, how many steps there were, and an empty cache for so many."""
+    empty = cnp.zeros((steps, batch, HEADS, hidden // HEADS), np.float32)
+    return np.zeros((batch, hidden), np.float32), 0, empty, empty
+
+
+def decoder_step(params: Any, state: Any, x: Any) -> Any:
+    """One step: `x` `[batch, inputs]` attends to itself and to all steps before; the new state's first entry is the
+    layer's output.
+
+        x' = x + out(attention(norm(x)))    output = x' + narrow(gelu(wide(norm(x')) + b))
+
+    Sources: Vaswani et al. 2017, "Attention is all you need"; the norms, before each part, are those of Zhang and
+    Sennrich 2019, "Root mean square layer normalization"; the rotation by position of Su et al. 2021, "RoFormer".
+    """
+    _, t, keys, values = state
+    if "in" in params:
+        x = x @ params["in"]
+    query, key, value = _heads(_norm(params["norms"][0], x) @ params["qkv"])
+    keys, values = keys.at[t].set(_rotated(key, t)), values.at[t].set(value)
+    query = _rotated(query, t) * np.float32(query.shape[-1] ** -0.5)
+    scores = (keys * query).sum(axis=-1)
+    is_past = cnp.arange(keys.shape[0]) <= t
+    weights = softmax(cnp.where(is_past[:, None, None], scores, np.float32(-1e30)), axis=0)
+    found = (weights[..., None] * values).sum(axis=0)
+    x = x + found.reshape(x.shape) @ params["out"]
+    output = x + gelu(_norm(params["norms"][1], x) @ params["wide"] + params["b"]) @ params["narrow"]
+    return output, t + 1, keys, values
+
+
+def _norm(scale: Any, x: Any) -> Any:
+    return scale * x / cnp.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(1e-6))
+
+
+def _heads(x: Any) -> list[Any]:
+    """The three parts of `[batch, 3 * hidden]`, each `[batch, HEADS, features]`."""
+    batch, width = x.shape
+    return [part.reshape(batch, HEADS, width // 3 // HEADS) for part in cnp.split(x, 3, axis=1)]
+
+
+def _rotated(x: Any, t: Any) -> Any:
+    """Pairs of features, turned by angles in proportion to the position: products tell how far apart two are."""
+    half = x.shape[-1] // 2
+    angle = cnp.asarray(t).astype(np.float32) * (_WAVELENGTH ** (-np.arange(half) / half)).astype(np.float32)
+    cos, sin = cnp.cos(angle), cnp.sin(angle)
+    a, b = x[..., :half], x[..., half:]
+    return cnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
