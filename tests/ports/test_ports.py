@@ -200,3 +200,50 @@ def test_a_kalman_filter_is_fitted_by_the_same_curve(observed: Any) -> None:
     model, curve = port.ours.fit(*observed[0])
     assert_same((model, curve), port.jax.fit(*observed[1]))
     assert (np.diff(curve) < 0).all()
+
+
+@each_engine
+def test_a_fixed_point_layer() -> None:
+    port = load("fixed_point_layer")
+    params = port.ours.init_params(key(0), 3, 4)
+    assert_same(params, port.jax.init_params(key(0), 3, 4))
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((5, 3)), rng.standard_normal(5)
+    value, gradient = cg.value_and_grad(port.ours.loss)(params, x, y)
+    assert_same((value, gradient), jax.jit(jax.value_and_grad(port.jax.loss))(params, x, y))
+    along = direction(params)
+    found = slope(gradient, along)
+    assert found == pytest.approx(central_slope(lambda p: port.ours.loss(p, x, y), params, along), rel=1e-6)
+    # The loop itself has a derivative here, the same one: the rule may be left out.
+    port.ours.fixed_point, rule = port.ours.fixed_point.fn, port.ours.fixed_point
+    try:
+        assert found == pytest.approx(slope(cg.grad(port.ours.loss)(params, x, y), along), rel=1e-8)
+    finally:
+        port.ours.fixed_point = rule
+
+    trained, losses = port.ours.train(params, x, y, steps=5)
+    assert_same((trained, losses), port.jax.train(params, x, y, steps=5))
+    assert (np.diff(losses) < 0).all()
+
+
+@each_engine
+def test_a_neural_ode_whose_steps_depend_on_the_times() -> None:
+    port = load("neural_ode")
+    params, times = port.ours.init_params(key(0), (2, 4, 2)), np.array([0.0, 0.05, 0.4, 1.0])
+    assert_same(params, port.jax.init_params(key(0), (2, 4, 2)))
+    curves = port.ours.make_data(key(1), 3, times)
+    assert_same(curves, port.jax.make_data(key(1), 3, times))
+    value, gradient = cg.value_and_grad(port.ours.loss)(params, curves, times)
+    of_jax = lambda p: port.jax.loss(p, curves, times)
+    assert_same(value, jax.jit(of_jax)(params))
+    # JAX has no reverse mode of such a loop.
+    along = direction(params)
+    found = slope(gradient, along)
+    params_of_jax, along_of_jax = ([port.jax.Layer(*layer) for layer in tree] for tree in (params, along))
+    assert found == pytest.approx(forward_slope(jax.jit(of_jax), params_of_jax, along_of_jax), rel=1e-9)
+    assert found == pytest.approx(central_slope(lambda p: port.ours.loss(p, curves, times), params, along), rel=1e-6)
+    losses = []
+    for _ in range(4):
+        params, value = port.ours.train_step(params, curves, times, 0.2)
+        losses.append(float(value))
+    assert losses == sorted(losses, reverse=True)
