@@ -346,7 +346,7 @@ def is_operand(x: Any, nested: bool = False) -> bool:
     """Whether x is a tensor, an array (another library's too) or a number; or, `nested`, a list of them."""
     if isinstance(x, Tensor | np.ndarray | np.generic | bool | int | float | complex):
         return True
-    is_array = (hasattr(x, "__array__") or hasattr(x, "__jax_array__")) and not isinstance(x, type)
+    is_array = (hasattr(x, "__array__") or getattr(x, "__jax_array__", None) is not None) and not isinstance(x, type)
     return is_array or (nested and isinstance(x, list | tuple))
 
 

@@ -81,9 +81,11 @@ def strong(x: Any) -> Any:
 
 def unwrapped(x: Any) -> Any:
     """An object that stands for an array, as JAX lets it say by `__jax_array__`, as that array; all else as it is."""
-    if isinstance(x, np.ndarray | Tensor | int | float | list | tuple | type) or not hasattr(x, "__jax_array__"):
+    if isinstance(x, np.ndarray | Tensor | int | float | list | tuple | type):
         return x
-    return x.__jax_array__()
+    # None on JAX's own tracers.
+    as_array = getattr(x, "__jax_array__", None)
+    return x if as_array is None else as_array()
 
 
 def operand(operation: str, x: Any) -> Any:
