@@ -104,7 +104,8 @@ _compiled_put = jax.jit(lambda *arrays: arrays)
 
 def _run(*arrays: Any, program: JaxProgram) -> list[Any]:
     results = program.run(*arrays)
-    if program.has_run and not jax.config.jax_disable_jit:
+    config: Any = jax.config
+    if program.has_run and not config.jax_disable_jit:
         return list(_compiled_put(*results))
     # What is called once is not worth the compilation.
     program.has_run = True

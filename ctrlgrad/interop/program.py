@@ -87,10 +87,8 @@ class Program:
     def batched(self, axes: tuple[int | None, ...], size: int) -> Self:
         """The program for all rows at once: argument i has them along axes[i], all results along the first."""
 
-        def transposed() -> Self:
-            straight = axes[: len(axes) - self.linear]
-            return self.transposed.batched((*straight, *(0 for _ in self.results)), size)
-
+        straight = axes[: len(axes) - self.linear]
+        transposed = lambda: self.transposed.batched((*straight, *(0 for _ in self.results)), size)
         types = [t if a is None else _with_rows(t, a, size) for t, a in zip(self.types, axes, strict=True)]
         results = [_with_rows(t, 0, size) for t in self.results]
         mapped = vmap(lambda *xs: tuple(self(*xs)), in_axes=axes, axis_size=size)
@@ -148,11 +146,8 @@ class Program:
         linear: int,
         transposed: Callable[[], Self],
     ) -> Self:
-        name = f"{word} of {self.name}"
-
-        def make() -> Self:
-            return type(self)(name, lambda: traced(name, fn, types), types, results, self.engine, linear, transposed)
-
+        name, cls = f"{word} of {self.name}", type(self)
+        make = lambda: cls(name, lambda: traced(name, fn, types), types, results, self.engine, linear, transposed)
         found: Self = self._once((word, *details), make)
         return found
 
