@@ -48,7 +48,7 @@ def _record(cls: Any, eq: bool, kw_only: bool) -> Any:
         "__repr__": _repr,
         "__setattr__": _refuse_assignment,
         "__delattr__": _refuse_deletion,
-        **_pickling(slotted, [f.name for f in found]),
+        **_copying(slotted, [f.name for f in found]),
     }
     if eq:
         methods |= _comparisons([f.name for f in found if f.compare])
@@ -103,10 +103,10 @@ def _refuse_deletion(one: Any, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-# Copies and pickles: by default a state is set attribute by attribute.
+# Copies (`copy.copy`, `copy.deepcopy`): by default a state is set attribute by attribute, which is refused here.
 
 
-def _pickling(cls: Any, names: list[str]) -> dict[str, Any]:
+def _copying(cls: Any, names: list[str]) -> dict[str, Any]:
     get: Callable[[Any], Any] = attrgetter(*names) if names else lambda one: ()
     # Of one name it gives the value, not a tuple of values.
     state: Callable[[Any], Any] = (lambda one: (get(one),)) if len(names) == 1 else get

@@ -17,7 +17,6 @@ import numpy as np
 from ctrlgrad.engines.compiling import compiling
 from ctrlgrad.engines.native import kept_plans, library, objects, target
 from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
-from ctrlgrad.engines.native.frame import Layout
 from ctrlgrad.engines.native.kept_plans import Code, KeptPlan
 from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.native.runtime import Program
@@ -128,7 +127,7 @@ def _printed(plan: Plan) -> tuple[str, Code]:
     return text, Code(name, tuple(library.called(declarations)))
 
 
-def _linked(plan: Plan, code: Code, text: Callable[[], str], layout: Layout | None = None) -> Program:
+def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
     """A plan with its code from memory, from disk, or compiled now."""
 
     def load() -> objects.Loaded:
@@ -136,7 +135,7 @@ def _linked(plan: Plan, code: Code, text: Callable[[], str], layout: Layout | No
         return objects.library(objects.key_of([code.name], []), make, _addresses(code.calls))
 
     again = lambda loop: compiled(_judged(_making().place(loop)))
-    return Program(plan, _FUNCTIONS.get(code.name, load), again, layout)
+    return Program(plan, _FUNCTIONS.get(code.name, load), again)
 
 
 def _program(
@@ -149,12 +148,12 @@ def _program(
     key = kept_plans.key_of(graph, (shapes, sorted(without), sorted(dropped), _level()))
     kept = None if key is None else kept_plans.read(key, graph)
     if kept is not None:
-        return _linked(_judged(kept.plan), kept.code, lambda: _printed(kept.plan)[0], kept.layout)
+        return _linked(_judged(kept.plan), kept.code, lambda: _printed(kept.plan)[0])
     plan = plan_of(graph, shapes, without, dropped)
     text, code = _printed(plan)
     program = _linked(plan, code, lambda: text)
     if key is not None:
-        kept_plans.write(key, graph, KeptPlan(plan, program.layout, code))
+        kept_plans.write(key, graph, KeptPlan(plan, code))
     return program
 
 

@@ -8,19 +8,18 @@ there, so that errors name the code as it is now.
 
 from __future__ import annotations
 
-import io
 import logging
-import pickle
-from collections.abc import Hashable
+from collections.abc import Callable
 from typing import Any
 
-from ctrlgrad.engines.native import kept_plans, objects
-from ctrlgrad.engines.native.kept_plans import MOST_BYTES, Reader, Writer
+from ctrlgrad.engines.native import kept_plans, kept_records, objects
+from ctrlgrad.engines.native.kept_plans import MOST_BYTES, constants_of
+from ctrlgrad.engines.native.kept_records import CannotRead, CannotWrite, Told, Vocabulary
 from ctrlgrad.engines.native.objects import ObjectCode
-from ctrlgrad.ir import OPS, Graph, Node, Value, attributes, walk
+from ctrlgrad.ir import OPS, Graph, Node, Value, walk
 from ctrlgrad.ir.fingerprint import fingerprint, is_known
 from ctrlgrad.passes import optimise
-from ctrlgrad.records import record
+from ctrlgrad.source import Source
 
 _LOG = logging.getLogger("ctrlgrad")
 
@@ -35,7 +34,7 @@ def optimised(graph: Graph, without: frozenset[str], chunk_bytes: int) -> Graph:
     if entry is not None:
         try:
             return unpacked(entry.code, graph)
-        except Exception:  # whatever bytes are that nobody has written here
+        except CannotRead:
             _LOG.info("the graph %s does not load: making it again", disk.file(key))
             disk.remove(key)
     made = optimise(graph, without, chunk_bytes)
@@ -45,102 +44,51 @@ def optimised(graph: Graph, without: frozenset[str], chunk_bytes: int) -> Graph:
     return made
 
 
-@record
-class _Numbers:
-    """Graphs in numbers: of values, types, attributes and sources each is told by its place in a list."""
-
-    types: list[Any]
-    values: list[tuple[int, str | None]]
-    said: list[Any]
-    # Of each source the place of a node that has it, among all nodes of the given graph; -1: there is none.
-    sources: list[int]
-    graph: tuple[Any, ...]
-    digest: str
-
-
-class _Table:
-    """What has been met, by a key that is the same for what may be one."""
-
-    def __init__(self) -> None:
-        self.found: list[Any] = []
-        self._places: dict[Hashable, int] = {}
-
-    def place(self, key: Hashable, item: Any) -> int:
-        place = self._places.get(key)
-        if place is None:
-            place = self._places[key] = len(self.found)
-            self.found.append(item)
-        return place
-
-
 def packed(graph: Graph, given: Graph) -> bytes | None:
     """A graph that passes made of a given one, as bytes; None where they cannot tell it."""
     digest = fingerprint(graph)
     if digest is None:
         return None
-    places = {id(None): -1}
-    for place, node in enumerate(walk(given)):
-        places.setdefault(id(node.source), place)
-    types, values, attrs, sources = _Table(), _Table(), _Table(), _Table()
-
-    def number(value: Value) -> int:
-        return values.place(value, (types.place(value.type, value.type), value.hint))
-
-    def told(node: Node) -> tuple[Any, ...]:
-        return (
-            node.op.name,
-            tuple(map(number, node.operands)),
-            tuple(map(number, node.results)),
-            attrs.place(id(node.attrs), node.attrs),
-            tuple(map(parts, node.regions)),
-            sources.place(id(node.source), places[id(node.source)]),
-        )
-
-    def parts(graph: Graph) -> tuple[Any, ...]:
-        inputs = tuple(map(number, graph.inputs))
-        return graph.name, inputs, tuple(map(told, graph.nodes)), tuple(map(number, graph.outputs))
-
-    file = io.BytesIO()
     try:
-        whole = parts(graph)
-        Writer(file, given).dump(_Numbers(types.found, values.found, attrs.found, sources.found, whole, digest))
-    except (KeyError, pickle.PicklingError):  # a line of code that no node of the given graph stands for
+        return kept_records.written((graph, digest), _of_graphs(given))
+    except CannotWrite:  # a line of code that no node of the given graph stands for
         return None
-    return file.getvalue()
 
 
 def unpacked(data: bytes, given: Graph) -> Graph:
-    """The graph that `packed` made bytes of, where the given graph is as it was. Fails on other bytes."""
-    reader = Reader(io.BytesIO(data), given)
-    numbers = reader.load()
-    assert isinstance(numbers, _Numbers)
-    for one in numbers.said:
-        if isinstance(one, attributes.Constant):
-            one.value.flags.writeable = False
-    nodes = reader.found["node"]
-    values = [Value(numbers.types[type], hint) for type, hint in numbers.values]
-    sources = [None if place < 0 else nodes[place].source for place in numbers.sources]
+    """The graph that `packed` made bytes of, where the given graph is as it was. Raises `CannotRead` for others."""
+    match kept_records.read(data, _of_graphs(given)):
+        case Graph() as found, str(digest):
+            is_known(found, digest)
+            return found
+    raise CannotRead("no graph")
 
-    def made(told: tuple[Any, ...]) -> Node:
-        name, operands, results, place, regions, source = told
-        return Node(
-            OPS[name],
-            tuple([values[k] for k in operands]),
-            tuple([values[k] for k in results]),
-            numbers.said[place],
-            tuple(map(whole, regions)),
-            sources[source],
-        )
 
-    def whole(parts: tuple[Any, ...]) -> Graph:
-        name, inputs, nodes, outputs = parts
-        return Graph(
-            tuple([values[k] for k in inputs]), tuple(map(made, nodes)), tuple([values[k] for k in outputs]), name
-        )
+def _of_graphs(given: Graph) -> Vocabulary:
+    """Graphs and their parts; where a node comes from in the user's code as a node of the given graph that does too."""
+    nodes = list(walk(given))
+    places: dict[int, int] = {}
+    for place, node in enumerate(nodes):
+        places.setdefault(id(node.source), place)
 
-    found = whole(numbers.graph)
-    is_known(found, numbers.digest)
-    return found
+    def told_source(source: Source) -> Told:
+        if id(source) not in places:
+            raise CannotWrite("a line of code that the given graph does not have")
+        return "source of a node", (places[id(source)],)
+
+    tell: dict[type, Callable[[Any], Told]] = {
+        Graph: lambda one: ("graph", (one.inputs, one.nodes, one.outputs, one.name)),
+        Node: lambda one: ("node", (one.op.name, one.operands, one.results, one.attrs, one.regions, one.source)),
+        Value: lambda one: ("value", (one.type, one.hint)),
+        Source: told_source,
+    }
+    make: dict[str, Callable[..., Any]] = {
+        "graph": Graph,
+        "node": lambda op, *parts: Node(OPS[op], *parts),
+        "value": Value,
+        "source of a node": lambda place: nodes[place].source,
+    }
+    return Vocabulary(tell, make) | constants_of(given)
 
 
 __all__ = ["optimised", "packed", "unpacked"]

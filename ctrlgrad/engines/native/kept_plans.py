@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import io
 import logging
 import os
-import pickle
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -23,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import ir, stacks
-from ctrlgrad.engines.native import objects
-from ctrlgrad.engines.native.frame import Layout
+from ctrlgrad.engines.native import kept_records, objects
+from ctrlgrad.engines.native.kept_records import CannotRead, CannotWrite, Told, Vocabulary, of_record, tell_array
 from ctrlgrad.engines.native.objects import ObjectCode
 from ctrlgrad.ir import Graph, Node, attributes, walk
 from ctrlgrad.ir.fingerprint import fingerprint
@@ -50,8 +48,6 @@ class Code:
 @record
 class KeptPlan:
     plan: Plan
-    # Where everything of it stands in its frame.
-    layout: Layout
     code: Code
 
 
@@ -105,14 +101,14 @@ def read(key: str, graph: Graph) -> KeptPlan | None:
     if disk is None or entry is None:
         return None
     try:
-        found = Reader(io.BytesIO(entry.code), graph).load()
-    except Exception:  # whatever bytes are that nobody has written here
-        found = None
-    if not isinstance(found, KeptPlan):
-        _LOG.info("the plan %s does not load: making it again", disk.file(key))
-        disk.remove(key)
-        return None
-    return found
+        found = kept_records.read(entry.code, _of_plans(graph))
+        if isinstance(found, KeptPlan):
+            return found
+    except CannotRead:
+        pass
+    _LOG.info("the plan %s does not load: making it again", disk.file(key))
+    disk.remove(key)
+    return None
 
 
 def write(key: str, graph: Graph, kept: KeptPlan) -> None:
@@ -120,70 +116,39 @@ def write(key: str, graph: Graph, kept: KeptPlan) -> None:
     disk = objects.open_cache()
     if disk is None:
         return
-    file = io.BytesIO()
     try:
-        Writer(file, graph).dump(kept)
-    except pickle.PicklingError:
+        data = kept_records.written(kept, _of_plans(graph))
+    except CannotWrite:
         return
-    if file.tell() <= MOST_BYTES:
-        disk.write(key, ObjectCode((), file.getvalue()))
+    if len(data) <= MOST_BYTES:
+        disk.write(key, ObjectCode((), data))
 
 
-def _constants(graph: Graph) -> list[np.ndarray]:
-    return [attributes.Constant.of(node).value for node in walk(graph) if node.op.name == "constant"]
+def _of_plans(graph: Graph) -> Vocabulary:
+    """The records of plans; nodes and constants of the graph by their position in it."""
+    nodes = list(walk(graph))
+    places = {id(node): place for place, node in enumerate(nodes)}
+
+    def told(node: Node) -> Told:
+        if id(node) not in places:
+            raise CannotWrite("a node that the graph does not have")
+        return "node of the graph", (places[id(node)],)
+
+    return _KEPT | Vocabulary({Node: told}, {"node of the graph": nodes.__getitem__}) | constants_of(graph)
 
 
-class _Kinds(dict[type, type | None]):
-    """Of a class the one that says how its objects are written, if not as all others are."""
+def constants_of(graph: Graph) -> Vocabulary:
+    """Arrays that are constants of the graph, by their position; other arrays as they are."""
+    arrays = [attributes.Constant.of(node).value for node in walk(graph) if node.op.name == "constant"]
+    places = {id(array): place for place, array in enumerate(arrays)}
 
-    def __missing__(self, cls: type) -> type | None:
-        kind = next((k for k in (Node, np.ndarray, Graph, ir.Value) if issubclass(cls, k)), None)
-        self[cls] = kind
-        return kind
+    def told(array: np.ndarray) -> Told:
+        place = places.get(id(array))
+        return tell_array(array) if place is None else ("constant of the graph", (place,))
 
-
-_KINDS = _Kinds()
-
-
-class Writer(pickle.Pickler):
-    """Writes what a plan is made of; nodes and constants of the graph by their position."""
-
-    def __init__(self, file: Any, graph: Graph) -> None:
-        super().__init__(file, protocol=5)
-        self.nodes = {id(node): k for k, node in enumerate(walk(graph))}
-        self.constants = {id(array): k for k, array in enumerate(_constants(graph))}
-
-    def persistent_id(self, item: Any) -> tuple[str, int] | None:
-        # Asked about every object of a plan, so by its class, of which there are few.
-        kind = _KINDS[type(item)]
-        if kind is None:
-            return None
-        if kind is Node:
-            return "node", self._position(self.nodes, item)
-        if kind is np.ndarray:
-            return ("constant", self.constants[id(item)]) if id(item) in self.constants else None
-        raise pickle.PicklingError("a part of a graph by itself")
-
-    def _position(self, known: dict[int, int], item: Any) -> int:
-        if id(item) not in known:
-            raise pickle.PicklingError("a node that the graph does not have")
-        return known[id(item)]
-
-    def reducer_override(self, item: Any) -> Any:
-        # A dtype that is read becomes the one that all others are, not one like it.
-        return (np.dtype, (item.str,)) if isinstance(item, np.dtype) else NotImplemented
+    return Vocabulary({np.ndarray: told}, {"constant of the graph": arrays.__getitem__})
 
 
-class Reader(pickle.Unpickler):
-    """Reads it: `found` are the nodes and the constants of the graph."""
+_KEPT = of_record(Code) | of_record(KeptPlan)
 
-    def __init__(self, file: Any, graph: Graph) -> None:
-        super().__init__(file)
-        self.found: dict[str, Sequence[Any]] = {"node": list(walk(graph)), "constant": _constants(graph)}
-
-    def persistent_load(self, position: tuple[str, int]) -> Any:
-        kind, number = position
-        return self.found[kind][number]
-
-
-__all__ = ["MOST_BYTES", "Code", "KeptPlan", "Reader", "Writer", "key_of", "read", "write"]
+__all__ = ["MOST_BYTES", "Code", "KeptPlan", "constants_of", "key_of", "read", "write"]

@@ -39,14 +39,12 @@ ENDLESS = 1 << 62
 class Program:
     """A plan with its machine code, and frames for calls of it."""
 
-    def __init__(
-        self, plan: Plan, code: Loaded, compile: Callable[[Plan], Program], layout: Layout | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, code: Loaded, compile: Callable[[Plan], Program]) -> None:
         self.plan, self.compile = plan, compile
         # The machine code stays in memory as long as a program holds it.
         self.code = code
         self._loops: dict[int, tuple[Program, LoopPlan]] = {}
-        self.layout = layout or Layout(plan)
+        self.layout = Layout(plan)
         self.positions = Positions(plan)
         self.function: Callable[[int], None] = _FUNCTION(code["plan"])
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
