@@ -26,7 +26,7 @@ def metrics_of(out):
 def numbers(result):
     """What must not differ between runs: everything but times and memory."""
     figures = {k: result.summary[k] for k in KEYS if k not in ("seconds", "characters_per_second", "peak_memory_bytes")}
-    return figures, [(m["step"], m["bits_per_char"]) for m in metrics_of(result.out)]
+    return figures, [(m["step"], m["bits_per_char"], m["validation_bits_per_char"]) for m in metrics_of(result.out)]
 
 
 def assert_same_numbers(a, b):

@@ -30,13 +30,15 @@ class Step:
 class Metrics:
     """A line of `metrics.jsonl`: the mean over the steps since the line before.
 
-    The characters per second are those of the timed steps among them; of all, where none is timed.
+    The characters per second are those of the timed steps among them; of all, where none is timed. The validation
+    figure is of the model after the step; None where the line is not one at which the run is validated.
     """
 
     step: int
     bits_per_char: float
     characters_per_second: float
     peak_memory_bytes: int | None
+    validation_bits_per_char: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +127,10 @@ def plot(path: Path, lines: Sequence[Metrics], summary: Summary) -> bool:
     for label, bits, color, style in levels:
         axes.axhline(bits, color=color, linestyle=style, linewidth=1.3, label=f"{label}: {bits:.2f}")
     if summary.validation_bits_per_char is not None:
-        bits = summary.validation_bits_per_char
-        axes.plot(summary.steps, bits, "o", color="tab:orange", clip_on=False, label=f"validation: {bits:.2f}")
+        points = {m.step: m.validation_bits_per_char for m in lines if m.validation_bits_per_char is not None}
+        points[summary.steps] = bits = summary.validation_bits_per_char
+        steps, values = list(points), list(points.values())
+        axes.plot(steps, values, "o-", color="tab:orange", clip_on=False, label=f"validation: {bits:.2f}")
     axes.set(xlabel="step", ylabel="bits per character", xlim=(0, summary.steps), ylim=(0, None))
     axes.set_title("Training a character model")
     axes.grid(alpha=0.25)

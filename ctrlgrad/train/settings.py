@@ -15,6 +15,8 @@ WARMUP_STEPS = 20
 GRADIENT_NORM_LIMIT = 1.0
 # Steps between lines of metrics.jsonl, and between checkpoints.
 LOG_INTERVAL = 10
+# How often a run is validated, its end included: a time over the whole validation part costs some dozen steps.
+VALIDATIONS = 5
 CHECKPOINT_INTERVAL = 50
 ENGINES = ("native", "reference", "cuda", "dataflow")
 # The least and the most of each number. Beyond 2**53 steps the learning rate's schedule would not be exact.

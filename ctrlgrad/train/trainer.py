@@ -35,6 +35,7 @@ from ctrlgrad.train.settings import (
     CHECKPOINT_INTERVAL,
     GRADIENT_NORM_LIMIT,
     LOG_INTERVAL,
+    VALIDATIONS,
     WARMUP_STEPS,
     Settings,
 )
@@ -161,7 +162,7 @@ OnStep = Callable[[Step], None]
 
 
 def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
-    """Train to the last step, validate, and write the summary and the figure.
+    """Train to the last step, validating on the way and at its end, and write the summary and the figure.
 
     `on_step` gets each step's own figures. Raises `Interrupted` on Ctrl-C, after it has written a checkpoint; where
     there are several ranks, Ctrl-C ends the processes instead.
@@ -176,12 +177,18 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
         recorded = None
         if job.is_profiled and files is not None:
             recorded = recording.enter_context(memory.StepProfile(job.out, files.writing))
-        rate = 0.0
+        rate, validation = 0.0, None
         for state, line in steps(job, on_step, recorded.before_step if recorded is not None else _nothing):
-            if files is not None:
-                files.keep(state, line)
             if line is not None:
                 rate = line.characters_per_second
+                if is_validated_at(state.step, job.settings.steps):
+                    validation = validate(job, state.params, pressed)
+                    if validation is None:  # the run that goes on makes this step again
+                        assert files is not None
+                        raise Interrupted(job, files.save().step)
+                    line = dataclasses.replace(line, validation_bits_per_char=validation)
+            if files is not None:
+                files.keep(state, line)
             job.ranks.advise(job.advice)  # there is a checkpoint from now on
             if state.step % CHECKPOINT_INTERVAL == 0:
                 _check_same(job.ranks, state)
@@ -189,7 +196,10 @@ def run(job: Job, on_step: OnStep) -> tuple[Summary, State]:
                 assert files is not None
                 files.save()
                 raise Interrupted(job, state.step)
-        validation = validate(job, state.params, pressed)
+        if job.state.step == state.step:  # no step was left to make
+            validation = validate(job, state.params, pressed)
+            if validation is None:
+                raise Interrupted(job, state.step)
         summary = Summary(
             validation_bits_per_char=validation,
             unigram_bits_per_char=job.corpus.unigram_bits_per_char(),
@@ -309,8 +319,14 @@ def share_at(job: Job, order: TrainingOrder, step: int) -> Share:
     return Share(pad(share(job.ranks, lines), job.model.columns), sum(map(len, lines)))
 
 
-def validate(job: Job, params: Any, pressed: Pressed) -> float:
-    """Bits per character over the whole validation part, each line's end counted as a character."""
+def is_validated_at(step: int, steps: int) -> bool:
+    """Whether the line of metrics of a step is one of the run's `VALIDATIONS`: the first in each part, and the last."""
+    before = (step - 1) // LOG_INTERVAL * LOG_INTERVAL  # the line before
+    return step * VALIDATIONS // steps > before * VALIDATIONS // steps
+
+
+def validate(job: Job, params: Any, pressed: Pressed) -> float | None:
+    """Bits per character over the whole validation part, each line's end counted as a character; None if stopped."""
     bits, characters = 0.0, 0
     for lines in validation_lines(job.corpus, job.settings.batch):
         batch = pad(share(job.ranks, lines), job.model.columns)
@@ -318,7 +334,7 @@ def validate(job: Job, params: Any, pressed: Pressed) -> float:
         bits += float(np.sum(line_bits, dtype=np.float64))
         characters += sum(map(len, lines))
         if pressed():
-            raise Interrupted(job, job.settings.steps)
+            return None
     return job.ranks.sum(bits) / characters
 
 

@@ -29,7 +29,11 @@ def test_a_run_learns_and_leaves_its_results(train, cell, drawing):
     assert sorted(p.name for p in result.out.iterdir()) == names
     lines = metrics_of(result.out)
     assert [m["step"] for m in lines] == [10, 20, 30, 40, 45]
-    assert set(lines[0]) == {"step", "bits_per_char", "characters_per_second", "peak_memory_bytes"}
+    others = {"step", "bits_per_char", "characters_per_second", "peak_memory_bytes"}
+    assert set(lines[0]) == {*others, "validation_bits_per_char"}
+    # Of five parts of the run; two of them end in one interval of the log.
+    assert [m["validation_bits_per_char"] is not None for m in lines] == [True, True, True, True, True]
+    assert lines[-1]["validation_bits_per_char"] == result.summary["validation_bits_per_char"]
     assert lines[-1]["bits_per_char"] < lines[0]["bits_per_char"]
     assert result.summary["validation_bits_per_char"] < result.summary["unigram_bits_per_char"]
     assert result.summary["steps"] == 45 and result.summary["verified"] is None
@@ -72,7 +76,9 @@ def test_a_run_stopped_after_any_step_continues_to_the_same_numbers(train, train
     whole = train("whole")
     broken = train_until(stop, "broken")
     assert broken.exit_code == 130 and broken.summary is None
-    assert f"after step {stop}" in broken.stderr and str(broken.out) in broken.stderr
+    # A step whose validation was stopped is made again.
+    kept = stop - (stop in (10, 30))
+    assert f"after step {kept};" in broken.stderr and str(broken.out) in broken.stderr
     resumed = train("broken", "--resume")
     assert resumed.exit_code == 0, resumed.output
     assert_same_numbers(whole, resumed)
