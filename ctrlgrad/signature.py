@@ -72,17 +72,23 @@ def static(leaf: Any) -> Static:
             got=repr(leaf),
             hint="return the value from the traced function, and pass on what that returns",
         )
+    require_hash(
+        leaf,
+        "an argument is neither an array nor hashable",
+        "pytrees of arrays and numbers; other leaves are part of the signature and must be hashable",
+        lambda: f"{how_to_pass(leaf)};\nor make the object hashable, or use it from outside",
+    )
+    return Static(leaf, type(leaf))
+
+
+def require_hash(x: Any, complaint: str, expected: str, hint: Callable[[], str]) -> None:
+    """Refuse an object that cannot be part of a signature."""
     try:
-        hash(leaf)
+        hash(x)
     except TypeError as error:
         raise TypeMismatchError(
-            "an argument is neither an array nor hashable",
-            source=here(),
-            expected="pytrees of arrays and numbers; other leaves are part of the signature and must be hashable",
-            got=type(leaf).__name__,
-            hint=f"{how_to_pass(leaf)};\nor make the object hashable, or use it from outside",
+            complaint, source=here(), expected=expected, got=type(x).__name__, hint=hint()
         ) from error
-    return Static(leaf, type(leaf))
 
 
 def require_numbers(leaves: Sequence[Any]) -> None:
@@ -147,16 +153,12 @@ class StaticArguments:
         )
 
     def _marked(self, x: Any) -> Static:
-        try:
-            hash(x)
-        except TypeError as error:
-            raise TypeMismatchError(
-                f"{self.operation}: a static argument is not hashable",
-                source=here(),
-                expected="a number, a string, a tuple or another value that can be compared and hashed",
-                got=type(x).__name__,
-                hint="arrays are no static arguments; a list may be passed as a tuple",
-            ) from error
+        require_hash(
+            x,
+            f"{self.operation}: a static argument is not hashable",
+            "a number, a string, a tuple or another value that can be compared and hashed",
+            lambda: "arrays are no static arguments; a list may be passed as a tuple",
+        )
         return x if isinstance(x, Static) else Static(x, type(x))
 
 
@@ -181,6 +183,7 @@ __all__ = [
     "TensorSpec",
     "donated_positions",
     "python_values_static",
+    "require_hash",
     "require_numbers",
     "static",
 ]

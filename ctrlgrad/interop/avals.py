@@ -10,7 +10,7 @@ import numpy as np
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import is_weak
 from ctrlgrad.ir import TensorType
-from ctrlgrad.signature import Static, static
+from ctrlgrad.signature import Static, require_hash, static
 from ctrlgrad.source import here
 
 
@@ -64,14 +64,10 @@ def is_array(x: Any) -> bool:
 
 def static_argument(what: str, x: Any) -> Static:
     """An argument that reaches a function as it is; `what` is how errors call the function."""
-    try:
-        hash(x)
-    except TypeError as error:
-        raise TypeMismatchError(
-            f"{what} is called on an object that is neither an array nor hashable",
-            source=here(),
-            expected="pytrees of arrays, numbers, and objects that are compared by ==",
-            got=type(x).__name__,
-            hint="register its class as a pytree with jax.tree_util, or close over the object",
-        ) from error
+    require_hash(
+        x,
+        f"{what} is called on an object that is neither an array nor hashable",
+        "pytrees of arrays, numbers, and objects that are compared by ==",
+        lambda: "register its class as a pytree with jax.tree_util, or close over the object",
+    )
     return static(x)

@@ -49,6 +49,13 @@ _MOVE = 4
 # How a run ended: well; with an error whose text is written; so that Python has to run it again.
 _DONE, _ERROR, _FAILED = range(3)
 
+
+def _word(name: str, base: str, position: int, kind: str = "i64") -> str:
+    """Lines that read a word of a table."""
+    return f"""  %{name}.p = getelementptr i64, ptr %{base}, i64 {position}
+  %{name} = load {kind}, ptr %{name}.p"""
+
+
 _TEXT = f"""
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
@@ -146,39 +153,29 @@ start:
   br i1 %is_none, label %slow, label %run
 run:
   %words = load ptr, ptr %lent
-  %ready.p = getelementptr i64, ptr %lent, i64 {_READY}
-  %ready = load ptr, ptr %ready.p
-  %bytes.p = getelementptr i64, ptr %lent, i64 {_BYTES}
-  %bytes = load i64, ptr %bytes.p
+{_word("ready", "lent", _READY, "ptr")}
+{_word("bytes", "lent", _BYTES)}
   call void @llvm.memcpy.p0.p0.i64(ptr %words, ptr %ready, i64 %bytes, i1 false)
-  %in.p = getelementptr i64, ptr %lent, i64 {_IN}
-  %in = load ptr, ptr %in.p
-  %in_count.p = getelementptr i64, ptr %lent, i64 {_IN_COUNT}
-  %in_count = load i64, ptr %in_count.p
+{_word("in", "lent", _IN, "ptr")}
+{_word("in_count", "lent", _IN_COUNT)}
   call void @move(ptr %in, i64 %in_count, ptr %addresses, i1 false)
-  %function.p = getelementptr i64, ptr %lent, i64 {_FUNCTION}
-  %function = load ptr, ptr %function.p
+{_word("function", "lent", _FUNCTION, "ptr")}
   call void %function(ptr %words)
-  %status.p = getelementptr i64, ptr %words, i64 {frame.STATUS}
-  %status = load i64, ptr %status.p
+{_word("status", "words", frame.STATUS)}
   %is_finished = icmp eq i64 %status, 0
   br i1 %is_finished, label %results, label %again
 results:
-  %out.p = getelementptr i64, ptr %lent, i64 {_OUT}
-  %out = load ptr, ptr %out.p
-  %out_count.p = getelementptr i64, ptr %lent, i64 {_OUT_COUNT}
-  %out_count = load i64, ptr %out_count.p
+{_word("out", "lent", _OUT, "ptr")}
+{_word("out_count", "lent", _OUT_COUNT)}
   call void @move(ptr %out, i64 %out_count, ptr %addresses, i1 true)
-  %asked.p = getelementptr i64, ptr %lent, i64 {_ASKED}
-  %asked = load i64, ptr %asked.p
+{_word("asked", "lent", _ASKED)}
   %has_asked = icmp ne i64 %asked, 0
   br i1 %has_asked, label %again, label %done
 done:
   call void @cg_give(ptr %entry, ptr %lent)
   ret i64 0
 again:
-  %after.p = getelementptr i64, ptr %lent, i64 {_AFTER}
-  %after = load ptr, ptr %after.p
+{_word("after", "lent", _AFTER, "ptr")}
   %outcome = call i64 %after(ptr %message)
   call void @cg_give(ptr %entry, ptr %lent)
   %fails = icmp eq i64 %outcome, {_FAILED}
@@ -186,9 +183,8 @@ again:
 over:
   ret i64 %outcome
 slow:
-  %slow.p = getelementptr i64, ptr %entry, i64 {_SLOW}
-  %slow.f = load ptr, ptr %slow.p
-  %answer = call i64 %slow.f(ptr %addresses, ptr %message)
+{_word("slow_call", "entry", _SLOW, "ptr")}
+  %answer = call i64 %slow_call(ptr %addresses, ptr %message)
   ret i64 %answer
 }}
 """
