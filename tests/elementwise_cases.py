@@ -9,13 +9,14 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
-from ctrlgrad.engines.cuda.groups import Group
-from ctrlgrad.engines.cuda.kernel import KernelText, group_kernel
+from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
+from ctrlgrad.engines.cuda.placement import DEVICE
+from ctrlgrad.engines.cuda.regions import alone
 from ctrlgrad.engines.reference.kernels import PURE
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import OPS, Builder, Node, TensorType, Trait, attributes
 
-DTYPES = ("bool", *C_TYPES)
+DTYPES = ("bool", *C_TYPES, "float16", "complex64", "complex128")
 _SHIFTS = ("bitwise_left_shift", "bitwise_right_shift")
 
 
@@ -28,8 +29,8 @@ class ElementwiseCase:
 
     @property
     def text(self) -> KernelText:
-        group = Group(self.node.result.tensor.shape, nodes=[self.node])
-        return group_kernel(group, {self.node.result}, {}).text
+        places = dict.fromkeys((*self.node.operands, self.node.result), DEVICE)
+        return kernel_text(alone(self.node, places, {}).plan)
 
     def expected(self) -> np.ndarray:
         """By the reference engine's kernel."""
@@ -51,8 +52,12 @@ def values_of(dtype: str) -> np.ndarray:
         found = [0, 1, 2, 3, 7, 100, limits.max, limits.max - 1, limits.min, limits.min + 1]
         return np.array(found + ([-1, -2, -7] if kind == "i" else []), dtype)
     ordinary = np.random.default_rng(0).normal(size=12) * 3
+    if kind == "c":
+        # What NumPy makes of infinite parts is its own.
+        return (ordinary + 1j * ordinary[::-1] ** 2).astype(dtype)
+    largest = 6e4 if dtype == "float16" else 1e30
     # Fractions over whole numbers, whose quotients lie next to whole numbers.
-    return np.array([0.0, -0.0, 0.3, -0.7, 1.0, -2.5, 3.0, 1e30, np.inf, -np.inf, np.nan, *ordinary], dtype)
+    return np.array([0.0, -0.0, 0.3, -0.7, 1.0, -2.5, 3.0, largest, np.inf, -np.inf, np.nan, *ordinary], dtype)
 
 
 def elementwise_cases() -> list[ElementwiseCase]:
@@ -68,9 +73,9 @@ def elementwise_cases() -> list[ElementwiseCase]:
 
 def _case(name: str, arity: int, dtype: str, target: str | None) -> ElementwiseCase | None:
     values = values_of(dtype)
-    if target is not None and np.dtype(dtype).kind == "f" and np.dtype(target).kind in "iu":
+    if target is not None and np.dtype(dtype).kind in "fc" and np.dtype(target).kind in "iu":
         # What a number outside of the target's range becomes, C leaves open, and so does NumPy.
-        values = values[(values >= 0) & (values < 100)]
+        values = values[(values.real >= 0) & (values.real < 100)]
     if name in _SHIFTS:
         values = values[(values >= 0) & (values <= 100)]
     columns = [np.array(c, dtype) for c in zip(*product(values, repeat=min(arity, 2)), strict=True)]
@@ -89,8 +94,11 @@ def assert_agrees(case: ElementwiseCase, found: np.ndarray) -> None:
     """Equal, with the sign of zeros; functions within rounding."""
     expected = case.expected()
     assert found.dtype == expected.dtype, case
-    if expected.dtype.kind != "f":
+    if expected.dtype.kind not in "fc":
         np.testing.assert_array_equal(found, expected, str(case))
+        return
+    if expected.dtype.kind == "c":
+        np.testing.assert_allclose(found, expected, 64 * float(np.finfo(expected.dtype).eps), 0, err_msg=str(case))
         return
     rtol = 4 * float(np.finfo(expected.dtype).eps) * (64 if case.node.op.name in ("sinh", "cosh", "power") else 4)
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=0, err_msg=str(case))

@@ -83,7 +83,12 @@ def failure(name: str, operands: Sequence[Operand]) -> Number | None:
         return None
     exponent = operands[1]
     assert isinstance(exponent, Number)
-    return exponent < 0 if exponent.dtype.kind == "i" else None
+    return exponent < 0 if may_fail(name, [exponent.dtype]) else None
+
+
+def may_fail(name: str, operand_dtypes: Sequence[np.dtype]) -> bool:
+    """Whether there are elements of these dtypes for which an elementwise op is an error."""
+    return name == "integer_power" and operand_dtypes[-1].kind == "i"
 
 
 def _cast(x: Operand, dtype: np.dtype) -> Operand:

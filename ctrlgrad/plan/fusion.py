@@ -3,23 +3,36 @@
 A kernel waits until one of its arrays is read by something that is no kernel over the same space, or reads it at other
 positions than those where it is written; until then kernels of its space join it. Waiting changes nothing else: values
 do not change, and what a kernel reads stays as it is. What nobody reads afterwards is not written.
+
+An engine whose kernels have bounds says which (`Limits`), and one that decides while it runs what it overwrites says
+what a step may overwrite: kernels that read it go first, so that it need not be copied.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from ctrlgrad.plan.effects import count_reads, deep_reads
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
 from ctrlgrad.plan.model import Array, Block, Branch, Check, Kernel, Loop, Operand, Plan, Register, Stack, Step, Write
 from ctrlgrad.plan.sizes import Sizes
+from ctrlgrad.records import record
 
 
-def fuse(plan: Plan) -> Plan:
-    """The plan with its kernels fused."""
-    return replace(plan, body=_Fusion(count_reads(plan)).block(plan.body))
+@record
+class Limits:
+    """The most arrays and numbers that a kernel reads, arrays that it writes, and nodes that it comes from."""
+
+    reads: int
+    writes: int
+    nodes: int
+
+
+def fuse(plan: Plan, limits: Limits | None = None, updated: Callable[[Step], Iterable[Array]] = lambda step: ()) -> Plan:
+    """The plan with its kernels fused. `updated` are the arrays that a step, no kernel, may overwrite."""
+    return replace(plan, body=_Fusion(count_reads(plan), limits, updated).block(plan.body))
 
 
 @dataclass
@@ -56,6 +69,17 @@ class _Group:
                 operand.view.array in self.elements and operand.view == operand.view.array.view and not operand.gathered
             )
             for operand in kernel.operands
+        )
+
+    def is_within(self, limits: Limits, kernel: Kernel, reads: Counter[Array]) -> bool:
+        """Whether the group keeps an engine's bounds with a kernel more."""
+        inside = self.absorbed + Counter(o.view.array for o in kernel.operands if o.view.array in self.elements)
+        loaded = {*self.operands, *(o for o in kernel.operands if o.view.array not in self.elements)}
+        written = [w for w in (*self.writes, *kernel.writes) if reads[w.view.array] > inside[w.view.array]]
+        return (
+            len(loaded) + len({*self.numbers, *kernel.numbers}) <= limits.reads
+            and len(written) <= limits.writes
+            and len({*self.nodes, *kernel.nodes}) <= limits.nodes
         )
 
     def add(self, kernel: Kernel) -> None:
@@ -158,8 +182,10 @@ def _moves_inside(operands: Iterable[Operand], writes: Iterable[Write]) -> bool:
 
 
 class _Fusion:
-    def __init__(self, reads: Counter[Array]) -> None:
-        self.reads = reads
+    def __init__(
+        self, reads: Counter[Array], limits: Limits | None, updated: Callable[[Step], Iterable[Array]]
+    ) -> None:
+        self.reads, self.limits, self.updated = reads, limits, updated
         self.known: dict[Step, set[Array | Stack]] = {}
 
     def block(self, block: Block) -> Block:
@@ -175,7 +201,7 @@ class _Fusion:
         for step in block.steps:
             if isinstance(step, Kernel):
                 read = deep_reads(step, self.known)
-                mine = next((g for g in groups if g.space == step.space and g.takes(step)), None)
+                mine = next((g for g in groups if self.joins(step, g)), None)
                 for group in list(groups):
                     if group is not mine and group.arrays & read:
                         close(group)
@@ -184,14 +210,18 @@ class _Fusion:
                     groups.append(mine)
                 mine.add(step)
                 continue
-            read = deep_reads(step, self.known)
+            read, updated = deep_reads(step, self.known), set(self.updated(step))
             for group in list(groups):
-                if group.arrays & read:
+                if group.arrays & read or any(o.view.array in updated for o in group.operands):
                     close(group)
             steps.append(self.inside(step))
         for group in list(groups):
             close(group)
         return Block(tuple(steps))
+
+    def joins(self, kernel: Kernel, group: _Group) -> bool:
+        fits = group.space == kernel.space and group.takes(kernel)
+        return fits and (self.limits is None or group.is_within(self.limits, kernel, self.reads))
 
     def inside(self, step: Step) -> Step:
         """The step with the blocks inside it fused."""

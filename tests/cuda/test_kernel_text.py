@@ -25,7 +25,7 @@ from programs import BY_NAME
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.elementary_functions import definitions
 from ctrlgrad.engines.cuda.expressions import kernel_constant, literal, statements
-from ctrlgrad.engines.cuda.functions import PREAMBLE
+from ctrlgrad.engines.cuda.functions import preamble
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.plan.elementary.table import Elementary, all_elementary
@@ -37,15 +37,15 @@ CASES = elementwise_cases()
 LSTM_STEP = """\
 (float64 a0, float64 a1, float64 a2, float64 a3, float64 a4, float64 a5, float64 a6, float64 a7, float64 a8, \
 float64 a9) -> (float64 o0, float64 o1, float64 o2, float64 o3, float64 o4, float64 o5, float64 o6, float64 o7)
-float64 v0 = a0 + a1;
-float64 v1 = a2 + a3;
-float64 v2 = a4 + a5;
-float64 v3 = a6 + a7;
+float64 v0 = a2 + a3;
+float64 v1 = a4 + a5;
+float64 v2 = a6 + a7;
+float64 v3 = a8 + a9;
 float64 v4 = -v1;
 float64 v5 = exp_float64(v4);
 float64 v6 = float64(1.0) + v5;
 float64 v7 = float64(1.0) / v6;
-float64 v8 = v7 * a8;
+float64 v8 = v7 * a1;
 float64 v9 = -v0;
 float64 v10 = exp_float64(v9);
 float64 v11 = float64(1.0) + v10;
@@ -59,13 +59,13 @@ float64 v18 = float64(1.0) + v17;
 float64 v19 = float64(1.0) / v18;
 float64 v20 = tanh_float64(v15);
 float64 v21 = v19 * v20;
-o0 = a9;
-o1 = a8;
+o0 = a0;
+o1 = a1;
 o2 = v5;
 o3 = v10;
 o4 = v13;
-o5 = v17;
-o6 = v15;
+o5 = v15;
+o6 = v17;
 o7 = v21;"""
 
 
@@ -100,6 +100,8 @@ def printed(make: Callable[..., Number], *dtypes: str) -> str:
     ("make", "dtypes", "text"),
     [
         (lambda x, y: x * y, ["float32"] * 2, "float32 v0 = a0 * a1;\nv0"),
+        (lambda x, y: x * y, ["float16"] * 2, "float16 v0 = float32(a0) * float32(a1);\nv0"),
+        (lambda x: x.convert("float16"), ["int32"], "float16 v0 = float16(float32(a0));\nv0"),
         (lambda x, y: x / y, ["float64"] * 2, "float64 v0 = a0 / a1;\nv0"),
         (lambda x, y: x / y, ["int8"] * 2, "int8 v0 = np_quotient(a0, a1);\nv0"),
         (lambda x, y: x.binary("remainder", y), ["uint8"] * 2, "uint8 v0 = np_remainder(a0, a1);\nv0"),
@@ -171,14 +173,18 @@ def test_literals() -> None:
     assert literal(np.float64(-np.inf), np.dtype(np.float64)) == "bits_float64(uint64(0xfff0000000000000))"
 
 
-@pytest.mark.parametrize("value", [math.inf, 2**40, 1j, np.float16(1)])
+@pytest.mark.parametrize("value", [math.inf, 2**40, complex(1, math.nan)])
 def test_constants_that_are_passed(value: Any) -> None:
     assert kernel_constant(np.array(value)) is None
 
 
-@pytest.mark.parametrize("value", [np.float32(0.1), True, np.int16(-7)])
+@pytest.mark.parametrize("value", [np.float32(0.1), True, np.int16(-7), np.float16(1)])
 def test_constants_that_are_written(value: Any) -> None:
-    assert kernel_constant(np.array(value)) == value
+    assert kernel_constant(np.array(value)) == (value,)
+
+
+def test_a_complex_constant_is_written_part_by_part() -> None:
+    assert kernel_constant(np.array(np.complex64(1 + 2j))) == (np.float32(1), np.float32(2))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -193,6 +199,26 @@ def test_as_the_stand_in_runs_it(dtype: str) -> None:
 
 # By compilers.
 
+# What the array library's headers have: half floats that turn into single ones and back, and complex numbers.
+LIBRARY = """
+class float16 {
+    HALF data;
+public:
+    __device__ float16() {}
+    __device__ float16(float x) : data(x) {}
+    explicit __device__ float16(double x) : data(x) {}
+    __device__ operator float() const { return float(data); }
+};
+template <class T> class complex {
+    T re, im;
+public:
+    __device__ complex() {}
+    __device__ complex(T re, T im) : re(re), im(im) {}
+    __device__ T real() const { return re; }
+    __device__ T imag() const { return im; }
+};
+"""
+
 
 def _function(number: int, text: KernelText) -> str:
     """A C function that runs a kernel's text over arrays."""
@@ -206,12 +232,13 @@ def _function(number: int, text: KernelText) -> str:
 
 def _source(texts: Sequence[KernelText], before: str) -> str:
     functions = definitions(f for text in texts for f in text.functions)
-    return "\n".join([before, PREAMBLE, functions, *(_function(i, text) for i, text in enumerate(texts))])
+    known = preamble(" ".join(map(str, texts)))
+    return "\n".join([before, LIBRARY, known, functions, *(_function(i, text) for i, text in enumerate(texts))])
 
 
 def _compiled(texts: Sequence[KernelText], folder: Path) -> ctypes.CDLL:
     """The same text, by the processor's C++ compiler."""
-    before = "#include <cmath>\nusing namespace std;\n#define __device__\n"
+    before = "#include <cmath>\nusing namespace std;\n#define __device__\n#define HALF _Float16\n"
     source, library = folder / "kernels.cpp", folder / "kernels.so"
     source.write_text(_source(texts, before).replace("\nvoid kernel_", '\nextern "C" void kernel_'), encoding="utf-8")
     command = ["g++", "-O1", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC", str(source), "-o", str(library)]

@@ -11,13 +11,13 @@ from typing import Any
 
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.group_step import GroupStep
-from ctrlgrad.engines.cuda.groups import Group, Item, schedule, updated_by
 from ctrlgrad.engines.cuda.kernels import DEVICE, Kernel
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.kernels.indexing import is_view
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
 from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Where, scalar
+from ctrlgrad.engines.cuda.regions import Item, RegionKernel, constants_of, schedule, updated_by
 from ctrlgrad.engines.cuda.sums import ProductSum
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
 from ctrlgrad.ir import Graph, Node, Value, attributes
@@ -32,7 +32,7 @@ def compile_region(
     """The program of a region. Outputs that are `wanted` on the device are sent there."""
     places = place(graph, inputs)
     items = schedule(graph, places)
-    constants = {node.result: node for node in graph.nodes if node.op.name == "constant"}
+    constants = constants_of(graph)
     slots = Slots()
     slots.all_of(graph.inputs)
     last: dict[Value, int] = {}
@@ -43,14 +43,10 @@ def compile_region(
     steps: list[Step] = []
     for position, item in enumerate(items):
         dead = slots.all_of(v for v in _reads(item) if last[v] == position and v not in constants)
-        defined = _results(item)
-        unused = slots.all_of(
-            v for v in defined if v not in last and not (isinstance(item, Group) and v in item.defined)
-        )
-        if isinstance(item, Group):
-            needed = {v for v in item.defined if last.get(v, -1) > position}
-            steps.append(GroupStep(item, needed, constants, slots, dead, unused))
+        if isinstance(item, RegionKernel):
+            steps.append(GroupStep(item, places, constants, slots, dead))
             continue
+        unused = slots.all_of(v for v in _results(item) if v not in last)
         if isinstance(item, ProductSum):
             operands, results = slots.all_of(item.operands), (slots.of(item.node.result),)
             steps.append(NodeStep(item.node, add_product, operands, results, dead, unused, "device"))
@@ -74,14 +70,11 @@ def compile_region(
 
 
 def _reads(item: Item) -> list[Value]:
-    return list(item.reads) if isinstance(item, Group) else list(dict.fromkeys(item.operands))
+    return list(item.reads) if isinstance(item, RegionKernel) else list(dict.fromkeys(item.operands))
 
 
-def _results(item: Item) -> list[Value]:
-    if isinstance(item, ProductSum):
-        return [item.node.result]
-    members = item.members if isinstance(item, Group) else [item]
-    return [v for node in members for v in node.results]
+def _results(item: Node | ProductSum) -> tuple[Value, ...]:
+    return (item.node.result,) if isinstance(item, ProductSum) else item.results
 
 
 def _last_updates(items: Sequence[Item]) -> dict[Value, int]:

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.functions import C_TYPES
+from ctrlgrad.engines.cuda.functions import KERNEL_DTYPES
 from ctrlgrad.ir import Node, TensorType, Trait, Value
 from ctrlgrad.plan.elementary.table import Elementary, elementary
-from ctrlgrad.plan.elementwise import elementwise_expression, failure, has_expression
-from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Instruction, Number
+from ctrlgrad.plan.elementwise import has_expression, may_fail
+from ctrlgrad.plan.expression import Expression, Instruction
 
 # Whole numbers up to here are written into a kernel; others are passed to it.
 _LARGEST_LITERAL = 2**31 - 1
+
+_HALF = np.dtype(np.float16)
 
 _OPERATORS = {
     "add": "+",
@@ -91,6 +93,9 @@ def statements(expression: Expression, leaf: Leaf) -> Statements:
 
 def _operation(instruction: Instruction, names: list[str], dtypes: list[np.dtype]) -> str:
     op, dtype = instruction.op, instruction.dtype
+    if op not in ("select", "bits"):
+        # Half floats are computed with as single ones, and rounded.
+        names = [f"float32({x})" if its == _HALF else x for x, its in zip(names, dtypes, strict=True)]
     if op in _OPERATORS:
         return f"{names[0]} {_OPERATORS[op]} {names[1]}"
     if op == "negative":
@@ -103,6 +108,8 @@ def _operation(instruction: Instruction, names: list[str], dtypes: list[np.dtype
         unsigned = f"uint{8 * dtype.itemsize}"
         return f"{dtype.name}({unsigned}({names[0]}) << {unsigned}({names[1]}))"
     if op == "convert":
+        if dtype == _HALF and dtypes[0].kind != "f":
+            return f"float16(float32({names[0]}))"
         return f"{names[0]} != 0" if dtype.kind == "b" else f"{dtype.name}({names[0]})"
     if op == "bits":
         return f"bits_{dtype.name}({names[0]})"
@@ -131,20 +138,23 @@ def literal(value: np.generic, dtype: np.dtype) -> str:
     return f"{dtype.name}({number % 2**64:#x})"
 
 
-def kernel_constant(value: np.ndarray) -> np.generic | None:
-    """A constant of rank 0 as kernels have it in their text; None where it is passed, so that others share the text."""
+def kernel_constant(value: np.ndarray) -> tuple[np.generic, ...] | None:
+    """The parts of a constant of rank 0 as kernels have it in their text; None where it is passed.
+
+    Large numbers and those that are not finite are passed: kernels that differ in such a number share their text.
+    """
     kind = value.dtype.kind
-    if kind in "iu" and abs(int(value)) > _LARGEST_LITERAL:
+    if value.dtype.name not in KERNEL_DTYPES:
         return None
-    if (kind != "b" and value.dtype.name not in C_TYPES) or (kind == "f" and not np.isfinite(value)):
+    if abs(int(value)) > _LARGEST_LITERAL if kind in "iu" else not np.isfinite(value):
         return None
-    found: np.generic = value.dtype.type(value)
-    return found
+    number: np.generic = value[()]
+    return (number.real, number.imag) if kind == "c" else (number,)
 
 
 def has_kernel_type(value: Value) -> bool:
-    """Whether kernels compute with a value's dtype: bools, integers, single and double floats."""
-    return isinstance(value.type, TensorType) and (value.type.dtype.kind == "b" or value.type.dtype.name in C_TYPES)
+    """Whether kernels compute with a value's dtype."""
+    return isinstance(value.type, TensorType) and value.type.dtype.name in KERNEL_DTYPES
 
 
 def is_fusible(node: Node) -> bool:
@@ -152,19 +162,7 @@ def is_fusible(node: Node) -> bool:
     if Trait.ELEMENTWISE not in node.op.traits or not all(map(has_kernel_type, (*node.operands, *node.results))):
         return False
     dtypes = [v.tensor.dtype for v in node.operands]
-    if not has_expression(node.op.name, dtypes, node.result.tensor.dtype):
-        return False
-    builder = ExpressionBuilder()
-    operands = [builder.emit("load", (), dtype, i) for i, dtype in enumerate(dtypes)]
-    return failure(node.op.name, operands) is None
-
-
-def node_expression(node: Node, builder: ExpressionBuilder, operands: list[Number]) -> Number:
-    """The value of an elementwise node's element. Raises `NoExpression`."""
-    dtypes = [v.tensor.dtype for v in node.operands]
-    found = elementwise_expression(node.op.name, dtypes, node.result.tensor.dtype, builder, operands)
-    assert isinstance(found, Number)
-    return found
+    return has_expression(node.op.name, dtypes, node.result.tensor.dtype) and not may_fail(node.op.name, dtypes)
 
 
 __all__ = [
@@ -175,6 +173,5 @@ __all__ = [
     "is_fusible",
     "kernel_constant",
     "literal",
-    "node_expression",
     "statements",
 ]

@@ -1,12 +1,13 @@
 """What the statements of kernels call, besides C's own functions: definitions in CUDA C++.
 
 What the language lacks, or has otherwise than NumPy, is written here; the elementary functions are printed from their
-expressions (see `elementary_functions`).
+expressions (see `elementary_functions`). `float16`, a class that is made of a float and turns into one, and the template
+`complex` are the array library's own.
 """
 
 from __future__ import annotations
 
-# The dtypes that kernels compute with, and their C types: in kernels they go by NumPy's names.
+# The dtypes of C that kernels compute with, and their C types: in kernels they go by NumPy's names.
 C_TYPES: dict[str, str] = {
     "int8": "signed char",
     "int16": "short",
@@ -32,10 +33,12 @@ __device__ inline double np_fma(double a, double b, double c) { return fma(a, b,
 // Towards zero.
 template <class T> __device__ inline T np_quotient(T a, T b) { return T(a / b); }
 template <class T> __device__ inline T np_remainder(T a, T b) { return T(a % b); }
-template <class To, class From> __device__ inline To np_bits(From x) {
-    union { From from; To to; } both;
-    both.from = x;
-    return both.to;
+template <class To, class From> __device__ inline To np_bits(const From& x) {
+    static_assert(sizeof(To) == sizeof(From), "as many bits");
+    To found;
+    for (int k = 0; k < int(sizeof(To)); k++)
+        reinterpret_cast<unsigned char*>(&found)[k] = reinterpret_cast<const unsigned char*>(&x)[k];
+    return found;
 }
 """
 
@@ -44,8 +47,30 @@ def _bits_of(name: str) -> str:
     return f"template <class T> __device__ inline {name} bits_{name}(T x) {{ return np_bits<{name}>(x); }}\n"
 
 
+# For kernels in which there are half floats or complex numbers.
+_HALF = """
+#if __has_include("cupy/float16.cuh")
+#include "cupy/float16.cuh"
+#endif
+""" + _bits_of("float16")
+_COMPLEX = """
+typedef complex<float> complex64;
+typedef complex<double> complex128;
+template <class T> __device__ inline T np_real(const complex<T>& z) { return z.real(); }
+template <class T> __device__ inline T np_imag(const complex<T>& z) { return z.imag(); }
+"""
+
+
+def preamble(text: str) -> str:
+    """What a kernel's text needs besides elementary functions."""
+    return PREAMBLE + (_HALF if "float16" in text else "") + (_COMPLEX if "complex" in text else "")
+
+
 PREAMBLE = (
     "".join(f"typedef {c} {name};\n" for name, c in C_TYPES.items()) + _DEFINITIONS + "".join(map(_bits_of, C_TYPES))
 )
 
-__all__ = ["C_TYPES", "PREAMBLE"]
+KERNEL_DTYPES = frozenset(("bool", *C_TYPES, "float16", "complex64", "complex128"))
+"""The dtypes that kernels compute with, by NumPy's names."""
+
+__all__ = ["C_TYPES", "KERNEL_DTYPES", "PREAMBLE", "preamble"]

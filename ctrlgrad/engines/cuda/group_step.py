@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.groups import Group
-from ctrlgrad.engines.cuda.kernel import KernelText, Target, group_kernel
+from ctrlgrad.engines.cuda.kernel import KernelText, kernel_text
 from ctrlgrad.engines.cuda.kernels.stacks import commit, own_device_stack, put
 from ctrlgrad.engines.cuda.library import Kernel
+from ctrlgrad.engines.cuda.placement import Place
 from ctrlgrad.engines.cuda.program import Slots, Values, explained, scalar
+from ctrlgrad.engines.cuda.regions import RegionKernel, Target, alone
 from ctrlgrad.engines.cuda.stacks import Stack
 from ctrlgrad.ir import Node, Value, attributes
 
@@ -27,13 +28,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Write:
-    """One output of the kernel, in slots. `value` is where the array itself is kept, if it is read later."""
+    """One output of the kernel, in slots. `also` are slots of values that are read where this one is written."""
 
     target: Target
-    dtype: np.dtype
     stack: int | None
     result: int
-    value: int | None
+    also: tuple[int, ...]
 
 
 class GroupStep:
@@ -41,43 +41,40 @@ class GroupStep:
 
     def __init__(
         self,
-        group: Group,
-        needed: set[Value],
+        kernel: RegionKernel,
+        places: Mapping[Value, Place],
         constants: Mapping[Value, Node],
         slots: Slots,
         dead: tuple[int, ...] = (),
-        unused: tuple[int, ...] = (),
     ) -> None:
-        planned = group_kernel(group, needed, constants)
-        self.group, self.constants, self.slots = group, constants, slots
-        self.text: KernelText = planned.text
-        self.values = planned.reads
-        self.reads = slots.all_of(planned.reads)
-        self.shape = None if None in group.shape else tuple(d for d in group.shape if d is not None)
-        self.writes = list(_writes(planned.targets, group, needed, slots))
-        self.dead, self.unused = dead, unused
+        self.kernel, self.places, self.constants, self.slots = kernel, places, constants, slots
+        self.text: KernelText = kernel_text(kernel.plan)
+        self.operands = slots.all_of(kernel.operands)
+        self.numbers = tuple((slots.of(v), part, v.tensor.dtype.kind == "c") for v, part in kernel.numbers)
+        self.shape = None if None in kernel.shape else tuple(d for d in kernel.shape if d is not None)
+        self.writes = [_write(target, slots) for target in kernel.targets]
+        self.dead = dead
         # By whether a product and a sum may be rounded once.
         self._compiled: dict[bool, Kernel] = {}
         self._fits: dict[tuple[Shape, ...], Shape | None] = {}
         self._apart: list[GroupStep] | None = None
         if self.shape is None:
             # Where its nodes may have to run one by one, each value needs a slot.
-            slots.all_of(node.result for node in group.nodes)
+            slots.all_of(node.result for node in kernel.nodes)
 
     @property
     def node(self) -> Node:
-        return self.group.members[-1]
+        return self.kernel.nodes[-1]
 
     def __call__(self, values: Values, context: Context) -> None:
-        inputs = [scalar(values[slot]) for slot in self.reads]
+        inputs = [scalar(values[slot]) for slot in self.operands]
         shape = self.shape if self.shape is not None else self._fit(inputs)
         if shape is None:
             del inputs
             self._run_apart(values, context)
         else:
+            inputs += [_part_of(values[slot], part) if parts else values[slot] for slot, part, parts in self.numbers]
             self._launch(values, context, inputs, shape)
-        for slot in self.unused:
-            values[slot] = None
 
     def _launch(self, values: Values, context: Context, inputs: list[Any], shape: Shape) -> None:
         held = [[values[write.stack]] if write.stack is not None else [] for write in self.writes]
@@ -93,11 +90,11 @@ class GroupStep:
             push, concat = write.target.push, write.target.concat
             if push is not None:
                 stacks[push] = own_device_stack(context, push, holder)
-                outputs.append(put(context, stacks[push], shape, write.dtype))
+                outputs.append(put(context, stacks[push], shape, write.target.dtype))
             elif concat is not None:
                 outputs.append(_part(context, wholes, concat, write, shape))
             else:
-                outputs.append(context.library.empty(shape, write.dtype))
+                outputs.append(context.library.empty(shape, write.target.dtype))
         context.counts.kernels += 1
         self._compiled[contracts](inputs, outputs)
         for write, array in zip(self.writes, outputs, strict=True):
@@ -108,8 +105,8 @@ class GroupStep:
                 values[write.result] = stacks[push]
             else:
                 values[write.result] = array if concat is None else wholes[concat]
-            if write.value is not None:
-                values[write.value] = array
+            for slot in write.also:
+                values[slot] = array
 
     # Sizes that are known only now.
 
@@ -121,24 +118,25 @@ class GroupStep:
         return self._fits[shapes]
 
     def _common_shape(self, shapes: tuple[Shape, ...]) -> Shape | None:
-        found: dict[Value, Shape] = dict(zip(self.values, shapes, strict=True))
-        group = self.group
-        for node in group.nodes:
-            # Constants that are written into the text are scalars.
+        found: dict[Value, Shape] = dict(zip(self.kernel.operands, shapes, strict=True))
+        kernel = self.kernel
+        for node in kernel.nodes:
+            # All but what is found is a scalar; a push has the shape of its row.
+            is_push = any(node is target.push for target in kernel.targets)
+            given = [found.get(v, ()) for v in node.operands[is_push:]]
             try:
-                found[node.result] = np.broadcast_shapes(*(found.get(v, ()) for v in node.operands))
+                found[node.result] = np.broadcast_shapes(*given)
             except ValueError:
-                if len(group.members) > 1:
+                if len(kernel.nodes) > 1:
                     return None
-                given = " ".join(str(found.get(v, ())) for v in node.operands)
-                raise ValueError(f"operands could not be broadcast together with shapes {given}") from None
-        written = [found[node.result] for node in group.nodes] + [found.get(p.operands[1], ()) for p in group.pushes]
-        return written[0] if len(set(written)) == 1 else None
+                shown = " ".join(map(str, given))
+                raise ValueError(f"operands could not be broadcast together with shapes {shown}") from None
+        written = {found[node.result] for node in kernel.nodes}
+        return written.pop() if len(written) == 1 else None
 
     def _run_apart(self, values: Values, context: Context) -> None:
         if self._apart is None:
-            self._apart = [self._alone(node, "nodes") for node in self.group.nodes]
-            self._apart += [self._alone(node, "pushes") for node in self.group.pushes]
+            self._apart = [self._alone(node) for node in self.kernel.nodes]
         for step in self._apart:
             try:
                 step(values, context)
@@ -149,36 +147,28 @@ class GroupStep:
                 raise found from error
         for slot in self.dead:
             values[slot] = None
-        for node in self.group.nodes:
+        kept = {slot for write in self.writes for slot in (write.result, *write.also)}
+        for node in self.kernel.nodes:
             slot = self.slots.of(node.result)
-            if all(slot != write.value and slot != write.result for write in self.writes):
+            if slot not in kept:
                 values[slot] = None
 
-    def _alone(self, node: Node, kind: str) -> GroupStep:
-        group = Group(self.group.shape)
-        getattr(group, kind).append(node)
-        group.reads.update(dict.fromkeys(node.operands))
-        dead: tuple[int, ...] = ()
-        if kind == "pushes":
-            dead = tuple(slot for slot in (self.slots.of(node.operands[0]),) if slot in self.dead)
-        return GroupStep(group, {node.result}, self.constants, self.slots, dead)
+    def _alone(self, node: Node) -> GroupStep:
+        kernel = alone(node, self.places, self.constants)
+        stacks = [self.slots.of(target.push.operands[0]) for target in kernel.targets if target.push is not None]
+        dead = tuple(slot for slot in stacks if slot in self.dead)
+        return GroupStep(kernel, self.places, self.constants, self.slots, dead)
 
 
-def _writes(targets: tuple[Target, ...], group: Group, needed: set[Value], slots: Slots) -> list[_Write]:
-    defined = {node.result for node in group.nodes}
-    kept: set[Value] = set()
-    writes = []
-    for target in targets:
-        v = target.value
-        own = target.push or target.concat
-        result = slots.of(own.result if own is not None else v)
-        # A value that is pushed, or a part of something, and read later too, is read where it was written.
-        is_kept = own is not None and v in defined and v in needed and v not in kept
-        if is_kept:
-            kept.add(v)
-        stack = slots.of(target.push.operands[0]) if target.push is not None else None
-        writes.append(_Write(target, v.tensor.dtype, stack, result, slots.of(v) if is_kept else None))
-    return writes
+def _write(target: Target, slots: Slots) -> _Write:
+    stack = slots.of(target.push.operands[0]) if target.push is not None else None
+    return _Write(target, stack, slots.of(target.result), slots.all_of(target.also))
+
+
+def _part_of(number: np.generic, part: int) -> np.generic:
+    """The real or the imaginary part of a complex scalar."""
+    found: np.generic = number.imag if part else number.real
+    return found
 
 
 def _part(context: Context, wholes: dict[Node, Any], concat: Node, write: _Write, shape: Shape) -> Any:
@@ -187,7 +177,7 @@ def _part(context: Context, wholes: dict[Node, Any], concat: Node, write: _Write
     size = shape[axis]
     if concat not in wholes:
         whole = (*shape[:axis], size * len(concat.operands), *shape[axis + 1 :])
-        wholes[concat] = context.library.empty(whole, write.dtype)
+        wholes[concat] = context.library.empty(whole, write.target.dtype)
     start = size * write.target.part
     return wholes[concat][(*(slice(None),) * axis, slice(start, start + size))]
 

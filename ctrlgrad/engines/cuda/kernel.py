@@ -1,22 +1,16 @@
-"""The kernel of a group: its text, and what goes in and out.
-
-A group is one expression. Its text is the same for every group that computes the same, so that such groups share a
-compiled kernel.
-"""
+"""A kernel of a plan as text, which is the same for every kernel that computes the same: they share what is compiled."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ctrlgrad.engines.cuda.elementary_functions import definitions
-from ctrlgrad.engines.cuda.expressions import kernel_constant, node_expression, statements
-from ctrlgrad.engines.cuda.functions import PREAMBLE
-from ctrlgrad.engines.cuda.groups import Group
-from ctrlgrad.ir import Node, Value, attributes
+from ctrlgrad.engines.cuda.expressions import statements
+from ctrlgrad.engines.cuda.functions import preamble
 from ctrlgrad.plan.elementary.table import Elementary
-from ctrlgrad.plan.expression import ExpressionBuilder, Number
+from ctrlgrad.plan.expression import Instruction
+from ctrlgrad.plan.model import Kernel
 
 
 @dataclass(frozen=True)
@@ -50,64 +44,33 @@ class KernelText:
     @property
     def preamble(self) -> str:
         """What its operation calls."""
-        return PREAMBLE + definitions(self.functions)
+        return preamble(str(self)) + definitions(self.functions)
 
     def __str__(self) -> str:
         head = f"({', '.join(map(str, self.inputs))}) -> ({', '.join(map(str, self.outputs))})"
         return f"{head}\n{self.operation}"
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where a kernel writes a value: into an array of its own, a slot of a stack, or a part of a concatenation."""
+def kernel_text(kernel: Kernel) -> KernelText:
+    """The text of a plan's kernel: operands are called a0, a1, ..., numbers s0, ..., and what is written o0, ..."""
 
-    value: Value
-    push: Node | None = None
-    concat: Node | None = None
-    part: int = 0
+    def leaf(instruction: Instruction) -> str:
+        if instruction.op == "scalar":
+            return f"s{instruction.value}"
+        assert instruction.op == "load" and not instruction.args
+        operand, part = instruction.value
+        is_complex = kernel.operands[operand].view.dtype.kind == "c"
+        return f"{('np_real', 'np_imag')[part]}(a{operand})" if is_complex else f"a{operand}"
 
-
-@dataclass(frozen=True)
-class GroupKernel:
-    """A group's kernel with the values that it reads and the places that it writes to, in the order of its text."""
-
-    text: KernelText
-    reads: tuple[Value, ...]
-    targets: tuple[Target, ...]
-
-
-def group_kernel(group: Group, needed: set[Value], constants: Mapping[Value, Node]) -> GroupKernel:
-    """The kernel of a group. `needed` are the values that are read after it; `constants` has constants by value."""
-    builder = ExpressionBuilder()
-    numbers: dict[Value, Number] = {}
-    reads: list[Value] = []
-
-    def number(v: Value) -> Number:
-        if v not in numbers:
-            value = (
-                kernel_constant(attributes.Constant.of(constants[v]).value)
-                if v in constants and v.tensor.rank == 0
-                else None
-            )
-            if value is None:
-                numbers[v] = builder.emit("load", (), v.tensor.dtype, len(reads))
-                reads.append(v)
-            else:
-                numbers[v] = builder.constant(value, v.tensor.dtype)
-        return numbers[v]
-
-    for node in group.nodes:
-        numbers[node.result] = node_expression(node, builder, [number(v) for v in node.operands])
-    targets = [Target(push.operands[1], push=push) for push in group.pushes]
-    targets += [Target(v, None, c, i) for c in group.concats for i, v in enumerate(c.operands)]
-    written = {target.value for target in targets}
-    targets += [Target(node.result) for node in group.nodes if node.result in needed and node.result not in written]
-    text = statements(builder.finish(*(number(t.value) for t in targets)), lambda leaf: f"a{leaf.value}")
-    lines = [*text.lines, *(f"o{i} = {name};" for i, name in enumerate(text.outputs))]
-    inputs = tuple(Parameter(v.tensor.dtype.name, f"a{i}") for i, v in enumerate(reads))
-    outputs = tuple(Parameter(t.value.tensor.dtype.name, f"o{i}") for i, t in enumerate(targets))
-    kernel = KernelText(inputs, outputs, "\n".join(lines), text.functions)
-    return GroupKernel(kernel, tuple(reads), tuple(targets))
+    text = statements(kernel.expression, leaf)
+    lines = []
+    for i, write in enumerate(kernel.writes):
+        first, *rest = (text.outputs[output] for output in write.outputs)
+        lines.append(f"o{i} = {write.view.dtype.name}({first}, {rest[0]});" if rest else f"o{i} = {first};")
+    inputs = [Parameter(operand.view.dtype.name, f"a{i}") for i, operand in enumerate(kernel.operands)]
+    inputs += [Parameter(register.dtype.name, f"s{i}") for i, register in enumerate(kernel.numbers)]
+    outputs = [Parameter(write.view.dtype.name, f"o{i}") for i, write in enumerate(kernel.writes)]
+    return KernelText(tuple(inputs), tuple(outputs), "\n".join([*text.lines, *lines]), text.functions)
 
 
-__all__ = ["GroupKernel", "KernelText", "Parameter", "Target", "group_kernel"]
+__all__ = ["KernelText", "Parameter", "kernel_text"]

@@ -1,10 +1,10 @@
 """What each op does on the device, a file per family; importing this package fills the table.
 
-Elementwise ops are not here where they are parts of generated kernels. An op that has no entry goes through the host by
+Elementwise ops are not here: they are parts of generated kernels. An op that has no entry goes through the host by
 the reference engine's kernel.
 """
 
-from ctrlgrad.engines.cuda.kernels import arrays, elementwise, indexing, stacks
+from ctrlgrad.engines.cuda.kernels import arrays, indexing, stacks
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Factory, Kernel
 
-__all__ = ["DEVICE", "Factory", "Kernel", "arrays", "elementwise", "indexing", "stacks"]
+__all__ = ["DEVICE", "Factory", "Kernel", "arrays", "indexing", "stacks"]
