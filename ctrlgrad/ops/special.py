@@ -146,12 +146,12 @@ def erfinv(x: Any, of: Functions) -> Any:
 FORMULAS: dict[str, Formula] = {"erfinv": erfinv}
 
 
-def of_arrays(formula: Formula, xp: Any = np) -> Callable[[Any], Any]:
-    """A formula as a function of floating-point arrays of a library, with a result of their dtype."""
+def of_arrays(formula: Formula) -> Callable[[Any], Any]:
+    """A formula as a function of floating-point arrays, with a result of their dtype."""
 
     def function(x: Any) -> Any:
         wide = x.astype(np.float32) if x.dtype == np.float16 else x
-        return formula(wide, Functions(wide.dtype == np.float32, xp.log, xp.sqrt, xp.where)).astype(x.dtype)
+        return formula(wide, Functions(wide.dtype == np.float32, np.log, np.sqrt, np.where)).astype(x.dtype)
 
     return function
 

@@ -30,7 +30,10 @@ class Limits:
     nodes: int
 
 
-def fuse(plan: Plan, limits: Limits | None = None, updated: Callable[[Step], Iterable[Array]] = lambda step: ()) -> Plan:
+Updated = Callable[[Step], Iterable[Array]]
+
+
+def fuse(plan: Plan, limits: Limits | None = None, updated: Updated = lambda step: ()) -> Plan:
     """The plan with its kernels fused. `updated` are the arrays that a step, no kernel, may overwrite."""
     return replace(plan, body=_Fusion(count_reads(plan), limits, updated).block(plan.body))
 
@@ -182,9 +185,7 @@ def _moves_inside(operands: Iterable[Operand], writes: Iterable[Write]) -> bool:
 
 
 class _Fusion:
-    def __init__(
-        self, reads: Counter[Array], limits: Limits | None, updated: Callable[[Step], Iterable[Array]]
-    ) -> None:
+    def __init__(self, reads: Counter[Array], limits: Limits | None, updated: Updated) -> None:
         self.reads, self.limits, self.updated = reads, limits, updated
         self.known: dict[Step, set[Array | Stack]] = {}
 

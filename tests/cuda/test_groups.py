@@ -15,9 +15,8 @@ import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, place
+from ctrlgrad.engines.cuda.regions import LIMITS, Item, ProductSum, RegionKernel, schedule
 from ctrlgrad.engines.cuda.report import explain_on
-from ctrlgrad.engines.cuda.regions import LIMITS, Item, RegionKernel, schedule
-from ctrlgrad.engines.cuda.sums import ProductSum
 from ctrlgrad.ir import Graph
 
 
@@ -92,6 +91,50 @@ def test_a_product_that_is_added() -> None:
     assert_same(ran.results, on_reference(graph, args))
     # The sum is not made in an argument: that is copied.
     assert (ran.counts.products, ran.counts.calls) == (2, 1)
+
+
+def rotated(z: Any, angle: Any) -> Any:
+    turned = z * np.exp(1j * angle) + (2.0 - 0.5j)
+    return cnp.real(turned) + cnp.imag(turned), np.conj(turned)
+
+
+def halved(x: Any, scale: Any) -> Any:
+    y = np.tanh(x * scale) + np.float16(0.1)
+    return y, y.astype(np.float32) * 3.0, y > 0
+
+
+@pytest.mark.parametrize("angle", [np.float64(0.3), np.complex128(0.2 - 0.7j)])
+def test_complex_numbers_are_in_kernels_part_by_part(angle: Any) -> None:
+    z = np.array([1 + 2j, -0.5j, 3.0])
+    graph = cg.function(rotated).graph(z, angle)
+    ran = on_stand_in(graph, [z, angle])
+    assert_same(ran.results, on_reference(graph, [z, angle]))
+    assert ran.counts.kernels == 1 and ran.counts.launches == 2  # with the copy of z to the device
+
+
+def test_half_floats_are_in_kernels() -> None:
+    """Each operation is rounded to half, as in NumPy."""
+    x, scale = np.linspace(-2, 2, 9).astype(np.float16), np.float16(1.3)
+    graph = cg.function(halved).graph(x, scale)
+    library = StandIn()
+    ran = on_stand_in(graph, [x, scale], library=library)
+    assert_same(ran.results, on_reference(graph, [x, scale]))
+    assert ran.counts.kernels == 1 and ran.counts.launches == 2
+    (text,) = library.texts
+    assert "float16 v0 = float32(a0) * float32(s0);" in str(text)
+
+
+def test_what_is_pushed_and_carried_is_written_once() -> None:
+    """The carry is read in the stack's slot."""
+
+    def loss(x: Any) -> Any:
+        return cg.fori_loop(0, 3, lambda i, x: np.tanh(x), x).sum()
+
+    x, library = np.arange(3.0), StandIn()
+    graph = cg.function(cg.grad(loss)).graph(x)
+    ran = on_stand_in(graph, [x], library=library)
+    assert_same(ran.results, on_reference(graph, [x]))
+    assert [len(text.outputs) for text in library.texts if "tanh" in text.operation] == [1]
 
 
 def test_sizes_that_turn_out_different() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import math
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -18,9 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 from elementwise_cases import DTYPES, assert_agrees, elementwise_cases
-from evaluating import Program, compiled
+from evaluating import Program as Expressions
+from evaluating import compiled
 from instruments.stand_in import MEANING, StandIn, run_text
-from programs import BY_NAME
+from programs import BY_NAME, Program
 
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda.elementary_functions import definitions
@@ -69,15 +71,16 @@ o6 = v17;
 o7 = v21;"""
 
 
+def texts_of(program: Program) -> list[KernelText]:
+    """The kernels of a program and of its first and second derivatives."""
+    library = StandIn()
+    for order in (0, 1, 2):
+        explain_on(library, optimised_graph(program.graph(order)), program.leaves)
+    return list(library.texts)
+
+
 def corpus_texts() -> list[KernelText]:
-    """Every kernel of the corpus's gradients."""
-    found: dict[KernelText, None] = {}
-    for program in BY_NAME.values():
-        library = StandIn()
-        leaves = program.leaves
-        explain_on(library, optimised_graph(program.graph(1)), leaves)
-        found |= library.texts
-    return list(found)
+    return list(dict.fromkeys(text for program in BY_NAME.values() for text in texts_of(program)))
 
 
 def test_golden_text() -> None:
@@ -288,7 +291,7 @@ def test_elementary_functions_have_the_bits_of_the_processors(tmp_path: Path) ->
     functions = all_elementary()
     kernels, expressions = zip(*map(_one_call, functions), strict=True)
     loaded = _compiled(kernels, tmp_path)
-    programs = compiled([Program(expression, 1) for expression in expressions])
+    programs = compiled([Expressions(expression, 1) for expression in expressions])
     for number, (function, run) in enumerate(zip(functions, programs, strict=True)):
         operands = _operands_of(function)
         result = np.empty_like(operands[0])
@@ -296,14 +299,29 @@ def test_elementary_functions_have_the_bits_of_the_processors(tmp_path: Path) ->
         np.testing.assert_array_equal(result, run(operands)[0], f"{function.name} of {function.dtype}")
 
 
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
-def test_as_the_cuda_compiler_reads_it(tmp_path: Path) -> None:
-    """Every kernel of the corpus, and every op, in the CUDA compiler's own judgement."""
-    texts = [*(case.text for case in CASES), *corpus_texts()]
-    source = tmp_path / "kernels.cu"
-    text = _source(texts, "").replace("\nvoid kernel_", '\nextern "C" __global__ void kernel_')
+def _by_nvcc(texts: Sequence[KernelText], folder: Path) -> int:
+    """Compiles kernels for compute capability 9.0, warnings being errors; how many there are in the result."""
+    before = "#include <cuda_fp16.h>\n#define HALF __half\n"
+    source, binary = folder / "kernels.cu", folder / "kernels.cubin"
+    text = _source(texts, before).replace("\nvoid kernel_", '\nextern "C" __global__ void kernel_')
     source.write_text(text, encoding="utf-8")
-    command = ["nvcc", "--ptx", "-O0", "-w", str(source), "-o", str(tmp_path / "kernels.ptx")]
-    subprocess.run(command, check=True, timeout=600)
-    assert (tmp_path / "kernels.ptx").read_text(encoding="utf-8").count(".entry kernel_") == len(texts)
+    command = ["nvcc", "--cubin", "-arch=sm_90", "--fmad=false", "-Werror", "all-warnings", "-Xptxas", "-O0"]
+    subprocess.run([*command, str(source), "-o", str(binary)], check=True, timeout=900)
+    return len(set(re.findall(rb"\.text\.(kernel_\d+)", binary.read_bytes())))
+
+
+NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
+
+
+@NVCC
+def test_a_kernel_of_the_lstm_compiles_for_a_card(tmp_path: Path) -> None:
+    texts = texts_of(BY_NAME["lstm"])
+    assert _by_nvcc(texts, tmp_path) == len(texts)
+
+
+@pytest.mark.long
+@NVCC
+def test_every_kernel_compiles_for_a_card(tmp_path: Path) -> None:
+    """Those of the corpus with its gradients, and every op on every dtype."""
+    texts = [*(case.text for case in CASES), *corpus_texts()]
+    assert _by_nvcc(texts, tmp_path) == len(texts)

@@ -17,8 +17,7 @@ from ctrlgrad.engines.cuda.kernels.indexing import is_view
 from ctrlgrad.engines.cuda.placement import DEVICE as ON_DEVICE
 from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Where, scalar
-from ctrlgrad.engines.cuda.regions import Item, RegionKernel, constants_of, schedule, updated_by
-from ctrlgrad.engines.cuda.sums import ProductSum
+from ctrlgrad.engines.cuda.regions import Item, ProductSum, RegionKernel, constants_of, schedule, updated_by
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
 from ctrlgrad.ir import Graph, Node, Value, attributes
 
@@ -82,7 +81,7 @@ def _last_updates(items: Sequence[Item]) -> dict[Value, int]:
     updated: dict[Value, int] = {}
     for position, item in enumerate(items):
         if isinstance(item, ProductSum):
-            updated[item.other] = position
+            updated[item.operands[0]] = position
         elif isinstance(item, Node):
             updated.update((v, position) for v in updated_by(item))
     return updated

@@ -1,8 +1,8 @@
 """What the statements of kernels call, besides C's own functions: definitions in CUDA C++.
 
 What the language lacks, or has otherwise than NumPy, is written here; the elementary functions are printed from their
-expressions (see `elementary_functions`). `float16`, a class that is made of a float and turns into one, and the template
-`complex` are the array library's own.
+expressions (see `elementary_functions`). `float16`, a class that is made of a float and turns into one, and the
+template `complex` are the array library's own.
 """
 
 from __future__ import annotations
@@ -49,11 +49,16 @@ def _bits_of(name: str) -> str:
 
 # For kernels in which there are half floats or complex numbers.
 _HALF = """
-#if __has_include("cupy/float16.cuh")
-#include "cupy/float16.cuh"
+#if __has_include(<cupy/float16.cuh>)
+#include <cupy/float16.cuh>
+#elif __has_include(<cupy/carray.cuh>)
+#include <cupy/carray.cuh>
 #endif
 """ + _bits_of("float16")
 _COMPLEX = """
+#if __has_include(<cupy/complex.cuh>)
+#include <cupy/complex.cuh>
+#endif
 typedef complex<float> complex64;
 typedef complex<double> complex128;
 template <class T> __device__ inline T np_real(const complex<T>& z) { return z.real(); }

@@ -28,12 +28,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class _Write:
-    """One output of the kernel, in slots. `also` are slots of values that are read where this one is written."""
+    """One output of the kernel, in slots. `value` is where the array itself is kept, if it is read later."""
 
     target: Target
+    dtype: np.dtype
     stack: int | None
     result: int
-    also: tuple[int, ...]
+    value: int | None
 
 
 class GroupStep:
@@ -49,8 +50,7 @@ class GroupStep:
     ) -> None:
         self.kernel, self.places, self.constants, self.slots = kernel, places, constants, slots
         self.text: KernelText = kernel_text(kernel.plan)
-        self.operands = slots.all_of(kernel.operands)
-        self.numbers = tuple((slots.of(v), part, v.tensor.dtype.kind == "c") for v, part in kernel.numbers)
+        self.reads = slots.all_of(kernel.inputs)
         self.shape = None if None in kernel.shape else tuple(d for d in kernel.shape if d is not None)
         self.writes = [_write(target, slots) for target in kernel.targets]
         self.dead = dead
@@ -67,13 +67,12 @@ class GroupStep:
         return self.kernel.nodes[-1]
 
     def __call__(self, values: Values, context: Context) -> None:
-        inputs = [scalar(values[slot]) for slot in self.operands]
+        inputs = [scalar(values[slot]) for slot in self.reads]
         shape = self.shape if self.shape is not None else self._fit(inputs)
         if shape is None:
             del inputs
             self._run_apart(values, context)
         else:
-            inputs += [_part_of(values[slot], part) if parts else values[slot] for slot, part, parts in self.numbers]
             self._launch(values, context, inputs, shape)
 
     def _launch(self, values: Values, context: Context, inputs: list[Any], shape: Shape) -> None:
@@ -90,11 +89,11 @@ class GroupStep:
             push, concat = write.target.push, write.target.concat
             if push is not None:
                 stacks[push] = own_device_stack(context, push, holder)
-                outputs.append(put(context, stacks[push], shape, write.target.dtype))
+                outputs.append(put(context, stacks[push], shape, write.dtype))
             elif concat is not None:
                 outputs.append(_part(context, wholes, concat, write, shape))
             else:
-                outputs.append(context.library.empty(shape, write.target.dtype))
+                outputs.append(context.library.empty(shape, write.dtype))
         context.counts.kernels += 1
         self._compiled[contracts](inputs, outputs)
         for write, array in zip(self.writes, outputs, strict=True):
@@ -105,8 +104,8 @@ class GroupStep:
                 values[write.result] = stacks[push]
             else:
                 values[write.result] = array if concat is None else wholes[concat]
-            for slot in write.also:
-                values[slot] = array
+            if write.value is not None:
+                values[write.value] = array
 
     # Sizes that are known only now.
 
@@ -118,7 +117,7 @@ class GroupStep:
         return self._fits[shapes]
 
     def _common_shape(self, shapes: tuple[Shape, ...]) -> Shape | None:
-        found: dict[Value, Shape] = dict(zip(self.kernel.operands, shapes, strict=True))
+        found: dict[Value, Shape] = dict(zip(self.kernel.inputs, shapes, strict=True))
         kernel = self.kernel
         for node in kernel.nodes:
             # All but what is found is a scalar; a push has the shape of its row.
@@ -147,7 +146,7 @@ class GroupStep:
                 raise found from error
         for slot in self.dead:
             values[slot] = None
-        kept = {slot for write in self.writes for slot in (write.result, *write.also)}
+        kept = {slot for write in self.writes for slot in (write.result, write.value)}
         for node in self.kernel.nodes:
             slot = self.slots.of(node.result)
             if slot not in kept:
@@ -162,13 +161,8 @@ class GroupStep:
 
 def _write(target: Target, slots: Slots) -> _Write:
     stack = slots.of(target.push.operands[0]) if target.push is not None else None
-    return _Write(target, stack, slots.of(target.result), slots.all_of(target.also))
-
-
-def _part_of(number: np.generic, part: int) -> np.generic:
-    """The real or the imaginary part of a complex scalar."""
-    found: np.generic = number.imag if part else number.real
-    return found
+    value = None if target.value is None else slots.of(target.value)
+    return _Write(target, target.dtype, stack, slots.of(target.result), value)
 
 
 def _part(context: Context, wholes: dict[Node, Any], concat: Node, write: _Write, shape: Shape) -> Any:
@@ -177,7 +171,7 @@ def _part(context: Context, wholes: dict[Node, Any], concat: Node, write: _Write
     size = shape[axis]
     if concat not in wholes:
         whole = (*shape[:axis], size * len(concat.operands), *shape[axis + 1 :])
-        wholes[concat] = context.library.empty(whole, write.target.dtype)
+        wholes[concat] = context.library.empty(whole, write.dtype)
     start = size * write.target.part
     return wholes[concat][(*(slice(None),) * axis, slice(start, start + size))]
 

@@ -1,4 +1,4 @@
-"""A kernel of a plan as text, which is the same for every kernel that computes the same: they share what is compiled."""
+"""A kernel of a plan as text: those that compute the same have one text, and share what is compiled."""
 
 from __future__ import annotations
 

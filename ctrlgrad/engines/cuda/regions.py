@@ -2,31 +2,32 @@
 
 Nodes become steps over arrays (values on the device) and registers (scalars on the host). An elementwise node is a
 kernel over its shape. So is a push: it makes a stack of an old one by writing one row more, straight into its slot; and
-so is a concatenation of values of one shape, which are written part by part. All else is a step that the plan knows
-nothing of, but what it reads and what it may overwrite: kernels that read this go before it, for else it would be copied.
+so is a concatenation of values of one shape, which are written part by part. All else is a step of which the plan knows
+what it reads and what it may overwrite: kernels that read this go before it, for else it would be copied.
 
 Sizes that are not known have names, by their axes; values of one declared shape are taken for equally large, and a run
 in which they are not has the kernel's nodes one by one. A product of matrices that is only added to something is added
-by BLAS (`sums`).
+by BLAS, in place where nothing else holds the sum.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.expressions import has_kernel_type, is_fusible, kernel_constant
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place
-from ctrlgrad.engines.cuda.sums import ProductSum, product_sums
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Use, Value, attributes
 from ctrlgrad.ir.types import Shape
+from ctrlgrad.plan.accumulation import accumulate
 from ctrlgrad.plan.elementwise import elementwise_expression
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
 from ctrlgrad.plan.fusion import Limits, fuse
 from ctrlgrad.plan.lowering.tensors import Splat, Tensor, broadcast, expression_of, parts_of
-from ctrlgrad.plan.model import Array, Block, Kernel, Numbers, Outside, Plan, Product, Register, Step, View, Write
+from ctrlgrad.plan.model import Array, Block, Kernel, Outside, Plan, Product, Register, Step, View, Write
 from ctrlgrad.plan.sizes import Size, Sizes, row_major
 
 # Bounds that keep a kernel's arguments in its parameter space (4 KiB before CUDA 12.1, 32 KiB since).
@@ -37,7 +38,7 @@ LIMITS = Limits(reads=24, writes=24, nodes=96)
 class Target:
     """Where a kernel writes a value: an array of its own, a slot of a stack, or a part of a concatenation.
 
-    `also` are values that are the same numbers, and are read where these are written.
+    `value` is the array itself, where it is read later too: there.
     """
 
     result: Value
@@ -45,17 +46,16 @@ class Target:
     push: Node | None = None
     concat: Node | None = None
     part: int = 0
-    also: tuple[Value, ...] = ()
+    value: Value | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class RegionKernel:
-    """A kernel of a region's plan and the values that it is about: what it reads, as operands and as numbers, and where
-    it writes, in the order of the plan's writes. A number of a complex scalar is a part of it, 0 or 1."""
+    """A kernel of a region's plan, the values that it reads, operands before numbers, and where it writes, in the order
+    of the plan's writes."""
 
     plan: Kernel
-    operands: tuple[Value, ...]
-    numbers: tuple[tuple[Value, int], ...]
+    inputs: tuple[Value, ...]
     targets: tuple[Target, ...]
 
     @property
@@ -71,11 +71,15 @@ class RegionKernel:
     def reads(self) -> tuple[Value, ...]:
         """All values that it needs, stacks that it pushes on among them."""
         stacks = [target.push.operands[0] for target in self.targets if target.push is not None]
-        return tuple(dict.fromkeys((*self.operands, *(v for v, _ in self.numbers), *stacks)))
+        return tuple(dict.fromkeys((*self.inputs, *stacks)))
 
-    @property
-    def results(self) -> tuple[Value, ...]:
-        return tuple(dict.fromkeys(v for target in self.targets for v in (target.result, *target.also)))
+
+@dataclass(frozen=True)
+class ProductSum:
+    """A sum of a value and a product of matrices; the operands are what is added to, and the factors."""
+
+    node: Node
+    operands: tuple[Value, ...]
 
 
 Item = Node | RegionKernel | ProductSum
@@ -84,13 +88,10 @@ Item = Node | RegionKernel | ProductSum
 def schedule(graph: Graph, places: Mapping[Value, Place]) -> list[Item]:
     """A region's nodes in the order of execution, those that are one kernel as such. Constants are left out."""
     lowering = _Lowering(places, constants_of(graph))
-    sums = product_sums(graph, places)
-    added = {found.product for found in sums.values()}
-    nodes = [node for node in graph.nodes if node.op.name != "constant" and node not in added]
-    steps = [lowering.product(sums[node]) if node in sums else lowering.step(node) for node in nodes]
+    steps = tuple(lowering.step(node) for node in graph.nodes if node.op.name != "constant")
     results = tuple(lowering.array(v) for v in graph.outputs if lowering.is_array(v))
-    plan = Plan(graph.name, (), (), Block(tuple(steps)), results, (), (), {})
-    return [lowering.item(step, sums) for step in fuse(plan, LIMITS, lowering.updated).body.steps]
+    plan = accumulate(Plan(graph.name, (), (), Block(steps), results, (), (), {}))
+    return [lowering.item(step) for step in fuse(plan, LIMITS, lowering.updated).body.steps]
 
 
 def alone(node: Node, places: Mapping[Value, Place], constants: Mapping[Value, Node]) -> RegionKernel:
@@ -117,39 +118,39 @@ class _Lowering:
     def __init__(self, places: Mapping[Value, Place], constants: Mapping[Value, Node]) -> None:
         self.places, self.constants = places, constants
         self.arrays: dict[Value, Array] = {}
-        self.registers: dict[Value, Numbers] = {}
-        # The value, and its part, that an array or a register stands for.
-        self.values: dict[str, tuple[Value, int]] = {}
+        self.registers: dict[Value, Register] = {}
+        # The value that an array or a register stands for, by its name.
+        self.values: dict[str, Value] = {}
         self.makers: dict[Array, Node] = {}
 
     # Values.
 
     def is_array(self, value: Value) -> bool:
-        return self.places[value] is not HOST or isinstance(value.type, StackType) or value.tensor.rank > 0
+        """Whether it is no number on the host. A complex one, too, is passed as it is."""
+        is_scalar = isinstance(value.type, TensorType) and value.type.rank == 0 and value.type.dtype.kind != "c"
+        return self.places[value] is not HOST or not is_scalar
 
     def array(self, value: Value) -> Array:
         """A value as an array; of a stack, its last row."""
         if value not in self.arrays:
             its = value.type.element if isinstance(value.type, StackType) else value.tensor
-            array = Array(f"v{len(self.values)}", its.dtype, _sizes(its.shape))
-            self.arrays[value] = array
-            self.values[array.name] = value, 0
+            self.arrays[value] = Array(self.named(value), its.dtype, _sizes(its.shape))
         return self.arrays[value]
 
-    def numbers(self, value: Value) -> Numbers:
-        """A scalar on the host as registers."""
+    def register(self, value: Value) -> Register:
         if value not in self.registers:
-            registers = []
-            for part, dtype in enumerate(parts_of(value.tensor.dtype)):
-                registers.append(Register(f"v{len(self.values)}", dtype))
-                self.values[registers[-1].name] = value, part
-            self.registers[value] = tuple(registers)
+            self.registers[value] = Register(self.named(value), value.tensor.dtype)
         return self.registers[value]
+
+    def named(self, value: Value) -> str:
+        name = f"v{len(self.values)}"
+        self.values[name] = value
+        return name
 
     def tensor(self, value: Value, space: Sizes) -> Tensor:
         if self.is_array(value):
             return broadcast(self.array(value).view, space)
-        return Splat(self.numbers(value), space, value.tensor.dtype)
+        return Splat((self.register(value),), space, value.tensor.dtype)
 
     def literal(self, value: Value) -> tuple[np.generic, ...] | None:
         """A constant's parts, if it stands in the text."""
@@ -167,8 +168,11 @@ class _Lowering:
             return self.push(node)
         if self.is_written_in_parts(node):
             return self.concat(node)
-        operands = tuple(self.array(v).view if self.is_array(v) else self.numbers(v) for v in node.operands)
-        results = tuple(self.array(v) if self.is_array(v) else self.numbers(v) for v in node.results)
+        if places == [DEVICE] and _is_product(node):
+            a, b = (self.array(v).view for v in node.operands)
+            return Product(self.array(node.result), a, b, node=node)
+        operands = tuple(self.array(v).view if self.is_array(v) else (self.register(v),) for v in node.operands)
+        results = tuple(self.array(v) if self.is_array(v) else (self.register(v),) for v in node.results)
         return Outside(node, operands, results)
 
     def is_slot_write(self, node: Node) -> bool:
@@ -236,10 +240,6 @@ class _Lowering:
         )
         return Kernel(space, operands, numbers, expression, tuple(writes), nodes=(node,))
 
-    def product(self, added: ProductSum) -> Product:
-        a, b = (self.array(v).view for v in added.product.operands)
-        return Product(self.array(added.node.result), a, b, self.array(added.other), node=added.node)
-
     def updated(self, step: Step) -> list[Array]:
         """What a step that is no kernel may overwrite."""
         if isinstance(step, Product):
@@ -249,52 +249,55 @@ class _Lowering:
 
     # What is run.
 
-    def item(self, step: Step, sums: Mapping[Node, ProductSum]) -> Item:
+    def item(self, step: Step) -> Item:
         if isinstance(step, Kernel):
             return self.kernel_item(step)
         assert isinstance(step, Outside | Product) and step.node is not None
-        return sums[step.node] if isinstance(step, Product) else step.node
+        if isinstance(step, Product) and step.base is not None:
+            return ProductSum(step.node, tuple(self.values[a.name] for a in (step.base, step.a.array, step.b.array)))
+        return step.node
 
     def kernel_item(self, kernel: Kernel) -> RegionKernel:
-        # What is pushed, or is a part of something, is read there too.
-        elsewhere: dict[tuple[int, ...], list[Value]] = {}
+        # What is pushed, or is a part of something, is written there alone.
         shared = {write.outputs for write in kernel.writes if write.view.array in self.makers}
-        kept: list[tuple[Write, Node | None]] = []
+        elsewhere: dict[tuple[int, ...], Value] = {}
+        writes = []
         for write in kernel.writes:
             array = write.view.array
-            if array not in self.makers and write.outputs in shared:
-                elsewhere.setdefault(write.outputs, []).append(self.values[array.name][0])
+            if array not in self.makers and write.outputs in shared and write.outputs not in elsewhere:
+                elsewhere[write.outputs] = self.values[array.name]
             else:
-                kept.append((write, self.makers.get(array)))
-        parts: dict[Array, int] = {}
+                writes.append(write)
+        parts: Counter[Array] = Counter()
         targets = []
-        for write, maker in kept:
+        for write in writes:
             array = write.view.array
-            result, also = self.values[array.name][0], tuple(elsewhere.pop(write.outputs, ()))
+            result, maker = self.values[array.name], self.makers.get(array)
             if maker is None:
                 targets.append(Target(result, array.dtype))
-            elif maker.op.has_use(Use.PUSH):
-                targets.append(Target(result, array.dtype, push=maker, also=also))
+                continue
+            value = elsewhere.pop(write.outputs, None)
+            if maker.op.has_use(Use.PUSH):
+                targets.append(Target(result, array.dtype, push=maker, value=value))
             else:
-                part = parts[array] = parts.get(array, -1) + 1
-                targets.append(Target(result, array.dtype, concat=maker, part=part, also=also))
-        return RegionKernel(
-            Kernel(
-                kernel.space,
-                kernel.operands,
-                kernel.numbers,
-                kernel.expression,
-                tuple(write for write, _ in kept),
-                nodes=kernel.nodes,
-            ),
-            tuple(self.values[operand.view.array.name][0] for operand in kernel.operands),
-            tuple(self.values[register.name] for register in kernel.numbers),
-            tuple(targets),
-        )
+                targets.append(Target(result, array.dtype, concat=maker, part=parts[array], value=value))
+                parts[array] += 1
+        names = [operand.view.array.name for operand in kernel.operands] + [r.name for r in kernel.numbers]
+        inputs = tuple(self.values[name] for name in names)
+        return RegionKernel(replace(kernel, writes=tuple(writes)), inputs, tuple(targets))
+
+
+def _is_product(node: Node) -> bool:
+    """Whether BLAS can add to it: of matrices of known sizes, in a dtype that it adds up in."""
+    values = (*node.operands, node.result)
+    if node.op.name != "matmul" or not all(v.tensor.rank == 2 and v.tensor.is_static for v in values):
+        return False
+    dtype = node.result.tensor.dtype
+    return dtype.kind in "fc" and dtype.name != "float16" and all(v.tensor.dtype == dtype for v in node.operands)
 
 
 def _sizes(shape: Shape) -> Sizes:
     return tuple(Size(1, (f"n{axis}",)) if d is None else Size(d) for axis, d in enumerate(shape))
 
 
-__all__ = ["LIMITS", "Item", "RegionKernel", "Target", "alone", "constants_of", "schedule", "updated_by"]
+__all__ = ["LIMITS", "Item", "ProductSum", "RegionKernel", "Target", "alone", "constants_of", "schedule", "updated_by"]

@@ -1,0 +1,81 @@
+"""Products that are added to something by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from plan.plans import graph_of, reference_kernel, unplaced
+
+from ctrlgrad.plan.accumulation import accumulate
+from ctrlgrad.plan.checking.machine import execute
+from ctrlgrad.plan.model import Kernel, Plan, Product
+from ctrlgrad.plan.placement import place
+
+A, B, C, D = (np.random.default_rng(k).normal(size=(3, 3)) for k in range(4))
+
+
+def accumulated(fn: Any, *arguments: Any) -> Plan:
+    """The plan, which gives what the function gives."""
+    plan = accumulate(unplaced(graph_of(fn, *arguments), arguments, without=("fuse", "pack_constants")))
+    found = execute(place(plan), [x.copy() for x in arguments], reference_kernel)
+    expected = fn(*arguments)
+    for result, value in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        np.testing.assert_allclose(result, value, rtol=1e-13)
+    return plan
+
+
+def sums(plan: Plan) -> list[tuple[str, str, str]]:
+    """Of each product that adds, its factors and what it is added to, as the plan's arguments are called."""
+    names = dict(zip(plan.arguments, "abcd", strict=False))
+    return [
+        (names[step.a.array], names[step.b.array], names.get(step.base, "a product"))  # type: ignore[arg-type]
+        for step in plan.body.steps
+        if isinstance(step, Product) and step.base is not None
+    ]
+
+
+def count(plan: Plan, kind: type) -> int:
+    return sum(isinstance(step, kind) for step in plan.body.steps)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_a_sum_of_a_product_and_something_else(dtype: Any) -> None:
+    a, b, c = (x.astype(dtype) for x in (A, B, C))
+    plan = accumulate(unplaced(graph_of(lambda a, b, c: a @ b + c, a, b, c), (a, b, c), without=("fuse",)))
+    assert sums(plan) == [("a", "b", "c")] and count(plan, Kernel) == 0
+
+
+def test_either_side_of_the_sum() -> None:
+    assert sums(accumulated(lambda a, b, c: c + a @ b, A, B, C)) == [("a", "b", "c")]
+
+
+def test_of_two_products_the_later_is_added() -> None:
+    plan = accumulated(lambda a, b, c, d: a @ b + c @ d, A, B, C, D)
+    assert sums(plan) == [("c", "d", "a product")] and count(plan, Product) == 2
+
+
+def test_a_sum_that_another_kernel_reads_stays_there() -> None:
+    plan = accumulated(lambda a, b, c: np.tanh(a @ b + c), A, B, C)
+    assert sums(plan) == [] and count(plan, Kernel) == 2
+
+
+def test_a_product_that_is_read_twice_stays_a_product() -> None:
+    assert sums(accumulated(lambda a, b, c: (a @ b + c, a @ b), A, B, C)) == []
+
+
+def test_a_product_added_to_itself_stays_a_product() -> None:
+    def doubled(a: Any, b: Any) -> Any:
+        product = a @ b
+        return product + product
+
+    assert sums(accumulated(doubled, A, B)) == []
+
+
+def test_a_row_that_is_added_to_all_rows_is_no_sum_of_arrays() -> None:
+    assert sums(accumulated(lambda a, b, c: a @ b + c, A, B, C[0])) == []
+
+
+def test_a_difference_stays_a_kernel() -> None:
+    assert sums(accumulated(lambda a, b, c: a @ b - c, A, B, C)) == []
