@@ -44,8 +44,9 @@ class _Group:
 
     space: Sizes
     builder: ExpressionBuilder = field(default_factory=ExpressionBuilder)
-    operands: list[Operand] = field(default_factory=list)
-    numbers: list[Register] = field(default_factory=list)
+    # Each with its position.
+    operands: dict[Operand, int] = field(default_factory=dict)
+    numbers: dict[Register, int] = field(default_factory=dict)
     outputs: list[Number] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
@@ -76,14 +77,17 @@ class _Group:
 
     def is_within(self, limits: Limits, kernel: Kernel, reads: Counter[Array]) -> bool:
         """Whether the group keeps an engine's bounds with a kernel more."""
+        loaded = {o for o in kernel.operands if o.view.array not in self.elements and o not in self.operands}
+        numbers = {register for register in kernel.numbers if register not in self.numbers}
+        if len(self.operands) + len(self.numbers) + len(loaded) + len(numbers) > limits.reads:
+            return False
+        if len(self.nodes) + len(kernel.nodes) > limits.nodes:
+            return False
+        if len(self.writes) + len(kernel.writes) <= limits.writes:
+            return True
         inside = self.absorbed + Counter(o.view.array for o in kernel.operands if o.view.array in self.elements)
-        loaded = {*self.operands, *(o for o in kernel.operands if o.view.array not in self.elements)}
         written = [w for w in (*self.writes, *kernel.writes) if reads[w.view.array] > inside[w.view.array]]
-        return (
-            len(loaded) + len({*self.numbers, *kernel.numbers}) <= limits.reads
-            and len(written) <= limits.writes
-            and len({*self.nodes, *kernel.nodes}) <= limits.nodes
-        )
+        return len(written) <= limits.writes
 
     def add(self, kernel: Kernel) -> None:
         places: list[int | tuple[Number, ...]] = []
@@ -93,12 +97,8 @@ class _Group:
                 self.absorbed[operand.view.array] += 1
                 places.append(elements)
                 continue
-            if operand not in self.operands:
-                self.operands.append(operand)
-            places.append(self.operands.index(operand))
-        for register in kernel.numbers:
-            if register not in self.numbers:
-                self.numbers.append(register)
+            places.append(self.operands.setdefault(operand, len(self.operands)))
+        numbers = [self.numbers.setdefault(register, len(self.numbers)) for register in kernel.numbers]
         emitted: list[Number] = []
         for instruction in kernel.expression.instructions:
             args = [emitted[a] for a in instruction.args]
@@ -110,7 +110,7 @@ class _Group:
                     continue
                 value = (place, value[1])
             elif instruction.op == "scalar":
-                value = self.numbers.index(kernel.numbers[value])
+                value = numbers[value]
             emitted.append(self.builder.emit(instruction.op, args, instruction.dtype, value))
         start = len(self.outputs)
         self.outputs += [emitted[o] for o in kernel.expression.outputs]
@@ -151,22 +151,17 @@ def _trimmed(group: _Group, outputs: list[int], writes: list[Write], checks: lis
         if number in needed:
             needed.update(instructions[number].args)
     builder = ExpressionBuilder()
-    operands: list[Operand] = []
-    numbers: list[Register] = []
+    given, registers = list(group.operands), list(group.numbers)
+    operands: dict[Operand, int] = {}
+    numbers: dict[Register, int] = {}
     emitted: dict[int, Number] = {}
     for number in sorted(needed):
         instruction = instructions[number]
         value = instruction.value
         if instruction.op == "load":
-            operand = group.operands[value[0]]
-            if operand not in operands:
-                operands.append(operand)
-            value = (operands.index(operand), value[1])
+            value = (operands.setdefault(given[value[0]], len(operands)), value[1])
         elif instruction.op == "scalar":
-            register = group.numbers[value]
-            if register not in numbers:
-                numbers.append(register)
-            value = numbers.index(register)
+            value = numbers.setdefault(registers[value], len(numbers))
         emitted[number] = builder.emit(instruction.op, [emitted[a] for a in instruction.args], instruction.dtype, value)
     expression = builder.finish(*(emitted[o] for o in outputs))
     nodes = tuple(dict.fromkeys(group.nodes))

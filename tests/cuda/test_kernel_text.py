@@ -202,26 +202,6 @@ def test_as_the_stand_in_runs_it(dtype: str) -> None:
 
 # By compilers.
 
-# What the array library's headers have: half floats that turn into single ones and back, and complex numbers.
-LIBRARY = """
-class float16 {
-    HALF data;
-public:
-    __device__ float16() {}
-    __device__ float16(float x) : data(x) {}
-    explicit __device__ float16(double x) : data(x) {}
-    __device__ operator float() const { return float(data); }
-};
-template <class T> class complex {
-    T re, im;
-public:
-    __device__ complex() {}
-    __device__ complex(T re, T im) : re(re), im(im) {}
-    __device__ T real() const { return re; }
-    __device__ T imag() const { return im; }
-};
-"""
-
 
 def _function(number: int, text: KernelText) -> str:
     """A C function that runs a kernel's text over arrays."""
@@ -236,16 +216,17 @@ def _function(number: int, text: KernelText) -> str:
 def _source(texts: Sequence[KernelText], before: str) -> str:
     functions = definitions(f for text in texts for f in text.functions)
     known = preamble(" ".join(map(str, texts)))
-    return "\n".join([before, LIBRARY, known, functions, *(_function(i, text) for i, text in enumerate(texts))])
+    return "\n".join([before, known, functions, *(_function(i, text) for i, text in enumerate(texts))])
 
 
 def _compiled(texts: Sequence[KernelText], folder: Path) -> ctypes.CDLL:
     """The same text, by the processor's C++ compiler."""
-    before = "#include <cmath>\nusing namespace std;\n#define __device__\n#define HALF _Float16\n"
+    before = "#include <cmath>\nusing namespace std;\n#define __device__\n"
+    (folder / "cuda_fp16.h").write_text("typedef _Float16 __half;\n", encoding="utf-8")
     source, library = folder / "kernels.cpp", folder / "kernels.so"
     source.write_text(_source(texts, before).replace("\nvoid kernel_", '\nextern "C" void kernel_'), encoding="utf-8")
-    command = ["g++", "-O1", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC", str(source), "-o", str(library)]
-    subprocess.run(command, check=True, timeout=300)
+    command = ["g++", "-O1", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC", f"-I{folder}"]
+    subprocess.run([*command, str(source), "-o", str(library)], check=True, timeout=300)
     return ctypes.CDLL(str(library))
 
 
@@ -301,9 +282,8 @@ def test_elementary_functions_have_the_bits_of_the_processors(tmp_path: Path) ->
 
 def _by_nvcc(texts: Sequence[KernelText], folder: Path) -> int:
     """Compiles kernels for compute capability 9.0, warnings being errors; how many there are in the result."""
-    before = "#include <cuda_fp16.h>\n#define HALF __half\n"
     source, binary = folder / "kernels.cu", folder / "kernels.cubin"
-    text = _source(texts, before).replace("\nvoid kernel_", '\nextern "C" __global__ void kernel_')
+    text = _source(texts, "").replace("\nvoid kernel_", '\nextern "C" __global__ void kernel_')
     source.write_text(text, encoding="utf-8")
     command = ["nvcc", "--cubin", "-arch=sm_90", "--fmad=false", "-Werror", "all-warnings", "-Xptxas", "-O0"]
     subprocess.run([*command, str(source), "-o", str(binary)], check=True, timeout=900)

@@ -1,8 +1,7 @@
 """What the statements of kernels call, besides C's own functions: definitions in CUDA C++.
 
 What the language lacks, or has otherwise than NumPy, is written here; the elementary functions are printed from their
-expressions (see `elementary_functions`). `float16`, a class that is made of a float and turns into one, and the
-template `complex` are the array library's own.
+expressions (see `elementary_functions`).
 """
 
 from __future__ import annotations
@@ -47,17 +46,36 @@ def _bits_of(name: str) -> str:
     return f"template <class T> __device__ inline {name} bits_{name}(T x) {{ return np_bits<{name}>(x); }}\n"
 
 
-# For kernels in which there are half floats or complex numbers.
+# For kernels in which there are half floats or complex numbers: CuPy's types, or what of them kernels use.
 _HALF = """
 #if __has_include(<cupy/float16.cuh>)
 #include <cupy/float16.cuh>
 #elif __has_include(<cupy/carray.cuh>)
 #include <cupy/carray.cuh>
+#else
+#include <cuda_fp16.h>
+class float16 {
+    __half data;
+public:
+    __device__ float16() {}
+    __device__ float16(float x) : data(x) {}
+    explicit __device__ float16(double x) : data(x) {}
+    __device__ operator float() const { return float(data); }
+};
 #endif
 """ + _bits_of("float16")
 _COMPLEX = """
 #if __has_include(<cupy/complex.cuh>)
 #include <cupy/complex.cuh>
+#else
+template <class T> class complex {
+    T re, im;
+public:
+    __device__ complex() {}
+    __device__ complex(T re, T im) : re(re), im(im) {}
+    __device__ T real() const { return re; }
+    __device__ T imag() const { return im; }
+};
 #endif
 typedef complex<float> complex64;
 typedef complex<double> complex128;
