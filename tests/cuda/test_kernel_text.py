@@ -21,7 +21,8 @@ import pytest
 from elementwise_cases import DTYPES, assert_agrees, elementwise_cases
 from evaluating import Program as Expressions
 from evaluating import compiled
-from instruments.stand_in import MEANING, StandIn, run_text
+from instruments.kernel_functions import MEANING
+from instruments.stand_in import StandIn, run_text
 from programs import BY_NAME, Program
 
 from ctrlgrad.engines import optimised_graph

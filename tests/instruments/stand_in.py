@@ -26,15 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.expressions import function_name
-from ctrlgrad.engines.cuda.functions import C_TYPES, KERNEL_DTYPES
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory, Rows
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
-from ctrlgrad.ops.elementwise import FACTS
-from ctrlgrad.plan.elementary.table import all_elementary
+from instruments.kernel_functions import MEANING
 
 # Of a thread: the library that it works with, and the session's memory that it counts its arrays against.
 _CURRENT = threading.local()
@@ -215,51 +212,6 @@ class _Namespace:
 
         return function
 
-
-def _typed(dtype: str) -> Callable[[Any], Any]:
-    return lambda x: np.asarray(x).astype(dtype)[()]
-
-
-def _complex(dtype: str) -> Callable[[Any, Any], Any]:
-    def joined(re: Any, im: Any) -> Any:
-        found = np.empty(np.broadcast_shapes(np.shape(re), np.shape(im)), dtype)
-        found.real, found.imag = re, im
-        return found
-
-    return joined
-
-
-def _fma(a: Any, b: Any, c: Any) -> Any:
-    """Rounded twice, the first time far below the dtype's precision; the statement's dtype rounds again."""
-    wide: Any = np.float64 if np.result_type(a, b, c) == np.float32 else np.longdouble
-    a, b, c = (np.asarray(x).astype(wide) for x in (a, b, c))
-    return a * b + c
-
-
-def _bits(dtype: str) -> Callable[[Any], Any]:
-    return lambda x: np.asarray(x).view(dtype)[()]
-
-
-# What the functions of kernels mean, in NumPy's words.
-MEANING: dict[str, Any] = {name: getattr(np, name) for name in ("sqrt", "floor", "ceil", "trunc", "rint", "copysign")}
-MEANING |= {
-    "np_abs": np.abs,
-    "np_quotient": lambda a, b: (a - np.fmod(a, b)) // b,
-    "np_remainder": np.fmod,
-    "np_select": np.where,
-    "np_fma": _fma,
-    "np_real": np.real,
-    "np_imag": np.imag,
-    "true": np.True_,
-    "false": np.False_,
-}
-MEANING |= {name: _typed(name) for name in KERNEL_DTYPES if not name.startswith("complex")}
-MEANING |= {name: _complex(name) for name in ("complex64", "complex128")}
-MEANING |= {f"bits_{name}": _bits(name) for name in (*C_TYPES, "float16")}
-MEANING |= {
-    function_name(f.name, f.dtype): FACTS[f.name].numpy if f.name in FACTS else getattr(np, f.name)
-    for f in all_elementary()
-}
 
 _STATEMENT = re.compile(r"(?:(?P<dtype>\w+) )?(?P<name>\w+) = (?P<value>.+);")
 
@@ -462,4 +414,4 @@ class StandInCopier(StandInDevice):
         return {tier.name: tier.used for tier in self.tiers}
 
 
-__all__ = ["MEANING", "StandIn", "StandInArray", "StandInCopier", "StandInDevice", "run_text"]
+__all__ = ["StandIn", "StandInArray", "StandInCopier", "StandInDevice", "run_text"]

@@ -148,7 +148,7 @@ def kernel_constant(value: np.ndarray) -> tuple[np.generic, ...] | None:
         return None
     if abs(int(value)) > _LARGEST_LITERAL if kind in "iu" else not np.isfinite(value):
         return None
-    number: np.generic = value[()]
+    number: np.generic = value.dtype.type(value)
     return (number.real, number.imag) if kind == "c" else (number,)
 
 
