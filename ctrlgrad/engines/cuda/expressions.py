@@ -7,6 +7,7 @@ languages compute otherwise (division of integers, say) is a call of a function 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -161,8 +162,12 @@ def is_fusible(node: Node) -> bool:
     """Whether a node can be a part of a kernel, which no element makes fail."""
     if Trait.ELEMENTWISE not in node.op.traits or not all(map(has_kernel_type, (*node.operands, *node.results))):
         return False
-    dtypes = [v.tensor.dtype for v in node.operands]
-    return has_expression(node.op.name, dtypes, node.result.tensor.dtype) and not may_fail(node.op.name, dtypes)
+    return _is_computed(node.op.name, tuple(v.tensor.dtype for v in node.operands), node.result.tensor.dtype)
+
+
+@functools.cache
+def _is_computed(name: str, operand_dtypes: tuple[np.dtype, ...], result_dtype: np.dtype) -> bool:
+    return has_expression(name, operand_dtypes, result_dtype) and not may_fail(name, operand_dtypes)
 
 
 __all__ = [
