@@ -8,9 +8,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, by_keyword, entry, plain, unsupported
 
-_NOT_SYMMETRIC = "there is no op for eigenvalues of matrices that are not symmetric; eigh and svd are read"
-
-REFUSED |= dict.fromkeys(("eig", "schur"), _NOT_SYMMETRIC)
+REFUSED["schur"] = "there is no op for Schur's decomposition; eig, eigh and svd are read"
 
 TABLE |= {
     "cholesky": lambda equation, a: lax.linalg.cholesky(
@@ -38,6 +36,27 @@ def _eigh(equation: Equation, a: Any) -> Any:
     if equation.params.get("subset_by_index") not in (None, (0, a.shape[-1])):
         raise unsupported(equation, "it asks for some of the eigenvalues", "take a part of all of them")
     return lax.linalg.eigh(a, lower=equation.params["lower"], symmetrize_input=False)
+
+
+@entry("eig")
+def _eig(equation: Equation, a: Any) -> Any:
+    found, vectors = cnp.linalg.eig(a)
+    results = [found]
+    if equation.params["compute_left_eigenvectors"]:
+        # The rows of the inverse, each up to its scale.
+        left = cnp.conj(cnp.swapaxes(cnp.linalg.inv(vectors), -1, -2))
+        results.append(_scaled(left))
+    if equation.params["compute_right_eigenvectors"]:
+        results.append(vectors)
+    return results
+
+
+def _scaled(columns: Any) -> Any:
+    """Columns of norm 1 whose largest component is real."""
+    size = cnp.abs(columns)
+    largest = cnp.take_along_axis(columns, cnp.argmax(size, axis=-2, keepdims=True), -2)
+    norm = cnp.sqrt(cnp.sum(size * size, -2, keepdims=True))
+    return columns * (cnp.conj(largest) / (cnp.abs(largest) * norm))
 
 
 @entry("svd")
