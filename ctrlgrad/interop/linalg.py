@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import scipy.linalg
+
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
-from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, by_keyword, entry, plain, unsupported
-
-REFUSED["schur"] = "there is no op for Schur's decomposition; eig, eigh and svd are read"
+from ctrlgrad.frontend.host_calls import host_call
+from ctrlgrad.interop.avals import tensor_type
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain, unsupported
 
 TABLE |= {
     "cholesky": lambda equation, a: lax.linalg.cholesky(
@@ -57,6 +60,23 @@ def _scaled(columns: Any) -> Any:
     largest = cnp.take_along_axis(columns, cnp.argmax(size, axis=-2, keepdims=True), -2)
     norm = cnp.sqrt(cnp.sum(size * size, -2, keepdims=True))
     return columns * (cnp.conj(largest) / (cnp.abs(largest) * norm))
+
+
+@entry("schur")
+def _schur(equation: Equation, a: Any) -> Any:
+    """As LAPACK has it, by SciPy, which comes with JAX; like JAX without a derivative."""
+    types = [tensor_type(aval) for aval in equation.outputs]
+    fn = lambda x: _schur_factors(np.asarray(x))[: len(types)]
+    return host_call(fn, [a], types, "Schur's decomposition", "broadcast_all")
+
+
+def _schur_factors(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The triangular matrices and the vectors of matrices [..., n, n]; NaN for one that is not finite."""
+    both = np.full((2, *x.shape), np.nan, x.dtype)
+    for place in np.ndindex(x.shape[:-2]):
+        if np.isfinite(x[place]).all():
+            both[(slice(None), *place)] = scipy.linalg.schur(x[place])
+    return both[0], both[1]
 
 
 @entry("svd")

@@ -14,6 +14,7 @@ from interop.libraries import close, directional
 from jax import lax
 
 import ctrlgrad as cg
+from ctrlgrad.errors import DifferentiationError
 
 # What Lineax's QR calls; JAX does not export these.
 inside = pytest.importorskip("jax._src.lax.linalg")
@@ -145,3 +146,24 @@ def test_a_complex_factor_of_one_triangle() -> None:
         gradients = cg.grad(read, argnums=(0, 1))(a.real, a.imag)
         difference, found = directional(lambda x, y, size=size: size(x + 1j * y), (a.real, a.imag), gradients)
         assert found == pytest.approx(difference, rel=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_schurs_decomposition_and_roots_of_matrices_by_it(kind: str) -> None:
+    a = numbers(kind, 5, 5)
+    same(jax.scipy.linalg.schur, a)
+    same(lambda a: jax.scipy.linalg.schur(a, output="complex"), a)
+    same(jax.scipy.linalg.sqrtm, a @ np.conj(a.T))
+    same(lambda a: jax.scipy.linalg.funm(a, jnp.sin), a)
+    several = numbers(kind, 3, 4, 4)
+    several[1, 0, 0] = np.nan
+    same(lambda a: lax.linalg.schur(a), several)
+    rows = cg.vmap(cg.from_jax(lambda a: lax.linalg.schur(a)[0]))(several)
+    np.testing.assert_array_equal(rows, lax.linalg.schur(several)[0])
+
+
+def test_schurs_decomposition_has_no_derivative_and_says_so() -> None:
+    f = cg.from_jax(lambda a: jnp.sum(jax.scipy.linalg.schur(a)[0]))
+    for derive in (cg.grad, lambda f: lambda a: cg.jvp(f, (a,), (a,))):
+        with pytest.raises(DifferentiationError, match="Schur's decomposition has no derivative"):
+            derive(f)(np.eye(2))
