@@ -11,6 +11,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.frontend.host_calls import host_call
 from ctrlgrad.interop.avals import tensor_type
+from ctrlgrad.interop.householder import adjoint, complete_qr, completed, pivots
 from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain, unsupported
 
 TABLE |= {
@@ -28,10 +29,14 @@ TABLE |= {
 
 @entry("qr")
 def _qr(equation: Equation, a: Any) -> Any:
-    if equation.params.get("pivoting") or equation.params.get("use_magma"):
-        raise unsupported(equation, "its columns are pivoted", "call jnp.linalg.qr without pivoting")
-    mode = "complete" if equation.params["full_matrices"] else "reduced"
-    return tuple(cnp.linalg.qr(a, mode=mode))
+    if equation.params.get("use_magma"):
+        raise unsupported(equation, "it is to be computed on a card, by MAGMA", "leave use_magma out")
+    order = pivots(a) if equation.params.get("pivoting") else None
+    a = a if order is None else cnp.take_along_axis(a, order[..., None, :], -1)
+    rows, columns = a.shape[-2:]
+    is_complete = equation.params["full_matrices"] and rows > columns
+    q, r = complete_qr(a) if is_complete else cnp.linalg.qr(a)
+    return (q, r) if order is None else (q, r, order)
 
 
 @entry("eigh")
@@ -47,8 +52,7 @@ def _eig(equation: Equation, a: Any) -> Any:
     results = [found]
     if equation.params["compute_left_eigenvectors"]:
         # The rows of the inverse, each up to its scale.
-        left = cnp.conj(cnp.swapaxes(cnp.linalg.inv(vectors), -1, -2))
-        results.append(_scaled(left))
+        results.append(_scaled(adjoint(cnp.linalg.inv(vectors))))
     if equation.params["compute_right_eigenvectors"]:
         results.append(vectors)
     return results
@@ -83,7 +87,12 @@ def _schur_factors(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _svd(equation: Equation, a: Any) -> Any:
     if not equation.params["compute_uv"]:
         return cnp.linalg.svdvals(a)
-    u, s, vh = cnp.linalg.svd(a, full_matrices=equation.params["full_matrices"])
+    u, s, vh = cnp.linalg.svd(a)
+    rows, columns = a.shape[-2:]
+    if equation.params["full_matrices"] and rows > columns:
+        u = completed(u)
+    if equation.params["full_matrices"] and rows < columns:
+        vh = adjoint(completed(adjoint(vh)))
     return s, u, vh
 
 

@@ -167,3 +167,29 @@ def test_schurs_decomposition_has_no_derivative_and_says_so() -> None:
     for derive in (cg.grad, lambda f: lambda a: cg.jvp(f, (a,), (a,))):
         with pytest.raises(DifferentiationError, match="Schur's decomposition has no derivative"):
             derive(f)(np.eye(2))
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_whole_bases_and_pivoted_columns(kind: str) -> None:
+    for shape in ((5, 3), (3, 5), (4, 4), (2, 4, 2)):
+        a = numbers(kind, *shape)
+        same(lambda a: jnp.linalg.qr(a, mode="complete"), a)
+        same(lambda a: lax.linalg.qr(a, pivoting=True, full_matrices=False), a)
+        same(lambda a: lax.linalg.qr(a, pivoting=True), a)
+        u, s, vh = cg.from_jax(jnp.linalg.svd)(a)
+        np.testing.assert_allclose(s, jnp.linalg.svd(a)[1])
+        for basis in (u, vh):
+            products = np.conj(np.swapaxes(basis, -1, -2)) @ basis
+            np.testing.assert_allclose(products, np.broadcast_to(np.eye(basis.shape[-1]), products.shape), atol=1e-12)
+        k = s.shape[-1]
+        np.testing.assert_allclose((u[..., :k] * s[..., None, :]) @ vh[..., :k, :], a, atol=1e-12)
+
+
+def test_what_depends_on_whole_bases_has_derivatives() -> None:
+    a = numbers("real", 4, 3)
+    weights = numbers("real", 4, 4)
+    f = cg.from_jax(lambda a: jnp.sum(jnp.linalg.qr(a, mode="complete")[0] * weights))
+    cg.check_grads(f, (a,), modes=("rev", "fwd"), against=("finite_differences",))
+    # The space that is left over, whichever basis it has.
+    beside = cg.from_jax(lambda a: jnp.sum((jnp.linalg.svd(a)[0][:, 3:] @ jnp.linalg.svd(a)[0][:, 3:].T) * weights))
+    cg.check_grads(beside, (a,), modes=("rev",), against=("finite_differences",))
