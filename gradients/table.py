@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.ir import Node
+from ctrlgrad.ir.attributes import Hook
 from ctrlgrad.ops.term import Term
 
 Map = Callable[..., Term]
@@ -115,9 +116,10 @@ def refusal(node: Node, rule: str) -> DifferentiationError:
     """The error of an op that has no derivative; `rule` is the kind of rule that was looked for."""
     name = node.op.name
     known = name in NOT_DIFFERENTIABLE or name in REFUSED
+    hook = Hook.find(node)
     hint = "use ctrlgrad.stop_gradient on its operand if the derivative there is meant to be zero"
     return DifferentiationError(
-        f"{name} has no derivative" if known else f"{name} has no {rule} rule",
+        f"{hook.label if hook else name} has no derivative" if known else f"{name} has no {rule} rule",
         source=node.source,
         hint=REFUSED.get(name, hint),
     )

@@ -23,6 +23,9 @@ import onnx.backend.test.case.node as of_nodes
 import ctrlgrad as cg
 from ctrlgrad.errors import UnsupportedPrimitiveError
 
+# Where ONNX expects a zero these have the rounding of float32, of numbers up to 99, and tell nobody to allow for it.
+ROUGH = {"test_dft_inverse": 1e-6, "test_dft_inverse_opset19": 1e-6}
+
 
 def modules() -> list[str]:
     """The families of tests."""
@@ -72,7 +75,7 @@ def _compare(got: Any, wanted: Any, case: Any) -> None:
     else:
         wanted = np.asarray(wanted)
         assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape), (got.dtype, got.shape)
-        np.testing.assert_allclose(got, wanted, rtol=case.rtol, atol=case.atol)
+        np.testing.assert_allclose(got, wanted, rtol=case.rtol, atol=ROUGH.get(case.name, case.atol))
 
 
 def outcomes(chosen: Sequence[Any]) -> Iterator[tuple[str, str, str]]:

@@ -24,8 +24,8 @@ def _matmul(batcher: Batcher, node: Node) -> Sequence[Lane]:
 
 
 @batches(
-    """cholesky det adjugate logabsdet det_sign orthonormal eigenvalues eigenvectors singular_values
-    singular_vectors"""
+    """cholesky det adjugate logabsdet det_sign orthonormal eigenvalues eigenvectors
+    general_eigenvalues general_eigenvectors singular_values singular_vectors"""
 )
 def _matrices(batcher: Batcher, node: Node) -> Sequence[Lane]:
     """These work on the last two axes and take any axes before them."""

@@ -12,7 +12,7 @@ from ctrlgrad import lax
 from ctrlgrad.frontend.apply import value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
-from ctrlgrad.interop.avals import dtype_of, is_key
+from ctrlgrad.interop.avals import dtype_of, key_words
 from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry
 
 TABLE |= {
@@ -27,16 +27,16 @@ def recorded(x: Any) -> Tensor:
     return x if isinstance(x, Tensor) else Tensor(recorder(), value_in(recorder(), x))
 
 
-def words(equation: Equation) -> int:
-    """How many axes values of an equation have behind those of JAX: one where they are keys."""
-    return int(any(map(is_key, equation.inputs)))
+def words(equation: Equation) -> tuple[int, ...]:
+    """The axes that values of an equation have behind those of JAX: that of the words where they are keys."""
+    return next(filter(None, map(key_words, equation.inputs)), ())
 
 
 @entry("broadcast_in_dim")
 def _broadcast_in_dim(equation: Equation, x: Any, *sizes: Any) -> Any:
     shape, places = equation.params["shape"], equation.params["broadcast_dimensions"]
-    if words(equation):
-        shape, places = (*shape, 2), (*places, len(shape))
+    more = words(equation)
+    shape, places = (*shape, *more), (*places, *range(len(shape), len(shape) + len(more)))
     return lax.broadcast_in_dim(recorded(x), shape, places)
 
 
@@ -72,9 +72,9 @@ def _unstack(equation: Equation, x: Any) -> Any:
 @entry("reshape")
 def _reshape(equation: Equation, x: Any, *sizes: Any) -> Any:
     shape, order = equation.params["new_sizes"], equation.params.get("dimensions")
-    if words(equation):
-        shape, order = (*shape, 2), None if order is None else (*order, len(order))
-    return lax.reshape(x, shape, order)
+    more = words(equation)
+    order = None if order is None else (*order, *range(len(order), len(order) + len(more)))
+    return lax.reshape(x, (*shape, *more), order)
 
 
 @entry("squeeze")
@@ -90,7 +90,7 @@ def _expand_dims(equation: Equation, x: Any) -> Any:
 @entry("transpose")
 def _transpose(equation: Equation, x: Any) -> Any:
     order = tuple(equation.params["permutation"])
-    return cnp.transpose(x, (*order, len(order)) if words(equation) else order)
+    return cnp.transpose(x, (*order, *range(len(order), len(order) + len(words(equation)))))
 
 
 @entry("tile")
@@ -136,7 +136,7 @@ def _dynamic_slice(equation: Equation, x: Any, *operands: Any) -> Any:
             x, keys[axis] = cnp.take(x, places, axis=axis), slice(None)
     if not dropped:
         return x
-    return cnp.reshape(x[(*keys, *[slice(None)] * more)], (*widths, *[2] * more))
+    return cnp.reshape(x[(*keys, *[slice(None)] * len(more))], (*widths, *more))
 
 
 @entry("dynamic_update_slice")

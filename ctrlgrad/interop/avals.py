@@ -19,6 +19,11 @@ def is_key(aval: Any) -> bool:
     return jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
+def key_words(aval: Any) -> tuple[int, ...]:
+    """The axes that the words of keys have behind those of JAX; none where an abstract value has no keys."""
+    return tuple(aval.dtype._impl.key_shape) if is_key(aval) else ()
+
+
 def constant(x: Any, aval: Any) -> np.ndarray:
     """A constant of a jaxpr as an array."""
     if is_key(aval):
@@ -44,7 +49,7 @@ def dtype_of(aval: Any) -> np.dtype:
 
 def tensor_type(aval: Any) -> TensorType:
     """The type of what stands here for a value of JAX."""
-    return TensorType(dtype_of(aval), (*aval.shape, *[2] * is_key(aval)))
+    return TensorType(dtype_of(aval), (*aval.shape, *key_words(aval)))
 
 
 def is_float(aval: Any) -> bool:

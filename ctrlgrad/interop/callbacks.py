@@ -24,8 +24,7 @@ REFUSED |= {
     **dict.fromkeys(("get", "swap", "addupdate"), _REFS),
     **dict.fromkeys(("after_all", "create_token"), _TOKENS),
     "custom_lin": "it is a step of JAX's own reverse mode",
-    "rng_bit_generator": "its numbers are not stated by JAX; use jax.random",
-    "rng_uniform": "its numbers are not stated by JAX; use jax.random",
+    "rng_uniform": "its numbers come of a state that is hidden from programs: each run has others; use jax.random",
     "pallas_call": "it is written for an accelerator",
     "ffi_call": "it is compiled code",
 }

@@ -17,10 +17,12 @@ from ctrlgrad.frontend.apply import cast, value_in
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.frontend.trace import recorder
 from ctrlgrad.function import Function, function
-from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_array, is_key, static_argument
+from ctrlgrad.interop.avals import dtype_of, has_weak_type, is_array, is_key, static_argument, tensor_type
 from ctrlgrad.interop.flat import Flat
+from ctrlgrad.interop.program import traced
 from ctrlgrad.interop.reader import Reader
 from ctrlgrad.interop.settings import has_x64, x64_as
+from ctrlgrad.ir import Graph
 from ctrlgrad.ir.caching import Recent
 from ctrlgrad.source import here
 
@@ -74,20 +76,29 @@ class _Program:
     @functools.cached_property
     def function(self) -> Function:
         """What runs it outside of a trace."""
-        made: Function = function(lambda *leaves: tuple(self.read(leaves)), name=self.name)
+        made: Function = function(lambda *leaves: tuple(self.results(leaves)), name=self.name)
         return made
 
-    def read(self, leaves: Sequence[Any]) -> list[Any]:
+    @functools.cached_property
+    def graph(self) -> Graph:
+        """What it computes of arguments of which nothing is known: read once, however many traces it is part of."""
+        return traced(self.name, self._read, [tensor_type(aval) for aval in self.closed.in_avals])
+
+    def results(self, leaves: Sequence[Any]) -> list[Any]:
         """The results that are arrays, recorded in the trace that goes on."""
-        avals = self.closed.in_avals
+        avals, builder = self.closed.in_avals, recorder()
         given = [cast(x, dtype_of(aval)) for x, aval in zip(leaves, avals, strict=True)]
-        found = Reader(self.x64).read(self.closed, *given)
-        builder, avals = recorder(), self.closed.out_avals
+        # Where some arguments are known, what depends on them alone is computed now, and branches fall away.
+        inlined = all(isinstance(x, Tensor) for x in given)
+        found = builder.inline(self.graph, [value_in(builder, x) for x in given]) if inlined else self._read(*given)
         # What stands for a Python number in JAX does so here.
         return [
-            Tensor(builder, value_in(builder, x), getattr(aval, "weak_type", False))
-            for x, aval in zip(found, avals, strict=True)
+            Tensor(builder, x if inlined else value_in(builder, x), getattr(aval, "weak_type", False))
+            for x, aval in zip(found, self.closed.out_avals, strict=True)
         ]
+
+    def _read(self, *given: Any) -> list[Any]:
+        return Reader(self.x64).read(self.closed, *given)
 
 
 class _FromJax:
@@ -116,7 +127,7 @@ class _FromJax:
             program = self._programs.get(key, lambda: self._traced(*key))
         arrays = [_numbers(x) for x, kind in zip(leaves, kinds, strict=True) if isinstance(kind, _Aval)]
         if trace.current() is not None:
-            return program.flat.unflatten(program.read(arrays))
+            return program.flat.unflatten(program.results(arrays))
         return program.flat.unflatten(program.function(*arrays))
 
     def _traced(self, treedef: Any, kinds: tuple[Any, ...], x64: bool) -> _Program:

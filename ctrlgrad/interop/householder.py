@@ -18,7 +18,7 @@ from ctrlgrad.interop.arrays import recorded
 from ctrlgrad.interop.primitives import Equation, entry
 
 
-def _adjoint(a: Any) -> Any:
+def adjoint(a: Any) -> Any:
     return cnp.conj(cnp.swapaxes(a, -1, -2))
 
 
@@ -69,23 +69,59 @@ def _reduced(a: Any, count: int, below: int, both_sides: bool) -> Any:
         # Columns before hold the vectors of former reflectors, and this one will hold the new one.
         rest = cnp.where(columns > i, _reflect(a, v, cnp.conj(tau)), a)
         if both_sides:
-            rest = cnp.where(columns > i, _adjoint(_reflect(_adjoint(rest), v, cnp.conj(tau))), rest)
+            rest = cnp.where(columns > i, adjoint(_reflect(adjoint(rest), v, cnp.conj(tau))), rest)
         kept = cnp.where(rows < place, column, cnp.where(rows == place, beta[..., None].astype(column.dtype), v))
         return _with_column(rest, i, kept), cnp.where(np.arange(count) == i, tau[..., None], taus)
 
     return fori_loop(0, count, step, (recorded(a), taus))
 
 
-def _applied(a: Any, taus: Any, x: Any, adjoint: bool) -> Any:
+def _applied(a: Any, taus: Any, x: Any, is_adjoint: bool) -> Any:
     """Q x or Q^H x for the product Q of the reflectors in the columns of a, the first one leftmost."""
     count = taus.shape[-1]
 
     def step(i: Any, x: Any) -> Any:
-        place = i if adjoint else count - 1 - i
+        place = i if is_adjoint else count - 1 - i
         tau = _column(taus, place)
-        return _reflect(x, _vector(_column(a, place), place), cnp.conj(tau) if adjoint else tau)
+        return _reflect(x, _vector(_column(a, place), place), cnp.conj(tau) if is_adjoint else tau)
 
     return fori_loop(0, count, step, recorded(x))
+
+
+def complete_qr(a: Any) -> tuple[Any, Any]:
+    """Q [..., m, m] and R [..., m, n] of matrices with more rows than columns, as LAPACK has them."""
+    rows, columns = a.shape[-2:]
+    found, taus = _reduced(a, columns, 0, False)
+    # Reflectors are made of as many columns as there are rows; those behind are zero.
+    vectors = cnp.pad(found, [*[(0, 0)] * (found.ndim - 1), (0, rows - columns)])
+    eye = cnp.broadcast_to(recorded(np.eye(rows, dtype=a.dtype)), (*a.shape[:-1], rows))
+    return _applied(vectors, taus, eye, False), cnp.triu(found)
+
+
+def completed(basis: Any) -> Any:
+    """Orthonormal columns, and behind them others that make them a basis of the whole space."""
+    q, _ = complete_qr(basis)
+    return cnp.concatenate([basis, q[..., basis.shape[-1] :]], -1)
+
+
+def pivots(a: Any) -> Any:
+    """The order of columns in which each is the longest, beside those before it: int32 [..., n]."""
+    rows, columns = a.shape[-2:]
+    places = np.arange(columns)
+    order = cnp.broadcast_to(recorded(places.astype(np.int32)), (*a.shape[:-2], columns))
+
+    def step(i: Any, state: Any) -> Any:
+        rest, order = state
+        square = cnp.sum(cnp.abs(rest) ** 2, -2)
+        longest = cnp.argmax(cnp.where(places < i, -1, square), axis=-1)[..., None]
+        swapped = cnp.where(places == i, longest, cnp.where(places == longest, i, places))
+        rest = cnp.take_along_axis(rest, swapped[..., None, :], -1)
+        column = _column(rest, i)[..., None]
+        norm = cnp.sum(cnp.abs(column) ** 2, -2, keepdims=True)
+        along = adjoint(column) @ rest / cnp.where(norm == 0, 1, norm)
+        return rest - column * along, cnp.take_along_axis(order, swapped, -1)
+
+    return fori_loop(0, min(rows, columns), step, (recorded(cnp.stop_gradient(a)), order))[1]
 
 
 @entry("geqrf")
@@ -101,10 +137,10 @@ def _householder_product(equation: Equation, a: Any, taus: Any) -> Any:
 
 @entry("ormqr")
 def _ormqr(equation: Equation, a: Any, taus: Any, x: Any) -> Any:
-    a, taus, adjoint = recorded(a), recorded(taus), equation.params["transpose"]
+    a, taus, is_adjoint = recorded(a), recorded(taus), equation.params["transpose"]
     if equation.params["left"]:
-        return _applied(a, taus, x, adjoint)
-    return _adjoint(_applied(a, taus, _adjoint(x), not adjoint))
+        return _applied(a, taus, x, is_adjoint)
+    return adjoint(_applied(a, taus, adjoint(x), not is_adjoint))
 
 
 @entry("hessenberg")
@@ -117,7 +153,7 @@ def _tridiagonal(equation: Equation, a: Any) -> Any:
     lower, size = equation.params["lower"], a.shape[-1]
     given = a if lower else cnp.flip(a, (-1, -2))
     below = cnp.tril(given, -1)
-    whole = below + _adjoint(below) + np.eye(size, dtype=a.dtype) * cnp.real(given)
+    whole = below + adjoint(below) + np.eye(size, dtype=a.dtype) * cnp.real(given)
     found, taus = _reduced(whole, max(size - 1, 0), 1, True)
     diagonals = [cnp.real(cnp.diagonal(found, -k, -2, -1)) for k in (0, 1)]
     # LAPACK leaves the other triangle alone.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import scipy.linalg
+
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
-from ctrlgrad.interop.primitives import REFUSED, TABLE, Equation, by_keyword, entry, plain, unsupported
-
-_NOT_SYMMETRIC = "there is no op for eigenvalues of matrices that are not symmetric; eigh and svd are read"
-
-REFUSED |= dict.fromkeys(("eig", "schur"), _NOT_SYMMETRIC)
+from ctrlgrad.frontend.host_calls import host_call
+from ctrlgrad.interop.avals import tensor_type
+from ctrlgrad.interop.householder import adjoint, complete_qr, completed, pivots
+from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain, unsupported
 
 TABLE |= {
     "cholesky": lambda equation, a: lax.linalg.cholesky(
@@ -27,10 +29,14 @@ TABLE |= {
 
 @entry("qr")
 def _qr(equation: Equation, a: Any) -> Any:
-    if equation.params.get("pivoting") or equation.params.get("use_magma"):
-        raise unsupported(equation, "its columns are pivoted", "call jnp.linalg.qr without pivoting")
-    mode = "complete" if equation.params["full_matrices"] else "reduced"
-    return tuple(cnp.linalg.qr(a, mode=mode))
+    if equation.params.get("use_magma"):
+        raise unsupported(equation, "it is to be computed on a card, by MAGMA", "leave use_magma out")
+    order = pivots(a) if equation.params.get("pivoting") else None
+    a = a if order is None else cnp.take_along_axis(a, order[..., None, :], -1)
+    rows, columns = a.shape[-2:]
+    is_complete = equation.params["full_matrices"] and rows > columns
+    q, r = complete_qr(a) if is_complete else cnp.linalg.qr(a)
+    return (q, r) if order is None else (q, r, order)
 
 
 @entry("eigh")
@@ -40,11 +46,53 @@ def _eigh(equation: Equation, a: Any) -> Any:
     return lax.linalg.eigh(a, lower=equation.params["lower"], symmetrize_input=False)
 
 
+@entry("eig")
+def _eig(equation: Equation, a: Any) -> Any:
+    found, vectors = cnp.linalg.eig(a)
+    results = [found]
+    if equation.params["compute_left_eigenvectors"]:
+        # The rows of the inverse, each up to its scale.
+        results.append(_scaled(adjoint(cnp.linalg.inv(vectors))))
+    if equation.params["compute_right_eigenvectors"]:
+        results.append(vectors)
+    return results
+
+
+def _scaled(columns: Any) -> Any:
+    """Columns of norm 1 whose largest component is real."""
+    size = cnp.abs(columns)
+    largest = cnp.take_along_axis(columns, cnp.argmax(size, axis=-2, keepdims=True), -2)
+    norm = cnp.sqrt(cnp.sum(size * size, -2, keepdims=True))
+    return columns * (cnp.conj(largest) / (cnp.abs(largest) * norm))
+
+
+@entry("schur")
+def _schur(equation: Equation, a: Any) -> Any:
+    """As LAPACK has it, by SciPy, which comes with JAX; like JAX without a derivative."""
+    types = [tensor_type(aval) for aval in equation.outputs]
+    fn = lambda x: _schur_factors(np.asarray(x))[: len(types)]
+    return host_call(fn, [a], types, "Schur's decomposition", "broadcast_all")
+
+
+def _schur_factors(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The triangular matrices and the vectors of matrices [..., n, n]; NaN for one that is not finite."""
+    both = np.full((2, *x.shape), np.nan, x.dtype)
+    for place in np.ndindex(x.shape[:-2]):
+        if np.isfinite(x[place]).all():
+            both[(slice(None), *place)] = scipy.linalg.schur(x[place])
+    return both[0], both[1]
+
+
 @entry("svd")
 def _svd(equation: Equation, a: Any) -> Any:
     if not equation.params["compute_uv"]:
         return cnp.linalg.svdvals(a)
-    u, s, vh = cnp.linalg.svd(a, full_matrices=equation.params["full_matrices"])
+    u, s, vh = cnp.linalg.svd(a)
+    rows, columns = a.shape[-2:]
+    if equation.params["full_matrices"] and rows > columns:
+        u = completed(u)
+    if equation.params["full_matrices"] and rows < columns:
+        vh = adjoint(completed(adjoint(vh)))
     return s, u, vh
 
 

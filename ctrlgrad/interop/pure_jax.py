@@ -23,6 +23,9 @@ from ctrlgrad.verify.jax_translation import Arrays, Translator
 # In the judge's table they stand for nothing.
 _EFFECTS = frozenset(["callback", "watch"])
 
+# JAX differentiates eigenvalues once, and eigenvectors not at all.
+_WITHOUT_DERIVATIVES = frozenset(["general_eigenvalues", "general_eigenvectors"])
+
 
 def obstacle(graph: Graph) -> str | None:
     """What of a graph has no form in JAX's operations, with the user's line; None where all of it has one."""
@@ -39,7 +42,7 @@ def _obstacles(graph: Graph) -> Iterator[str]:
                 yield f"a loop whose iterations the data count{where}"
         elif is_call(node):
             yield f"a function with a derivative rule of its own{where}"
-        elif name in _EFFECTS or not (name in TENSOR_OPS or name in _STACKS or is_branch(node)):
+        elif name in _WITHOUT_DERIVATIVES | _EFFECTS or not (name in TENSOR_OPS or name in _STACKS or is_branch(node)):
             yield f"the op {name}{where}"
         for value in node.results:
             t = value.type.element if isinstance(value.type, StackType) else value.type

@@ -19,6 +19,7 @@ from ctrlgrad.errors import TypeMismatchError, locate
 from ctrlgrad.frontend.apply import cast, type_of
 from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     arrays,
+    bit_generator,
     callbacks,
     control,
     custom_rules,
@@ -31,7 +32,7 @@ from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     reductions,
     windows,
 )
-from ctrlgrad.interop.avals import constant, dtype_of, is_key
+from ctrlgrad.interop.avals import constant, dtype_of, key_words
 from ctrlgrad.interop.primitives import TABLE, Equation, jax_primitive, unsupported
 from ctrlgrad.interop.settings import x64_as
 from ctrlgrad.source import Source, here, is_own, read_from
@@ -91,7 +92,7 @@ class Reader:
         if not hasattr(aval, "dtype"):  # a token
             return x
         result = cast(x, dtype_of(aval))
-        if len(type_of(result).shape) != aval.ndim + is_key(aval) and not self.is_elementwise:  # type: ignore[union-attr]
+        if len(type_of(result).shape) != aval.ndim + len(key_words(aval)) and not self.is_elementwise:  # type: ignore[union-attr]
             raise TypeMismatchError(
                 f"from_jax: the translation of {equation.name!r} has another rank than JAX's",
                 source=equation.source,

@@ -98,6 +98,20 @@ def _infer_eigenvalues(operands: Sequence[Type], attrs: Attributes, regions: Seq
     return (TensorType(_real(x.dtype), (*x.shape[:-2], _side(x))),)
 
 
+def _infer_general(values: bool) -> TypeRule:
+    """Complex numbers, whether the matrices are complex or real."""
+    name = "general_eigenvalues" if values else "general_eigenvectors"
+
+    def infer(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
+        (x,) = tensors(name, operands)
+        _matrix(name, x, square=True)
+        n = _side(x)
+        dtype = np.result_type(x.dtype, np.complex64)
+        return (TensorType(dtype, (*x.shape[:-2], n) if values else (*x.shape[:-2], n, n)),)
+
+    return infer
+
+
 def _smaller(rows: Dim, columns: Dim) -> Dim:
     return None if rows is None or columns is None else min(rows, columns)
 
@@ -153,6 +167,10 @@ declare("orthonormal", 1, _infer_qr)
 # Of hermitian matrices, ascending; the vectors are the columns.
 declare("eigenvalues", 1, _infer_eigenvalues)
 declare("eigenvectors", 1, _square("eigenvectors"))
+# Of any square matrices, as complex numbers, in LAPACK's order. The columns have norm 1, and the largest component of
+# each is real.
+declare("general_eigenvalues", 1, _infer_general(values=True))
+declare("general_eigenvectors", 1, _infer_general(values=False))
 # Descending. The vectors are the columns of [u; v]: the left ones above the right ones, a = u @ diag(s) @ v^H.
 declare("singular_values", 1, _infer_singular_values)
 declare("singular_vectors", 1, _infer_singular_vectors)

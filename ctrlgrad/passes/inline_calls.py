@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ctrlgrad.ir import Builder, Call, Graph, Node, Value, is_call, rewrite
+from ctrlgrad.ir import Builder, Call, Graph, Node, Value, is_call, rewrite, walk
 from ctrlgrad.ir.caching import Cache
 from ctrlgrad.ops.call import KINDS
 
@@ -29,4 +29,5 @@ _WITHOUT_CALLS: Cache[None, Graph] = Cache(1)
 
 def without_calls(graph: Graph) -> Graph:
     """What an engine runs of a graph that was not simplified: made once, however often it runs."""
-    return _WITHOUT_CALLS.get(graph, None, lambda: inline_calls(graph))
+    has_calls = lambda: any(map(is_call, walk(graph)))
+    return _WITHOUT_CALLS.get(graph, None, lambda: inline_calls(graph) if has_calls() else graph)

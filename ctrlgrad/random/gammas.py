@@ -58,13 +58,17 @@ def _one(key: Any, alpha: Any, log_space: bool) -> Any:
     return d * cube * cnp.where(is_large, of(1), power)
 
 
-def _drawn(log_space: bool) -> Callable[..., Any]:
+def differentiable(draw: Callable[[Any, Any], Any], log_space: bool) -> Callable[..., Any]:
+    """A drawing of gamma-distributed numbers, or of their logarithms, with its derivative by the parameter.
+
+    >>> import ctrlgrad as cg
+    >>> float(cg.grad(lambda a: differentiable(lambda key, a: a, False)(None, a))(50.0)) > 0
+    True
+    """
+
     @custom_jvp
     def drawn(key: Any, alpha: Any) -> Any:
-        flat = cnp.ravel(alpha)
-        keys = split(key, flat.shape[0])
-        found = vmap(lambda key, a: _one(key, a, log_space))(keys, flat)
-        return cnp.reshape(found, alpha.shape)
+        return draw(key, alpha)
 
     @drawn.defjvp
     def rule(primals: Any, tangents: Any) -> Any:
@@ -77,6 +81,15 @@ def _drawn(log_space: bool) -> Callable[..., Any]:
         return found, tangents[1] * random_gamma_grad(alpha, found)
 
     return drawn
+
+
+def _drawn(log_space: bool) -> Callable[..., Any]:
+    def draw(key: Any, alpha: Any) -> Any:
+        flat = cnp.ravel(alpha)
+        found = vmap(lambda key, a: _one(key, a, log_space))(split(key, flat.shape[0]), flat)
+        return cnp.reshape(found, alpha.shape)
+
+    return differentiable(draw, log_space)
 
 
 _gamma, _loggamma = _drawn(False), _drawn(True)

@@ -65,6 +65,8 @@ _MATRICES: dict[str, Entry] = {
     "orthonormal": _elementwise(lambda a: jnp.linalg.qr(a)[0]),
     "eigenvalues": _elementwise(lambda a: jnp.linalg.eigh(a, symmetrize_input=False)[0]),
     "eigenvectors": _elementwise(lambda a: jnp.linalg.eigh(a, symmetrize_input=False)[1]),
+    "general_eigenvalues": _elementwise(jnp.linalg.eigvals),
+    "general_eigenvectors": _elementwise(lambda a: jnp.linalg.eig(a)[1]),
     "singular_values": _elementwise(lambda a: jnp.linalg.svd(a, full_matrices=False)[1]),
     "singular_vectors": _elementwise(_singular_vectors),
     "pinv": _elementwise(_pinv),

@@ -31,13 +31,13 @@ def _solve(a: Term, b: Term) -> Term:
     return emit("solve", a, b)
 
 
-def _numbers(size: int | Term, builder: Builder) -> Term:
+def numbers(size: int | Term, builder: Builder) -> Term:
     return emit("iota", size, shape=(None,)) if isinstance(size, Term) else constant(builder, np.arange(size))
 
 
 def _triangle(x: Term, compare: str) -> Term:
     """Where the row number compares with the column number, as booleans [m, n] for x [..., m, n]."""
-    rows, columns = (_numbers(x.dim(axis), x.builder) for axis in (-2, -1))
+    rows, columns = (numbers(x.dim(axis), x.builder) for axis in (-2, -1))
     return emit(compare, emit("expand_dims", rows, axes=(1,)), emit("expand_dims", columns, axes=(0,)))
 
 
@@ -45,7 +45,7 @@ def _keep(x: Term, compare: str) -> Term:
     return where(_triangle(x, compare), x, 0)
 
 
-def _diagonal(x: Term) -> Term:
+def diagonal(x: Term) -> Term:
     """The diagonals of square matrices, as [..., n]."""
     return emit("sum", _keep(x, "equal"), axes=(x.rank - 1,), keepdims=False)
 
@@ -55,7 +55,7 @@ def _imaginary(x: Term) -> Term:
     return emit("complex", emit("imag", x) * 0, emit("imag", x))
 
 
-def _column(x: Term) -> Term:
+def column(x: Term) -> Term:
     return emit("expand_dims", x, axes=(x.rank,))
 
 
@@ -256,19 +256,19 @@ forward("eigenvalues", _push_eigenvalues)
 reverse("eigenvalues", _pull_eigenvalues)
 
 
-def _gaps(values: Term, like: Term) -> Term:
+def reciprocal_gaps(values: Term, like: Term) -> Term:
     """1 / (x_j - x_i), and 0 on the diagonal."""
-    difference = _row(values) - _column(values)
+    difference = _row(values) - column(values)
     same = _triangle(difference, "equal")
     return as_complex(where(same, 0, 1 / where(same, 1, difference)), like)
 
 
 def _push_eigenvectors(tangents: Sequence[Term], out: Term, a: Term) -> Term:
-    return out @ (_gaps(emit("eigenvalues", a), a) * (_adjoint(out) @ tangents[0] @ out))
+    return out @ (reciprocal_gaps(emit("eigenvalues", a), a) * (_adjoint(out) @ tangents[0] @ out))
 
 
 def _pull_eigenvectors(ct: Term, out: Term, a: Term) -> Term:
-    inner = _gaps(emit("eigenvalues", a), a) * (swap_last(out) @ ct)
+    inner = reciprocal_gaps(emit("eigenvalues", a), a) * (swap_last(out) @ ct)
     return conj(out) @ inner @ swap_last(out)
 
 
@@ -327,11 +327,11 @@ def _push_singular_vectors(tangents: Sequence[Term], out: Term, a: Term) -> Term
     (da,) = tangents
     f = _Singular(a, out)
     real_s = f.values(a)
-    gaps, s = _gaps(real_s * real_s, a), as_complex(real_s, a)
+    gaps, s = reciprocal_gaps(real_s * real_s, a), as_complex(real_s, a)
     av, ahu = da @ f.v, _adjoint(da) @ f.u
     p = _adjoint(f.u) @ av
-    left = gaps * (p * _row(s) + _column(s) * _adjoint(p))
-    right = gaps * (_column(s) * p + _adjoint(p) * _row(s))
+    left = gaps * (p * _row(s) + column(s) * _adjoint(p))
+    right = gaps * (column(s) * p + _adjoint(p) * _row(s))
     if a.dtype.kind == "c":
         left = left + where(_triangle(p, "equal"), _imaginary(p) / _row(s), 0)
     du, dv = f.u @ left, f.v @ right
@@ -346,10 +346,10 @@ def _pull_singular_vectors(ct: Term, out: Term, a: Term) -> Term:
     f = _Singular(a, out)
     gu, gv = f.split(ct)
     real_s = f.values(a)
-    gaps, s = _gaps(real_s * real_s, a), as_complex(real_s, a)
+    gaps, s = reciprocal_gaps(real_s * real_s, a), as_complex(real_s, a)
     ku, kv = swap_last(f.u) @ gu, swap_last(f.v) @ gv
     fu, fv = gaps * ku, gaps * kv
-    p = (fu + _adjoint(fu)) * _row(s) + _column(s) * (fv + _adjoint(fv))
+    p = (fu + _adjoint(fu)) * _row(s) + column(s) * (fv + _adjoint(fv))
     if a.dtype.kind == "c":
         p = p + where(_triangle(p, "equal"), _imaginary(ku) / _row(s), 0)
     cotangent = conj(f.u) @ p @ swap_last(f.v)
@@ -386,3 +386,5 @@ def _pull_pinv(ct: Term, out: Term, a: Term, rtol: Term) -> Term:
 
 forward("pinv", _push_pinv)
 reverse("pinv", _pull_pinv, None)
+
+__all__ = ["column", "diagonal", "numbers", "reciprocal_gaps"]

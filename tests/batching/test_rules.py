@@ -162,8 +162,8 @@ def test_derivatives_of_functions(name: str) -> None:
     check(lambda x: weigh(FUNCTIONS[name](x)), X, order=1)
 
 
-MATRIX_OPS = """cholesky det adjugate logabsdet det_sign orthonormal eigenvalues eigenvectors singular_values
-singular_vectors"""
+MATRIX_OPS = """cholesky det adjugate logabsdet det_sign orthonormal eigenvalues eigenvectors
+general_eigenvalues general_eigenvectors singular_values singular_vectors"""
 LINEAR_ALGEBRA: dict[str, Callable[[Any], Any]] = {
     "solve": lambda a: apply("solve", [a, a[:, :2]]),
     "solve with shared": lambda a: apply("solve", [np.eye(4) * 2 + 1, a]),

@@ -35,6 +35,8 @@ THROUGH_HOST = {
     "det_sign",
     "eigenvalues",
     "eigenvectors",
+    "general_eigenvalues",
+    "general_eigenvectors",
     "logabsdet",
     "orthonormal",
     "pinv",

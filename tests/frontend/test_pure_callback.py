@@ -84,7 +84,7 @@ def test_its_derivative_is_refused_and_a_rule_around_it_is_used() -> None:
     f = lambda x: cg.pure_callback(norm, NUMBER, x)
     x = np.array([3.0, 4.0])
     for derivative in (cg.grad(f), lambda x: cg.jvp(f, (x,), (x,))):
-        with pytest.raises(DifferentiationError, match="pure_callback has no derivative"):
+        with pytest.raises(DifferentiationError, match=r"pure_callback .* has no derivative"):
             derivative(x)
     ruled = cg.custom_jvp(f)
     ruled.defjvp(lambda primals, tangents: (f(*primals), cnp.sum(primals[0] * tangents[0]) / f(*primals)))

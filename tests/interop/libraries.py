@@ -50,8 +50,8 @@ def check(fn: Callable[..., Any], *args: Any, jax_can: bool = False, tolerance: 
         difference, found = directional(compiled, args, gradients)
         assert found == pytest.approx(difference, rel=tolerance, abs=tolerance)
         if jax_can:
-            close(gradients, jax.grad(fn, argnums=places)(*args), tolerance)
+            close(gradients, jax.grad(compiled, argnums=places)(*args), tolerance)
         else:
             with pytest.raises(ValueError, match=JAX_REFUSES):
-                jax.grad(fn, argnums=places)(*args)
+                jax.grad(compiled, argnums=places)(*args)
     return gradients

@@ -14,6 +14,7 @@ from interop.libraries import close, directional
 from jax import lax
 
 import ctrlgrad as cg
+from ctrlgrad.errors import DifferentiationError
 
 # What Lineax's QR calls; JAX does not export these.
 inside = pytest.importorskip("jax._src.lax.linalg")
@@ -145,3 +146,50 @@ def test_a_complex_factor_of_one_triangle() -> None:
         gradients = cg.grad(read, argnums=(0, 1))(a.real, a.imag)
         difference, found = directional(lambda x, y, size=size: size(x + 1j * y), (a.real, a.imag), gradients)
         assert found == pytest.approx(difference, rel=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_schurs_decomposition_and_roots_of_matrices_by_it(kind: str) -> None:
+    a = numbers(kind, 5, 5)
+    same(jax.scipy.linalg.schur, a)
+    same(lambda a: jax.scipy.linalg.schur(a, output="complex"), a)
+    same(jax.scipy.linalg.sqrtm, a @ np.conj(a.T))
+    same(lambda a: jax.scipy.linalg.funm(a, jnp.sin), a)
+    several = numbers(kind, 3, 4, 4)
+    several[1, 0, 0] = np.nan
+    same(lambda a: lax.linalg.schur(a), several)
+    rows = cg.vmap(cg.from_jax(lambda a: lax.linalg.schur(a)[0]))(several)
+    np.testing.assert_array_equal(rows, lax.linalg.schur(several)[0])
+
+
+def test_schurs_decomposition_has_no_derivative_and_says_so() -> None:
+    f = cg.from_jax(lambda a: jnp.sum(jax.scipy.linalg.schur(a)[0]))
+    for derive in (cg.grad, lambda f: lambda a: cg.jvp(f, (a,), (a,))):
+        with pytest.raises(DifferentiationError, match="Schur's decomposition has no derivative"):
+            derive(f)(np.eye(2))
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_whole_bases_and_pivoted_columns(kind: str) -> None:
+    for shape in ((5, 3), (3, 5), (4, 4), (2, 4, 2)):
+        a = numbers(kind, *shape)
+        same(lambda a: jnp.linalg.qr(a, mode="complete"), a)
+        same(lambda a: lax.linalg.qr(a, pivoting=True, full_matrices=False), a)
+        same(lambda a: lax.linalg.qr(a, pivoting=True), a)
+        u, s, vh = cg.from_jax(jnp.linalg.svd)(a)
+        np.testing.assert_allclose(s, jnp.linalg.svd(a)[1])
+        for basis in (u, vh):
+            products = np.conj(np.swapaxes(basis, -1, -2)) @ basis
+            np.testing.assert_allclose(products, np.broadcast_to(np.eye(basis.shape[-1]), products.shape), atol=1e-12)
+        k = s.shape[-1]
+        np.testing.assert_allclose((u[..., :k] * s[..., None, :]) @ vh[..., :k, :], a, atol=1e-12)
+
+
+def test_what_depends_on_whole_bases_has_derivatives() -> None:
+    a = numbers("real", 4, 3)
+    weights = numbers("real", 4, 4)
+    f = cg.from_jax(lambda a: jnp.sum(jnp.linalg.qr(a, mode="complete")[0] * weights))
+    cg.check_grads(f, (a,), modes=("rev", "fwd"), against=("finite_differences",))
+    # The space that is left over, whichever basis it has.
+    beside = cg.from_jax(lambda a: jnp.sum((jnp.linalg.svd(a)[0][:, 3:] @ jnp.linalg.svd(a)[0][:, 3:].T) * weights))
+    cg.check_grads(beside, (a,), modes=("rev",), against=("finite_differences",))

@@ -170,6 +170,20 @@ def test_an_unknown_primitive_is_named_with_its_line() -> None:
         del TABLE["mystery"]
 
 
+def test_a_program_is_read_once_however_many_traces_it_is_part_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, sine = [], TABLE["sin"]
+    monkeypatch.setitem(TABLE, "sin", lambda equation, x: reads.append(x) or sine(equation, x))
+    f, x = cg.from_jax(lambda x: jnp.sin(x)), np.float32(0.5)
+    assert f(x) == np.sin(x) and cg.grad(f)(x) == np.cos(x)
+    cg.hessian(f)(x)
+    cg.fori_loop(0, 3, lambda i, y: f(y), x)
+    assert len(reads) == 1
+    # Where an argument is known it is read with that, so that what follows from it is computed at once.
+    known = cg.from_jax(lambda n, x: lax.cond(n > 1, jnp.sin, jnp.cos, x))
+    graph = cg.function(lambda x: known(np.int32(2), x)).graph(x)
+    assert [node.op.name for node in graph.nodes] == ["sin"] and len(reads) == 2
+
+
 def test_a_refused_primitive_says_why() -> None:
     f = cg.from_jax(lambda x: io_callback(np.sin, jax.ShapeDtypeStruct((), np.float32), x))
     with pytest.raises(UnsupportedPrimitiveError, match="it has effects"):

@@ -336,7 +336,7 @@ def test_an_operator_that_is_not_known_names_itself_its_node_and_how_to_add_it(m
         ("g (string[2] x) => (string[2] y) { y = Identity (x) }", UnsupportedPrimitiveError, "STRING"),
         ("g (bfloat16[2] x) => (bfloat16[2] y) { y = Exp (x) }", UnsupportedPrimitiveError, "BFLOAT16"),
         ("g (float[2] x) => (float[2] y) { y = RandomNormalLike (x) }", UnsupportedPrimitiveError, "RandomNormalLike"),
-        ("g (float[1,1,2,2] x) => (float[n] y) { y = Resize (x) }", UnsupportedPrimitiveError, "images"),
+        ("g (float[1,1,2,2] x) => (float[n] y) { y = RoiAlign (x) }", UnsupportedPrimitiveError, "images"),
     ],
 )
 def test_what_has_no_meaning_here_is_refused_by_name(text: str, error: Any, pattern: str) -> None:

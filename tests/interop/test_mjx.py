@@ -72,7 +72,7 @@ def check_step(text: str, qpos: Any, engine: str) -> None:
         compiled, read = jax.jit(step), cg.from_jax(step)
         close(read(*args), compiled(*args))
         with pytest.raises(ValueError, match=JAX_REFUSES):
-            jax.grad(step)(*args)
+            jax.grad(compiled)(*args)
         gradients = cg.grad(read, argnums=(0, 1, 2))(*args)
         if engine == "native":
             # As JAX has it by forward mode; compiling that takes longer than all the rest.

@@ -144,7 +144,7 @@ def _adjugate_along(dtype: str) -> list[OpCase]:
     return [OpCase("adjugate_along", (matrices(dtype, *s), numbers(dtype, *s, seed=1))) for s in ((2, 2), (2, 3, 3))]
 
 
-_SQUARE = "cholesky det adjugate logabsdet det_sign eigenvalues eigenvectors"
+_SQUARE = "cholesky det adjugate logabsdet det_sign eigenvalues eigenvectors general_eigenvalues general_eigenvectors"
 MAKERS |= {op: _of_matrices(op) for op in _SQUARE.split()}
 MAKERS |= {op: _of_tall(op) for op in ("orthonormal", "singular_values", "singular_vectors")}
 MAKERS |= {"pinv": _pinv}

@@ -22,6 +22,8 @@ OUTSIDE = {
     "orthonormal": "LAPACK",
     "eigenvalues": "LAPACK",
     "eigenvectors": "LAPACK",
+    "general_eigenvalues": "LAPACK",
+    "general_eigenvectors": "LAPACK",
     "singular_values": "LAPACK",
     "singular_vectors": "LAPACK",
     "pinv": "LAPACK",

@@ -27,6 +27,12 @@ def _svd(x):  # type: ignore[no-untyped-def]
     return s, *_moduli(u, vh)
 
 
+def _eig(a):  # type: ignore[no-untyped-def]
+    # LAPACK leaves the sign of a vector open, not its phase.
+    values, vectors = L.eig(a)
+    return *parts(values), *parts(vectors * vectors)
+
+
 CASES: dict[str, Case] = {
     "solve": Case(L.solve, (M, normal(29, 3, 2))),
     "solve batched": Case(L.solve, (ONE, normal(29, 2, 3, 2))),
@@ -52,6 +58,9 @@ CASES: dict[str, Case] = {
     "eigh": Case(lambda a: tuple(L.eigh(a)), (SPD,)),
     "eigh unknown": Case(lambda a: tuple(L.eigh(a)), (SPD[0],), unknown=True),
     "eigh complex": Case(lambda a: (L.eigvalsh(number(a)), *_moduli(L.eigh(number(a))[1])), (C,)),
+    "eig": Case(_eig, (M,), DIFFERENCES),
+    "eig unknown": Case(_eig, (M[0],), DIFFERENCES, unknown=True),
+    "eig complex": Case(lambda a: _eig(number(a)), (C,), DIFFERENCES),
     "svd tall": Case(lambda a: tuple(L.svd(a)), (TALL,)),
     "svd wide unknown": Case(lambda a: tuple(L.svd(a)), (WIDE,), unknown=True),
     "svd square": Case(lambda a: tuple(L.svd(a)), (M,)),

@@ -50,6 +50,19 @@ def _singular_vectors(a: Any) -> Any:
     return np.concatenate([u, _adjoint(vh)], axis=-2)
 
 
+def _general(which: int) -> Callable[[Any], Any]:
+    """Eigenvalues (0) or eigenvectors (1), both of one call of LAPACK, so that they stand in one order."""
+
+    def kernel(a: Any) -> Any:
+        dtype = np.result_type(a.dtype, np.complex64)
+        # LAPACK's iteration is given no matrix that is not finite: NumPy raises, and here such a matrix has NaN.
+        is_finite = np.isfinite(a).all((-2, -1), keepdims=True)
+        found = np.linalg.eig(np.where(is_finite, a, np.zeros((), a.dtype)))[which]
+        return np.where(is_finite if which else is_finite[..., 0], found, np.nan).astype(dtype, copy=False)
+
+    return kernel
+
+
 def _fft(node: Node) -> Callable[..., Any]:
     axis, dtype = attributes.Axis.of(node).axis, node.result.tensor.dtype
     if attributes.Transform.of(node).inverse:
@@ -67,6 +80,8 @@ PURE["det_sign"] = same(lambda a: np.linalg.slogdet(a)[0])
 PURE["orthonormal"] = same(lambda a: np.linalg.qr(a)[0])
 PURE["eigenvalues"] = same(lambda a: np.linalg.eigh(a)[0])
 PURE["eigenvectors"] = same(lambda a: np.linalg.eigh(a)[1])
+PURE["general_eigenvalues"] = same(_general(0))
+PURE["general_eigenvectors"] = same(_general(1))
 PURE["singular_values"] = same(np.linalg.svdvals)
 PURE["singular_vectors"] = same(_singular_vectors)
 PURE["pinv"] = same(lambda a, rtol: np.linalg.pinv(_no_infinities(a), rtol=rtol))

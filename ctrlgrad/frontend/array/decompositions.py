@@ -194,7 +194,7 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
 
     Args:
         x: [..., m, n]. Q is [..., m, k] and R [..., k, n] with k = min(m, n).
-        mode: "reduced" only.
+        mode: "reduced"; or "complete" of matrices with no more rows than columns, where that is the same.
 
     Derivatives exist where the first k columns are linearly independent.
 
@@ -202,10 +202,16 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
     >>> abs(cnp.linalg.qr([[3.0], [4.0]]).R)
     array([[5.]])
     """
-    if mode != "reduced":
-        raise TypeMismatchError("qr: only mode 'reduced' is supported", source=here(), got=repr(mode))
     x = matrices("qr", x)
     rows, columns = shape_of(x)[-2:]
+    is_whole = rows is not None and columns is not None and rows <= columns
+    if mode != "reduced" and not (mode == "complete" and is_whole):
+        raise TypeMismatchError(
+            f"qr: mode {mode!r} is not supported",
+            source=here(),
+            expected="'reduced', or 'complete' of matrices with no more rows than columns",
+            got=shown(x),
+        )
     if rows is not None and columns is not None and rows >= columns:
         leading = x
     else:
@@ -256,20 +262,22 @@ def svd(x: Any, /, *, full_matrices: bool = False, compute_uv: bool = True) -> A
 
     Args:
         x: [..., m, n]. U is [..., m, k], S is [..., k], Vh is [..., k, n] with k = min(m, n).
-        full_matrices: False only (the Array API's default is True): the other vectors are arbitrary.
+        full_matrices: False (the Array API's default is True), but of square matrices: the other vectors are arbitrary.
         compute_uv: False gives S alone, as in NumPy.
 
     >>> import ctrlgrad.numpy as cnp
     >>> cnp.linalg.svd([[0.0, 2.0], [1.0, 0.0]]).S
     array([2., 1.])
     """
-    if full_matrices:
+    x = matrices("svd", x)
+    rows, columns = shape_of(x)[-2:]
+    if full_matrices and compute_uv and (rows is None or rows != columns):
         raise TypeMismatchError(
-            "svd: full_matrices=True is not supported",
+            "svd: full_matrices=True is supported for square matrices alone",
             source=here(),
+            got=shown(x),
             hint="pass full_matrices=False; the further vectors are not determined by the matrix",
         )
-    x = matrices("svd", x)
     if not compute_uv:
         return apply("singular_values", [x])
     both = apply("singular_vectors", [x])

@@ -21,6 +21,7 @@ from ctrlgrad.frontend.array.decompositions import (
     svdvals,
 )
 from ctrlgrad.frontend.array.dims import rank_of
+from ctrlgrad.frontend.array.eigenvalues import eig, eigvals
 from ctrlgrad.frontend.array.linalg import matmul, outer, tensordot, vecdot
 from ctrlgrad.frontend.array.manipulation import matrix_transpose
 from ctrlgrad.frontend.array.norms import cross, matrix_norm, norm, vector_norm
@@ -58,7 +59,9 @@ __all__ = [
     "cross",
     "det",
     "diagonal",
+    "eig",
     "eigh",
+    "eigvals",
     "eigvalsh",
     "inv",
     "matmul",

@@ -136,12 +136,13 @@ def _scan(node: Node, *inputs: Any) -> Any:
     if node.version >= 9:
         return _scan_steps(node, *inputs)
     lengths, *values = inputs
-    if lengths is not None:
-        raise node.unsupported("sequence_lens of the first version of Scan")
-    return tuple(vmap(lambda *xs: _scan_steps(node, *xs))(*values))
+    if lengths is None:
+        return tuple(vmap(lambda *xs: _scan_steps(node, *xs))(*values))
+    return tuple(vmap(lambda n, *xs: _scan_steps(node, *xs, length=n))(lengths, *values))
 
 
-def _scan_steps(node: Node, *inputs: Any) -> tuple[Any, ...]:
+def _scan_steps(node: Node, *inputs: Any, length: Any = None) -> tuple[Any, ...]:
+    """The steps over all rows, or over the first `length` ones: then states stay, and rows of results are zero."""
     body: Body = node.get("body")
     count = node.get("num_scan_inputs")
     held = len(inputs) - count
@@ -149,18 +150,32 @@ def _scan_steps(node: Node, *inputs: Any) -> tuple[Any, ...]:
     made = body.outputs - held
     backwards = node.get("scan_input_directions") or node.get("directions") or [0] * count
     axes = node.get("scan_input_axes") or [0] * count
-    rows = tuple(_in_order(cnp.moveaxis(x, a, 0), d) for x, a, d in zip(rows, axes, backwards, strict=True))
+    rows = [_in_order(cnp.moveaxis(x, a, 0), d, length) for x, a, d in zip(rows, axes, backwards, strict=True)]
 
     def step(values: Any, row: Any) -> Any:
         results = body(*values, *row)
         return results[:held], results[held:]
 
-    last, stacked = scan(step, [_traced(x) for x in states], list(rows))
+    def step_of_some(values: Any, row: Any) -> Any:
+        (after, made), others = step(values, row[1:]), list(values)
+        others += [cnp.zeros_like(y) for y in made]
+        results = [cnp.where(row[0] < length, y, x) for x, y in zip(others, [*after, *made], strict=True)]
+        return results[:held], results[held:]
+
+    given = [_traced(x) for x in states]
+    if length is None:
+        last, stacked = scan(step, given, rows)
+    else:
+        last, stacked = scan(step_of_some, given, [np.arange(rows[0].shape[0]), *rows])
     backwards = node.get("scan_output_directions") or [0] * made
     axes = node.get("scan_output_axes") or [0] * made
-    outputs = (cnp.moveaxis(_in_order(y, d), 0, a) for y, a, d in zip(stacked, axes, backwards, strict=True))
+    outputs = (cnp.moveaxis(_in_order(y, d, length), 0, a) for y, a, d in zip(stacked, axes, backwards, strict=True))
     return *last, *outputs
 
 
-def _in_order(x: Any, backwards: int) -> Any:
-    return cnp.flip(x, 0) if backwards else x
+def _in_order(x: Any, backwards: int, length: Any) -> Any:
+    """Rows, or the first `length` of them, in the other order where they go backwards."""
+    if not backwards or length is None:
+        return cnp.flip(x, 0) if backwards else x
+    t = np.arange(x.shape[0])
+    return cnp.take(x, cnp.where(t < length, length - 1 - t, t), axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +75,8 @@ def _channels(v: Any, x: Any) -> Any:
 
 
 @entry("ConvInteger")
-def _conv_integer(node: Node, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
+def conv_integer(node: Node, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
+    """The convolution of whole numbers without their zero points: int32."""
     x, w = cast(x, np.int32), cast(w, np.int32)
     x = x if x_zero is None else x - cast(cnp.reshape(x_zero, ()), np.int32)
     if w_zero is not None:
@@ -133,11 +135,49 @@ def _reduced(x: Any, window: Window, neutral: Any, fn: Any, pads: Sequence[tuple
 
 @entry("MaxPool")
 def _max_pool(node: Node, x: Any) -> Any:
-    if len(node.wanted) > 1 and node.wanted[1]:
-        raise node.unsupported("its second result, the places of the maxima")
     window = _window(node, node.get("kernel_shape"), x.shape[2:])
     least = -np.inf if np.dtype(x.dtype).kind == "f" else np.iinfo(x.dtype).min
-    return _reduced(x, window, least, lax.max, window.pads)
+    found = _reduced(x, window, least, lax.max, window.pads)
+    return (found, _places_of_maxima(node, x, window, least)) if node.wanted[1:2] == (True,) else found
+
+
+def _places_of_maxima(node: Node, x: Any, window: Window, least: Any) -> Any:
+    """Where in x, as one row of numbers, the maximum of each window stands, the first one of several."""
+    sizes = x.shape[2:]
+    count = math.prod(sizes)
+    # Along each axis [window, place in it]; of all axes together likewise, one past the end for padding.
+    flat, inside = np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+    shape: list[int] = []
+    for axis, n in enumerate(sizes):
+        before, behind = window.pads[axis]
+        starts = np.arange(0, n + before + behind - window.spans[axis] + 1, window.strides[axis]) - before
+        along = starts[:, None] + np.arange(window.sizes[axis]) * window.dilations[axis]
+        new = (flat.shape[0] * along.shape[0], flat.shape[1] * along.shape[1])
+        flat = (flat[:, None, :, None] * n + along[:, None, :]).reshape(new)
+        inside = (inside[:, None, :, None] & ((along >= 0) & (along < n))[:, None, :]).reshape(new)
+        shape.append(len(starts))
+    rows = cnp.reshape(x, (*x.shape[:2], count))
+    padded = cnp.concatenate([rows, cnp.broadcast_to(np.asarray(least, x.dtype), (*x.shape[:2], 1))], -1)
+    chosen = cnp.argmax(cnp.take(padded, np.where(inside, flat, count), axis=2), axis=-1)
+    if node.get("storage_order", 0):
+        flat = np.ravel_multi_index(np.unravel_index(np.where(inside, flat, 0), sizes), sizes, order="F")
+    places = cnp.sum(cnp.where(np.arange(flat.shape[1]) == chosen[..., None], flat, 0), -1)
+    first = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], 1) * count
+    return cnp.reshape(places + first, (*x.shape[:2], *shape))
+
+
+@entry("MaxUnpool")
+def _max_unpool(node: Node, x: Any, places: Any, shape: Any = None) -> Any:
+    rank = x.ndim - 2
+    kernel, strides = node.get("kernel_shape"), node.get("strides") or [1] * rank
+    pads = node.get("pads") or [0] * (2 * rank)
+    steps = zip(x.shape[2:], strides, kernel, pads[:rank], pads[rank:], strict=True)
+    sizes = (*x.shape[:2], *((n - 1) * s + k - a - b for n, s, k, a, b in steps))
+    found = cnp.at(cnp.zeros(math.prod(sizes), x.dtype))[cnp.ravel(places)].set(cnp.ravel(x))
+    found = cnp.reshape(found, sizes)
+    if shape is None:
+        return found
+    return cnp.pad(found, [(0, int(n) - m) for n, m in zip(node.value(2), sizes, strict=True)])
 
 
 @entry("AveragePool")

@@ -11,7 +11,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.frontend.apply import cast
-from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, plain
+from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, known_shape, plain
 from ctrlgrad.interop.onnx.protos import dtype_of
 
 _NUMPY: dict[str, Callable[..., Any]] = {
@@ -182,11 +182,20 @@ def _bit_cast(node: Node, x: Any) -> Any:
 
 @entry("Dropout")
 def _dropout(node: Node, x: Any, ratio: Any = None, training: Any = None) -> Any:
-    """What it is when a model is used; training needs random numbers."""
+    """In training mode elements are zero by NumPy's numbers for the node's seed, as ONNX's reference has it."""
     share = node.known(1)
-    if training is not None and bool(node.value(2)) and (share is None or share > 0):
-        raise node.unsupported("in training mode its random numbers have no state that a function could be given")
-    return x, cnp.ones(x.shape, np.float32 if node.version < 7 else np.bool_)
+    if training is None or not bool(node.value(2)) or (share is not None and share == 0):
+        return x, cnp.ones(x.shape, np.float32 if node.version < 7 else np.bool_)
+    seed = node.get("seed")
+    if seed is None or None in known_shape(x):
+        raise node.unsupported(
+            "in training mode its random numbers have no state that a function could be given: give the node a seed, "
+            "and its input a shape"
+        )
+    share = np.float32(0.5) if ratio is None else ratio
+    kept = np.random.RandomState(seed).uniform(0, 1, x.shape) >= cast(share, np.float64)
+    scale = cast(1 / (1 - share), x.dtype)
+    return cnp.where(kept, x * scale, cnp.zeros_like(x)), kept
 
 
 @entry("Gelu")

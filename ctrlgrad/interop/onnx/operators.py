@@ -31,8 +31,8 @@ _TREES = "it is an operator of classical machine learning"
 # Operators that have no meaning here, and why. Those of "ai.onnx.ml" are refused as a whole.
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"), _STRINGS),
-    **dict.fromkeys(("Col2Im", "DeformConv", "GridSample", "ImageDecoder", "MaxRoiPool"), _IMAGES),
-    **dict.fromkeys(("NonMaxSuppression", "Resize", "RoiAlign", "Upsample"), _IMAGES),
+    **dict.fromkeys(("DeformConv", "GridSample", "ImageDecoder", "MaxRoiPool"), _IMAGES),
+    **dict.fromkeys(("NonMaxSuppression", "RoiAlign"), _IMAGES),
     **dict.fromkeys(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"), _RANDOM),
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _RANDOM),
 }

@@ -31,11 +31,16 @@ def _einsum(node: Node, *xs: Any) -> Any:
 
 
 @entry("MatMulInteger")
-def _matmul_integer(node: Node, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+def matmul_integer(node: Node, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
+    """The product of whole numbers without their zero points: int32."""
     wide_a, wide_b = cast(a, np.int32), cast(b, np.int32)
     if a_zero is not None:
-        zero = cast(a_zero, np.int32)
-        wide_a = wide_a - (cnp.expand_dims(zero, -1) if zero.ndim == 1 and zero.shape[0] > 1 else zero)
+        wide_a = wide_a - by_row(cast(a_zero, np.int32))
     if b_zero is not None:
         wide_b = wide_b - cast(b_zero, np.int32)
     return cnp.matmul(wide_a, wide_b)
+
+
+def by_row(parameter: Any) -> Any:
+    """A scale or zero point of a left operand, one number or one for each row, so that it broadcasts with it."""
+    return cnp.expand_dims(parameter, -1) if parameter.ndim == 1 and parameter.shape[0] > 1 else parameter

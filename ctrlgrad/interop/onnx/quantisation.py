@@ -8,7 +8,9 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.apply import cast
+from ctrlgrad.interop.onnx.convolutions import conv_integer
 from ctrlgrad.interop.onnx.operators import Node, entry
+from ctrlgrad.interop.onnx.products import by_row, matmul_integer
 from ctrlgrad.interop.onnx.protos import dtype_of
 
 
@@ -41,8 +43,12 @@ def _quantize(node: Node, x: Any, scale: Any, zero: Any = None) -> Any:
     rounded = cnp.rint(cast(x, scale.dtype) / scale)
     if zero is not None:
         rounded = rounded + cast(_spread(node, zero, x), rounded.dtype)
+    return _saturated(rounded, dtype)
+
+
+def _saturated(x: Any, dtype: Any) -> Any:
     limits = np.iinfo(dtype)
-    return cast(cnp.clip(rounded, np.asarray(limits.min, rounded.dtype), np.asarray(limits.max, rounded.dtype)), dtype)
+    return cast(cnp.clip(x, np.asarray(limits.min, x.dtype), np.asarray(limits.max, x.dtype)), dtype)
 
 
 @entry("DynamicQuantizeLinear")
@@ -52,3 +58,27 @@ def _dynamic(node: Node, x: Any) -> Any:
     zero = cnp.clip(cnp.rint(-low / scale), np.float32(0), np.float32(255))
     y = cast(cnp.clip(cnp.rint(x / scale) + zero, np.float32(0), np.float32(255)), np.uint8)
     return y, scale, cast(zero, np.uint8)
+
+
+def _requantized(whole: Any, factor: Any, zero: Any, dtype: Any) -> Any:
+    """Whole numbers times a factor, rounded into the range of a dtype."""
+    # Products of numbers of 32 bits and of float32 are exact in float64.
+    found = cast(whole, np.float64) * cast(factor, np.float64)
+    return _saturated(cnp.rint(found if zero is None else found + cast(zero, np.float64)), dtype)
+
+
+@entry("QLinearMatMul")
+def _qlinear_matmul(node: Node, *inputs: Any) -> Any:
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = inputs
+    factor = by_row(a_scale) * b_scale / y_scale
+    return _requantized(matmul_integer(node, a, b, a_zero, b_zero), factor, y_zero, y_zero.dtype)
+
+
+@entry("QLinearConv")
+def _qlinear_conv(node: Node, *inputs: Any) -> Any:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = inputs
+    whole = conv_integer(node, x, w, x_zero, w_zero)
+    channels = lambda v: cnp.reshape(v, (-1, *[1] * (x.ndim - 2)))
+    if bias and bias[0] is not None:
+        whole = whole + channels(bias[0])
+    return _requantized(whole, channels(x_scale * w_scale / y_scale), y_zero, y_zero.dtype)

@@ -29,7 +29,9 @@ from ctrlgrad.interop.onnx import (  # noqa: F401  (they fill the table)
     quantisation,
     recurrent,
     reductions,
+    resizing,
     sequences,
+    spectra,
 )
 from ctrlgrad.interop.onnx.operators import REFUSED, TABLE, Body, NeedsInputs, Node, known_shape
 from ctrlgrad.interop.onnx.protos import array_of, attribute, type_proto
