@@ -53,9 +53,8 @@ def _philox(key: Any, counter: Any, shape: tuple[int, ...], wide: bool) -> tuple
     low = counter + np.arange(count, dtype=_U64)
     # The state has no place for the upper half of the counter: XLA takes the key for it.
     high = key + (low < counter).astype(_U64)
-    words = philox4x32((*_halves(low), *_halves(high)), _halves(key))
-    if wide:
-        words = (_joined(*words[:2]), _joined(*words[2:]))
+    a, b, c, d = philox4x32((*_halves(low), *_halves(high)), _halves(key))
+    words = [_joined(a, b), _joined(c, d)] if wide else [a, b, c, d]
     return cnp.reshape(cnp.ravel(cnp.stack(words, axis=1))[:size], shape), count
 
 

@@ -35,7 +35,8 @@ def _is_partitionable(equation: Equation) -> bool:
 
 def _read(equation: Equation, fn: Callable[..., Any], *operands: Any) -> Any:
     """What a function of JAX's, of arrays of words, says of an equation."""
-    avals = [jax.ShapeDtypeStruct((*aval.shape, *key_words(aval)), dtype_of(aval)) for aval in equation.inputs]
+    struct: Any = jax.ShapeDtypeStruct
+    avals = [struct((*aval.shape, *key_words(aval)), dtype_of(aval)) for aval in equation.inputs]
     with jax.threefry_partitionable(_is_partitionable(equation)):
         traced = equation.trace(fn, *avals)
     (found,) = equation.read(traced, *operands)

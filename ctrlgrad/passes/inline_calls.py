@@ -29,5 +29,4 @@ _WITHOUT_CALLS: Cache[None, Graph] = Cache(1)
 
 def without_calls(graph: Graph) -> Graph:
     """What an engine runs of a graph that was not simplified: made once, however often it runs."""
-    has_calls = lambda: any(map(is_call, walk(graph)))
-    return _WITHOUT_CALLS.get(graph, None, lambda: inline_calls(graph) if has_calls() else graph)
+    return _WITHOUT_CALLS.get(graph, None, lambda: inline_calls(graph) if any(map(is_call, walk(graph))) else graph)

@@ -16,7 +16,8 @@ FAMILIES = """loop if_ scan rangeop sequence_map sequenceinsert splittosequence 
 lstm gru rnn softmax layernormalization gather gatherelements gathernd scatterelements scatternd slice concat expand
 reshape transpose where topk cumsum nonzero einsum gemm matmul pad tile split squeeze unsqueeze
 resize upsample col2im maxpool maxunpool dft stft melweightmatrix qlinearconv qlinearmatmul matmulinteger convinteger
-quantizelinear dequantizelinear dynamicquantizelinear dropout"""
+quantizelinear dequantizelinear dynamicquantizelinear dropout gridsample
+momentum adam adagrad"""
 CASES = {case.name: case for case in cases(FAMILIES.split())}
 
 

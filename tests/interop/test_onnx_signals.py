@@ -139,3 +139,19 @@ def test_a_scan_over_sequences_of_different_lengths_stops_at_the_end_of_each(bac
         np.testing.assert_allclose(row[:n], np.cumsum([a, *given])[:-1] * given)
         assert not row[n:].any()
     cg.check_grads(lambda s, xs: f(lengths, s, xs), (s, xs), modes=("rev", "fwd"), against=("finite_differences",))
+
+
+PADDINGS = ("zeros", "border", "reflection")
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize(("padding", "aligned"), [(padding, i % 2) for i, padding in enumerate(PADDINGS)])
+def test_an_image_between_its_pixels_has_derivatives_by_the_places_too(mode: str, padding: str, aligned: int) -> None:
+    f = model(
+        f"""g (double[2, 1, 3, 4] x, double[2, 2, 3, 2] places) => (double[a, b, c, d] y) {{
+            y = GridSample <mode = "{mode}", padding_mode = "{padding}", align_corners = {aligned}> (x, places)
+        }}""",
+        version=20,
+    )
+    x, places = random(2, 1, 3, 4), 1.3 * np.random.default_rng(5).uniform(-1, 1, (2, 2, 3, 2))
+    cg.check_grads(f, (x, places), modes=("rev", "fwd"), against=("finite_differences",))

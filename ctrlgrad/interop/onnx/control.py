@@ -146,20 +146,20 @@ def _scan_steps(node: Node, *inputs: Any, length: Any = None) -> tuple[Any, ...]
     body: Body = node.get("body")
     count = node.get("num_scan_inputs")
     held = len(inputs) - count
-    states, rows = inputs[:held], inputs[held:]
+    states, scanned = inputs[:held], inputs[held:]
     made = body.outputs - held
     backwards = node.get("scan_input_directions") or node.get("directions") or [0] * count
     axes = node.get("scan_input_axes") or [0] * count
-    rows = [_in_order(cnp.moveaxis(x, a, 0), d, length) for x, a, d in zip(rows, axes, backwards, strict=True)]
+    rows = [_in_order(cnp.moveaxis(x, a, 0), d, length) for x, a, d in zip(scanned, axes, backwards, strict=True)]
 
     def step(values: Any, row: Any) -> Any:
         results = body(*values, *row)
         return results[:held], results[held:]
 
     def step_of_some(values: Any, row: Any) -> Any:
-        (after, made), others = step(values, row[1:]), list(values)
-        others += [cnp.zeros_like(y) for y in made]
-        results = [cnp.where(row[0] < length, y, x) for x, y in zip(others, [*after, *made], strict=True)]
+        after, new = step(values, row[1:])
+        others = [*values, *map(cnp.zeros_like, new)]
+        results = [cnp.where(row[0] < length, y, x) for x, y in zip(others, [*after, *new], strict=True)]
         return results[:held], results[held:]
 
     given = [_traced(x) for x in states]

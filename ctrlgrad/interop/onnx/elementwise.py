@@ -192,9 +192,9 @@ def _dropout(node: Node, x: Any, ratio: Any = None, training: Any = None) -> Any
             "in training mode its random numbers have no state that a function could be given: give the node a seed, "
             "and its input a shape"
         )
-    share = np.float32(0.5) if ratio is None else ratio
-    kept = np.random.RandomState(seed).uniform(0, 1, x.shape) >= cast(share, np.float64)
-    scale = cast(1 / (1 - share), x.dtype)
+    dropped: Any = np.float32(0.5) if ratio is None else ratio
+    kept = np.random.RandomState(seed).uniform(0, 1, x.shape) >= cast(dropped, np.float64)
+    scale = cast(1 / (1 - dropped), x.dtype)
     return cnp.where(kept, x * scale, cnp.zeros_like(x)), kept
 
 

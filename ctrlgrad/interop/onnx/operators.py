@@ -31,7 +31,7 @@ _TREES = "it is an operator of classical machine learning"
 # Operators that have no meaning here, and why. Those of "ai.onnx.ml" are refused as a whole.
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"), _STRINGS),
-    **dict.fromkeys(("DeformConv", "GridSample", "ImageDecoder", "MaxRoiPool"), _IMAGES),
+    **dict.fromkeys(("DeformConv", "ImageDecoder", "MaxRoiPool"), _IMAGES),
     **dict.fromkeys(("NonMaxSuppression", "RoiAlign"), _IMAGES),
     **dict.fromkeys(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike"), _RANDOM),
     **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _RANDOM),

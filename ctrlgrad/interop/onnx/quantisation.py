@@ -78,7 +78,7 @@ def _qlinear_matmul(node: Node, *inputs: Any) -> Any:
 def _qlinear_conv(node: Node, *inputs: Any) -> Any:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, *bias = inputs
     whole = conv_integer(node, x, w, x_zero, w_zero)
-    channels = lambda v: cnp.reshape(v, (-1, *[1] * (x.ndim - 2)))
+    by_channel = (-1, *[1] * (x.ndim - 2))
     if bias and bias[0] is not None:
-        whole = whole + channels(bias[0])
-    return _requantized(whole, channels(x_scale * w_scale / y_scale), y_zero, y_zero.dtype)
+        whole = whole + cnp.reshape(bias[0], by_channel)
+    return _requantized(whole, cnp.reshape(x_scale * w_scale / y_scale, by_channel), y_zero, y_zero.dtype)

@@ -23,6 +23,7 @@ from ctrlgrad.interop.onnx import (  # noqa: F401  (they fill the table)
     control,
     convolutions,
     elementwise,
+    grids,
     indexing,
     normalisation,
     products,
@@ -32,6 +33,7 @@ from ctrlgrad.interop.onnx import (  # noqa: F401  (they fill the table)
     resizing,
     sequences,
     spectra,
+    training,
 )
 from ctrlgrad.interop.onnx.operators import REFUSED, TABLE, Body, NeedsInputs, Node, known_shape
 from ctrlgrad.interop.onnx.protos import array_of, attribute, type_proto

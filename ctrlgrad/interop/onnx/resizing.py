@@ -28,7 +28,7 @@ def _linear(distance: Any) -> Any:
     return np.maximum(1 - np.abs(distance), 0)
 
 
-def _cubic(distance: Any, a: float) -> Any:
+def cubic(distance: Any, a: float) -> Any:
     """Keys, "Cubic convolution interpolation for digital image processing" (1981), equation 15 with any a."""
     d = np.abs(distance)
     near = ((a + 2) * d - (a + 3)) * d * d + 1
@@ -63,7 +63,7 @@ def _neighbours(node: Node, x: np.ndarray, size: int, scale: float) -> tuple[np.
     reach = math.ceil((2 if is_cubic else 1) / shrink)
     places = np.floor(x)[:, None].astype(np.int64) + np.arange(1 - reach, reach + 1)
     distances = (places - x[:, None]) * shrink
-    weights = _cubic(distances, node.get("cubic_coeff_a", -0.75)) if is_cubic else _linear(distances)
+    weights = cubic(distances, node.get("cubic_coeff_a", -0.75)) if is_cubic else _linear(distances)
     if node.get("exclude_outside", 0):
         weights = weights * ((places >= 0) & (places < size))
     return places, weights / weights.sum(-1, keepdims=True)
@@ -73,13 +73,15 @@ def _resized(node: Node, x: Any, axis: int, scale: float, count: int, roi: Seque
     mode, size = node.get("coordinate_transformation_mode", "asymmetric"), x.shape[axis]
     sources = _sources(mode, size, scale, count, roi)
     places, weights = _neighbours(node, sources, size, scale)
-    spread = lambda v: np.reshape(v, (*v.shape, *[1] * (x.ndim - axis - 1)))
+    behind = [1] * (x.ndim - axis - 1)
     # Beside the edge the image goes on as its last pixel.
     found = cnp.take(x, np.clip(places, 0, size - 1), axis=axis)
-    found = cnp.sum(found * spread(weights).astype(x.dtype), axis + 1)
+    found = cnp.sum(found * weights.reshape(*weights.shape, *behind).astype(x.dtype), axis + 1)
     if mode == "tf_crop_and_resize":
-        outside = spread((sources < 0) | (sources > size - 1))
-        found = cnp.where(outside, np.asarray(node.get("extrapolation_value", 0.0), x.dtype), found)
+        outside = (sources < 0) | (sources > size - 1)
+        found = cnp.where(
+            outside.reshape(-1, *behind), np.asarray(node.get("extrapolation_value", 0.0), x.dtype), found
+        )
     return found
 
 
@@ -96,13 +98,17 @@ def _scales(node: Node, x: Any, axes: Sequence[int], scales: Any, sizes: Any) ->
     return [one] * len(own), [int(one * n + 0.5) for n in own]
 
 
+def _given(node: Node, i: int) -> np.ndarray:
+    """The value of an input, empty where it is left out."""
+    return node.value(i) if i < len(node.inputs) and node.inputs[i] is not None else np.zeros(0)
+
+
 @entry("Resize", "Upsample")
 def _resize(node: Node, x: Any, *inputs: Any) -> Any:
-    given = lambda i: node.value(i) if i < len(node.inputs) and node.inputs[i] is not None else np.zeros(0)
     has_old_inputs = node.name == "Upsample" or node.version < 11
     stated = node.get("scales")
-    scales = np.asarray(stated) if stated is not None else given(1 if has_old_inputs else 2)
-    roi, sizes = (np.zeros(0),) * 2 if has_old_inputs else (given(1), given(3))
+    scales = np.asarray(stated) if stated is not None else _given(node, 1 if has_old_inputs else 2)
+    roi, sizes = (np.zeros(0),) * 2 if has_old_inputs else (_given(node, 1), _given(node, 3))
     axes = [a % x.ndim for a in node.get("axes") or range(x.ndim)]
     factors, counts = _scales(node, x, axes, scales, sizes if sizes.size else None)
     begins, ends = (roi[: len(axes)], roi[len(axes) :]) if roi.size else ([0.0] * len(axes), [1.0] * len(axes))

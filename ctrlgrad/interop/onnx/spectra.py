@@ -59,10 +59,10 @@ def _stft(node: Node, x: Any, step: Any, window: Any = None, length: Any = None)
 @entry("MelWeightMatrix")
 def _mel_weight_matrix(node: Node, *_: Any) -> Any:
     """Triangles, each rising from the middle of the one before to its own, and falling to that of the next one."""
-    bands, length, rate, low, high = (node.value(i).reshape(()) for i in range(5))
-    low, high = (2595 * np.log10(1 + np.float64(edge) / 700) for edge in (low, high))
+    bands, length, rate = (int(node.value(i).reshape(())) for i in range(3))
+    low, high = (2595 * np.log10(1 + float(node.value(i).reshape(())) / 700) for i in (3, 4))
     mels = low + np.arange(bands + 2) * ((high - low) / (bands + 2))
-    places = (int(length) + 1) * (700 * (10 ** (mels / 2595) - 1)) // int(rate)
+    places = (length + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate
     left, middle, right = places[:-2], places[1:-1], places[2:]
     k = np.arange(length // 2 + 1)[:, None]
     rising = np.where(k == middle, 1, (k - left) / np.maximum(middle - left, 1)) * ((left <= k) & (k <= middle))
