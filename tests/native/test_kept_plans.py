@@ -116,7 +116,7 @@ def test_the_sizes_that_are_known_are_in_the_key(kept_plans: Path) -> None:
     assert keys[0] == keys[1] and len(set(keys)) == 4
 
 
-@programs_at_orders(0, 1, 2, share=(1, 3))
+@programs_at_orders(0, 1, 2)
 def test_a_plan_comes_back_as_it_was(kept_plans: Path, program: Program, order: int) -> None:
     graph = program.graph(order)
     if fingerprint(graph) is None:
