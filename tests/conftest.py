@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 import pytest
-from quick_jax import set_flags
+from quick_jax import set_flags, share_contexts
 
 # Before any test imports JAX; pytest-xdist's workers inherit them.
 set_flags()
@@ -45,6 +45,12 @@ def _plans_are_made_anew(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         from ctrlgrad.engines.native import kept_plans
 
         monkeypatch.setattr(kept_plans, "key_of", lambda graph, told: None)
+
+
+def pytest_collection_finish() -> None:
+    # By now the modules of the tests have imported it, or none will.
+    if "jax" in sys.modules:
+        share_contexts()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

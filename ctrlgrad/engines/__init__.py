@@ -15,6 +15,7 @@ from ctrlgrad.engines.report import Report
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, attributes, walk
 from ctrlgrad.ir.caching import Cache
+from ctrlgrad.ir.fingerprint import fingerprint
 from ctrlgrad.passes import OPTIMISATIONS, optimise
 from ctrlgrad.plan import PASSES as PLAN_PASSES
 
@@ -24,6 +25,8 @@ ENGINES = ("auto", "cuda", "dataflow", "native", "reference")
 Optimise = Callable[[Graph, frozenset[str], int], Graph]
 # By the passes that are left out, and the bytes of a chunk.
 _OPTIMISED: Cache[tuple[frozenset[str], int], Graph] = Cache(8)
+# By their fingerprints: mostly chunks of any size make the same graph, and what is compiled of one serves all budgets.
+_DIFFERENT: Cache[str, Graph] = Cache(8)
 _ASKS_FOR_MEMORY: Cache[None, bool] = Cache(1)
 
 
@@ -57,7 +60,13 @@ def _optimised(graph: Graph, without: frozenset[str], optimise: Optimise) -> Gra
         return graph
     without = without.difference(PLAN_PASSES)
     nbytes = chunk_bytes()
-    return _OPTIMISED.get(graph, (without, nbytes), lambda: optimise(graph, without, nbytes))
+
+    def make() -> Graph:
+        found = optimise(graph, without, nbytes)
+        digest = fingerprint(found)
+        return found if digest is None else _DIFFERENT.get(graph, digest, lambda: found)
+
+    return _OPTIMISED.get(graph, (without, nbytes), make)
 
 
 def optimised_graph(graph: Graph, optimise: Optimise = optimise) -> Graph:

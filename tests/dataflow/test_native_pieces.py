@@ -10,6 +10,7 @@ from instruments.comparing import assert_same
 from instruments.dataflow_runs import at_random, run
 from instruments.part_plans import interpreted_parts
 from instruments.sessions import checked_session
+from instruments.tables import programs_at_orders
 from programs import PROGRAMS, Program
 
 import ctrlgrad as cg
@@ -57,13 +58,14 @@ def test_two_layers_on_two_devices(runs: list[Graph], window: int) -> None:
     assert len(runs) >= 2 * 2 * 2 * 5, "both layers, forward and backward, in every iteration of both calls"
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
-def test_corpus(program: Program) -> None:
-    graph, leaves = program.graph(1), program.leaves
+# What pieces compute of the whole corpus, tests/native/test_pieces_agreement.py looks at.
+@programs_at_orders(1, share=(2, 3))
+def test_corpus(program: Program, order: int) -> None:
+    graph, leaves = program.graph(order), program.leaves
     place = at_random(2, PROGRAMS.index(program))
     with interpreted_parts() as ran:
         found, _ = run(graph, leaves, pieces="native", place=place, order=1)
-    assert_same(found, program.expected(1), 1e-9)
+    assert_same(found, program.expected(order), 1e-9)
     assert ran or repr(program) == "zero_gradient", "that one only gives a constant"
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from instruments.dataflow_runs import at_random, run, short_delays
+from instruments.dataflow_runs import run, settings_at_random
 from instruments.stand_in import StandIn
 from random_programs.campaign import Batch, run_batch
 from random_programs.engines import Settings, judge
@@ -28,17 +28,6 @@ RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_DATAFLOW_RANDOM_PROGRAMS", "20"))
 PER_PART = 10
 
 
-def way(draw: random.Random, cuda: int) -> dict[str, Any]:
-    """Settings, drawn at random; with so many devices of CUDA."""
-    return {
-        "place": at_random(draw.randrange(1, 5 - cuda), draw.randrange(1000), cuda),
-        "parallel_iterations": draw.choice((1, 2, 3, 5, 32)),
-        "clusters": draw.choice((None, "none", "flowing", "whole")),
-        "order": draw.choice((None, draw.randrange(1000))),
-        "delay": draw.choice((None, None, short_delays)),
-    }
-
-
 @pytest.mark.parametrize("part", range(-(-RANDOM_PROGRAMS // PER_PART)))
 def test_random_programs(part: int) -> None:
     draw = random.Random(part)
@@ -46,7 +35,7 @@ def test_random_programs(part: int) -> None:
     libraries = {f"cuda:{n}": StandIn(seed=part, **COPIES[n]) for n in range(cuda)}
 
     def by_dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], _: random.Random) -> list[Any]:
-        return run(graph, arguments, **way(draw, cuda))[0]
+        return run(graph, arguments, **settings_at_random(draw, cuda))[0]
 
     examined = 0
     with registered({name: lambda library=library: library for name, library in libraries.items()}):
@@ -62,6 +51,6 @@ def test_random_programs(part: int) -> None:
 @pytest.mark.parametrize("part", range(-(-RANDOM_PROGRAMS // (2 * PER_PART))))
 def test_random_programs_within_budgets(part: int) -> None:
     settings = Settings("dataflow", budget=True)
-    outcome = run_batch(Batch(1, part * 6, 6, settings))
+    outcome = run_batch(Batch(1, part * 4, 4, settings))
     assert not outcome.failures, outcome.failures[0]
     assert outcome.compared["budgets"] > 0

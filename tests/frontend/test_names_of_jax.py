@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -212,11 +213,30 @@ def of_floats(label: str) -> tuple[tuple[int, ...], tuple[np.ndarray, ...], Call
     return places, tuple(arrays[place] for place in places), function
 
 
+@functools.cache
+def judged(label: str) -> tuple[Any, Any, Any]:
+    """JAX's values of a case and, where it is differentiable, the gradient and what is pushed along `directions`."""
+    call, _ = CASES[label]
+    places, floats, function = of_floats(label)
+    fn, loss = function(lambda *xs: call(jnp, *xs), jnp.asarray), function(weighed(jnp, call), jnp.asarray)
+
+    def judge(*xs: Any) -> tuple[Any, Any, Any]:
+        if label not in DIFFERENTIABLE:
+            return fn(*xs), None, None
+        along = directions(floats)
+        return fn(*xs), jax.grad(loss, argnums=tuple(range(len(places))))(*xs), jax.jvp(loss, xs, along)
+
+    return compiled(label, judge)(*floats)
+
+
+def directions(floats: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    return tuple(np.sin(1.0 + np.arange(x.size)).reshape(x.shape) for x in floats)
+
+
 @pytest.mark.parametrize("label", CASES)
 def test_values(label: str) -> None:
     call, arrays = CASES[label]
-    _, floats, function = of_floats(label)
-    expected = compiled(label, function(lambda *xs: call(jnp, *xs), jnp.asarray))(*floats)
+    expected, _, _ = judged(label)
     same(cg.function(lambda *xs: call(cnp, *xs))(*arrays), expected)
     same(call(cnp, *(cnp.asarray(x) for x in arrays)), expected)
 
@@ -234,12 +254,10 @@ DIFFERENTIABLE = [
 def test_derivatives(label: str) -> None:
     call, arrays = CASES[label]
     places, floats, function = of_floats(label)
-    directions = tuple(np.sin(1.0 + np.arange(x.size)).reshape(x.shape) for x in floats)
-    ours, theirs = weighed(cnp, call), function(weighed(jnp, call), jnp.asarray)
-    judge = lambda *xs: (jax.grad(theirs, argnums=tuple(range(len(xs))))(*xs), jax.jvp(theirs, xs, directions))
-    gradient, pushed = compiled(label, judge)(*floats)
+    ours = weighed(cnp, call)
+    _, gradient, pushed = judged(label)
     same(cg.grad(ours, argnums=places)(*arrays), gradient, 1e-8)
-    same(cg.jvp(function(ours), floats, directions), pushed, 1e-8)
+    same(cg.jvp(function(ours), floats, directions(floats)), pushed, 1e-8)
 
 
 @pytest.mark.parametrize("label", CASES)

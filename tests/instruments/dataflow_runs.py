@@ -25,6 +25,18 @@ def short_delays(draw: random.Random) -> float:
     return draw.choice((0.0, 0.0, 0.0, 2e-4, 1e-3))
 
 
+def settings_at_random(draw: random.Random, cuda: int = 0) -> dict[str, Any]:
+    """Settings of the engine, with so many devices of CUDA. On one device clusters are largest; on several there is
+    traffic."""
+    return {
+        "place": at_random(draw.choice((1, 1, 2, 3)), draw.randrange(1000), cuda),
+        "parallel_iterations": draw.choice((1, 2, 3, 5, 32)),
+        "clusters": draw.choice((None, None, "none", "flowing", "whole")),
+        "order": draw.choice((None, draw.randrange(1000))),
+        "delay": draw.choice((None, None, None, short_delays)),
+    }
+
+
 def run(graph: Graph | FlatGraph, arguments: Sequence[Any], **changes: Any) -> tuple[list[Any], Outcome]:
     """The outputs of a graph by the dataflow engine, and what was counted; nothing may be left behind."""
     outcome = Outcome()

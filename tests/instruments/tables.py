@@ -14,15 +14,21 @@ import pytest
 from programs import PROGRAMS
 
 
-def in_turn(names: str, rows: Sequence[Any], columns: Sequence[Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Parametrize a test by two names, `"row, column"`, over all pairs of rows and columns."""
+def in_turn(
+    names: str, rows: Sequence[Any], columns: Sequence[Any], share: tuple[int, int] = (0, 1)
+) -> Callable[[Callable[..., Any]], Any]:
+    """Parametrize a test by two names, `"row, column"`, over all pairs of rows and columns.
+
+    Where several tests ask nearly the same, each run has of each only a `share` of the rows: (k, n) is every n-th from
+    the k-th on.
+    """
 
     def decorate(test: Callable[..., Any]) -> Any:
         first = zlib.crc32(f"{test.__module__}.{test.__name__}".encode())
         points = []
         for n, row in enumerate(rows):
             for k, column in enumerate(columns):
-                is_its_turn = (first + n - k) % len(columns) == 0
+                is_its_turn = (first + n - k) % len(columns) == 0 and n % share[1] == share[0]
                 marks = [] if is_its_turn else [pytest.mark.long]
                 points.append(pytest.param(row, column, id=f"{getattr(row, '__name__', row)}-{column}", marks=marks))
         return pytest.mark.parametrize(names, points)(test)
@@ -45,6 +51,6 @@ def some(cases: Sequence[Any], most: int, config: pytest.Config, first: int = 0)
     return [cases[(first + n * len(cases) // most) % len(cases)] for n in range(most)]
 
 
-def programs_at_orders(*orders: int) -> Callable[[Callable[..., Any]], Any]:
-    """Parametrize a test by `program` and `order`, over the corpus."""
-    return in_turn("program, order", PROGRAMS, orders)
+def programs_at_orders(*orders: int, share: tuple[int, int] = (0, 1)) -> Callable[[Callable[..., Any]], Any]:
+    """Parametrize a test by `program` and `order`, over the corpus or a share of it."""
+    return in_turn("program, order", PROGRAMS, orders, share)

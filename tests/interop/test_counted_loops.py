@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from instruments.tables import in_turn
 from jax import lax
 
 import ctrlgrad as cg
@@ -73,25 +74,29 @@ def of_jax(x: Any) -> Any:
 COUNTED: list[Callable[[Any], Any]] = [power, countdown, triangle, recurrent, backwards, nested]
 
 
-@pytest.mark.parametrize("x64", [False, True])
-@pytest.mark.parametrize("fn", [*COUNTED, cg.from_jax(of_jax)], ids=lambda fn: fn.__name__)
-def test_a_counted_loop_is_a_scan_of_jax(fn: Callable[[Any], Any], x64: bool) -> None:
-    with jax.enable_x64(x64):
+@in_turn("fn, floats", [*COUNTED, cg.from_jax(of_jax)], ["32 bits", "64 bits"])
+def test_a_counted_loop_is_a_scan_of_jax(fn: Callable[[Any], Any], floats: str) -> None:
+    with jax.enable_x64(floats == "64 bits"):
         f, x = cg.to_jax(fn), np.float32(0.7)
         assert f.explain(x).form == "pure JAX", f.explain(x)
         text = str(jax.make_jaxpr(f)(x))
         assert "scan[" in text
         assert "ctrlgrad" not in text
         value, slope = cg.function(lambda x: fn(x))(x), cg.grad(lambda x: fn(x))(x)
-        np.testing.assert_allclose(f(x), value, rtol=1e-5)
-        for found in (
-            jax.jit(jax.grad(f))(x),
-            jax.jvp(f, (x,), (np.float32(1),))[1],
-            jax.vmap(jax.grad(f))(x[None])[0],
-        ):
-            assert found.dtype == slope.dtype
-            np.testing.assert_allclose(found, slope, rtol=1e-4)
-        np.testing.assert_allclose(jax.hessian(f)(x), cg.hessian(lambda x: fn(x))(x), rtol=2e-4)
+        # One program of all, since most of the time goes into compiling.
+        of_jax = lambda x: {
+            "value": f(x),
+            "reverse": jax.grad(f)(x),
+            "forward": jax.jvp(f, (x,), (np.float32(1),))[1],
+            "of a batch": jax.vmap(jax.grad(f))(x[None])[0],
+            "second": jax.hessian(f)(x),
+        }
+        found = jax.jit(of_jax)(x)
+        np.testing.assert_allclose(found["value"], value, rtol=1e-5)
+        for way in ("reverse", "forward", "of a batch"):
+            assert found[way].dtype == slope.dtype
+            np.testing.assert_allclose(found[way], slope, rtol=1e-4)
+        np.testing.assert_allclose(found["second"], cg.hessian(lambda x: fn(x))(x), rtol=2e-4)
 
 
 def until(start: Any, end: Any, step: int, by: str) -> Callable[[Any], Any]:

@@ -217,7 +217,7 @@ def test_jax_is_not_loaded_before_it_is_asked_for() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-@pytest.mark.parametrize(("seed", "back"), [(0, False), (1, False), (2, True), (3, True)])
+@pytest.mark.parametrize(("seed", "back"), [(0, False), (3, True)])
 def test_random_programs(seed: int, back: bool) -> None:
     program = Program(seed)
     assert [str(wrong) for wrong in judge(program, back=back)] == [], str(program)

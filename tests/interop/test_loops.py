@@ -108,11 +108,12 @@ def test_values_and_derivatives_are_jaxs(name: str) -> None:
     """By JAX's forward mode, which has loops."""
     program = PROGRAMS[name]
     ours = cg.from_jax(program)
-    np.testing.assert_allclose(ours(X), program(X), rtol=1e-12)
-    gradient = jax.jacfwd(program)(X)
+    judge = lambda x: (program(x), jax.jacfwd(program)(x), jax.jacfwd(jax.jacfwd(program))(x))
+    value, gradient, hessian = map(np.asarray, jax.jit(judge)(X))
+    np.testing.assert_allclose(ours(X), value, rtol=1e-12)
     np.testing.assert_allclose(cg.grad(ours)(X), gradient, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(cg.jvp(ours, (X,), (X,))[1], gradient @ X, rtol=1e-9)
-    np.testing.assert_allclose(cg.hessian(ours)(X), jax.jacfwd(jax.jacfwd(program))(X), rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(cg.hessian(ours)(X), hessian, rtol=1e-7, atol=1e-9)
     rows = np.stack([X, -X])
     found = cg.vmap(cg.grad(ours))(rows)
     np.testing.assert_allclose(found, [cg.grad(ours)(row) for row in rows], rtol=1e-9, atol=1e-12)

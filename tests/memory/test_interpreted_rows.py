@@ -27,7 +27,8 @@ def pushes(graph: Any) -> bool:
     return any(node.op.name == "stack_push" for node in walk(graph))
 
 
-@programs_at_orders(0, 1, 2)
+# The dataflow engine has the other half of the corpus (tests/dataflow/test_budgets.py).
+@programs_at_orders(0, 1, 2, share=(1, 2))
 def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
     """Down to a budget that does not do: until then every bit is that of the run without one."""
     graph, leaves = program.graph(order), program.leaves

@@ -18,12 +18,13 @@ from instruments import comparing
 from instruments.checked import checked
 from instruments.sessions import assert_no_chunks, checked_session
 from instruments.tables import programs_at_orders
-from programs import Program
+from programs import BY_NAME, Program
 from recurrent import recomputing, sequence, swapping
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad import memory
+from ctrlgrad.engines import optimised_graph
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError, MemoryBudgetError, UserInputError
 from ctrlgrad.execution import run_on
 from ctrlgrad.ir import StackType
@@ -60,6 +61,15 @@ def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
         except MemoryBudgetError as error:
             assert "device" in str(error)
             return
+
+
+def test_budgets_of_all_sizes_run_one_program() -> None:
+    """Only where products are batched do the passes make something else of a graph for chunks of another size."""
+    graph = BY_NAME["triple_nesting"].graph(1)
+    found = optimised_graph(graph)
+    for limit in (None, 1 << 30, 1 << 20, 1 << 10):
+        with memory.budget(device=limit):
+            assert optimised_graph(graph) is found
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.tables import in_turn
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -65,9 +66,9 @@ def in_a_switch(sine, x):
 PLACES = (in_a_loop, in_nested_loops, in_a_branch_of_a_loop, in_a_switch)
 
 
-@rules
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
-def test_rules_inside_control_flow_to_second_order(make, modes, place):
+@in_turn("place, rule", PLACES, list(RULES))
+def test_rules_inside_control_flow_to_second_order(place, rule):
+    make, modes = RULES[rule]
     sine = make()
     cg.check_grads(lambda x: place(sine, x), (X,), order=2, modes=modes)
     plain = cg.hessian(lambda x: cnp.sum(place(np.sin, x) ** 2))(X)

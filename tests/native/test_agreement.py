@@ -1,6 +1,6 @@
 """The native engine agrees with the reference engine: the corpus to second order, single floats, random programs.
 
-CTRLGRAD_NATIVE_RANDOM_PROGRAMS says how many random programs (30).
+CTRLGRAD_NATIVE_RANDOM_PROGRAMS says how many random programs (18).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ctrlgrad.ir import TensorType
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Loop, Outside
 
-RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_NATIVE_RANDOM_PROGRAMS", "30"))
-PER_PART = 10
+RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_NATIVE_RANDOM_PROGRAMS", "18"))
+PER_PART = 6
 
 # What loops call Python back for, by program: for the value, the gradient and the second derivative.
 SUM, RESIZE = "stack_sum", "stack_resize"

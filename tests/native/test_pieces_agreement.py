@@ -1,7 +1,7 @@
 """Pieces agree with the reference engine: the corpus, random programs, random chains of ops by dtype, all layouts.
 
 Graphs with loops and branches are tried too: `everywhere` puts parts into each of their regions.
-CTRLGRAD_PIECES_RANDOM_PROGRAMS says how many random programs (30). First derivatives of the corpus and the first random
+CTRLGRAD_PIECES_RANDOM_PROGRAMS says how many random programs (20). First derivatives of the corpus and the first random
 programs run in machine code; where compiling would take longer than all else, parts run by checked execution.
 """
 
@@ -31,7 +31,7 @@ from ctrlgrad.engines.native.pieces import with_parts
 from ctrlgrad.engines.reference import REFERENCE, Run, interpret
 from ctrlgrad.ir import Graph, Node
 
-RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_PIECES_RANDOM_PROGRAMS", "30"))
+RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_PIECES_RANDOM_PROGRAMS", "20"))
 PER_TEST, COMPILED = 10, 10
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from instruments.tables import in_turn
 
 from ctrlgrad.engines.native import engine
 from ctrlgrad.execution import run_on
@@ -14,6 +14,8 @@ from ctrlgrad.plan.model import Branch, Outside
 
 RNG = np.random.default_rng(8)
 DTYPES = ["f8", "f4", "f2", "i8", "u1", "b1"]
+# Whether the plan knows the sizes.
+SIZES = {"known": True, "unknown": False}
 
 
 def agree(op: str, *operands: np.ndarray, is_known: bool = True, is_outside: bool = False, **attrs: object) -> None:
@@ -42,10 +44,10 @@ def numbers(dtype: str, *shape: int) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_argsort_is_stable(dtype: str, descending: bool, is_known: bool) -> None:
+@in_turn("dtype, way", DTYPES, [f"{order}, {sizes}" for order in ("ascending", "descending") for sizes in SIZES])
+def test_argsort_is_stable(dtype: str, way: str) -> None:
+    order, sizes = way.split(", ")
+    descending, is_known = order == "descending", SIZES[sizes]
     for shape, axis in (((9,), 0), ((3, 5), 1), ((4, 2, 3), 0), ((0, 2), 0), ((2, 1), 1)):
         agree("argsort", numbers(dtype, *shape), is_known=is_known, axis=axis, descending=descending)
 
@@ -57,19 +59,18 @@ def test_many_elements_are_sorted_by_numpy() -> None:
     agree("argsort", x[:, 1:], axis=1, descending=False)
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_searchsorted(dtype: str, side: str, is_known: bool) -> None:
+@in_turn("dtype, way", DTYPES, [f"{side}, {sizes}" for side in ("left", "right") for sizes in SIZES])
+def test_searchsorted(dtype: str, way: str) -> None:
+    side, sizes = way.split(", ")
     for length in (0, 1, 2, 3, 7, 8, 20):
         for shape in ((), (5,), (2, 3), (0,)):
             row, values = np.sort(numbers(dtype, length)), np.asarray(numbers(dtype, *shape, 1)[..., 0])
-            agree("searchsorted", row, values, is_known=is_known, side=side)
+            agree("searchsorted", row, values, is_known=SIZES[sizes], side=side)
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.parametrize("dtype", [*DTYPES, "c8"])
-def test_nonzero(dtype: str, is_known: bool) -> None:
+@in_turn("dtype, sizes", [*DTYPES, "c8"], list(SIZES))
+def test_nonzero(dtype: str, sizes: str) -> None:
+    is_known = SIZES[sizes]
     for shape in ((6,), (0,), (1,), (3, 4), (2, 3, 2), (2, 0)):
         agree("nonzero", numbers(dtype, *shape) if dtype != "c8" else numbers("f4", *shape) * 1j, is_known=is_known)
     agree("nonzero", np.zeros((3, 2), dtype), is_known=is_known)

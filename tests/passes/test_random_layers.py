@@ -2,7 +2,7 @@
 
 A loop is a list of instructions by chance: products of rows, states, slices and concatenations with weights; sums of
 outer products and of rows; rows written, added to and pushed; branches; loops inside with products of their own.
-CTRLGRAD_RANDOM_LAYERS says how many (10).
+CTRLGRAD_RANDOM_LAYERS says how many (6).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ctrlgrad.execution import run_on
 from ctrlgrad.ir import count_ops, verify, walk
 from ctrlgrad.passes import OPTIMISATIONS, distribute, optimise
 
-COUNT = int(os.environ.get("CTRLGRAD_RANDOM_LAYERS", "10"))
+COUNT = int(os.environ.get("CTRLGRAD_RANDOM_LAYERS", "6"))
 STEPS, BATCH, WIDTH = 5, 2, 4
 
 

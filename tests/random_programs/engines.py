@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from instruments.dataflow_runs import settings_at_random
 
 import ctrlgrad as cg
 from ctrlgrad import dataflow, memory
-from ctrlgrad.dataflow import FlatNode
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.errors import MaximumIterationsError, MemoryBudgetError, TracingError, TypeMismatchError
 from ctrlgrad.execution import run_on
@@ -26,7 +26,15 @@ from ctrlgrad.memory.devices.device import Device
 from ctrlgrad.plan.checking.machine import RunEndedError
 from random_programs.expected import ProgramMismatch, describe, expectation, rounding
 from random_programs.program import Program
-from random_programs.running import differentiated, loss_of, signature, traced_function
+from random_programs.running import (
+    LimitError,
+    TooLongError,
+    differentiated,
+    loss_of,
+    plain_run,
+    signature,
+    traced_function,
+)
 
 TOLERANCE = 1e-10
 # One program in so many also runs outside of a function.
@@ -71,6 +79,15 @@ def graphs(program: Program, orders: int = 3) -> Iterator[Graph]:
     arguments = [a.value for a in program.arguments]
     for traced in functions(program)[:orders]:
         yield verify(cg.function(traced, signature=signature(program)).graph(*arguments), "random program")
+
+
+def optimised_graphs(program: Program, orders: int = 3) -> Iterator[Graph]:
+    """The same as compiling engines take them; none of a program that does nothing or takes too long."""
+    try:
+        plain_run(program)
+    except (TooLongError, LimitError):
+        return
+    yield from map(optimised_graph, graphs(program, orders))
 
 
 def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | None = None) -> Counter[str]:
@@ -208,17 +225,7 @@ def _machine(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: r
 
 
 def _dataflow(settings: Settings, graph: Graph, arguments: Sequence[Any], draw: random.Random) -> list[Any]:
-    # On one device clusters are largest; on several there is traffic.
-    devices = draw.choice((1, 1, 2, 3))
-    places = random.Random(draw.randrange(1000))
-
-    def place(node: FlatNode) -> str:
-        return f"cpu:{places.randrange(devices)}"
-
-    clusters = draw.choice((None, None, "none", "flowing", "whole"))
-    with dataflow.settings(
-        place=place, parallel_iterations=draw.choice((1, 2, 3, 32)), clusters=clusters, order=draw.randrange(1000)
-    ):
+    with dataflow.settings(**settings_at_random(draw)):
         return run_on("dataflow", graph, arguments)
 
 

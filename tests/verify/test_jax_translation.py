@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, close, verify
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.verify.finite_differences import slope
-from ctrlgrad.verify.jax_judge import JaxJudge
+from ctrlgrad.verify.jax_judge import JaxDerivative, JaxJudge
 from ctrlgrad.verify.jax_translation import translate
 from ctrlgrad.verify.subject import sample
 
@@ -249,13 +250,22 @@ def differences(graph: Graph, direction: np.ndarray) -> float:
     return s.value
 
 
+V, W = np.array([0.3, -1.2, 0.5]), np.array([1.0, 0.4, -0.2])
+
+
+@functools.cache
+def judged_by(program: Callable[..., Any], form: Any) -> tuple[Graph, JaxJudge, list[JaxDerivative]]:
+    """A program's graph, its judge, and by that the derivatives of first and, along V, of second order."""
+    graph = graph_of(program, X, N)
+    judge = JaxJudge(graph, [X, N], [0], form)
+    return graph, judge, judge.derivatives([(V,)])
+
+
 @pytest.mark.parametrize("form", ["scan", "unrolled"])
 @pytest.mark.parametrize("program", SCANS)
 def test_value_and_gradient(program: Callable[..., Any], form: Any) -> None:
-    graph = graph_of(program, X, N)
+    graph, _, (judged, _) = judged_by(program, form)
     (expected,) = run_graph(graph, [X, N])
-    judge = JaxJudge(graph, [X, N], [0], form)
-    judged = judge.derivative()
     assert judged.form == form
     np.testing.assert_allclose(judged.value, expected, rtol=1e-13)
     for direction in np.eye(3):
@@ -264,13 +274,10 @@ def test_value_and_gradient(program: Callable[..., Any], form: Any) -> None:
 
 @pytest.mark.parametrize("program", SCANS)
 def test_both_forms_and_both_modes_agree_to_second_order(program: Callable[..., Any]) -> None:
-    graph = graph_of(program, X, N)
-    v, w = np.array([0.3, -1.2, 0.5]), np.array([1.0, 0.4, -0.2])
-    scan, unrolled = (JaxJudge(graph, [X, N], [0], form) for form in ("scan", "unrolled"))
-    second = scan.derivative([(v,)]).gradient[0]
-    np.testing.assert_allclose(unrolled.derivative([(v,)]).gradient[0], second, rtol=1e-11, atol=1e-11)
-    _, along = scan.directional((w,), [(v,)])
-    np.testing.assert_allclose(along, second @ w, rtol=1e-11, atol=1e-11)
+    (_, scan, (_, second)), (_, _, (_, of_unrolled)) = (judged_by(program, form) for form in ("scan", "unrolled"))
+    np.testing.assert_allclose(of_unrolled.gradient[0], second.gradient[0], rtol=1e-11, atol=1e-11)
+    _, along = scan.directional((W,), [(V,)])
+    np.testing.assert_allclose(along, second.gradient[0] @ W, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("program", UNROLLED)
