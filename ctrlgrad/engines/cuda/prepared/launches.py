@@ -1,0 +1,128 @@
+"""The launches of an iteration while they are listed, with the words and buffers that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.functions import C_TYPES
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.prepared.model import (
+    Access,
+    Affine,
+    Buffer,
+    CannotPrepare,
+    Fixed,
+    KernelLaunch,
+    KernelSpec,
+    Launch,
+    ProductLaunch,
+    Shape,
+    Source,
+    View,
+    contiguous,
+)
+from ctrlgrad.engines.cuda.prepared.views import broadcast
+
+INT64 = np.dtype(np.int64)
+Operand = View | Fixed | Affine
+
+
+def copy_text(source: np.dtype, target: np.dtype) -> KernelText:
+    """One array written into another."""
+    assert source == target
+    if source.kind != "b" and source.name not in C_TYPES:
+        raise CannotPrepare(f"a copy of {source}")
+    return KernelText((Parameter(source.name, "a0"),), (Parameter(target.name, "o0"),), "o0 = a0;")
+
+
+def sum_text(dtype: np.dtype) -> KernelText:
+    """An element added to a sum."""
+    return KernelText((Parameter(dtype.name, "a0"),), (Parameter(dtype.name, "o0"),), "o0 = o0 + a0;")
+
+
+def binary_text(operator: str, dtype: np.dtype) -> KernelText:
+    """An operator of C's and Python's."""
+    inputs = tuple(Parameter(dtype.name, f"a{k}") for k in range(2))
+    return KernelText(inputs, (Parameter(dtype.name, "o0"),), f"o0 = a0 {operator} a1;")
+
+
+ADVANCE = KernelText((Parameter("int64", "a0"),), (Parameter("int64", "o0"),), "o0 = a0 + int64(1);")
+
+
+class Launches:
+    """In the order of execution. Buffer 0 is that of the counter and the words."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.words: dict[View | Affine, int] = {}
+        self.buffers: list[tuple[Shape, np.dtype]] = [((1,), INT64)]
+
+    def buffer(self, shape: Shape, dtype: np.dtype) -> View:
+        """A buffer of its own."""
+        self.buffers.append((shape, dtype))
+        return View(Buffer(len(self.buffers) - 1), dtype, shape, contiguous(shape, dtype))
+
+    def kernel(
+        self, text: KernelText, shape: Shape, inputs: Sequence[Operand], outputs: Sequence[View], reduced: int = 0
+    ) -> None:
+        """Nothing is launched where there is nothing to compute."""
+        outer = shape[: len(shape) - reduced]
+        seen = [broadcast(x, shape) if isinstance(x, View) else x for x in inputs]
+        if 0 in outer:
+            return
+        accesses = [self._access(x) for x in (*seen, *outputs)]
+        spec = KernelSpec(text, shape, tuple(accesses[: len(seen)]), tuple(accesses[len(seen) :]), reduced)
+        self.launches.append(KernelLaunch(spec, (*seen, *outputs)))
+
+    def _access(self, x: Operand) -> Access:
+        if isinstance(x, View):
+            if not x.is_moving:
+                return Access(x.strides)
+            # The address alone: however the elements lie, one word tells.
+            return Access(x.strides, self._word(replace(x, shape=(), strides=())), x.moved.step)
+        if isinstance(x, Affine) and (x.terms or x.step):
+            return Access(None, self._word(x), x.step)
+        return Access(None)
+
+    def _word(self, x: View | Affine) -> int:
+        return self.words.setdefault(x, len(self.words) + 1)
+
+    def copied(self, x: Operand, target: View) -> None:
+        dtype = INT64 if isinstance(x, Affine) else x.dtype
+        self.kernel(copy_text(dtype, target.dtype), target.shape, [x], [target])
+
+    def copy(self, x: Operand, shape: Shape | None = None) -> View:
+        """A buffer with the same elements."""
+        found = shape if shape is not None else x.shape if isinstance(x, View) else ()
+        target = self.buffer(found, INT64 if isinstance(x, Affine) else x.dtype)
+        self.copied(x, target)
+        return target
+
+    def product(self, a: View, b: View, out: View, adds: bool) -> None:
+        self.launches.append(ProductLaunch(a, b, out, adds))
+
+    def advance(self) -> None:
+        """An iteration is over."""
+        counter = View(Buffer(0), INT64, (), ())
+        self.kernel(ADVANCE, (), [counter], [counter])
+
+    def renamed(self, before: Source, after: Source) -> None:
+        """Write and read elsewhere."""
+
+        def view(x: Operand) -> Operand:
+            return replace(x, source=after) if isinstance(x, View) and x.source == before else x
+
+        def named(launch: Launch) -> Launch:
+            if isinstance(launch, KernelLaunch):
+                return replace(launch, arguments=tuple(map(view, launch.arguments)))
+            a, b, out = (view(x) for x in (launch.a, launch.b, launch.out))
+            assert isinstance(a, View) and isinstance(b, View) and isinstance(out, View)
+            return replace(launch, a=a, b=b, out=out)
+
+        self.launches = list(map(named, self.launches))
+
+
+__all__ = ["ADVANCE", "INT64", "Launches", "Operand", "binary_text", "copy_text", "sum_text"]
