@@ -95,11 +95,10 @@ class Driver:
         outer = spec.shape[: len(spec.shape) - spec.reduced]
 
         def argument(access: Access, dtype: str, shape: Sequence[int]) -> Any:
-            if access.word is None:
-                word = parameter()
-            else:
+            word = parameter() if access.has_parameter else 0
+            if access.word is not None:
                 known = self._array(words.ctypes.data, "int64", [access.word + 1], [8])
-                word = int(known[access.word] + words[0] * access.step)
+                word += int(known[access.word] + words[0] * access.step)
             if access.strides is not None:
                 return self._array(word, dtype, shape, access.strides)
             if access.word is not None:

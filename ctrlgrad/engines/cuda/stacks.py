@@ -112,8 +112,13 @@ class DeviceStack:
         return last.capacity - last.count
 
     def top_rows(self, shape: tuple[int, ...]) -> int:
-        """How many rows of this shape lie next to each other on top."""
-        return self.blocks[-1].count if self.blocks and self.blocks[-1].shape == shape else 0
+        """How many rows of this shape lie next to each other on top: rows of a tensor that lie otherwise are copied."""
+        if not self.blocks or self.blocks[-1].shape != shape:
+            return 0
+        block = self.blocks[-1]
+        if block.array is not None and not _lies_in_order(block.array):
+            block.array = self.library.xp.ascontiguousarray(block.array)
+        return block.count
 
     def top(self) -> tuple[Any, int]:
         """The array of the block on top, and how many of its rows are in use."""
@@ -209,6 +214,11 @@ class DeviceRows(list[Any]):
 
     def copy(self) -> DeviceRows:
         return DeviceRows(self)
+
+
+def _lies_in_order(array: Any) -> bool:
+    sizes = [array.dtype.itemsize * math.prod(array.shape[axis + 1 :]) for axis in range(array.ndim)]
+    return tuple(array.strides) == tuple(sizes)
 
 
 # A stack while it runs: blocks, or a list of rows.

@@ -24,6 +24,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Launch,
     PreparedBody,
     ProductLaunch,
+    Rows,
     Source,
     View,
     contiguous,
@@ -87,13 +88,11 @@ class Binding:
         # The counter, and what moves.
         values = [0]
         for word in self.body.words:
-            moved = word.value(integers) if isinstance(word, Affine) else word.moved.value(integers)
-            start = 0
-            if isinstance(word, View):
-                position = getattr(word.source, "position", -1)
-                start = rows[position] if position in rows else self._address(word.source, 0)
-                start += word.offset
-            values.append(start + moved)
+            if isinstance(word, Affine):
+                values.append(word.value(integers))
+            else:
+                assert isinstance(word.source, Rows)
+                values.append(rows[word.source.position] + word.offset)
         for number, words in enumerate(self._set):
             words[:] = values[number * MOST_WORDS :][: len(words)]
         try:
@@ -118,7 +117,7 @@ class Binding:
         spec = launch.spec
         words = [self._address(Buffer(0), side)] if spec.is_moving else []
         for access, argument in zip(spec.accesses, launch.arguments, strict=True):
-            if access.word is None:
+            if access.has_parameter:
                 words.append(self._argument(argument, side))
         return self._kernel(spec, np.array(words, np.int64))
 

@@ -145,7 +145,7 @@ def _joined_part(whole: View, axis: int, part: int, shape: Shape) -> View:
 
 
 def _leave(reading: Reading, program: Program) -> tuple[Carry, ...]:
-    kept: set[Buffer] = set()
+    kept: dict[Buffer, Carried] = {}
     found = []
     for position, slot in enumerate(program.outputs):
         before, after = reading.values[reading.captures + position], reading.values[slot]
@@ -153,7 +153,7 @@ def _leave(reading: Reading, program: Program) -> tuple[Carry, ...]:
     return tuple(found)
 
 
-def _left(reading: Reading, position: int, before: object, after: object, kept: set[Buffer]) -> Carry:
+def _left(reading: Reading, position: int, before: object, after: object, kept: dict[Buffer, Carried]) -> Carry:
     if before is after and not isinstance(after, View):
         return Unchanged()
     if isinstance(after, Unusable):
@@ -172,16 +172,19 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
 
 
 def _left_array(
-    reading: Reading, position: int, before: View, after: View | Fixed | Affine, kept: set[Buffer]
+    reading: Reading, position: int, before: View, after: View | Fixed | Affine, kept: dict[Buffer, Carried]
 ) -> CarriedArray:
     if isinstance(after, View):
         _require(after.shape == before.shape, "what it carries changes its shape")
         if after.source == before.source and after.is_contiguous and not after.offset and not after.is_moving:
             return CarriedArray(before.dtype, before.shape, False)
         source = after.source
-        if isinstance(source, Buffer) and source not in kept and reading.is_whole(after):
-            kept.add(source)
-            reading.launches.renamed(source, Carried(position, True))
+        if isinstance(source, Buffer) and source in kept:
+            # It is another carry's buffer by now.
+            after = replace(after, source=kept[source])
+        elif isinstance(source, Buffer) and reading.is_whole(after):
+            kept[source] = Carried(position, True)
+            reading.launches.renamed(source, kept[source])
             return CarriedArray(before.dtype, before.shape, True)
     reading.launches.copied(after, replace(before, source=Carried(position, True)))
     return CarriedArray(before.dtype, before.shape, True)

@@ -26,10 +26,10 @@ def source(spec: KernelSpec) -> str:
     text = spec.text
     named = [*zip(text.inputs, spec.inputs, strict=True), *zip(text.outputs, spec.outputs, strict=True)]
     parameters = ["long long* words"] if spec.is_moving else []
-    parameters += [_parameter(p, access) for p, access in named if access.word is None]
+    parameters += [_parameter(p, access) for p, access in named if access.has_parameter]
     outer = len(spec.shape) - spec.reduced
-    lines = [f"p_{p.name} = {_address(access)};" for p, access in named if access.word is not None and access.strides is not None]
-    lines = ["const long long iteration = words[0];"] * spec.is_moving + [f"char* const {line}" for line in lines]
+    lines = ["const long long iteration = words[0];"] * spec.is_moving
+    lines += [f"char* const p_{p.name} = {_address(p, access)};" for p, access in named if access.strides is not None]
     lines += ["const long long stride = (long long)blockDim.x * gridDim.x;"]
     lines += [f"for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < {spec.threads}LL; i += stride) {{"]
     lines += _indices("i", spec.shape[:outer], 0)
@@ -49,21 +49,23 @@ def source(spec: KernelSpec) -> str:
 
 def _parameter(p: Parameter, access: Access) -> str:
     # A number's parameter is its own value, an array's its address.
-    return f"const {p.dtype} n_{p.name}" if access.strides is None else f"char* p_{p.name}"
+    return f"const {p.dtype} n_{p.name}" if access.strides is None else f"char* b_{p.name}"
 
 
 def _moved(access: Access) -> str:
-    return f"words[{access.word}] + iteration * {access.step}LL"
+    return f"(words[{access.word}] + iteration * {access.step}LL)"
 
 
-def _address(access: Access) -> str:
-    return f"(char*)({_moved(access)})"
+def _address(p: Parameter, access: Access) -> str:
+    if access.word is None:
+        return f"b_{p.name}"
+    return f"b_{p.name} + {_moved(access)}" if access.has_parameter else f"(char*){_moved(access)}"
 
 
 def _load(p: Parameter, access: Access, rank: int) -> str:
     if access.strides is not None:
         return f"const {p.dtype} {p.name} = *(const {p.dtype}*){_element(p, access)};"
-    value = f"n_{p.name}" if access.word is None else f"({p.dtype})({_moved(access)})"
+    value = f"n_{p.name}" if access.word is None else f"({p.dtype}){_moved(access)}"
     return f"const {p.dtype} {p.name} = {value};"
 
 

@@ -19,6 +19,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     KernelSpec,
     Launch,
     ProductLaunch,
+    Rows,
     Shape,
     Source,
     View,
@@ -79,12 +80,12 @@ class Launches:
 
     def _access(self, x: Operand) -> Access:
         if isinstance(x, View):
-            if not x.is_moving:
-                return Access(x.strides)
-            # The address alone: however the elements lie, one word tells.
-            return Access(x.strides, self._word(replace(x, shape=(), strides=())), x.moved.step)
+            if isinstance(x.source, Rows):
+                # However the elements lie, one word tells where they begin.
+                return Access(x.strides, False, self._word(replace(x, shape=(), strides=())), x.moved.step)
+            return Access(x.strides, True, self._word(x.moved), x.moved.step) if x.is_moving else Access(x.strides)
         if isinstance(x, Affine) and (x.terms or x.step):
-            return Access(None, self._word(x), x.step)
+            return Access(None, False, self._word(x), x.step)
         return Access(None)
 
     def _word(self, x: View | Affine) -> int:

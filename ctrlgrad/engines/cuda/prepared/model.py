@@ -116,11 +116,12 @@ def contiguous(shape: Shape, dtype: np.dtype) -> Shape:
 class Access:
     """How a kernel finds an argument's element: `strides` in bytes by the axes of its shape; None for a number.
 
-    Where the card knows the address (or the number): `word` is the number of the word, `step` is what is added in each
-    iteration. Else it is an argument.
+    Its address, or the number, is the sum of a parameter (where it has one), and of the word of this number and `step`
+    in each iteration (where it moves).
     """
 
     strides: Shape | None
+    has_parameter: bool = True
     word: int | None = None
     step: int = 0
 
@@ -220,7 +221,8 @@ class PreparedBody:
     """An iteration."""
 
     launches: tuple[Launch, ...]
-    # Word 0 of the card's is the counter; these are the others, as they are when a run begins. Buffer 0 has them all.
+    # Word 0 of the card's is the counter; these are the others, as they are when a run begins: the address of a view of
+    # rows, a displacement in bytes, or a number. Buffer 0 has them all.
     words: tuple[View | Affine, ...]
     buffers: tuple[tuple[Shape, np.dtype], ...]
     carries: tuple[Carry, ...]
