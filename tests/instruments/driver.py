@@ -33,7 +33,7 @@ class Driver:
 
     def __init__(self, ran: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None], run_text: Text) -> None:
         self._ran, self._run_text = ran, run_text
-        self._specs: list[KernelSpec] = []
+        self.specs: list[KernelSpec] = []
         self._known: dict[int, tuple[int, weakref.ref[np.ndarray]]] = {}
         self._fault: BaseException | None = None
         self._cublas = Cublas()
@@ -66,9 +66,9 @@ class Driver:
         return int(array.data.ctypes.data)
 
     def function(self, spec: KernelSpec) -> int:
-        if spec not in self._specs:
-            self._specs.append(spec)
-        return 1 + self._specs.index(spec)
+        if spec not in self.specs:
+            self.specs.append(spec)
+        return 1 + self.specs.index(spec)
 
     def _array(self, address: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
         spans = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
@@ -82,7 +82,7 @@ class Driver:
 
     def _launch(self, function: int, *rest: int) -> None:
         *sizes, stream, parameters, extra = rest
-        spec = self._specs[function - 1]
+        spec = self.specs[function - 1]
         assert sizes == [grid_of(spec), 1, 1, BLOCK, 1, 1, 0] and stream == STREAM and not extra
         left = iter(range(1 << 20))
         pointers = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))
@@ -109,7 +109,7 @@ class Driver:
         outputs = [argument(a, p.dtype, outer) for a, p in zip(spec.outputs, text.outputs, strict=True)]
         self._ran([x for x in inputs if isinstance(x, np.ndarray)], outputs)
         with np.errstate(all="ignore"):
-            for out, value in zip(outputs, self._computed(spec, inputs, outer), strict=True):
+            for out, value in zip(outputs, self._computed(spec, inputs, outer), strict=False):
                 out[...] = value
 
     def _computed(self, spec: KernelSpec, inputs: list[Any], outer: Sequence[int]) -> list[np.ndarray]:
@@ -121,7 +121,7 @@ class Driver:
         return found
 
     def _multiply(self, *given: int) -> None:
-        (_, ta, tb, m, n, k, alpha, *factors, beta, out, kind, ldc, _, count, _, _) = given
+        (_, ta, tb, m, n, k, _, *factors, beta, out, kind, ldc, _, count, _, _) = given
         a, a_kind, lda, _, b, b_kind, ldb, _ = factors
         assert given[0] == HANDLE and count == 1
         dtype = NAMES[kind]

@@ -5,9 +5,10 @@ The body of a loop on the card is read once, by the shapes that it runs with (`b
 - *launches*, kernels and products, each with the views that it reads and writes;
 - *buffers*: a temporary has one for the whole loop; a carried array has two, which iterations read and write in turn,
   or one that is updated in place; no two values share one;
-- *words*: numbers that move. The card has them as they are when a run of iterations begins, behind a counter of the
-  iterations of that run: `word + counter * step` is the address of a row of a stack (a slot), of a row of an array, or
-  an integer of the host's that goes by the same step in each iteration. The last launch of an iteration adds 1 to the counter.
+- *words*: numbers that move. The card has them as they are when a run of iterations begins, behind a counter of that
+  run's iterations: `word + counter * step` is the address of a row of a stack (a slot), how far an array's row is from
+  its first one, or an integer of the host's that goes by the same step in each iteration. The last launch of an
+  iteration adds 1 to the counter.
 
 What is bound (`binding`) is a list in the processor's memory: of each launch the function, the grid, and packed
 arguments that stay as they are, but for those of the first launch: it writes counter and words, so that all that another

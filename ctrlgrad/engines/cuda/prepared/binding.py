@@ -19,9 +19,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedArray,
     Fixed,
     Given,
-    KernelLaunch,
     KernelSpec,
     Launch,
+    Operand,
     PreparedBody,
     ProductLaunch,
     Rows,
@@ -139,11 +139,12 @@ class Binding:
         assert found is not None
         return Factor(self._address(view.source, side) + view.offset, *found)
 
-    def _argument(self, argument: View | Fixed | Affine, side: int) -> int:
+    def _argument(self, argument: Operand, side: int) -> int:
         if isinstance(argument, View):
             return self._address(argument.source, side) + argument.offset
         if isinstance(argument, Affine):
             return argument.constant
+        assert isinstance(argument, Fixed)
         value = argument.value if argument.slot is None else self._given[argument.slot]
         word = np.zeros(1, np.int64)
         word.view(np.uint8)[: argument.dtype.itemsize] = np.asarray(value, argument.dtype).reshape(1).view(np.uint8)

@@ -16,7 +16,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
     CarriedNumber,
     CarriedRows,
     Carry,
+    Converted,
     Fixed,
+    Operand,
     PreparedBody,
     Shape,
     Unchanged,
@@ -92,7 +94,9 @@ def _read_node(reading: Reading, step: NodeStep) -> None:
         table = HOST if step.where == "host" else DEVICE if step.where == "device" else {}
         found = IDENTITIES.get(name) or table.get(name)
         if found is None:
-            raise CannotPrepare(f"{name} on the host" if step.where == "host" else f"{name} is called {_WHERE[step.where]}")
+            raise CannotPrepare(
+                f"{name} on the host" if step.where == "host" else f"{name} is called {_WHERE[step.where]}"
+            )
         op = found
     reading.values.update(zip(step.results, op(reading, step), strict=True))
 
@@ -163,7 +167,7 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         shape, dtype = reading.row_types[position]
         return CarriedRows(after.pushed - after.popped, shape, dtype)
     if isinstance(before, View):
-        assert isinstance(after, View | Fixed | Affine)
+        assert isinstance(after, View | Fixed | Affine | Converted)
         return _left_array(reading, position, before, after, kept)
     its = before.terms if isinstance(before, Affine) else None
     if not isinstance(after, Affine) or after.terms != its:
@@ -172,7 +176,7 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
 
 
 def _left_array(
-    reading: Reading, position: int, before: View, after: View | Fixed | Affine, kept: dict[Buffer, Carried]
+    reading: Reading, position: int, before: View, after: Operand, kept: dict[Buffer, Carried]
 ) -> CarriedArray:
     if isinstance(after, View):
         _require(after.shape == before.shape, "what it carries changes its shape")

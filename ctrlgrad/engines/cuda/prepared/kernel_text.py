@@ -22,7 +22,7 @@ def grid_of(spec: KernelSpec) -> int:
 
 
 def source(spec: KernelSpec) -> str:
-    """The text of a kernel named `NAME`: its parameters are the words' address, and what has no word, in their order."""
+    """The text of a kernel named `NAME`: its parameters are the words' address, and those of its accesses in order."""
     text = spec.text
     named = [*zip(text.inputs, spec.inputs, strict=True), *zip(text.outputs, spec.outputs, strict=True)]
     parameters = ["long long* words"] if spec.is_moving else []
@@ -31,7 +31,8 @@ def source(spec: KernelSpec) -> str:
     lines = ["const long long iteration = words[0];"] * spec.is_moving
     lines += [f"char* const p_{p.name} = {_address(p, access)};" for p, access in named if access.strides is not None]
     lines += ["const long long stride = (long long)blockDim.x * gridDim.x;"]
-    lines += [f"for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < {spec.threads}LL; i += stride) {{"]
+    first = "(long long)blockIdx.x * blockDim.x + threadIdx.x"
+    lines += [f"for (long long i = {first}; i < {spec.threads}LL; i += stride) {{"]
     lines += _indices("i", spec.shape[:outer], 0)
     loads = [_load(p, access, len(spec.shape)) for p, access in zip(text.inputs, spec.inputs, strict=True)]
     if spec.reduced:

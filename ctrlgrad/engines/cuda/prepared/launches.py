@@ -14,10 +14,11 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
     Buffer,
     CannotPrepare,
-    Fixed,
+    Converted,
     KernelLaunch,
     KernelSpec,
     Launch,
+    Operand,
     ProductLaunch,
     Rows,
     Shape,
@@ -28,7 +29,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
 from ctrlgrad.engines.cuda.prepared.views import broadcast
 
 INT64 = np.dtype(np.int64)
-Operand = View | Fixed | Affine
 
 
 def copy_text(source: np.dtype, target: np.dtype) -> KernelText:
@@ -84,8 +84,9 @@ class Launches:
                 # However the elements lie, one word tells where they begin.
                 return Access(x.strides, False, self._word(replace(x, shape=(), strides=())), x.moved.step)
             return Access(x.strides, True, self._word(x.moved), x.moved.step) if x.is_moving else Access(x.strides)
-        if isinstance(x, Affine) and (x.terms or x.step):
-            return Access(None, False, self._word(x), x.step)
+        number = x.number if isinstance(x, Converted) else x
+        if isinstance(number, Affine) and number.is_moving:
+            return Access(None, False, self._word(number), number.step)
         return Access(None)
 
     def _word(self, x: View | Affine) -> int:

@@ -62,12 +62,25 @@ class Affine:
         kept = tuple(sorted((slot, count) for slot, count in terms.items() if count))
         return Affine(self.constant + factor * other.constant, kept, self.step + factor * other.step)
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether it is known only when a run of iterations begins."""
+        return bool(self.terms or self.step)
+
     def times(self, factor: int) -> Affine:
         return Affine(0).plus(self, factor)
 
     def value(self, integers: Mapping[int, int]) -> int:
         """In the first iteration of a run, by the integers in the slots then."""
         return self.constant + sum(count * integers[slot] for slot, count in self.terms)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Such an integer as a number of another dtype: the card converts it."""
+
+    number: Affine
+    dtype: np.dtype
 
 
 @dataclass(frozen=True)
@@ -104,6 +117,9 @@ class View:
         return math.prod(self.shape)
 
 
+Operand = View | Fixed | Affine | Converted
+
+
 def contiguous(shape: Shape, dtype: np.dtype) -> Shape:
     """The strides of an array whose elements lie in their order."""
     return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
@@ -128,7 +144,7 @@ class Access:
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """A kernel with all that does not change from launch to launch: what it computes, over which elements, in what order.
+    """A kernel with all that stays from launch to launch: what it computes, over which elements, in what order.
 
     The last `reduced` axes of the shape are gone through by one thread; what the text says of an output is said of its
     value so far, which is 0 at first.
@@ -159,7 +175,7 @@ class KernelLaunch:
     """One launch: the arguments in the order of the text's inputs and outputs."""
 
     spec: KernelSpec
-    arguments: tuple[View | Fixed | Affine, ...]
+    arguments: tuple[Operand, ...]
 
 
 @dataclass(frozen=True)
@@ -250,11 +266,13 @@ __all__ = [
     "CarriedNumber",
     "CarriedRows",
     "Carry",
+    "Converted",
     "Fixed",
     "Given",
     "KernelLaunch",
     "KernelSpec",
     "Launch",
+    "Operand",
     "PreparedBody",
     "ProductLaunch",
     "Rows",

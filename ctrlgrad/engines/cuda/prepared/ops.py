@@ -1,4 +1,4 @@
-"""What the steps of a body are when it is prepared, beside kernels: views, numbers of the host, products, sums, updates."""
+"""What the steps of a body are when it is prepared, beside kernels: views, numbers, products, sums and updates."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.prepared.launches import INT64, binary_text, sum_text
-from ctrlgrad.engines.cuda.prepared.model import Affine, CannotPrepare, View
+from ctrlgrad.engines.cuda.prepared.model import Affine, CannotPrepare, Converted, Fixed, View
 from ctrlgrad.engines.cuda.prepared.reading import Reading, StackValue
 from ctrlgrad.engines.cuda.prepared.views import part, viewed
 from ctrlgrad.engines.cuda.products import layout
@@ -53,10 +54,14 @@ def _negative(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 
 def _host_cast(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    number = _number(reading, step.operands[0])
-    if step.node.result.tensor.dtype != INT64:
-        raise CannotPrepare("a number of the host is converted")
-    return (number,)
+    number, dtype = _number(reading, step.operands[0]), step.node.result.tensor.dtype
+    if dtype == INT64:
+        return (number,)
+    if dtype.name not in C_TYPES:
+        raise CannotPrepare(f"a number of the host becomes {dtype}")
+    if not number.is_moving:
+        return (Fixed(dtype, dtype.type(number.constant)),)
+    return (Converted(number, dtype),)
 
 
 def _same(reading: Reading, step: NodeStep) -> tuple[object, ...]:
@@ -151,9 +156,7 @@ def _sum(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     chosen = tuple(range(len(view.shape))) if axes is None else tuple(axis % len(view.shape) for axis in axes)
     if not chosen:
         return (view,)
-    shape = tuple(
-        1 if axis in chosen else size for axis, size in enumerate(view.shape) if keeps or axis not in chosen
-    )
+    shape = tuple(1 if axis in chosen else size for axis, size in enumerate(view.shape) if keeps or axis not in chosen)
     return (_summed(reading, view, chosen, shape, node.result.tensor.dtype),)
 
 
@@ -172,8 +175,13 @@ def _matrix(reading: Reading, slot: int) -> View:
         raise CannotPrepare(f"a product of {view.dtype} of rank {len(view.shape)}")
     if not view.size:
         raise CannotPrepare("a product without elements")
-    is_read = layout(view.shape, view.strides, view.dtype.itemsize) is not None
-    return reading.launches.copy(view) if view.is_moving or not is_read else view
+    found = layout(view.shape, view.strides, view.dtype.itemsize)
+    if found is not None and not view.is_moving:
+        return view
+    # A copy of a transposed matrix is the transposed of a copy: the library reads it as it would have read the matrix.
+    is_transposed = found is not None and found[0] == 1
+    copied = reading.launches.copy(viewed(view, np.transpose) if is_transposed else view)
+    return viewed(copied, np.transpose) if is_transposed else copied
 
 
 def _matmul(reading: Reading, step: NodeStep) -> tuple[object, ...]:

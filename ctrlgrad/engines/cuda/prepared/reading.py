@@ -11,14 +11,16 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
-from ctrlgrad.engines.cuda.prepared.launches import INT64, Launches, Operand
+from ctrlgrad.engines.cuda.prepared.launches import INT64, Launches
 from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
     Buffer,
     CannotPrepare,
     Carried,
+    Converted,
     Fixed,
     Given,
+    Operand,
     Rows,
     Shape,
     View,
@@ -110,7 +112,9 @@ class Reading:
             if given.dtype == INT64:
                 return Affine(0, ((slot, 1),), self.rates.numbers.get(position, 0))
             stays = position < 0 or self.program.outputs[position] == slot
-            return Fixed(given.dtype, slot=slot) if stays else Unusable(f"a number of {given.dtype} changes on the host")
+            return (
+                Fixed(given.dtype, slot=slot) if stays else Unusable(f"a number of {given.dtype} changes on the host")
+            )
         if not given.is_blocks:
             return Unusable("a stack is a list of rows")
         return StackValue(position) if position >= 0 else Unusable("a stack of another loop is read")
@@ -126,7 +130,7 @@ class Reading:
     def operand(self, slot: int) -> Operand:
         """An array or a number."""
         found = self.value(slot)
-        if not isinstance(found, View | Fixed | Affine):
+        if not isinstance(found, View | Fixed | Affine | Converted):
             raise CannotPrepare("a stack is no operand of a kernel")
         return found
 
@@ -200,4 +204,14 @@ def slots_read(step: Step) -> tuple[int, ...]:
     return step.operands
 
 
-__all__ = ["ArrayInput", "Input", "NumberInput", "Rates", "Reading", "StackInput", "StackValue", "Unusable", "slots_read"]
+__all__ = [
+    "ArrayInput",
+    "Input",
+    "NumberInput",
+    "Rates",
+    "Reading",
+    "StackInput",
+    "StackValue",
+    "Unusable",
+    "slots_read",
+]

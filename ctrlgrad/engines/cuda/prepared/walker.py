@@ -1,6 +1,6 @@
 """The function in machine code that goes through a list of launches, without Python between one and the next.
 
-A list is four words an entry: what is called (`KERNEL` or `PRODUCT`) and the address of its arguments, a word each:
+A list is two words an entry: what is called (`KERNEL` or `PRODUCT`) and the address of its arguments, a word each:
 
 - `KERNEL`: function, blocks, threads of a block, stream, and the address of the addresses of its parameters, for
   `cuLaunchKernel`;
@@ -38,12 +38,12 @@ class Functions:
     multiply: int
 
 
-@dataclass(frozen=True)
 class Failed(Exception):
     """A function has refused: what it is called for, and its status."""
 
-    kind: int
-    status: int
+    def __init__(self, kind: int, status: int) -> None:
+        super().__init__(kind, status)
+        self.kind, self.status = kind, status
 
 
 def _call(block: str, function: str, parameters: Sequence[str]) -> list[str]:
@@ -131,9 +131,7 @@ _TEXT = "\n".join(
         "}",
     ]
 )
-_RUN = ctypes.CFUNCTYPE(
-    ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 4, ctypes.c_void_p, ctypes.c_void_p
-)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 4, ctypes.c_void_p, ctypes.c_void_p)
 
 
 @functools.cache
