@@ -103,7 +103,7 @@ def test_an_iteration_that_a_block_ends_in_is_run_step_by_step() -> None:
         return x + 1.0, rows.push(x).push(x * 2.0).push(x * 3.0)
 
     def rows(x: Any) -> Any:
-        return cg.fori_loop(0, 17, body, (x, cg.TensorArray(np.float64, shape=(2,))))[1].stack()
+        return cg.fori_loop(0, 17, body, (x, cg.TensorArray(np.float64, None, (2,))))[1].stack()
 
     x = np.array([0.7, 0.9])
     graph = cg.function(rows).graph(x)

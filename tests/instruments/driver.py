@@ -7,6 +7,7 @@ the engine has asked the address of, and that is still held by somebody; so must
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,7 +35,9 @@ class Driver:
     def __init__(self, ran: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None], run_text: Text) -> None:
         self._ran, self._run_text = ran, run_text
         self.specs: list[KernelSpec] = []
-        self._known: dict[int, tuple[int, weakref.ref[np.ndarray]]] = {}
+        self._known: dict[tuple[int, int], weakref.ref[np.ndarray]] = {}
+        # Threads share a library.
+        self._lock = threading.Lock()
         self._fault: BaseException | None = None
         self._cublas = Cublas()
         # Held, since machine code has their addresses.
@@ -62,7 +65,10 @@ class Driver:
         """Of an array of the stand-in's; from now on launches may name memory of what it is a view of."""
         memory = array._root().data
         low, high = np.lib.array_utils.byte_bounds(memory)
-        self._known[low] = (high, weakref.ref(memory))
+        with self._lock:
+            if len(self._known) > 256:
+                self._known = {span: x for span, x in self._known.items() if x() is not None}
+            self._known[low, high] = weakref.ref(memory)
         return int(array.data.ctypes.data)
 
     def function(self, spec: KernelSpec) -> int:
@@ -74,9 +80,9 @@ class Driver:
         spans = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
         low, high = address + sum(min(0, s) for s in spans), address + sum(max(0, s) for s in spans)
         high += np.dtype(dtype).itemsize
-        assert any(
-            start <= low and high <= end and memory() is not None for start, (end, memory) in self._known.items()
-        ), f"{high - low} bytes at {low:#x} are no memory of anybody's"
+        with self._lock:
+            owners = [memory() for (start, end), memory in self._known.items() if start <= low and high <= end]
+        assert any(x is not None for x in owners), f"{high - low} bytes at {low:#x} are no memory of anybody's"
         raw = (ctypes.c_char * (high - low)).from_address(low)
         return np.ndarray(tuple(shape), dtype, raw, address - low, tuple(strides))
 
