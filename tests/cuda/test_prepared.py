@@ -15,7 +15,6 @@ from instruments.order import Judge
 from instruments.recorded import recorded_run
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference, on_stand_in
-from programs import BY_NAME
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp

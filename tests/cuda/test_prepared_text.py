@@ -78,9 +78,7 @@ def written(specs: Sequence[KernelSpec]) -> str:
 
 
 def compiled(specs: Sequence[KernelSpec], folder: Path) -> list[Callable[[Any], None]]:
-    calls = [
-        f'extern "C" void call_{n}(void** given) {{ called(n{n}::{NAME}, given); }}' for n in range(len(specs))
-    ]
+    calls = [f'extern "C" void call_{n}(void** given) {{ called(n{n}::{NAME}, given); }}' for n in range(len(specs))]
     (folder / "kernels.cpp").write_text("\n".join([AS_THE_DRIVER, written(specs), *calls]), encoding="utf-8")
     command = ["g++", "-std=c++14", "-O0", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC"]
     subprocess.run([*command, str(folder / "kernels.cpp"), "-o", str(folder / "kernels.so")], check=True, timeout=300)
@@ -107,18 +105,18 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Driver, "_launch", launch)
     for graph, arguments in cases:
         assert_same(on_stand_in(graph, arguments).results, on_reference(graph, arguments), 1e-9)
-    assert launched == set(specs) and len(specs) > 40
+    assert launched == set(specs) and len(specs) > 30
     assert any(spec.reduced for spec in specs)
 
 
 def test_a_launch_has_threads_for_all_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_text, "MOST_BLOCKS", 2)
     found = {}
-    for size in (1, 128, 129, 1000):
+    for size in (2, 128, 129, 1000):
         graph = cg.function(lambda x: cg.fori_loop(0, 2, lambda i, x: x * 2.0, x)).graph(np.ones(size))
         spec = next(s for s in specs_of([(graph, [np.ones(size)])]) if s.shape == (size,))
         found[size] = kernel_text.grid_of(spec)
-    assert found == {1: 1, 128: 1, 129: 2, 1000: 2}
+    assert found == {2: 1, 128: 1, 129: 2, 1000: 2}
 
 
 @pytest.mark.long
@@ -127,5 +125,7 @@ def test_as_the_cuda_compiler_reads_it(tmp_path: Path) -> None:
     specs = specs_of(programs())
     (tmp_path / "kernels.cu").write_text(written(specs), encoding="utf-8")
     command = ["nvcc", "--ptx", "-arch=sm_90", "-Werror", "all-warnings", "-diag-suppress", "177"]
-    subprocess.run([*command, str(tmp_path / "kernels.cu"), "-o", str(tmp_path / "kernels.ptx")], check=True, timeout=600)
+    subprocess.run(
+        [*command, str(tmp_path / "kernels.cu"), "-o", str(tmp_path / "kernels.ptx")], check=True, timeout=600
+    )
     assert (tmp_path / "kernels.ptx").read_text(encoding="utf-8").count(".entry") == len(specs)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
 from ctrlgrad.engines.cuda.prepared.model import Access, KernelSpec
 from ctrlgrad.engines.cuda.prepared.walker import Functions
@@ -144,4 +145,34 @@ class Driver:
         self._cublas.gemmStridedBatchedEx(*given)
 
 
-__all__ = ["HANDLE", "STREAM", "Driver"]
+class OnDriver:
+    """A library's part in prepared launches, on a driver of its own."""
+
+    depth: int
+    texts: dict[KernelText, None]
+
+    def __init__(self, run_text: Text) -> None:
+        self.driver = Driver(self._ran, run_text)
+        # How much has been computed, for who must wait for all of it.
+        self.work = 0
+
+    def prepared(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """Called before each launch with the memory that it reads and writes."""
+
+    def _ran(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        self.work += 1
+        self.prepared(reads, writes)
+
+    def address(self, array: Any) -> int:
+        return self.driver.address(array)
+
+    def function(self, spec: KernelSpec, contracts: bool) -> int:
+        self.texts[spec.text] = None
+        return self.driver.function(spec)
+
+    def launcher(self, multiplies: bool) -> Driver:
+        assert self.depth, "work outside of the stream"
+        return self.driver
+
+
+__all__ = ["HANDLE", "STREAM", "Driver", "OnDriver"]

@@ -28,11 +28,10 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory, Rows
-from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
-from instruments.driver import Driver
+from instruments.driver import OnDriver
 from instruments.kernel_functions import MEANING
 
 # Of a thread: the library that it works with, and the session's memory that it counts its arrays against.
@@ -219,12 +218,9 @@ _STATEMENT = re.compile(r"(?:(?P<dtype>\w+) )?(?P<name>\w+) = (?P<value>.+);")
 
 
 def run_text(text: KernelText, inputs: Sequence[Any], before: Sequence[Any] = ()) -> list[np.ndarray]:
-    """The outputs of a kernel's text for host arrays, each of the shape that its statement gives.
-
-    `before` are the outputs as they are so far, where the text says something of them.
-    """
-    names: dict[str, Any] = {p.name: x for p, x in zip(text.inputs, inputs, strict=True)}
-    names |= {p.name: x for p, x in zip(text.outputs, before, strict=False)}
+    """The outputs of a kernel's text, each of the shape that its statement gives. `before` are the outputs so far."""
+    named = [*zip(text.inputs, inputs, strict=True), *zip(text.outputs, before, strict=False)]
+    names: dict[str, Any] = {p.name: x for p, x in named}
     dtypes = {p.name: p.dtype for p in text.outputs}
     for name, dtype, value in _statements(text.operation):
         names[name] = np.asarray(eval(value, MEANING, names)).astype(dtype or dtypes[name])
@@ -254,7 +250,7 @@ def _by_row(rows: Rows) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]
     return whole, np.unravel_index(places, shape[0]), value[order].reshape(-1, *shape[1])
 
 
-class StandIn:
+class StandIn(OnDriver):
     """The library. It refuses work outside of `running`, and remembers the kernels that it was given."""
 
     _numbers = itertools.count()
@@ -265,16 +261,12 @@ class StandIn:
         self._namespace = _Namespace(np, self)
         self._depths = threading.local()
         self.texts: dict[KernelText, None] = {}
-        # How much has been computed, for who must wait for all of it.
-        self.work = 0
         # How the copies beside the computation go: what a simulated device can be told.
         self._copies = copies
         self._copier: StandInCopier | None = None
-        self.driver = Driver(self._ran, run_text)
+        super().__init__(run_text)
 
-    def _ran(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
-        """A prepared launch is about to read and write memory."""
-        self.work += 1
+    def prepared(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         self.launched(*([StandInArray(x, held="its owner's") for x in arrays] for arrays in (reads, writes)))
 
     @property
@@ -349,17 +341,6 @@ class StandIn:
                     out.data[...] = value
 
         return run
-
-    def address(self, array: StandInArray) -> int:
-        return self.driver.address(array)
-
-    def function(self, spec: KernelSpec, contracts: bool) -> int:
-        self.texts[spec.text] = None
-        return self.driver.function(spec)
-
-    def launcher(self, multiplies: bool) -> Driver:
-        assert self.depth, "work outside of the stream"
-        return self.driver
 
     def check_indices(self, indices: StandInArray, size: int, site: int, flag: StandInArray) -> None:
         bad = indices.data[(indices.data < -size) | (indices.data >= size)]

@@ -6,12 +6,12 @@ The body of a loop on the card is read once, by the shapes that it runs with (`b
 - *buffers*: a temporary has one for the whole loop; a carried array has two, which iterations read and write in turn,
   or one that is updated in place; no two values share one;
 - *words*: numbers that move. The card has them as they are when a run of iterations begins, behind a counter of that
-  run's iterations: `word + counter * step` is the address of a row of a stack (a slot), how far an array's row is from
-  its first one, or an integer of the host's that goes by the same step in each iteration. The last launch of an
+  run's iterations: `word + counter * step` is the address of a row of a stack (a slot), how far a row of an array is
+  from the first one, or an integer of the host's that goes by the same step in each iteration. The last launch of an
   iteration adds 1 to the counter.
 
 What is bound (`binding`) is a list in the processor's memory: of each launch the function, the grid, and packed
-arguments that stay as they are, but for those of the first launch: it writes counter and words, so that all that another
+arguments that stay as they are, but for those of the first launch: it writes counter and words, so all that another
 chunk changes (the addresses of its blocks) is in its arguments. Iterations alternate between two halves of the list, by
 which of the two buffers of a carried array they read. A function in machine code (`walker`) goes through the halves as
 often as there are iterations and calls the driver's and the library's functions by their addresses.

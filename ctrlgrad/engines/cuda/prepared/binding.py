@@ -129,9 +129,9 @@ class Binding:
 
     def _product(self, launch: ProductLaunch, side: int) -> tuple[int, ...]:
         a, b = (self._factor(view, side) for view in (launch.a, launch.b))
-        sizes = (*launch.out.shape, launch.a.shape[1])
+        (m, k), n = launch.a.shape, launch.b.shape[1]
         out = self._address(launch.out.source, side) + launch.out.offset
-        given = parameters(launch.out.dtype, sizes, a, b, out, 1, launch.adds, self.precision)
+        given = parameters(launch.out.dtype, (m, n, k), a, b, out, 1, launch.adds, self.precision)
         return (self._called.handle, *given)
 
     def _factor(self, view: View, side: int) -> Factor:

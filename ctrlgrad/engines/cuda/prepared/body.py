@@ -87,21 +87,19 @@ def _rates(carries: Sequence[Carry]) -> Rates:
 
 def _read_node(reading: Reading, step: NodeStep) -> None:
     name = step.node.op.name
-    if step.kernel is add_product:
-        op = product_sum
-    else:
-        _require(not step.node.regions, f"{name} inside")
-        table = HOST if step.where == "host" else DEVICE if step.where == "device" else {}
-        found = IDENTITIES.get(name) or table.get(name)
-        if found is None:
-            raise CannotPrepare(
-                f"{name} on the host" if step.where == "host" else f"{name} is called {_WHERE[step.where]}"
-            )
-        op = found
+    _require(not step.node.regions, f"{name} inside")
+    table = HOST if step.where == "host" else DEVICE if step.where == "device" else {}
+    op = product_sum if step.kernel is add_product else IDENTITIES.get(name) or table.get(name)
+    if op is None:
+        raise CannotPrepare(f"{name} {_WHERE[step.where]}")
     reading.values.update(zip(step.results, op(reading, step), strict=True))
 
 
-_WHERE = {"device": "in the library", "through the host": "through the host"}
+_WHERE = {
+    "host": "on the host",
+    "device": "is called in the library",
+    "through the host": "goes through the host",
+}
 
 
 def _read_group(reading: Reading, step: GroupStep) -> None:

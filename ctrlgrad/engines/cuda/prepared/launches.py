@@ -53,6 +53,32 @@ def binary_text(operator: str, dtype: np.dtype) -> KernelText:
 ADVANCE = KernelText((Parameter("int64", "a0"),), (Parameter("int64", "o0"),), "o0 = a0 + int64(1);")
 
 
+def _flattened(inputs: Sequence[Operand], outputs: Sequence[View]) -> tuple[list[Operand], list[View]]:
+    """Views of one shape with as few axes as tell where their elements lie, in the same order."""
+    views = [x for x in (*inputs, *outputs) if isinstance(x, View)]
+    shape: list[int] = []
+    strides: list[list[int]] = [[] for _ in views]
+    for axis, size in enumerate(outputs[0].shape):
+        steps = [view.strides[axis] for view in views]
+        if size == 1:
+            continue
+        if shape and all(found[-1] == size * step for found, step in zip(strides, steps, strict=True)):
+            # The axis before goes on where this one ends.
+            shape[-1] *= size
+            for found, step in zip(strides, steps, strict=True):
+                found[-1] = step
+        else:
+            shape.append(size)
+            for found, step in zip(strides, steps, strict=True):
+                found.append(step)
+    flat = iter(strides)
+    seen = [
+        replace(x, shape=tuple(shape), strides=tuple(next(flat))) if isinstance(x, View) else x
+        for x in (*inputs, *outputs)
+    ]
+    return seen[: len(inputs)], [x for x in seen[len(inputs) :] if isinstance(x, View)]
+
+
 class Launches:
     """In the order of execution. Buffer 0 is that of the counter and the words."""
 
@@ -71,9 +97,12 @@ class Launches:
     ) -> None:
         """Nothing is launched where there is nothing to compute."""
         outer = shape[: len(shape) - reduced]
-        seen = [broadcast(x, shape) if isinstance(x, View) else x for x in inputs]
         if 0 in outer:
             return
+        seen = [broadcast(x, shape) if isinstance(x, View) else x for x in inputs]
+        if not reduced:
+            seen, outputs = _flattened(seen, outputs)
+            shape = outputs[0].shape
         accesses = [self._access(x) for x in (*seen, *outputs)]
         spec = KernelSpec(text, shape, tuple(accesses[: len(seen)]), tuple(accesses[len(seen) :]), reduced)
         self.launches.append(KernelLaunch(spec, (*seen, *outputs)))
