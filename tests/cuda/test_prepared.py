@@ -185,11 +185,21 @@ def summed(x: Any) -> Any:
     return cg.fori_loop(0, 3, lambda i, y: y + np.sum(y, axis=0) * 0.1 + np.sum(y, axis=1, keepdims=True), x)
 
 
+def numbers(x: Any) -> Any:
+    """Of the host, which the card computes where a kernel reads them."""
+
+    def body(i: Any, y: Any) -> Any:
+        factor = 1.0 + np.sin(i * 0.1)
+        return np.where(i % 2 == 0, y * factor, y - factor) + i * i + 3 - i
+
+    return cg.fori_loop(0, 3, body, x)
+
+
 def backwards(x: Any) -> Any:
     return cg.fori_loop(0, 3, lambda i, y: y + x[2 - i] * (2 * i - 1), x[0])
 
 
-@pytest.mark.parametrize("fn", [swapping, rotating, shared, updated, accumulated, summed, backwards])
+@pytest.mark.parametrize("fn", [swapping, rotating, shared, updated, accumulated, summed, numbers, backwards])
 def test_what_is_carried_where(fn: Callable[[Any], Any]) -> None:
     x = np.linspace(-0.5, 1.0, 9).reshape(3, 3)
     assert all(text.startswith("from a list") for text in launching_of(fn, x))

@@ -24,8 +24,8 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Unchanged,
     View,
 )
-from ctrlgrad.engines.cuda.prepared.ops import DEVICE, HOST, IDENTITIES, product_sum
-from ctrlgrad.engines.cuda.prepared.reading import Input, Rates, Reading, StackValue, Unusable
+from ctrlgrad.engines.cuda.prepared.ops import DEVICE, IDENTITIES, computed, product_sum
+from ctrlgrad.engines.cuda.prepared.reading import Computed, Input, Rates, Reading, StackValue, Unusable
 from ctrlgrad.engines.cuda.prepared.views import viewed
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 from ctrlgrad.ir import Node, attributes
@@ -88,18 +88,14 @@ def _rates(carries: Sequence[Carry]) -> Rates:
 def _read_node(reading: Reading, step: NodeStep) -> None:
     name = step.node.op.name
     _require(not step.node.regions, f"{name} inside")
-    table = HOST if step.where == "host" else DEVICE if step.where == "device" else {}
-    op = product_sum if step.kernel is add_product else IDENTITIES.get(name) or table.get(name)
+    op = product_sum if step.kernel is add_product else IDENTITIES.get(name)
+    if op is None and step.where != "through the host":
+        op = computed if step.where == "host" else DEVICE.get(name)
     if op is None:
-        raise CannotPrepare(f"{name} {_WHERE[step.where]}")
+        raise CannotPrepare(
+            f"{name} {'is called in the library' if step.where == 'device' else 'goes through the host'}"
+        )
     reading.values.update(zip(step.results, op(reading, step), strict=True))
-
-
-_WHERE = {
-    "host": "on the host",
-    "device": "is called in the library",
-    "through the host": "goes through the host",
-}
 
 
 def _read_group(reading: Reading, step: GroupStep) -> None:
@@ -165,6 +161,8 @@ def _left(reading: Reading, position: int, before: object, after: object, kept: 
         shape, dtype = reading.row_types[position]
         return CarriedRows(after.pushed - after.popped, shape, dtype)
     if isinstance(before, View):
+        if isinstance(after, Computed):
+            after = reading.computed(after)
         assert isinstance(after, View | Fixed | Affine | Converted)
         return _left_array(reading, position, before, after, kept)
     its = before.terms if isinstance(before, Affine) else None

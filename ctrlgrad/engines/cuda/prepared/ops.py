@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.prepared.launches import INT64, binary_text, sum_text
 from ctrlgrad.engines.cuda.prepared.model import Affine, CannotPrepare, Converted, Fixed, View
-from ctrlgrad.engines.cuda.prepared.reading import Reading, StackValue
+from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue
 from ctrlgrad.engines.cuda.prepared.views import part, viewed
 from ctrlgrad.engines.cuda.products import layout
 from ctrlgrad.engines.cuda.program import NodeStep
@@ -19,49 +20,48 @@ from ctrlgrad.ir import Node, attributes
 # Takes the reading so far and gives the values of the results.
 Op = Callable[[Reading, NodeStep], tuple[object, ...]]
 # A sum of more elements takes more than one thread.
-LONGEST_SUM = 4096
+LONGEST_SUM = 1024
 KERNEL_KINDS = "biuf"
 
 
 # Numbers of the host.
 
 
-def _number(reading: Reading, slot: int) -> Affine:
-    found = reading.value(slot)
-    if not isinstance(found, Affine):
-        raise CannotPrepare("a number that does not go by whole steps is computed on the host")
-    return found
+def computed(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    """An op on numbers of the host: one that goes by steps again, or a number that the card computes."""
+    operands = [reading.value(slot) for slot in step.operands]
+    if all(isinstance(x, Affine) for x in operands) and step.node.op.name in _AFFINE:
+        found = _AFFINE[step.node.op.name](step.node, *operands)
+        if found is not None:
+            return (found,)
+    if not is_fusible(step.node) or any(isinstance(x, StackValue) for x in operands):
+        raise CannotPrepare(f"{step.node.op.name} on the host")
+    return (Computed(step.node, tuple(operands)),)
 
 
-def _sum_of_numbers(factor: int) -> Op:
-    def op(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-        a, b = (_number(reading, slot) for slot in step.operands)
-        return (a.plus(b, factor),)
-
-    return op
-
-
-def _product_of_numbers(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    a, b = (_number(reading, slot) for slot in step.operands)
+def _product(node: Node, a: Affine, b: Affine) -> Affine | None:
     for x, y in ((a, b), (b, a)):
         if y == Affine(y.constant):
-            return (x.times(y.constant),)
-    raise CannotPrepare("two numbers of the host are multiplied")
+            return x.times(y.constant)
+    return None
 
 
-def _negative(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    return (_number(reading, step.operands[0]).times(-1),)
-
-
-def _host_cast(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    number, dtype = _number(reading, step.operands[0]), step.node.result.tensor.dtype
+def _cast(node: Node, number: Affine) -> Affine | Converted | Fixed | None:
+    dtype = node.result.tensor.dtype
     if dtype == INT64:
-        return (number,)
+        return number
     if dtype.name not in C_TYPES:
-        raise CannotPrepare(f"a number of the host becomes {dtype}")
-    if not number.is_moving:
-        return (Fixed(dtype, dtype.type(number.constant)),)
-    return (Converted(number, dtype),)
+        return None
+    return Converted(number, dtype) if number.is_moving else Fixed(dtype, dtype.type(number.constant))
+
+
+_AFFINE: dict[str, Callable[..., object]] = {
+    "add": lambda node, a, b: a.plus(b),
+    "subtract": lambda node, a, b: a.plus(b, -1),
+    "multiply": _product,
+    "negative": lambda node, a: a.times(-1),
+    "cast": _cast,
+}
 
 
 def _same(reading: Reading, step: NodeStep) -> tuple[object, ...]:
@@ -212,13 +212,6 @@ def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     return StackValue(stack.position, 0, stack.popped + 1), row
 
 
-HOST: dict[str, Op] = {
-    "add": _sum_of_numbers(1),
-    "subtract": _sum_of_numbers(-1),
-    "multiply": _product_of_numbers,
-    "negative": _negative,
-    "cast": _host_cast,
-}
 DEVICE: dict[str, Op] = {
     "transpose": _viewing(lambda node, x: np.transpose(x, attributes.Axes.of(node).axes)),
     "expand_dims": _viewing(lambda node, x: np.expand_dims(x, attributes.Axes.of(node).axes)),
@@ -236,4 +229,4 @@ DEVICE: dict[str, Op] = {
 }
 IDENTITIES: dict[str, Op] = dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
 
-__all__ = ["DEVICE", "HOST", "IDENTITIES", "LONGEST_SUM", "product_sum"]
+__all__ = ["DEVICE", "IDENTITIES", "LONGEST_SUM", "computed", "product_sum"]

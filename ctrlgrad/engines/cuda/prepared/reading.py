@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.expressions import node_expression, statements
 from ctrlgrad.engines.cuda.group_step import GroupStep
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.prepared.launches import INT64, Launches
 from ctrlgrad.engines.cuda.prepared.model import (
@@ -28,6 +30,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
 )
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
 from ctrlgrad.ir import Node
+from ctrlgrad.plan.expression import ExpressionBuilder, Number
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,14 @@ class Unusable:
     reason: str
 
 
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A number that the host would compute: where it is read the card computes it, of numbers that go by steps."""
+
+    node: Node
+    operands: tuple[Operand | Computed, ...]
+
+
 @dataclass
 class Rates:
     """What an iteration adds to each carry: to an integer on the host, and rows to a stack. By the carry's position.
@@ -93,6 +104,7 @@ class Reading:
         self.pushes: list[tuple[Node, int]] = []
         self.pops: list[Node] = []
         self.row_types: dict[int, tuple[Shape, np.dtype]] = {}
+        self._numbers: dict[Computed, View] = {}
         self.values: dict[int, Any] = {slot: self._input(slot, given) for slot, given in enumerate(inputs)}
         self.values.update((slot, _constant(slot, x)) for slot, x in program.constants.items())
         # The step that is read now, and where each slot is read last.
@@ -130,9 +142,19 @@ class Reading:
     def operand(self, slot: int) -> Operand:
         """An array or a number."""
         found = self.value(slot)
+        if isinstance(found, Computed):
+            return self.computed(found)
         if not isinstance(found, View | Fixed | Affine | Converted):
             raise CannotPrepare("a stack is no operand of a kernel")
         return found
+
+    def computed(self, number: Computed) -> View:
+        """A buffer that one kernel writes a number to."""
+        if number not in self._numbers:
+            text, operands = _text_of(number)
+            self._numbers[number] = self.launches.buffer((), number.node.result.tensor.dtype)
+            self.launches.kernel(text, (), operands, [self._numbers[number]])
+        return self._numbers[number]
 
     def view(self, slot: int) -> View:
         """An array; a number is written into one."""
@@ -196,6 +218,33 @@ def _constant(slot: int, x: np.ndarray) -> Any:
     return Affine(int(x)) if x.dtype == INT64 else Fixed(x.dtype, x[()])
 
 
+def _text_of(number: Computed) -> tuple[KernelText, list[Operand]]:
+    """The kernel that computes a number, with all that it is made of, and what it reads."""
+    builder, operands = ExpressionBuilder(), list[Operand]()
+    inputs: list[Parameter] = []
+    found: dict[Computed, Number] = {}
+
+    def expression(x: Computed) -> Number:
+        if x not in found:
+            dtypes = [v.tensor.dtype for v in x.node.operands]
+            numbers = [
+                expression(y) if isinstance(y, Computed) else leaf(y, dtype)
+                for y, dtype in zip(x.operands, dtypes, strict=True)
+            ]
+            found[x] = node_expression(x.node, builder, numbers)
+        return found[x]
+
+    def leaf(operand: Operand, dtype: np.dtype) -> Number:
+        operands.append(operand)
+        inputs.append(Parameter(dtype.name, f"a{len(inputs)}"))
+        return builder.emit("load", (), dtype, len(inputs) - 1)
+
+    text = statements(builder.finish(expression(number)), lambda load: f"a{load.value}")
+    output = Parameter(number.node.result.tensor.dtype.name, "o0")
+    lines = "\n".join([*text.lines, f"o0 = {text.outputs[0]};"])
+    return KernelText(tuple(inputs), (output,), lines, text.functions), operands
+
+
 def slots_read(step: Step) -> tuple[int, ...]:
     """The slots of a step's operands."""
     if isinstance(step, GroupStep):
@@ -206,6 +255,7 @@ def slots_read(step: Step) -> tuple[int, ...]:
 
 __all__ = [
     "ArrayInput",
+    "Computed",
     "Input",
     "NumberInput",
     "Rates",
