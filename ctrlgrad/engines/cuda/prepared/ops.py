@@ -34,7 +34,7 @@ def computed(reading: Reading, step: NodeStep) -> tuple[object, ...]:
         found = _AFFINE[step.node.op.name](step.node, *operands)
         if found is not None:
             return (found,)
-    if not is_fusible(step.node) or any(isinstance(x, StackValue) for x in operands):
+    if not is_fusible(step.node) or any(v.tensor.dtype.kind == "c" for v in (*step.node.operands, step.node.result)):
         raise CannotPrepare(f"{step.node.op.name} on the host")
     return (Computed(step.node, tuple(operands)),)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.expressions import node_expression, statements
+from ctrlgrad.engines.cuda.expressions import statements
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
@@ -30,6 +30,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
 )
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
 from ctrlgrad.ir import Node
+from ctrlgrad.plan.elementwise import elementwise_expression
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
 
 
@@ -231,7 +232,10 @@ def _text_of(number: Computed) -> tuple[KernelText, list[Operand]]:
                 expression(y) if isinstance(y, Computed) else leaf(y, dtype)
                 for y, dtype in zip(x.operands, dtypes, strict=True)
             ]
-            found[x] = node_expression(x.node, builder, numbers)
+            result = x.node.result.tensor.dtype
+            value = elementwise_expression(x.node.op.name, dtypes, result, builder, numbers)
+            assert isinstance(value, Number)
+            found[x] = value
         return found[x]
 
     def leaf(operand: Operand, dtype: np.dtype) -> Number:
