@@ -150,14 +150,10 @@ def parameters(
 
 def _multiply(cupy: Any, a: _Stored, b: _Stored, result: Any, adds: bool, precision: Precision) -> None:
     (m, n), k = result.shape[-2:], a.array.shape[-1]
+    factors = [Factor(x.array.data.ptr, x.transposed, x.leading, x.stride) for x in (a, b)]
+    count = result.size // (m * n)
     given = parameters(
-        result.dtype,
-        (m, n, k),
-        *(Factor(x.array.data.ptr, x.transposed, x.leading, x.stride) for x in (a, b)),
-        result.data.ptr,
-        result.size // (m * n),
-        adds,
-        precision,
+        result.dtype, (m, n, k), factors[0], factors[1], result.data.ptr, count, adds=adds, precision=precision
     )
     cupy.cuda.cublas.gemmStridedBatchedEx(cupy.cuda.get_cublas_handle(), *given)
 
