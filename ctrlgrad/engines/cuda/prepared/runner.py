@@ -21,9 +21,12 @@ from ctrlgrad.engines.cuda.prepared.model import (
 from ctrlgrad.engines.cuda.prepared.reading import ArrayInput, Input, NumberInput, StackInput
 from ctrlgrad.engines.cuda.program import Program, Values
 from ctrlgrad.engines.cuda.stacks import DeviceStack, own_stack
+from ctrlgrad.ir.caching import Recent
 
 # Iterations that are put on the stream at once: in between Python has a turn (Ctrl-C).
 LONGEST_RUN = 4096
+# Prepared forms of a body that are kept: one for each set of shapes.
+FORMS = 16
 
 
 @dataclass
@@ -40,18 +43,18 @@ class Body:
     """The body of a loop and its prepared forms, by what they run on."""
 
     program: Program
-    forms: dict[tuple[Input, ...], PreparedBody | str] = field(default_factory=dict)
+    forms: Recent[tuple[Input, ...], PreparedBody | str] = field(default_factory=lambda: Recent(FORMS))
 
     def form(self, library: ArrayLibrary, state: LoopState) -> PreparedBody | str:
         """The prepared form for what a loop runs on now, or why there is none."""
         given = [*(_input(library, x) for x in state.shared), *(_input(library, x, True) for x in state.carry)]
-        inputs = tuple(given)
-        if inputs not in self.forms:
-            try:
-                self.forms[inputs] = prepared(self.program, inputs, len(state.shared))
-            except CannotPrepare as error:
-                self.forms[inputs] = str(error)
-        return self.forms[inputs]
+        return self.forms.get(tuple(given), lambda: self._made(given, len(state.shared)))
+
+    def _made(self, inputs: list[Input], captures: int) -> PreparedBody | str:
+        try:
+            return prepared(self.program, inputs, captures)
+        except CannotPrepare as error:
+            return str(error)
 
     @property
     def launching(self) -> str:
