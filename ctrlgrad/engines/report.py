@@ -32,6 +32,8 @@ class LoopReport:
     reason: str = ""
     # Of a loop on a GPU, how it learns whether it goes on: "counted", "masked" or "read".
     mode: str = ""
+    # Of a loop on a GPU that has run, how launches are put on its stream: from a list, or one by one and why.
+    launching: str = ""
     # Of a native loop: bytes that one iteration pushes, where no branch or inner loop pushes more.
     bytes_per_iteration: int = 0
     # A line per fused kernel of an iteration (on a GPU its text), and per matrix product.
@@ -47,6 +49,8 @@ class LoopReport:
         indent = "  " * depth
         how = f", {_MODES[self.mode]}" if self.mode else ""
         yield f"{indent}{self.name}: {self.engine}{how}" + (f" ({self.reason})" if self.reason else "")
+        if self.launching:
+            yield f"{indent}  launched {self.launching}"
         if self.bytes_per_iteration:
             yield f"{indent}  {self.bytes_per_iteration} bytes pushed an iteration"
         for push in self.pushes:

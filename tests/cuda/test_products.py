@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from instruments.cublas import NAMES, Cublas
 from instruments.stand_in import StandIn
 
 import ctrlgrad as cg
@@ -16,8 +16,6 @@ from ctrlgrad.engines.cuda.products import product
 from ctrlgrad.engines.precision import PRECISIONS
 from ctrlgrad.errors import UserInputError
 
-NAMES = {0: "float32", 1: "float64", 2: "float16", 4: "complex64", 5: "complex128"}
-
 
 class Array(np.ndarray):
     """With the address of its first element where CuPy's arrays have it."""
@@ -25,40 +23,6 @@ class Array(np.ndarray):
     @property
     def data(self) -> Any:
         return SimpleNamespace(ptr=self.ctypes.data)
-
-
-def memory(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    size = np.dtype(dtype).itemsize
-    last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-    raw = np.frombuffer((ctypes.c_char * (size * (last + 1))).from_address(address), dtype)
-    return np.lib.stride_tricks.as_strided(raw, shape, tuple(size * step for step in strides))
-
-
-class Cublas:
-    """What the manual says of `cublasGemmStridedBatchedEx`: matrices by columns, `leading` apart."""
-
-    def __init__(self) -> None:
-        self.computed: list[int] = []
-
-    def gemmStridedBatchedEx(
-        self, handle: int, ta: int, tb: int, m: int, n: int, k: int, alpha: int, a: int, a_type: int, lda: int,
-        a_stride: int, b: int, b_type: int, ldb: int, b_stride: int, beta: int, c: int, c_type: int, ldc: int,
-        c_stride: int, count: int, compute: int, algorithm: int,
-    ) -> None:  # fmt: skip
-        assert lda >= (k if ta else m) and ldb >= (n if tb else k) and ldc >= m and count >= 1
-        self.computed.append(compute)
-        dtype = NAMES[a_type]
-        scale = {"float16": "float32"}.get(dtype, dtype)
-        assert a_type == b_type == c_type
-        factors = [memory(at, scale, (1,), (1,))[0] for at in (alpha, beta)]
-        given_a = memory(a, dtype, (count, k, m) if ta else (count, m, k), (a_stride, 1, lda))
-        given_b = memory(b, dtype, (count, n, k) if tb else (count, k, n), (b_stride, 1, ldb))
-        op_a = given_a.swapaxes(1, 2) if ta else given_a
-        op_b = given_b.swapaxes(1, 2) if tb else given_b
-        out = memory(c, dtype, (count, m, n), (c_stride, 1, ldc))
-        found = factors[0] * (op_a.astype(scale) @ op_b.astype(scale))
-        # What lies there is not read where nothing is added to it.
-        out[...] = (found + factors[1] * out if factors[1] else found).astype(dtype)
 
 
 @pytest.fixture

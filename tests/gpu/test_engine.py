@@ -53,6 +53,25 @@ def test_corpus(library: CupyLibrary, program: Program, kinds: str) -> None:
         assert_same(found, program.expected(order), 1e-9)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 50])
+@pytest.mark.parametrize("kinds", ["", "biuf"], ids=["on the host", "on the device"])
+def test_prepared_launches(library: CupyLibrary, steps: int, kinds: str) -> None:
+    """A recurrent network and its gradients, with blocks of 16, 32 and 64 rows: called twice, as the list is made anew
+    and the kernels are not."""
+
+    def loss(w: Any, u: Any, x: Any) -> Any:
+        step = lambda t, h: cnp.tanh(x[t] @ w + h @ u) * (1.0 + t * 0.1)
+        return cnp.sum(cg.fori_loop(0, steps, step, x[0, :, :4]) ** 2)
+
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=(5, 4)), rng.normal(size=(4, 4)), rng.normal(size=(steps, 3, 5))]
+    graph = cg.function(cg.value_and_grad(loss, argnums=(0, 1, 2))).graph(*args)
+    for _ in range(2):
+        found, context = run(library, graph, args, kinds)
+        assert_same(found, run_on("reference", graph, args), 1e-9)
+        assert 2 <= context.counts.runs <= 6
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_case(library: CupyLibrary, name: str) -> None:
     case = CASES[name]

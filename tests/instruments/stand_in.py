@@ -31,6 +31,7 @@ from ctrlgrad.engines.cuda.library import Memory, Rows
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
+from instruments.driver import OnDriver
 from instruments.kernel_functions import MEANING
 
 # Of a thread: the library that it works with, and the session's memory that it counts its arrays against.
@@ -82,7 +83,7 @@ class StandInArray:
         return (self[i] for i in range(len(self)))
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("shape", "dtype", "ndim", "size", "nbytes"):
+        if name in ("shape", "strides", "dtype", "ndim", "size", "nbytes"):
             return getattr(self.data, name)
         raise AttributeError(name)
 
@@ -216,9 +217,10 @@ class _Namespace:
 _STATEMENT = re.compile(r"(?:(?P<dtype>\w+) )?(?P<name>\w+) = (?P<value>.+);")
 
 
-def run_text(text: KernelText, inputs: Sequence[Any]) -> list[np.ndarray]:
-    """The outputs of a kernel's text for host arrays, each of the shape that its statement gives."""
-    names: dict[str, Any] = {p.name: x for p, x in zip(text.inputs, inputs, strict=True)}
+def run_text(text: KernelText, inputs: Sequence[Any], before: Sequence[Any] = ()) -> list[np.ndarray]:
+    """The outputs of a kernel's text, each of the shape that its statement gives. `before` are the outputs so far."""
+    named = [*zip(text.inputs, inputs, strict=True), *zip(text.outputs, before, strict=False)]
+    names: dict[str, Any] = {p.name: x for p, x in named}
     dtypes = {p.name: p.dtype for p in text.outputs}
     for name, dtype, value in _statements(text.operation):
         names[name] = np.asarray(eval(value, MEANING, names)).astype(dtype or dtypes[name])
@@ -248,7 +250,7 @@ def _by_row(rows: Rows) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]
     return whole, np.unravel_index(places, shape[0]), value[order].reshape(-1, *shape[1])
 
 
-class StandIn:
+class StandIn(OnDriver):
     """The library. It refuses work outside of `running`, and remembers the kernels that it was given."""
 
     _numbers = itertools.count()
@@ -259,11 +261,13 @@ class StandIn:
         self._namespace = _Namespace(np, self)
         self._depths = threading.local()
         self.texts: dict[KernelText, None] = {}
-        # How much has been computed, for who must wait for all of it.
-        self.work = 0
         # How the copies beside the computation go: what a simulated device can be told.
         self._copies = copies
         self._copier: StandInCopier | None = None
+        super().__init__(run_text)
+
+    def prepared(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        self.launched(*([StandInArray(x, held="its owner's") for x in arrays] for arrays in (reads, writes)))
 
     @property
     def depth(self) -> int:

@@ -16,7 +16,7 @@ from ctrlgrad.engines.chunk_driver import UNBOUNDED, ChunkDriver, Closed, Length
 from ctrlgrad.engines.chunks import Chunk, EntryState, bytes_of, managed
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.program import Values
+from ctrlgrad.engines.cuda.prepared.runner import LoopState
 from ctrlgrad.engines.cuda.replay import BodyReplay, Needed, Ran, entry_state
 from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk, RowSupply
@@ -27,15 +27,6 @@ from ctrlgrad.memory.profile.records import Phase
 
 # Iterations of the first chunk of a loop, and of any.
 FIRST_ITERATIONS, MOST_ITERATIONS = 4, 4096
-
-
-@dataclass
-class LoopState:
-    """A loop between two iterations."""
-
-    shared: Values
-    carry: Values
-    trips: int = 0
 
 
 class NoChunks:
@@ -182,4 +173,4 @@ def chunks_of(
     return ChunkDriver(loop, runs, Lengths(1, 1) if is_of_chunks else Lengths(FIRST_ITERATIONS, MOST_ITERATIONS))
 
 
-__all__ = ["FIRST_ITERATIONS", "MOST_ITERATIONS", "NO_CHUNKS", "DeviceLoop", "LoopState", "NoChunks", "chunks_of"]
+__all__ = ["FIRST_ITERATIONS", "MOST_ITERATIONS", "NO_CHUNKS", "DeviceLoop", "NoChunks", "chunks_of"]

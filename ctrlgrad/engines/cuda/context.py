@@ -32,6 +32,8 @@ class Counts:
     products: int = 0
     calls: int = 0
     uploads: int = 0
+    # Runs of prepared iterations: how often Python had a part in their launches.
+    runs: int = 0
     # Waits for the device: for a loop's predicate, and for other values; and copies of results to the host.
     predicate_reads: int = 0
     reads: int = 0

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.chunk_driver import ChunkDriver
-from ctrlgrad.engines.cuda.chunks import LoopState, NoChunks, chunks_of
+from ctrlgrad.engines.cuda.chunks import NoChunks, chunks_of
 from ctrlgrad.engines.cuda.compile import Control, compile_region
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.masking import Masked, masked_body
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of, results_of
+from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations, LoopState
 from ctrlgrad.engines.cuda.program import Program, to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay, Ran
 from ctrlgrad.engines.cuda.roles import roles_of
@@ -26,7 +27,8 @@ from ctrlgrad.engines.cuda.stacks import DeviceStack
 from ctrlgrad.engines.reference import REFERENCE
 from ctrlgrad.engines.reference.control_kernels import note, too_many_iterations
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError
-from ctrlgrad.ir import Node, StackType, attributes, control
+from ctrlgrad.ir import Node, StackType, Value, attributes, control
+from ctrlgrad.ir.counting import Counting
 
 # Iterations of the first chunk of a masked loop, and of any. A chunk is at most as long as all before it together, so
 # no more iterations run past the end than count, but for the first few.
@@ -60,7 +62,9 @@ class Loop:
             else:
                 self.mode, self.masked = "masked", found
                 body, inputs, wanted = found.graph, (*inputs, DEVICE, DEVICE), (*wanted, DEVICE, DEVICE)
-        self.body = compile_region(body, inputs, CONTROL, wanted)
+        self.body = Body(compile_region(body, inputs, CONTROL, wanted))
+        # How it counts, where how often it goes on is known beforehand.
+        self.counting = Counting.of(self.parts, lambda value: None) if self.mode == "counted" else None
         self.roles = roles_of(node)
         # On the host a stack has no blocks, which a chunk could be run again for.
         self.can_replay = self.roles.can_replay and any(self.places[i] is DEVICE for i in self.roles.pushed)
@@ -114,21 +118,31 @@ class Loop:
                     value.room = chunk
 
     def _run(self, state: LoopState, context: Context, chunks: Chunks, number: Callable[[int], int]) -> None:
-        while self._goes_on(state, context):
-            if state.trips == self.maximum:
-                raise too_many_iterations(self.node, self.maximum, state.trips)
-            chunks.before()
-            arguments = state.shared + state.carry
-            state.carry = []
-            state.carry = self.body(arguments, context)
-            del arguments
-            state.trips += 1
-            chunks.after()
+        iterations = Iterations(self.body, context, state)
+        while left := self._left(state, context):
+            if self.maximum is not None:
+                if state.trips == self.maximum:
+                    raise too_many_iterations(self.node, self.maximum, state.trips)
+                left = min(left, self.maximum - state.trips)
+            ran = iterations.advance(min(left, chunks.before()))
+            state.trips += ran
+            chunks.after(ran)
             context.run.iterations[-1] = number(state.trips)
 
-    def _goes_on(self, state: LoopState, context: Context) -> bool:
+    def _left(self, state: LoopState, context: Context) -> int:
+        """How many iterations there are to come, as far as that is known: one if the loop goes on, else none."""
+        if self.counting is not None:
+            return max(0, self._distance(self.counting, state))
         test = self.cond(state.shared + state.carry, context)[0]
-        return bool(test) if self.mode == "counted" else bool(context.predicate(test)[0])
+        return int(bool(test) if self.mode == "counted" else bool(context.predicate(test)[0]))
+
+    def _distance(self, counting: Counting, state: LoopState) -> int:
+        bound = counting.bound
+        if isinstance(bound, Value):
+            bound = state.shared[next(n for n, c in enumerate(self.parts.captures) if c.outer is bound)]
+        count = state.carry[self.parts.carries.index(counting.carry)]
+        distance = int(bound) - int(count)
+        return (distance if counting.step > 0 else -distance) + counting.beyond
 
     # Masked.
 
@@ -139,23 +153,23 @@ class Loop:
         alive = context.on_device(self.cond(state.shared + state.carry, context)[0])
         state.carry += [alive, context.on_device(np.int64(0))]
         del alive
+        iterations = Iterations(self.body, context, state)
         most = FIRST_CHUNK
         while True:
             size = min(most, chunks.before())
             if self.maximum is not None:
                 size = min(size, self.maximum - state.trips)
             lengths = {i: len(state.carry[i]) for i in masked.pushes}
-            history = [self._on_host(state)]
+            # The numbers on the host between runs of iterations, by how many there were before.
+            history = {0: self._on_host(state)}
             speculation = context.speculation = Speculation()
             try:
-                for ahead in range(size):
+                ahead = 0
+                while ahead < size:
                     speculation.iteration = state.trips + ahead
                     context.run.iterations[-1] = number(speculation.iteration)
-                    arguments = state.shared + state.carry
-                    state.carry = []
-                    state.carry = self.body(arguments, context)
-                    del arguments
-                    history.append(self._on_host(state))
+                    ahead += iterations.advance(size - ahead)
+                    history[ahead] = self._on_host(state)
             finally:
                 context.speculation = None
             goes_on, trips = context.predicate(*state.carry[-2:])
@@ -165,7 +179,7 @@ class Loop:
                 raise speculation.failure
             state.trips = int(trips)
             if not goes_on:
-                self._cut(masked, state, lengths, history, counted)
+                self._cut(masked, state, lengths, history, iterations.steps(), counted)
             chunks.after(size)
             if not goes_on:
                 del state.carry[-2:]
@@ -178,11 +192,19 @@ class Loop:
         return [state.carry[i] for i in self.hosted]
 
     def _cut(
-        self, masked: Masked, state: LoopState, lengths: dict[int, int], history: list[list[Any]], counted: int
+        self,
+        masked: Masked,
+        state: LoopState,
+        lengths: dict[int, int],
+        history: dict[int, list[Any]],
+        steps: dict[int, int],
+        counted: int,
     ) -> None:
         """Undo what iterations past the end, after those that count, did to carries on the host and to stacks."""
-        for i, value in zip(self.hosted, history[counted], strict=True):
-            state.carry[i] = value
+        start = max(n for n in history if n <= counted)
+        for i, value in zip(self.hosted, history[start], strict=True):
+            step = steps.get(i, 0)
+            state.carry[i] = np.int64(value + (counted - start) * step) if step else value
         for i, count in masked.pushes.items():
             stack, length = state.carry[i], lengths[i] + counted * count
             if isinstance(stack, DeviceStack):

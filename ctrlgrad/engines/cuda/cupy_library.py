@@ -25,8 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.library import Kernel, Memory, Rows
+from ctrlgrad.engines.cuda.library import Kernel, Launcher, Memory, Rows
+from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, product, workspace_bytes
 from ctrlgrad.engines.cuda.scatter import ADD, WRITE
 from ctrlgrad.engines.precision import Precision
@@ -62,6 +64,7 @@ class CupyLibrary:
         self._device, self._number = cupy.cuda.Device(number), number
         self.name = f"cuda:{number}"
         self._kernels: dict[tuple[KernelText, bool], Kernel] = {}
+        self._launches = CupyLaunches(cupy)
         self._copier: _CopyDevice | None = None
         self._lock = threading.Lock()
         # Arrays that other libraries have lent: of a thread those of the run under way, and those of runs whose work
@@ -219,6 +222,17 @@ class CupyLibrary:
             if self._copier is None:
                 self._copier = _CopyDevice(self._number, self._streams)
             return self._copier
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
+
+    def function(self, spec: KernelSpec, contracts: bool) -> int:
+        return self._launches.function(spec, contracts)
+
+    def launcher(self, multiplies: bool) -> Launcher:
+        if multiplies:
+            self._count_workspace()
+        return self._launches.launcher(multiplies)
 
     def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
         self._check(indices.astype(np.int64, copy=False), size, site, flag)

@@ -19,6 +19,8 @@ from ctrlgrad.memory.devices.device import Device, Piece
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.kernel import KernelText
+    from ctrlgrad.engines.cuda.prepared.model import KernelSpec
+    from ctrlgrad.engines.cuda.prepared.walker import Functions
 
 # Takes the inputs (device arrays that broadcast together, or scalars) and the outputs, all of the full shape.
 Kernel = Callable[[Sequence[Any], Sequence[Any]], None]
@@ -74,6 +76,25 @@ class CopyDevice(Device, Protocol):
         """A piece of the second tier, pinned host memory, as an array, uint8 `[bytes]`."""
 
 
+class Launcher(Protocol):
+    """What a prepared list of launches calls; see `ctrlgrad.engines.cuda.prepared.walker`."""
+
+    @property
+    def functions(self) -> Functions:
+        """Their addresses."""
+
+    @property
+    def stream(self) -> int:
+        """The stream that the library's work is on, for CUDA."""
+
+    @property
+    def handle(self) -> int:
+        """The handle of products, which are on that stream; 0 where there are none."""
+
+    def error(self, kind: int, status: int) -> Exception:
+        """What a status says that a function of a kind has answered."""
+
+
 class ArrayLibrary(Protocol):
     """Arrays on a device, and one stream on which all work on them is put in order."""
 
@@ -115,6 +136,15 @@ class ArrayLibrary(Protocol):
     def kernel(self, text: KernelText, contracts: bool) -> Kernel:
         """The compiled form of an elementwise kernel; `contracts`: a product and a sum may be rounded once."""
 
+    def address(self, array: Any) -> int:
+        """Where an array's first element is."""
+
+    def function(self, spec: KernelSpec, contracts: bool) -> int:
+        """The compiled form of a prepared kernel, for CUDA; it lives as long as the library."""
+
+    def launcher(self, multiplies: bool) -> Launcher:
+        """What a list of launches on the stream calls; `multiplies`: products too."""
+
     def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
         """Set `flag`, an int64 array, to (site, index, size) where an index is not in [-size, size), if it is zero."""
 
@@ -131,4 +161,4 @@ class ArrayLibrary(Protocol):
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
 
 
-__all__ = ["ArrayLibrary", "CopyDevice", "Kernel", "Memory", "Rows"]
+__all__ = ["ArrayLibrary", "CopyDevice", "Kernel", "Launcher", "Memory", "Rows"]

@@ -84,51 +84,78 @@ def product(cupy: Any, a: Any, b: Any, precision: Precision, total: Any = None) 
     return result
 
 
+def layout(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int] | None:
+    """How cuBLAS reads a matrix: whether transposed, and its leading dimension; None where it cannot.
+
+    >>> layout((2, 3), (24, 8), 8), layout((3, 2), (8, 24), 8), layout((2, 3), (48, 16), 8)
+    ((0, 3), (1, 3), None)
+    """
+    rows, columns = shape
+    down, along = (step // itemsize for step in strides)
+    down, along = (down if rows > 1 else columns), (along if columns > 1 else rows)
+    if (along == 1 or columns == 1) and down >= columns:
+        return 0, down
+    if (down == 1 or rows == 1) and along >= rows:
+        return 1, along
+    return None
+
+
 def _stored(cupy: Any, x: Any, batch: tuple[int, ...]) -> _Stored:
     if x.ndim > 2 and (x.shape[:-2] != batch or x.ndim > 3):
         x = cupy.ascontiguousarray(cupy.broadcast_to(x, batch + x.shape[-2:])).reshape(-1, *x.shape[-2:])
-    rows, columns = x.shape[-2:]
-    down, along = (step // x.dtype.itemsize for step in x.strides[-2:])
-    down, along = (down if rows > 1 else columns), (along if columns > 1 else rows)
     stride = x.strides[0] // x.dtype.itemsize if x.ndim > 2 else 0
-    if (along == 1 or columns == 1) and down >= columns:
-        return _Stored(x, 0, down, stride)
-    if (down == 1 or rows == 1) and along >= rows:
-        return _Stored(x, 1, along, stride)
-    return _stored(cupy, cupy.ascontiguousarray(x), batch)
+    found = layout(x.shape[-2:], x.strides[-2:], x.dtype.itemsize)
+    return _stored(cupy, cupy.ascontiguousarray(x), batch) if found is None else _Stored(x, *found, stride)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Matrices at an address; see `_Stored`."""
+
+    address: int
+    transposed: int
+    leading: int
+    stride: int = 0
+
+
+# Of each dtype one and zero, where they stay.
+_NUMBERS = {scale: np.array([0, 1], scale) for _, scale in _TYPES.values()}
+
+
+def parameters(
+    dtype: np.dtype,
+    sizes: tuple[int, int, int],
+    a: Factor,
+    b: Factor,
+    result: int,
+    count: int,
+    adds: bool,
+    precision: Precision,
+) -> tuple[int, ...]:
+    """Those of `cublasGemmStridedBatchedEx` behind the handle, for `count` products by rows at the address `result`.
+
+    Args:
+        sizes: m, n and k of `[m, k] @ [k, n]`.
+    """
+    kind, scale = _TYPES[dtype.name]
+    m, n, k = sizes
+    compute = _COMPUTE_64F if scale in ("float64", "complex128") else _COMPUTE_32F[precision]
+    zero = _NUMBERS[scale].ctypes.data
+    one = zero + _NUMBERS[scale].itemsize
+    # By columns: the transpose of the result is the product of the transposes, in the other order.
+    factors = (b.address, kind, b.leading, b.stride, a.address, kind, a.leading, a.stride, one if adds else zero)
+    out = (result, kind, n, m * n, count)
+    return (b.transposed, a.transposed, n, m, k, one, *factors, *out, compute, _DEFAULT_ALGORITHM)
 
 
 def _multiply(cupy: Any, a: _Stored, b: _Stored, result: Any, adds: bool, precision: Precision) -> None:
-    kind, scale = _TYPES[result.dtype.name]
     (m, n), k = result.shape[-2:], a.array.shape[-1]
-    compute = _COMPUTE_64F if scale in ("float64", "complex128") else _COMPUTE_32F[precision]
-    one, beta = np.ones((), scale), np.asarray(float(adds), scale)
-    # By columns: the transpose of the result is the product of the transposes, in the other order.
-    cupy.cuda.cublas.gemmStridedBatchedEx(
-        cupy.cuda.get_cublas_handle(),
-        b.transposed,
-        a.transposed,
-        n,
-        m,
-        k,
-        one.ctypes.data,
-        b.array.data.ptr,
-        kind,
-        b.leading,
-        b.stride,
-        a.array.data.ptr,
-        kind,
-        a.leading,
-        a.stride,
-        beta.ctypes.data,
-        result.data.ptr,
-        kind,
-        n,
-        m * n,
-        result.size // (m * n),
-        compute,
-        _DEFAULT_ALGORITHM,
+    factors = [Factor(x.array.data.ptr, x.transposed, x.leading, x.stride) for x in (a, b)]
+    count = result.size // (m * n)
+    given = parameters(
+        result.dtype, (m, n, k), factors[0], factors[1], result.data.ptr, count, adds=adds, precision=precision
     )
+    cupy.cuda.cublas.gemmStridedBatchedEx(cupy.cuda.get_cublas_handle(), *given)
 
 
-__all__ = ["WORKSPACE", "WORKSPACE_VARIABLE", "product", "workspace_bytes"]
+__all__ = ["WORKSPACE", "WORKSPACE_VARIABLE", "Factor", "layout", "parameters", "product", "workspace_bytes"]

@@ -107,6 +107,11 @@ class Program:
             outputs[position] = to_device(context, outputs[position], its)
         return outputs
 
+    def held(self, context: Context) -> dict[int, Any]:
+        """The constants by slot, as a run has them."""
+        rest = self._rest(context)
+        return {slot: rest[slot - self.inputs] for slot in self.constants}
+
     def _rest(self, context: Context) -> list[Any]:
         """The slots above the inputs, constants in theirs."""
         if context.memory is None:

@@ -15,7 +15,8 @@ from typing import Any
 from ctrlgrad.engines.chunks import EntryState, Replay, Replaying
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.placement import DEVICE, Places
-from ctrlgrad.engines.cuda.program import Program, Values
+from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations, LoopState
+from ctrlgrad.engines.cuda.program import Values
 from ctrlgrad.engines.cuda.roles import StackRoles
 from ctrlgrad.engines.cuda.saved import PushedChunk
 from ctrlgrad.engines.cuda.stacks import DeviceStack
@@ -47,7 +48,7 @@ class BodyReplay(Replay[Ran]):
     """Runs the body of a loop, whose carry lives in `places`, as often as a chunk did."""
 
     def __init__(
-        self, body: Program, shared: Values, roles: StackRoles, places: Places, context: Context, is_masked: bool
+        self, body: Body, shared: Values, roles: StackRoles, places: Places, context: Context, is_masked: bool
     ) -> None:
         super().__init__()
         self.body, self.shared, self.roles, self.places = body, shared, roles, places
@@ -68,13 +69,14 @@ class BodyReplay(Replay[Ran]):
         speculation = Speculation() if self.is_masked else None
         context = replace(self.context, run=Run(iterations=[0]), speculation=speculation)
         with memory.recorded():
-            for _ in range(ran.iterations):
-                arguments = [*self.shared, *carry]
-                carry = []
-                carry = self.body(arguments, context)
-                del arguments
-        after, _ = entry_state(carry, self.roles, context)
-        del carry
+            # As the first time: which iterations are prepared follows from blocks and numbers.
+            loop = LoopState(list(self.shared), carry)
+            del carry
+            iterations = Iterations(self.body, context, loop)
+            while loop.trips < ran.iterations:
+                loop.trips += iterations.advance(ran.iterations - loop.trips)
+        after, _ = entry_state(loop.carry, self.roles, context)
+        del loop, iterations
         again.end()
         again.leave()
         return after

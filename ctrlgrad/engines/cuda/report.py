@@ -39,6 +39,7 @@ def explain_on(library: ArrayLibrary, graph: Graph, arguments: Sequence[Any]) ->
 def _by_kind(counts: Counts) -> Mapping[str, int]:
     return {
         "launches": counts.launches,
+        "runs of prepared launches": counts.runs,
         "kernels": counts.kernels,
         "products": counts.products,
         "functions of the library": counts.calls,
@@ -62,8 +63,8 @@ def _tell(report: LoopReport, *programs: Program) -> None:
 def _tell_node(report: LoopReport, step: NodeStep) -> None:
     kernel: Any = step.kernel
     if isinstance(kernel, Loop):
-        loop = LoopReport(loop_name(step.node), "cuda", kernel.reason, kernel.mode)
-        _tell(loop, kernel.cond, kernel.body)
+        loop = LoopReport(loop_name(step.node), "cuda", kernel.reason, kernel.mode, launching=kernel.body.launching)
+        _tell(loop, kernel.cond, kernel.body.program)
         report.inner.append(loop)
     elif hasattr(kernel, "programs"):
         _tell(report, *kernel.programs)

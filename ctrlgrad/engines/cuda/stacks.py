@@ -103,10 +103,33 @@ class DeviceStack:
 
     def slot(self, shape: Sequence[int]) -> Any:
         """Where the next row goes. It counts once `commit` is called."""
-        last = self.blocks[-1] if self.blocks else None
-        if last is None or not last.open or last.count == last.capacity or last.shape != tuple(shape):
-            last = self._new_block(tuple(shape), last)
+        last = self._block_for(tuple(shape))
         return last.array[last.count]
+
+    def free_rows(self, shape: tuple[int, ...]) -> int:
+        """How many rows may be pushed next to each other from now on, one at least."""
+        last = self._block_for(shape)
+        return last.capacity - last.count
+
+    def top_rows(self, shape: tuple[int, ...]) -> int:
+        """How many rows of this shape lie next to each other on top: rows of a tensor that lie otherwise are copied."""
+        if not self.blocks or self.blocks[-1].shape != shape:
+            return 0
+        block = self.blocks[-1]
+        if block.array is not None and not _lies_in_order(block.array):
+            block.array = self.library.xp.ascontiguousarray(block.array)
+        return block.count
+
+    def top(self) -> tuple[Any, int]:
+        """The array of the block on top, and how many of its rows are in use."""
+        block = self.blocks[-1]
+        return self._array(block), block.count
+
+    def _block_for(self, shape: tuple[int, ...]) -> DeviceBlock:
+        last = self.blocks[-1] if self.blocks else None
+        if last is None or not last.open or last.count == last.capacity or last.shape != shape:
+            last = self._new_block(shape, last)
+        return last
 
     def _new_block(self, shape: tuple[int, ...], last: DeviceBlock | None) -> DeviceBlock:
         if self.pushing is not None and not self.pushing.is_over:
@@ -119,20 +142,25 @@ class DeviceStack:
         self.blocks.append(block)
         return block
 
-    def commit(self) -> None:
-        """The slot that was given out has been written."""
-        self.blocks[-1].count += 1
+    def commit(self, count: int = 1) -> None:
+        """The slot that was given out, and those behind it, have been written."""
+        self.blocks[-1].count += count
 
     def pop(self) -> Any:
         """Take the last row off; it stays where it lies."""
         block = self.blocks[-1]
         row = self._array(block)[block.count - 1]
-        block.count -= 1
+        self.take(1)
+        return row
+
+    def take(self, count: int) -> None:
+        """Take rows off the block on top; they stay where they lie."""
+        block = self.blocks[-1]
+        block.count -= count
         block.open = False
         if not block.count:
             self.blocks.pop()
             self.rest()
-        return row
 
     def drop(self, count: int) -> None:
         """Take rows off the end that nothing has read."""
@@ -186,6 +214,11 @@ class DeviceRows(list[Any]):
 
     def copy(self) -> DeviceRows:
         return DeviceRows(self)
+
+
+def _lies_in_order(array: Any) -> bool:
+    sizes = [array.dtype.itemsize * math.prod(array.shape[axis + 1 :]) for axis in range(array.ndim)]
+    return tuple(array.strides) == tuple(sizes)
 
 
 # A stack while it runs: blocks, or a list of rows.

@@ -26,12 +26,16 @@ class Counters:
     pushes_by_node: Counter[Node] = field(default_factory=Counter)
 
     def pushed(self, node: Node, value: Any) -> None:
-        self.pushes += 1
-        self.pushed_bytes += value.nbytes
-        self.pushes_by_node[node] += 1
+        self.pushed_rows(node, value.nbytes, 1)
 
-    def popped(self, node: Node) -> None:
-        self.pops += 1
+    def pushed_rows(self, node: Node, nbytes: int, count: int) -> None:
+        """So many rows of so many bytes each."""
+        self.pushes += count
+        self.pushed_bytes += count * nbytes
+        self.pushes_by_node[node] += count
+
+    def popped(self, node: Node, count: int = 1) -> None:
+        self.pops += count
 
     def looped(self, node: Node, trips: int) -> None:
         self.trips[node] = max(trips, self.trips.get(node, 0))

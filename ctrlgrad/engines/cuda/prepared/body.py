@@ -1,0 +1,193 @@
+"""From the steps of a loop's body, and what it runs on, to its prepared form, or to why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ctrlgrad.engines.cuda.group_step import GroupStep
+from ctrlgrad.engines.cuda.kernels.arrays import add_product
+from ctrlgrad.engines.cuda.prepared.model import (
+    Affine,
+    Buffer,
+    CannotPrepare,
+    Carried,
+    CarriedArray,
+    CarriedNumber,
+    CarriedRows,
+    Carry,
+    Converted,
+    Fixed,
+    Operand,
+    PreparedBody,
+    Shape,
+    Unchanged,
+    View,
+)
+from ctrlgrad.engines.cuda.prepared.ops import DEVICE, IDENTITIES, computed, product_sum
+from ctrlgrad.engines.cuda.prepared.reading import Computed, Input, Rates, Reading, StackValue, Unusable
+from ctrlgrad.engines.cuda.prepared.views import viewed
+from ctrlgrad.engines.cuda.program import NodeStep, Program
+from ctrlgrad.ir import Node, attributes
+
+
+def prepared(program: Program, inputs: Sequence[Input], captures: int) -> PreparedBody:
+    """An iteration of a body, of whose inputs so many are captures and the others are carried.
+
+    Raises `CannotPrepare`.
+    """
+    rates = Rates()
+    while True:
+        reading = Reading(program, inputs, captures, rates)
+        for reading.position, step in enumerate(program.steps):
+            if isinstance(step, GroupStep):
+                _read_group(reading, step)
+            else:
+                assert isinstance(step, NodeStep)
+                _read_node(reading, step)
+        reading.position = len(program.steps)
+        carries = _leave(reading, program)
+        found = _rates(carries)
+        if found == rates:
+            break
+        # Addresses go by what an iteration has turned out to add.
+        rates = found
+    _require(bool(reading.launches.launches), "nothing is computed on the device")
+    reading.launches.advance()
+    launches = reading.launches
+    launches.buffers[0] = ((1 + len(launches.words),), launches.buffers[0][1])
+    return PreparedBody(
+        tuple(launches.launches),
+        tuple(launches.words),
+        tuple(launches.buffers),
+        carries,
+        tuple(reading.bounds),
+        tuple(reading.pushes),
+        tuple(reading.pops),
+    )
+
+
+def _require(holds: bool, reason: str) -> None:
+    if not holds:
+        raise CannotPrepare(reason)
+
+
+def _rates(carries: Sequence[Carry]) -> Rates:
+    rates = Rates()
+    for position, carry in enumerate(carries):
+        if isinstance(carry, CarriedNumber) and carry.step:
+            rates.numbers[position] = carry.step
+        elif isinstance(carry, CarriedRows) and carry.rows:
+            rates.rows[position] = carry.rows
+    return rates
+
+
+# Steps.
+
+
+def _read_node(reading: Reading, step: NodeStep) -> None:
+    name = step.node.op.name
+    _require(not step.node.regions, f"{name} inside")
+    op = product_sum if step.kernel is add_product else IDENTITIES.get(name)
+    if op is None and step.where != "through the host":
+        op = computed if step.where == "host" else DEVICE.get(name)
+    if op is None:
+        raise CannotPrepare(
+            f"{name} {'is called in the library' if step.where == 'device' else 'goes through the host'}"
+        )
+    reading.values.update(zip(step.results, op(reading, step), strict=True))
+
+
+def _read_group(reading: Reading, step: GroupStep) -> None:
+    if step.shape is None:
+        raise CannotPrepare("a size of a kernel is not known")
+    inputs = [reading.operand(slot) for slot in step.reads]
+    outputs: list[View] = []
+    wholes: dict[Node, View] = {}
+    for write in step.writes:
+        push, concat = write.target.push, write.target.concat
+        if push is not None:
+            assert write.stack is not None
+            stack = reading.stack(write.stack)
+            _require(not stack.popped, "a stack is pushed on and popped off")
+            output = reading.row(stack, stack.pushed, step.shape, write.dtype)
+            reading.values[write.result] = replace(stack, pushed=stack.pushed + 1)
+            reading.pushes.append((push, output.size * write.dtype.itemsize))
+        elif concat is not None:
+            axis = attributes.Axis.of(concat).axis
+            if concat not in wholes:
+                whole = _joined(step.shape, axis, len(concat.operands))
+                wholes[concat] = reading.values[write.result] = reading.launches.buffer(whole, write.dtype)
+            output = _joined_part(wholes[concat], axis, write.target.part, step.shape)
+        else:
+            output = reading.values[write.result] = reading.launches.buffer(step.shape, write.dtype)
+        outputs.append(output)
+        if write.value is not None:
+            reading.values[write.value] = output
+    reading.launches.kernel(step.text, step.shape, inputs, outputs)
+
+
+def _joined(shape: Shape, axis: int, parts: int) -> Shape:
+    return tuple(size * parts if n == axis % len(shape) else size for n, size in enumerate(shape))
+
+
+def _joined_part(whole: View, axis: int, part: int, shape: Shape) -> View:
+    size = shape[axis]
+    if not whole.size:
+        raise CannotPrepare("an array without elements")
+    key = (*(slice(None),) * (axis % len(shape)), slice(part * size, (part + 1) * size))
+    return viewed(whole, lambda x: x[key])
+
+
+# What an iteration leaves.
+
+
+def _leave(reading: Reading, program: Program) -> tuple[Carry, ...]:
+    kept: dict[Buffer, Carried] = {}
+    found = []
+    for position, slot in enumerate(program.outputs):
+        before, after = reading.values[reading.captures + position], reading.values[slot]
+        found.append(_left(reading, position, before, after, kept))
+    return tuple(found)
+
+
+def _left(reading: Reading, position: int, before: object, after: object, kept: dict[Buffer, Carried]) -> Carry:
+    if before is after and not isinstance(after, View):
+        return Unchanged()
+    if isinstance(after, Unusable):
+        raise CannotPrepare(after.reason)
+    if isinstance(after, StackValue):
+        _require(isinstance(before, StackValue) and after.position == position, "stacks change places")
+        shape, dtype = reading.row_types[position]
+        return CarriedRows(after.pushed - after.popped, shape, dtype)
+    if isinstance(before, View):
+        if isinstance(after, Computed):
+            after = reading.computed(after)
+        assert isinstance(after, View | Fixed | Affine | Converted)
+        return _left_array(reading, position, before, after, kept)
+    its = before.terms if isinstance(before, Affine) else None
+    if not isinstance(after, Affine) or after.terms != its:
+        raise CannotPrepare("a number of the host does not go by whole steps")
+    return CarriedNumber(after.constant)
+
+
+def _left_array(
+    reading: Reading, position: int, before: View, after: Operand, kept: dict[Buffer, Carried]
+) -> CarriedArray:
+    if isinstance(after, View):
+        _require(after.shape == before.shape, "what it carries changes its shape")
+        if after.source == before.source and after.is_contiguous and not after.offset and not after.is_moving:
+            return CarriedArray(before.dtype, before.shape, False)
+        source = after.source
+        if isinstance(source, Buffer) and source in kept:
+            # It is another carry's buffer by now.
+            after = replace(after, source=kept[source])
+        elif isinstance(source, Buffer) and reading.is_whole(after):
+            kept[source] = Carried(position, True)
+            reading.launches.renamed(source, kept[source])
+            return CarriedArray(before.dtype, before.shape, True)
+    reading.launches.copied(after, replace(before, source=Carried(position, True)))
+    return CarriedArray(before.dtype, before.shape, True)
+
+
+__all__ = ["prepared"]

@@ -1,0 +1,160 @@
+"""The launches of an iteration while they are listed, with the words and buffers that they need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.prepared.model import (
+    Access,
+    Affine,
+    Buffer,
+    CannotPrepare,
+    Converted,
+    KernelLaunch,
+    KernelSpec,
+    Launch,
+    Operand,
+    ProductLaunch,
+    Rows,
+    Shape,
+    Source,
+    View,
+    contiguous,
+)
+from ctrlgrad.engines.cuda.prepared.views import broadcast
+
+INT64 = np.dtype(np.int64)
+
+
+def copy_text(source: np.dtype, target: np.dtype) -> KernelText:
+    """One array written into another."""
+    assert source == target
+    return KernelText((Parameter(source.name, "a0"),), (Parameter(target.name, "o0"),), "o0 = a0;")
+
+
+def sum_text(dtype: np.dtype) -> KernelText:
+    """An element added to a sum."""
+    return KernelText((Parameter(dtype.name, "a0"),), (Parameter(dtype.name, "o0"),), "o0 = o0 + a0;")
+
+
+def binary_text(operator: str, dtype: np.dtype) -> KernelText:
+    """An operator of C's and Python's."""
+    inputs = tuple(Parameter(dtype.name, f"a{k}") for k in range(2))
+    return KernelText(inputs, (Parameter(dtype.name, "o0"),), f"o0 = a0 {operator} a1;")
+
+
+ADVANCE = KernelText((Parameter("int64", "a0"),), (Parameter("int64", "o0"),), "o0 = a0 + int64(1);")
+
+
+def _flattened(inputs: Sequence[Operand], outputs: Sequence[View]) -> tuple[list[Operand], list[View]]:
+    """Views of one shape with as few axes as tell where their elements lie, in the same order."""
+    views = [x for x in (*inputs, *outputs) if isinstance(x, View)]
+    shape: list[int] = []
+    strides: list[list[int]] = [[] for _ in views]
+    for axis, size in enumerate(outputs[0].shape):
+        steps = [view.strides[axis] for view in views]
+        if size == 1:
+            continue
+        if shape and all(found[-1] == size * step for found, step in zip(strides, steps, strict=True)):
+            # The axis before goes on where this one ends.
+            shape[-1] *= size
+            for found, step in zip(strides, steps, strict=True):
+                found[-1] = step
+        else:
+            shape.append(size)
+            for found, step in zip(strides, steps, strict=True):
+                found.append(step)
+    flat = iter(strides)
+    seen = [
+        replace(x, shape=tuple(shape), strides=tuple(next(flat))) if isinstance(x, View) else x
+        for x in (*inputs, *outputs)
+    ]
+    return seen[: len(inputs)], [x for x in seen[len(inputs) :] if isinstance(x, View)]
+
+
+class Launches:
+    """In the order of execution. Buffer 0 is that of the counter and the words."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.words: dict[View | Affine, int] = {}
+        self.buffers: list[tuple[Shape, np.dtype]] = [((1,), INT64)]
+
+    def buffer(self, shape: Shape, dtype: np.dtype) -> View:
+        """A buffer of its own."""
+        self.buffers.append((shape, dtype))
+        return View(Buffer(len(self.buffers) - 1), dtype, shape, contiguous(shape, dtype))
+
+    def kernel(
+        self, text: KernelText, shape: Shape, inputs: Sequence[Operand], outputs: Sequence[View], reduced: int = 0
+    ) -> None:
+        """Nothing is launched where there is nothing to compute."""
+        outer = shape[: len(shape) - reduced]
+        # A parameter is a word; what CuPy's own kernels know of half floats and complex numbers is not in these.
+        if re.search("float16|complex", str(text)):
+            raise CannotPrepare("half floats or complex numbers in a kernel")
+        if 0 in outer:
+            return
+        seen = [broadcast(x, shape) if isinstance(x, View) else x for x in inputs]
+        if not reduced:
+            seen, outputs = _flattened(seen, outputs)
+            shape = outputs[0].shape
+        accesses = [self._access(x) for x in (*seen, *outputs)]
+        spec = KernelSpec(text, shape, tuple(accesses[: len(seen)]), tuple(accesses[len(seen) :]), reduced)
+        self.launches.append(KernelLaunch(spec, (*seen, *outputs)))
+
+    def _access(self, x: Operand) -> Access:
+        if isinstance(x, View):
+            if isinstance(x.source, Rows):
+                # However the elements lie, one word tells where they begin.
+                return Access(x.strides, False, self._word(replace(x, shape=(), strides=())), x.moved.step)
+            return Access(x.strides, True, self._word(x.moved), x.moved.step) if x.is_moving else Access(x.strides)
+        number = x.number if isinstance(x, Converted) else x
+        if isinstance(number, Affine) and number.is_moving:
+            return Access(None, False, self._word(number), number.step)
+        return Access(None)
+
+    def _word(self, x: View | Affine) -> int:
+        return self.words.setdefault(x, len(self.words) + 1)
+
+    def copied(self, x: Operand, target: View) -> None:
+        dtype = INT64 if isinstance(x, Affine) else x.dtype
+        self.kernel(copy_text(dtype, target.dtype), target.shape, [x], [target])
+
+    def copy(self, x: Operand, shape: Shape | None = None) -> View:
+        """A buffer with the same elements."""
+        found = shape if shape is not None else x.shape if isinstance(x, View) else ()
+        target = self.buffer(found, INT64 if isinstance(x, Affine) else x.dtype)
+        self.copied(x, target)
+        return target
+
+    def product(self, a: View, b: View, out: View, adds: bool) -> None:
+        self.launches.append(ProductLaunch(a, b, out, adds))
+
+    def advance(self) -> None:
+        """An iteration is over."""
+        counter = View(Buffer(0), INT64, (), ())
+        self.kernel(ADVANCE, (), [counter], [counter])
+
+    def renamed(self, before: Source, after: Source) -> None:
+        """Write and read elsewhere."""
+
+        def view(x: Operand) -> Operand:
+            return replace(x, source=after) if isinstance(x, View) and x.source == before else x
+
+        def named(launch: Launch) -> Launch:
+            if isinstance(launch, KernelLaunch):
+                return replace(launch, arguments=tuple(map(view, launch.arguments)))
+            a, b, out = (view(x) for x in (launch.a, launch.b, launch.out))
+            assert isinstance(a, View) and isinstance(b, View) and isinstance(out, View)
+            return replace(launch, a=a, b=b, out=out)
+
+        self.launches = list(map(named, self.launches))
+
+
+__all__ = ["ADVANCE", "INT64", "Launches", "Operand", "binary_text", "copy_text", "sum_text"]

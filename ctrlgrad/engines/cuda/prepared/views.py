@@ -1,0 +1,58 @@
+"""Views of views: NumPy says where their elements lie, of memory that is never looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from ctrlgrad.engines.cuda.prepared.model import Affine, CannotPrepare, Shape, View
+from ctrlgrad.ir.attributes import DYNAMIC
+
+
+def viewed(view: View, of: Callable[[np.ndarray], np.ndarray]) -> View:
+    """What a function of NumPy's that copies nothing makes of a view."""
+    memory = np.zeros(1, view.dtype)
+    # An array without elements has no address that could be compared.
+    shape = tuple(max(size, 1) for size in view.shape) if not view.size else view.shape
+    whole = as_strided(memory, shape, view.strides)
+    part = of(whole)
+    offset = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return replace(view, shape=part.shape, strides=part.strides, offset=view.offset + offset)
+
+
+def part(view: View, key: Sequence[Any], indices: Sequence[Any]) -> tuple[View, list[tuple[Affine, int]]]:
+    """A basic part of a view, and what its indices must be below, where they are numbers of the host."""
+    if not view.size:
+        raise CannotPrepare("an array without elements")
+    rest, moved, bounds = iter(indices), view.moved, []
+    items: list[Any] = []
+    axis = 0
+    for item in key:
+        if isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step):
+            raise CannotPrepare("a slice's bounds are values")
+        if item is DYNAMIC:
+            index = next(rest)
+            if not isinstance(index, Affine):
+                raise CannotPrepare("an index is on the device")
+            bounds.append((index, view.shape[axis]))
+            moved = moved.plus(index, view.strides[axis])
+            items.append(0)
+        else:
+            if isinstance(item, int) and not -view.shape[axis] <= item < view.shape[axis]:
+                raise CannotPrepare("an index is out of range")
+            items.append(item)
+        axis += item is not None
+    found = viewed(replace(view, moved=moved), lambda x: np.asarray(x[(*items, ...)]))
+    return found, bounds
+
+
+def broadcast(view: View, shape: Shape) -> View:
+    """A view that is seen with a shape that it broadcasts to."""
+    return viewed(view, lambda x: np.broadcast_to(x, shape))
+
+
+__all__ = ["broadcast", "part", "viewed"]

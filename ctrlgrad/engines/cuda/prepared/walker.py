@@ -1,0 +1,164 @@
+"""The function in machine code that goes through a list of launches, without Python between one and the next.
+
+A list is two words an entry: what is called (`KERNEL` or `PRODUCT`) and the address of its arguments, a word each:
+
+- `KERNEL`: function, blocks, threads of a block, stream, and the address of the addresses of its parameters, for
+  `cuLaunchKernel`;
+- `PRODUCT`: the parameters of `cublasGemmStridedBatchedEx` in their order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ctrlgrad.engines.native import objects, target
+
+KERNEL, PRODUCT = 0, 1
+# Words of an entry of the list.
+ENTRY = 2
+
+# The parameters of the two functions, where a word is one of the arguments, and else a constant.
+_LAUNCH = ("ptr", "i32", "i32 1", "i32 1", "i32", "i32 1", "i32 1", "i32 0", "ptr", "ptr", "ptr null")
+_GEMM = (
+    *("ptr", "i32", "i32", "i32", "i32", "i32", "ptr"),
+    *("ptr", "i32", "i32", "i64", "ptr", "i32", "i32", "i64"),
+    *("ptr", "ptr", "i32", "i32", "i64", "i32", "i32", "i32"),
+)
+PRODUCT_WORDS = len(_GEMM)
+
+
+@dataclass(frozen=True)
+class Functions:
+    """Addresses of what is called: `cuLaunchKernel` and `cublasGemmStridedBatchedEx`, or the like of them."""
+
+    launch: int
+    multiply: int
+
+
+class Failed(Exception):
+    """A function has refused: what it is called for, and its status."""
+
+    def __init__(self, kind: int, status: int) -> None:
+        super().__init__(kind, status)
+        self.kind, self.status = kind, status
+
+
+def _call(block: str, function: str, parameters: Sequence[str]) -> list[str]:
+    """The lines that call a function with words behind `%words` as its arguments, and its status."""
+    lines, given, number = [f"{block}:"], [], 0
+    for parameter in parameters:
+        if " " in parameter:
+            given.append(parameter)
+            continue
+        name = f"%{block}.{number}"
+        lines.append(f"{name}.at = getelementptr i64, ptr %words, i64 {number}")
+        lines.append(f"{name}.word = load i64, ptr {name}.at")
+        if parameter == "i64":
+            given.append(f"i64 {name}.word")
+        else:
+            change = "trunc i64 {}.word to i32" if parameter == "i32" else "inttoptr i64 {}.word to ptr"
+            lines.append(f"{name} = {change.format(name)}")
+            given.append(f"{parameter} {name}")
+        number += 1
+    lines.append(f"%{block}.status = call i32 {function}({', '.join(given)})")
+    return [*lines, "br label %called"]
+
+
+_TEXT = "\n".join(
+    [
+        # Entries [first, last) of the list, in their order; 0, or what refused and its status.
+        "define internal i64 @walk(ptr %list, i64 %first, i64 %last, ptr %launch, ptr %multiply) {",
+        "entry:",
+        "br label %head",
+        "head:",
+        "%n = phi i64 [%first, %entry], [%next, %called]",
+        "%status.before = phi i32 [0, %entry], [%status, %called]",
+        "%kind.before = phi i64 [0, %entry], [%kind, %called]",
+        "%failed = icmp ne i32 %status.before, 0",
+        "br i1 %failed, label %refused, label %going",
+        "going:",
+        "%more = icmp slt i64 %n, %last",
+        "br i1 %more, label %body, label %done",
+        "body:",
+        f"%at = mul i64 %n, {ENTRY}",
+        "%entry.at = getelementptr i64, ptr %list, i64 %at",
+        "%kind = load i64, ptr %entry.at",
+        "%words.at = getelementptr i64, ptr %entry.at, i64 1",
+        "%words.word = load i64, ptr %words.at",
+        "%words = inttoptr i64 %words.word to ptr",
+        f"%is.kernel = icmp eq i64 %kind, {KERNEL}",
+        "br i1 %is.kernel, label %kernel, label %product",
+        *_call("kernel", "%launch", _LAUNCH),
+        *_call("product", "%multiply", _GEMM),
+        "called:",
+        "%status = phi i32 [%kernel.status, %kernel], [%product.status, %product]",
+        "%next = add i64 %n, 1",
+        "br label %head",
+        "done:",
+        "ret i64 0",
+        "refused:",
+        "%wide = zext i32 %status.before to i64",
+        "%shifted = shl i64 %kind.before, 32",
+        "%found = or i64 %shifted, %wide",
+        "ret i64 %found",
+        "}",
+        # The first entries once, then as many iterations, each of which is one of two halves.
+        "define i64 @run(ptr %list, i64 %once, i64 %half, i64 %odd, i64 %iterations, ptr %launch, ptr %multiply) {",
+        "entry:",
+        "%begun = call i64 @walk(ptr %list, i64 0, i64 %once, ptr %launch, ptr %multiply)",
+        "br label %head",
+        "head:",
+        "%k = phi i64 [0, %entry], [%k.next, %iteration]",
+        "%result = phi i64 [%begun, %entry], [%found, %iteration]",
+        "%failed = icmp ne i64 %result, 0",
+        "%over = icmp sge i64 %k, %iterations",
+        "%ends = or i1 %failed, %over",
+        "br i1 %ends, label %done, label %iteration",
+        "iteration:",
+        "%number = add i64 %k, %odd",
+        "%side = and i64 %number, 1",
+        "%before = mul i64 %side, %half",
+        "%first = add i64 %once, %before",
+        "%last = add i64 %first, %half",
+        "%found = call i64 @walk(ptr %list, i64 %first, i64 %last, ptr %launch, ptr %multiply)",
+        "%k.next = add i64 %k, 1",
+        "br label %head",
+        "done:",
+        "ret i64 %result",
+        "}",
+    ]
+)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 4, ctypes.c_void_p, ctypes.c_void_p)
+
+
+@functools.cache
+def _code() -> objects.Loaded:
+    make = lambda: objects.ObjectCode(("run",), target.compiled(_TEXT))
+    return objects.library(objects.key_of([_TEXT], []), make).kept()
+
+
+@functools.cache
+def _function() -> object:
+    return _RUN(_code()["run"])
+
+
+def run(address: int, once: int, half: int, odd: int, iterations: int, functions: Functions) -> None:
+    """Go through a list at an address: its first entries once, then iterations.
+
+    Args:
+        once: how many entries are first.
+        half: how many entries an iteration has; there are twice as many, for iterations of even and odd number.
+        odd: 1 where the first iteration is of odd number.
+
+    Raises:
+        Failed: a function has refused; what follows has not been called.
+    """
+    found = _function()(address, once, half, odd, iterations, functions.launch, functions.multiply)  # type: ignore[operator]
+    if found:
+        raise Failed(found >> 32, found & 0xFFFFFFFF)
+
+
+__all__ = ["ENTRY", "KERNEL", "PRODUCT", "PRODUCT_WORDS", "Failed", "Functions", "run"]
