@@ -106,6 +106,8 @@ def printed(make: Callable[..., Number], *dtypes: str) -> str:
         (lambda x, y: x * y, ["float32"] * 2, "float32 v0 = a0 * a1;\nv0"),
         (lambda x, y: x * y, ["float16"] * 2, "float16 v0 = float32(a0) * float32(a1);\nv0"),
         (lambda x: x.convert("float16"), ["int32"], "float16 v0 = float16(float32(a0));\nv0"),
+        (lambda x: x.convert("float32"), ["float16"], "float32 v0 = float32(a0);\nv0"),
+        (lambda x: x.convert("int8"), ["float16"], "int8 v0 = int8(float32(a0));\nv0"),
         (lambda x, y: x / y, ["float64"] * 2, "float64 v0 = a0 / a1;\nv0"),
         (lambda x, y: x / y, ["int8"] * 2, "int8 v0 = np_quotient(a0, a1);\nv0"),
         (lambda x, y: x.binary("remainder", y), ["uint8"] * 2, "uint8 v0 = np_remainder(a0, a1);\nv0"),

@@ -94,7 +94,7 @@ def statements(expression: Expression, leaf: Leaf) -> Statements:
 
 def _operation(instruction: Instruction, names: list[str], dtypes: list[np.dtype]) -> str:
     op, dtype = instruction.op, instruction.dtype
-    if op not in ("select", "bits"):
+    if op not in ("select", "bits") and (op, dtype.kind) != ("convert", "f"):
         # Half floats are computed with as single ones, and rounded.
         names = [f"float32({x})" if its == _HALF else x for x, its in zip(names, dtypes, strict=True)]
     if op in _OPERATORS:
