@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import Report
@@ -57,7 +58,12 @@ def _optimised(graph: Graph, without: frozenset[str], optimise: Optimise) -> Gra
         return graph
     without = without.difference(PLAN_PASSES)
     nbytes = chunk_bytes()
-    return _OPTIMISED.get(graph, (without, nbytes), lambda: optimise(graph, without, nbytes))
+
+    def make() -> Graph:
+        with only_new_objects():
+            return optimise(graph, without, nbytes)
+
+    return _OPTIMISED.get(graph, (without, nbytes), make)
 
 
 def optimised_graph(graph: Graph, optimise: Optimise = optimise) -> Graph:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines.compiling import compiling
 from ctrlgrad.engines.native import kept_plans, library, objects, target
 from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
@@ -171,7 +172,7 @@ class Patterns:
         shapes, dropped = shapes_of(self.graph, arguments), self.dropped
 
         def make() -> Program:
-            with compiling(self.graph.name):
+            with compiling(self.graph.name), only_new_objects():
                 return _program(self.graph, shapes, self.without, dropped)
 
         return self.programs.get((shapes, dropped), make)

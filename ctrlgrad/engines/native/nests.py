@@ -7,6 +7,7 @@ innermost axes stay in registers until these loops are over; others add to memor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -43,6 +44,13 @@ class Axis:
     index: int | None
 
 
+def is_small(kernel: Kernel) -> bool:
+    """Whether a nest is written without loops."""
+    points = product(kernel.space)
+    work = points.factor * len(kernel.expression.instructions)
+    return points.is_known and points.factor <= MOST_POINTS and work <= MOST_INSTRUCTIONS
+
+
 class KernelWriter:
     """Writes one kernel into a function. `place` gives the address of an array, `number` a register, `size` a size."""
 
@@ -68,16 +76,16 @@ class KernelWriter:
         # Reductions that stay in registers: from which depth of the nest on, and their variables.
         self.still: dict[int, int] = {}
         self.sums: dict[int, Sums] = {}
-        points = product(kernel.space)
-        work = points.factor * len(kernel.expression.instructions)
-        self.is_small = points.is_known and points.factor <= MOST_POINTS and work <= MOST_INSTRUCTIONS
-        self.is_single = self.is_small and points.factor <= MOST_SINGLE
+        # Addresses by what computes them, within a turn.
+        self.known: dict[str, str] | None = None
+        self.is_small = is_small(kernel)
+        self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
         instructions = kernel.expression.instructions
         self.is_short = len(instructions) <= MOST_OF_A_TURN and not any(i.op == "call" for i in instructions)
 
     def each(self, start: str, end: str, step: int = 1) -> Iterator[str]:
         """The numbers start, start + step, ... below end: one after the other where they are few, else in a loop."""
-        if is_number(start) and is_number(end) and (self.is_small or int(start) < int(end) <= int(start) + step):
+        if is_number(start) and is_number(end) and (self.is_small or int(end) <= int(start) + step):
             yield from map(str, range(int(start), int(end), step))
             return
         with counted_loop(self.w, start, end, step) as i:
@@ -160,7 +168,8 @@ class KernelWriter:
         for k in starting:
             self.begin(k, axes)
         if depth == len(axes):
-            self.point(offsets, 1)
+            with self.turn():
+                self.point(offsets, 1)
         elif depth == len(axes) - 1:
             axis = axes[depth]
             self.innermost(axis, [offsets], *self.ends(depth, axis))
@@ -177,7 +186,10 @@ class KernelWriter:
         """The offsets at a position along an axis, which is that axis's index from now on."""
         if axis.index is not None:
             self.indices[axis.index] = i
-        return [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
+        steps = {stride: self.times(i, stride) for stride in dict.fromkeys(axis.strides)}
+        pairs = list(zip(offsets, axis.strides, strict=True))
+        found = {(o, stride): self.w.add(o, steps[stride]) for o, stride in dict.fromkeys(pairs)}
+        return [found[pair] for pair in pairs]
 
     def groups_rows(self, axes: Sequence[Axis]) -> bool:
         """Whether rows are reduced to numbers of their own, and each may be so short that its loops cost most."""
@@ -269,8 +281,9 @@ class KernelWriter:
             if not self.has_rest(axis, width):
                 return
         for i in self.each(start, total):
-            for row, offsets in enumerate(rows):
-                self.point(self.moved(axis, offsets, i), 1, row, axis)
+            with self.turn():
+                for row, offsets in enumerate(rows):
+                    self.point(self.moved(axis, offsets, i), 1, row, axis)
 
     def has_rest(self, axis: Axis, width: int) -> bool:
         """Whether whole vectors may leave elements of an axis over."""
@@ -289,10 +302,19 @@ class KernelWriter:
         """Vectors from start on, as long as whole ones are left; where they end."""
         end = self.whole(start, total, width * unroll)
         for i in self.each(start, end, width * unroll):
-            for k in range(unroll):
-                for row, offsets in enumerate(rows):
-                    self.point(self.moved(axis, offsets, self.w.add(i, str(k * width))), width, k + row, axis)
+            with self.turn():
+                places = [self.moved(axis, offsets, i) for offsets in rows]
+                for k in range(unroll):
+                    for row, offsets in enumerate(places):
+                        self.point(offsets, width, k + row, axis, k * width)
         return end
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """What is written inside is one turn of a loop: an address that it has computed is there till its end."""
+        self.known = {}
+        yield
+        self.known = None
 
     def whole(self, start: str, total: str, step: int) -> str:
         """Where whole steps from start on end."""
@@ -307,7 +329,10 @@ class KernelWriter:
 
     # One point, or a vector of them.
 
-    def point(self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None) -> None:
+    def point(
+        self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None, further: int = 0
+    ) -> None:
+        """At the offsets, or a number of elements further along the axis."""
         kernel, w = self.kernel, self.w
 
         def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
@@ -320,7 +345,7 @@ class KernelWriter:
                 kind = f"<{width} x i64>"
                 first = w.op(f"insertelement {kind} poison, i64 {at}, i64 0")
                 spread = w.op(f"shufflevector {kind} {first}, {kind} poison, <{width} x i32> zeroinitializer")
-                lanes = ", ".join(f"i64 {n}" for n in range(width))
+                lanes = ", ".join(f"i64 {further + n}" for n in range(width))
                 return w.op(f"add {kind} {spread}, <{lanes}>"), True
             place, part = instruction.value
             moved = width > 1 and axis is not None and axis.strides[place] == ONE
@@ -328,7 +353,8 @@ class KernelWriter:
             operand = kernel.operands[place]
             for argument, stride in zip(arguments, operand.gathered, strict=True):
                 at = self.w.add(at, self.times(argument, stride))
-            return self.loaded(self.bases[place], at, operand.view.dtype, part, width if moved else 1), moved
+            lanes, beyond = (width, further) if moved else (1, 0)
+            return self.loaded(self.bases[place], at, operand.view.dtype, part, lanes, beyond), moved
 
         outputs = emit_expression(w, kernel.expression, leaf, width, self.uniform)
         for check in kernel.checks:
@@ -345,25 +371,36 @@ class KernelWriter:
             for part, output in enumerate(write.outputs):
                 value = outputs[output]
                 if write.how != "store":
-                    before = self.loaded(self.bases[count + k], at, write.view.dtype, part, width)
+                    before = self.loaded(self.bases[count + k], at, write.view.dtype, part, width, further)
                     value = combine(w, write.how, dtype, before, value, width)
-                self.store(self.bases[count + k], at, dtype, parts, part, value, width)
+                self.store(self.bases[count + k], at, dtype, parts, part, value, width, further)
 
-    def address(self, base: str, at: str, dtype: np.dtype, parts: int, part: int) -> str:
+    def address(self, base: str, at: str, dtype: np.dtype, parts: int, part: int, further: int = 0) -> str:
         kind = memory_type_of(dtype)
         if parts == 2:
             at = self.w.add(self.w.multiply(at, "2"), str(part))
-        return self.w.op(f"getelementptr {kind}, ptr {base}, i64 {at}")
+        address = self.known_op(f"getelementptr {kind}, ptr {base}, i64 {at}")
+        return address if further == 0 else self.known_op(f"getelementptr {kind}, ptr {address}, i64 {further}")
 
-    def loaded(self, base: str, at: str, dtype: np.dtype, part: int, width: int) -> str:
+    def known_op(self, text: str) -> str:
+        """The name of an instruction's value, which a turn computes once."""
+        if self.known is None:
+            return self.w.op(text)
+        if text not in self.known:
+            self.known[text] = self.w.op(text)
+        return self.known[text]
+
+    def loaded(self, base: str, at: str, dtype: np.dtype, part: int, width: int, further: int = 0) -> str:
         real, parts = element_parts(dtype)
-        address = self.address(base, at, real, parts, part)
+        address = self.address(base, at, real, parts, part, further)
         kind = memory_type_of(real, width)
         value = self.w.op(f"load {kind}, ptr {address}, align {real.itemsize}")
         return self.w.op(f"trunc {kind} {value} to {type_of(real, width)}") if real.kind == "b" else value
 
-    def store(self, base: str, at: str, dtype: np.dtype, parts: int, part: int, value: str, width: int) -> None:
-        address = self.address(base, at, dtype, parts, part)
+    def store(
+        self, base: str, at: str, dtype: np.dtype, parts: int, part: int, value: str, width: int, further: int = 0
+    ) -> None:
+        address = self.address(base, at, dtype, parts, part, further)
         kind = memory_type_of(dtype, width)
         if dtype.kind == "b":
             value = self.w.op(f"zext {type_of(dtype, width)} {value} to {kind}")
