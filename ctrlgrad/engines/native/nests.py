@@ -329,9 +329,7 @@ class KernelWriter:
 
     # One point, or a vector of them.
 
-    def point(
-        self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None, further: int = 0
-    ) -> None:
+    def point(self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None, further: int = 0) -> None:
         """At the offsets, or a number of elements further along the axis."""
         kernel, w = self.kernel, self.w
 

@@ -10,7 +10,6 @@ from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.records import record
 
-
 # The address that a function gives where the answer to what it asked ends the run.
 ENDED = "inttoptr (i64 -1 to ptr)"
 
@@ -37,7 +36,9 @@ def _ask() -> SharedFunction:
         w.line(f"store i64 {value}, ptr {_word(w, index)}")
     answer = w.op(f"call i64 {callback}(i64 0)")
     w.line(f"ret i1 {w.op(f'icmp ne i64 {answer}, 0')}")
-    return SharedFunction("ask", "i1", w.function("internal i1 @ask(ptr %frame, i64 %request, i64 %a, i64 %b) noinline"))
+    return SharedFunction(
+        "ask", "i1", w.function("internal i1 @ask(ptr %frame, i64 %request, i64 %a, i64 %b) noinline")
+    )
 
 
 def _tell_failure() -> SharedFunction:
