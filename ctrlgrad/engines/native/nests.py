@@ -351,8 +351,8 @@ class KernelWriter:
             operand = kernel.operands[place]
             for argument, stride in zip(arguments, operand.gathered, strict=True):
                 at = self.w.add(at, self.times(argument, stride))
-            lanes, beyond = (width, further) if moved else (1, 0)
-            return self.loaded(self.bases[place], at, operand.view.dtype, part, lanes, beyond), moved
+            wide, beyond = (width, further) if moved else (1, 0)
+            return self.loaded(self.bases[place], at, operand.view.dtype, part, wide, beyond), moved
 
         outputs = emit_expression(w, kernel.expression, leaf, width, self.uniform)
         for check in kernel.checks:
