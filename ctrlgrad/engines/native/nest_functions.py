@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 
-from ctrlgrad.engines.native.nests import KernelWriter, is_small
+from ctrlgrad.engines.native.axes import is_small
+from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.text import Writer, type_of
 from ctrlgrad.plan.model import Array, Check, Kernel, Register
 from ctrlgrad.plan.sizes import Size

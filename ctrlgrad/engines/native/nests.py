@@ -1,7 +1,6 @@
 """Kernels as loop nests: explicit vectors along the innermost axis, one element at a time for what is left over.
 
-Axes of size 1 vanish, axes that lie side by side for all that the kernel touches become one. Reductions along the
-innermost axes stay in registers until these loops are over; others add to memory.
+Reductions along the innermost axes stay in registers until these loops are over; others add to memory.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ctrlgrad.engines.native.axes import Axis, axes_of, is_small
 from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, combine, element_parts
@@ -19,36 +19,16 @@ from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import neutral_of
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
-from ctrlgrad.records import record
 
 INDEX = np.dtype(np.int64)
 
-
-# A nest of at most so many points, and of so many instructions for all of them, is written without loops: then LLVM
-# sees which element is meant, and keeps small arrays in registers. Of so few points each has registers of its own:
-# elements of small arrays come and go one by one more often than not.
-MOST_POINTS, MOST_INSTRUCTIONS, MOST_SINGLE = 16, 256, 8
+# Of at most so few points each has registers of its own: elements of small arrays come and go one by one more often
+# than not.
+MOST_SINGLE = 8
 # Vectors in a turn of a reduction; rows that are reduced together, and of how many instructions for an element at most.
 UNROLL, ROWS, MOST_OF_ROWS = 4, 4, 16
 # A kernel of at most so many instructions takes as many vectors a turn for at least so many elements.
 MOST_OF_A_TURN, MANY = 16, 512
-
-
-@record
-class Axis:
-    """An axis of the nest: how long it is, and the strides of operands and writes along it, in elements."""
-
-    size: Size
-    strides: tuple[Size, ...]
-    # The axis of the kernel's space whose index this is; None where several became one.
-    index: int | None
-
-
-def is_small(kernel: Kernel) -> bool:
-    """Whether a nest is written without loops."""
-    points = product(kernel.space)
-    work = points.factor * len(kernel.expression.instructions)
-    return points.is_known and points.factor <= MOST_POINTS and work <= MOST_INSTRUCTIONS
 
 
 class KernelWriter:
@@ -94,26 +74,7 @@ class KernelWriter:
     # The shape of the nest.
 
     def axes(self) -> list[Axis]:
-        uses_index = {i.value for i in self.kernel.expression.instructions if i.op == "index"}
-        axes: list[Axis] = []
-        for number, size in enumerate(self.kernel.space):
-            if size == ONE and number not in uses_index:
-                continue
-            strides = tuple(view.strides[number] for view in self.views)
-            axes.append(Axis(size, strides, number if number in uses_index else None))
-        merged: list[Axis] = []
-        for axis in axes:
-            last = merged[-1] if merged else None
-            if (
-                last is not None
-                and last.index is None
-                and axis.index is None
-                and all(outer == axis.size * inner for outer, inner in zip(last.strides, axis.strides, strict=True))
-            ):
-                merged[-1] = Axis(last.size * axis.size, axis.strides, None)
-            else:
-                merged.append(axis)
-        return merged
+        return axes_of(self.kernel, self.views)
 
     def is_reduction(self, write: Write) -> bool:
         return write.how != "store" and not write.scattered
