@@ -12,6 +12,7 @@ import numpy as np
 
 from ctrlgrad import tree
 from ctrlgrad.autograph import convert
+from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines import Report, current_without
 from ctrlgrad.engines.device_array import lies_on_card, type_on_card
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError, UserInputError
@@ -244,7 +245,8 @@ class Function:
             for concrete in known.variants:
                 if concrete.accepts(types):
                     return concrete, arrays
-            concrete = self._trace_new(known, types, leaves, treedef)
+            with only_new_objects():
+                concrete = self._trace_new(known, types, leaves, treedef)
         return concrete, arrays
 
     def _trace_new(self, known: _Signature, types: list[Type], leaves: list[Any], treedef: tree.TreeDef) -> Concrete:

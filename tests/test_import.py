@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 HEAVY = ("llvmlite", "cupy", "jax", "matplotlib", "hypothesis", "torch", "tensorflow")
 
@@ -33,3 +37,45 @@ def test_a_function_is_found_under_its_name_whoever_has_imported_its_module() ->
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert found.stdout.strip() == "True", found.stderr
+
+
+# Run twice with one cache: what the second process loads of the native engine besides what the first one has kept.
+FROM_CACHE = """
+import sys
+from pathlib import Path
+
+import pytest
+import numpy as np
+import ctrlgrad as cg
+
+def plain(x):
+    return cg.while_loop(lambda x: x < 100.0, lambda x: x * x, x)
+
+def elementary(x):
+    return cg.numpy.exp(x) @ x if {product} else cg.numpy.exp(x)
+
+print(cg.function({name}, engine="native")(np.full({shape}, 1.5)).shape)
+parts = "making emit library products.library products.pool".split()
+print([part for part in parts if "ctrlgrad.engines.native." + part in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "product", "shape", "loaded"),
+    [
+        ("plain", False, (), []),
+        ("elementary", False, (64,), ["library"]),
+        ("elementary", True, (8, 8), ["library", "products.library", "products.pool"]),
+    ],
+    ids=["nothing", "an elementary function", "a product"],
+)
+def test_a_plan_from_the_cache_loads_what_its_code_calls(
+    name: str, product: bool, shape: tuple[int, ...], loaded: list[str], tmp_path: Path
+) -> None:
+    script = FROM_CACHE.format(name=name, product=product, shape=shape)
+    environment = {**os.environ, "CTRLGRAD_CACHE_DIR": str(tmp_path / "cache"), "CTRLGRAD_QUICK_CODE": "1"}
+    environment.pop("CTRLGRAD_CHECK_PLANS", None)
+    for found in (["making", "emit", "library", *loaded[1:]], loaded):
+        result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.splitlines()[1] == repr(found)

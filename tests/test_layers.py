@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Part of the package -> its layer. A part is what follows `ctrlgrad.` up to the next dot.
 LAYERS = {
+    "collector": 0,
     "errors": 0,
     "records": 0,
     "source": 0,

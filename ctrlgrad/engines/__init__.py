@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines.chunks import chunk_bytes
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import Report
@@ -62,8 +63,9 @@ def _optimised(graph: Graph, without: frozenset[str], optimise: Optimise) -> Gra
     nbytes = chunk_bytes()
 
     def make() -> Graph:
-        found = optimise(graph, without, nbytes)
-        digest = fingerprint(found)
+        with only_new_objects():
+            found = optimise(graph, without, nbytes)
+            digest = fingerprint(found)
         return found if digest is None else _DIFFERENT.get(graph, digest, lambda: found)
 
     return _OPTIMISED.get(graph, (without, nbytes), make)

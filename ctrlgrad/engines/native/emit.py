@@ -11,6 +11,7 @@ from ctrlgrad.engines.native import frame, library
 from ctrlgrad.engines.native.expressions import emit_call, emit_expression
 from ctrlgrad.engines.native.factor_calls import FactorsWriter
 from ctrlgrad.engines.native.frame import Request, Status
+from ctrlgrad.engines.native.nest_functions import NestFunctions
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.outside_text import OutsideText
 from ctrlgrad.engines.native.product_calls import ProductWriter, write_pack
@@ -73,6 +74,8 @@ class PlanWriter(OutsideText):
 
     def function(self, name: str) -> str:
         self.find_pushes(self.plan.body)
+        kernels = [step for step in walk(self.plan.body) if isinstance(step, Kernel)]
+        self.nests = NestFunctions(kernels, self.vector_bytes)
         self.prologue()
         self.bring_near(self.words_of_numbers())
         self.block(self.plan.body)
@@ -202,6 +205,11 @@ class PlanWriter(OutsideText):
             if text is not None:
                 self.parts.append(text)
                 return
+        if self.nests.has(step):
+            text = self.nests.call(self.w, step, self.place_of, self.number, self.size)
+            if text is not None:
+                self.parts.append(text)
+            return
         self.nest(KernelWriter, step).write()
 
     def nest(self, kind: type[AnyNest], kernel: Kernel) -> AnyNest:

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.collector import only_new_objects
 from ctrlgrad.engines.compiling import compiling
-from ctrlgrad.engines.native import kept_plans, library, objects, target
+from ctrlgrad.engines.native import kept_plans, objects, target
 from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
 from ctrlgrad.engines.native.kept_plans import Code, KeptPlan
-from ctrlgrad.engines.native.products.library import products
 from ctrlgrad.engines.native.runtime import Program
 from ctrlgrad.ir import Graph, StackType
 from ctrlgrad.ir.caching import Cache, Recent
@@ -72,10 +72,19 @@ def _judged(plan: Plan) -> Plan:
 
 
 def _addresses(symbols: Sequence[str]) -> dict[str, int]:
-    """Of the routines that a module calls."""
-    is_product = {name: name.startswith(_ROUTINES) for name in symbols}
-    found = library.addresses([name for name in symbols if not is_product[name]])
-    return found | {name: products().address(name) for name in symbols if is_product[name]}
+    """Of the routines that a module calls. What knows of them is a part of the first calls that need some."""
+    of_products = [name for name in symbols if name.startswith(_ROUTINES)]
+    others = [name for name in symbols if not name.startswith(_ROUTINES)]
+    found: dict[str, int] = {}
+    if others:
+        from ctrlgrad.engines.native import library
+
+        found |= library.addresses(others)
+    if of_products:
+        from ctrlgrad.engines.native.products.library import products
+
+        found |= {name: products().address(name) for name in of_products}
+    return found
 
 
 def shapes_of(graph: Graph, arguments: Sequence[Any]) -> tuple[ArgumentShape, ...]:
@@ -122,9 +131,9 @@ def _level() -> int:
 
 def _printed(plan: Plan) -> tuple[str, Code]:
     """The text of a plan, and how its code is found."""
-    text, declarations = _making().text_of(plan)
+    text, called = _making().text_of(plan)
     name = hashlib.sha256(f"{_level()} {text}".encode()).hexdigest()
-    return text, Code(name, tuple(library.called(declarations)))
+    return text, Code(name, tuple(called))
 
 
 def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
@@ -171,7 +180,7 @@ class Patterns:
         shapes, dropped = shapes_of(self.graph, arguments), self.dropped
 
         def make() -> Program:
-            with compiling(self.graph.name):
+            with compiling(self.graph.name), only_new_objects():
                 return _program(self.graph, shapes, self.without, dropped)
 
         return self.programs.get((shapes, dropped), make)

@@ -145,7 +145,8 @@ class _Printer:
         if op == "constant":
             return _Value(constant(instruction.value, instruction.dtype), False, True)
         if op in ("load", "scalar", "index", "argument"):
-            return _Value(*self.leaf(instruction, [self.operand(a, 1) for a in instruction.args]))
+            text, is_vector = self.leaf(instruction, [self.operand(a, 1) for a in instruction.args])
+            return _Value(text, is_vector, not text.startswith("%"))
         is_vector = any(self.values[a].is_vector for a in instruction.args)
         width = self.width if is_vector else 1
         if op == "select":

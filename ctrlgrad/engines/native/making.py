@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from ctrlgrad.engines.native import target
+from ctrlgrad.engines.native import library, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.products import pack, real
 from ctrlgrad.ir import Graph
@@ -25,10 +25,10 @@ def plan_of(
     return planning.plan_of(graph, shapes, _panels(), without, dropped)
 
 
-def text_of(plan: Plan) -> tuple[str, Iterable[str]]:
-    """The text of a plan's module, and what it declares."""
+def text_of(plan: Plan) -> tuple[str, list[str]]:
+    """The text of a plan's module, and the routines that it calls."""
     writer = PlanWriter(plan, target.host().vector_bytes)
-    return writer.function("plan"), writer.w.declarations
+    return writer.function("plan"), library.called(writer.w.declarations)
 
 
 @functools.cache

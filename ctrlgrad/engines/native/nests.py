@@ -1,15 +1,16 @@
 """Kernels as loop nests: explicit vectors along the innermost axis, one element at a time for what is left over.
 
-Axes of size 1 vanish, axes that lie side by side for all that the kernel touches become one. Reductions along the
-innermost axes stay in registers until these loops are over; others add to memory.
+Reductions along the innermost axes stay in registers until these loops are over; others add to memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
+from ctrlgrad.engines.native.axes import Axis, axes_of, is_small
 from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, combine, element_parts
@@ -18,29 +19,16 @@ from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import neutral_of
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
-from ctrlgrad.records import record
 
 INDEX = np.dtype(np.int64)
 
-
-# A nest of at most so many points, and of so many instructions for all of them, is written without loops: then LLVM
-# sees which element is meant, and keeps small arrays in registers. Of so few points each has registers of its own:
-# elements of small arrays come and go one by one more often than not.
-MOST_POINTS, MOST_INSTRUCTIONS, MOST_SINGLE = 16, 256, 8
+# Of at most so few points each has registers of its own: elements of small arrays come and go one by one more often
+# than not.
+MOST_SINGLE = 8
 # Vectors in a turn of a reduction; rows that are reduced together, and of how many instructions for an element at most.
 UNROLL, ROWS, MOST_OF_ROWS = 4, 4, 16
 # A kernel of at most so many instructions takes as many vectors a turn for at least so many elements.
 MOST_OF_A_TURN, MANY = 16, 512
-
-
-@record
-class Axis:
-    """An axis of the nest: how long it is, and the strides of operands and writes along it, in elements."""
-
-    size: Size
-    strides: tuple[Size, ...]
-    # The axis of the kernel's space whose index this is; None where several became one.
-    index: int | None
 
 
 class KernelWriter:
@@ -68,16 +56,16 @@ class KernelWriter:
         # Reductions that stay in registers: from which depth of the nest on, and their variables.
         self.still: dict[int, int] = {}
         self.sums: dict[int, Sums] = {}
-        points = product(kernel.space)
-        work = points.factor * len(kernel.expression.instructions)
-        self.is_small = points.is_known and points.factor <= MOST_POINTS and work <= MOST_INSTRUCTIONS
-        self.is_single = self.is_small and points.factor <= MOST_SINGLE
+        # Addresses by what computes them, within a turn.
+        self.known: dict[str, str] | None = None
+        self.is_small = is_small(kernel)
+        self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
         instructions = kernel.expression.instructions
         self.is_short = len(instructions) <= MOST_OF_A_TURN and not any(i.op == "call" for i in instructions)
 
     def each(self, start: str, end: str, step: int = 1) -> Iterator[str]:
         """The numbers start, start + step, ... below end: one after the other where they are few, else in a loop."""
-        if is_number(start) and is_number(end) and (self.is_small or int(start) < int(end) <= int(start) + step):
+        if is_number(start) and is_number(end) and (self.is_small or int(end) <= int(start) + step):
             yield from map(str, range(int(start), int(end), step))
             return
         with counted_loop(self.w, start, end, step) as i:
@@ -86,26 +74,7 @@ class KernelWriter:
     # The shape of the nest.
 
     def axes(self) -> list[Axis]:
-        uses_index = {i.value for i in self.kernel.expression.instructions if i.op == "index"}
-        axes: list[Axis] = []
-        for number, size in enumerate(self.kernel.space):
-            if size == ONE and number not in uses_index:
-                continue
-            strides = tuple(view.strides[number] for view in self.views)
-            axes.append(Axis(size, strides, number if number in uses_index else None))
-        merged: list[Axis] = []
-        for axis in axes:
-            last = merged[-1] if merged else None
-            if (
-                last is not None
-                and last.index is None
-                and axis.index is None
-                and all(outer == axis.size * inner for outer, inner in zip(last.strides, axis.strides, strict=True))
-            ):
-                merged[-1] = Axis(last.size * axis.size, axis.strides, None)
-            else:
-                merged.append(axis)
-        return merged
+        return axes_of(self.kernel, self.views)
 
     def is_reduction(self, write: Write) -> bool:
         return write.how != "store" and not write.scattered
@@ -160,7 +129,8 @@ class KernelWriter:
         for k in starting:
             self.begin(k, axes)
         if depth == len(axes):
-            self.point(offsets, 1)
+            with self.turn():
+                self.point(offsets, 1)
         elif depth == len(axes) - 1:
             axis = axes[depth]
             self.innermost(axis, [offsets], *self.ends(depth, axis))
@@ -177,7 +147,10 @@ class KernelWriter:
         """The offsets at a position along an axis, which is that axis's index from now on."""
         if axis.index is not None:
             self.indices[axis.index] = i
-        return [self.w.add(o, self.times(i, s)) for o, s in zip(offsets, axis.strides, strict=True)]
+        steps = {stride: self.times(i, stride) for stride in dict.fromkeys(axis.strides)}
+        pairs = list(zip(offsets, axis.strides, strict=True))
+        found = {(o, stride): self.w.add(o, steps[stride]) for o, stride in dict.fromkeys(pairs)}
+        return [found[pair] for pair in pairs]
 
     def groups_rows(self, axes: Sequence[Axis]) -> bool:
         """Whether rows are reduced to numbers of their own, and each may be so short that its loops cost most."""
@@ -269,8 +242,9 @@ class KernelWriter:
             if not self.has_rest(axis, width):
                 return
         for i in self.each(start, total):
-            for row, offsets in enumerate(rows):
-                self.point(self.moved(axis, offsets, i), 1, row, axis)
+            with self.turn():
+                for row, offsets in enumerate(rows):
+                    self.point(self.moved(axis, offsets, i), 1, row, axis)
 
     def has_rest(self, axis: Axis, width: int) -> bool:
         """Whether whole vectors may leave elements of an axis over."""
@@ -289,10 +263,19 @@ class KernelWriter:
         """Vectors from start on, as long as whole ones are left; where they end."""
         end = self.whole(start, total, width * unroll)
         for i in self.each(start, end, width * unroll):
-            for k in range(unroll):
-                for row, offsets in enumerate(rows):
-                    self.point(self.moved(axis, offsets, self.w.add(i, str(k * width))), width, k + row, axis)
+            with self.turn():
+                places = [self.moved(axis, offsets, i) for offsets in rows]
+                for k in range(unroll):
+                    for row, offsets in enumerate(places):
+                        self.point(offsets, width, k + row, axis, k * width)
         return end
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """What is written inside is one turn of a loop: an address that it has computed is there till its end."""
+        self.known = {}
+        yield
+        self.known = None
 
     def whole(self, start: str, total: str, step: int) -> str:
         """Where whole steps from start on end."""
@@ -307,7 +290,8 @@ class KernelWriter:
 
     # One point, or a vector of them.
 
-    def point(self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None) -> None:
+    def point(self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None, further: int = 0) -> None:
+        """At the offsets, or a number of elements further along the axis."""
         kernel, w = self.kernel, self.w
 
         def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
@@ -320,7 +304,7 @@ class KernelWriter:
                 kind = f"<{width} x i64>"
                 first = w.op(f"insertelement {kind} poison, i64 {at}, i64 0")
                 spread = w.op(f"shufflevector {kind} {first}, {kind} poison, <{width} x i32> zeroinitializer")
-                lanes = ", ".join(f"i64 {n}" for n in range(width))
+                lanes = ", ".join(f"i64 {further + n}" for n in range(width))
                 return w.op(f"add {kind} {spread}, <{lanes}>"), True
             place, part = instruction.value
             moved = width > 1 and axis is not None and axis.strides[place] == ONE
@@ -328,7 +312,8 @@ class KernelWriter:
             operand = kernel.operands[place]
             for argument, stride in zip(arguments, operand.gathered, strict=True):
                 at = self.w.add(at, self.times(argument, stride))
-            return self.loaded(self.bases[place], at, operand.view.dtype, part, width if moved else 1), moved
+            wide, beyond = (width, further) if moved else (1, 0)
+            return self.loaded(self.bases[place], at, operand.view.dtype, part, wide, beyond), moved
 
         outputs = emit_expression(w, kernel.expression, leaf, width, self.uniform)
         for check in kernel.checks:
@@ -345,25 +330,36 @@ class KernelWriter:
             for part, output in enumerate(write.outputs):
                 value = outputs[output]
                 if write.how != "store":
-                    before = self.loaded(self.bases[count + k], at, write.view.dtype, part, width)
+                    before = self.loaded(self.bases[count + k], at, write.view.dtype, part, width, further)
                     value = combine(w, write.how, dtype, before, value, width)
-                self.store(self.bases[count + k], at, dtype, parts, part, value, width)
+                self.store(self.bases[count + k], at, dtype, parts, part, value, width, further)
 
-    def address(self, base: str, at: str, dtype: np.dtype, parts: int, part: int) -> str:
+    def address(self, base: str, at: str, dtype: np.dtype, parts: int, part: int, further: int = 0) -> str:
         kind = memory_type_of(dtype)
         if parts == 2:
             at = self.w.add(self.w.multiply(at, "2"), str(part))
-        return self.w.op(f"getelementptr {kind}, ptr {base}, i64 {at}")
+        address = self.known_op(f"getelementptr {kind}, ptr {base}, i64 {at}")
+        return address if further == 0 else self.known_op(f"getelementptr {kind}, ptr {address}, i64 {further}")
 
-    def loaded(self, base: str, at: str, dtype: np.dtype, part: int, width: int) -> str:
+    def known_op(self, text: str) -> str:
+        """The name of an instruction's value, which a turn computes once."""
+        if self.known is None:
+            return self.w.op(text)
+        if text not in self.known:
+            self.known[text] = self.w.op(text)
+        return self.known[text]
+
+    def loaded(self, base: str, at: str, dtype: np.dtype, part: int, width: int, further: int = 0) -> str:
         real, parts = element_parts(dtype)
-        address = self.address(base, at, real, parts, part)
+        address = self.address(base, at, real, parts, part, further)
         kind = memory_type_of(real, width)
         value = self.w.op(f"load {kind}, ptr {address}, align {real.itemsize}")
         return self.w.op(f"trunc {kind} {value} to {type_of(real, width)}") if real.kind == "b" else value
 
-    def store(self, base: str, at: str, dtype: np.dtype, parts: int, part: int, value: str, width: int) -> None:
-        address = self.address(base, at, dtype, parts, part)
+    def store(
+        self, base: str, at: str, dtype: np.dtype, parts: int, part: int, value: str, width: int, further: int = 0
+    ) -> None:
+        address = self.address(base, at, dtype, parts, part, further)
         kind = memory_type_of(dtype, width)
         if dtype.kind == "b":
             value = self.w.op(f"zext {type_of(dtype, width)} {value} to {kind}")

@@ -45,7 +45,7 @@ class PlanText:
         # For temporaries on the stack, where the driver is shown a copy: their own address must stay in the function.
         self.shown: dict[Place, str] = {}
         self.loops: list[Loop] = []
-        # Functions that the plan's calls: parts of nests that threads share.
+        # Functions that the plan's calls: nests that it has several times, and parts of nests that threads share.
         self.parts: list[str] = []
         # Functions for what the plan's does at many places, by name.
         self.shared: dict[str, str] = {}
@@ -208,6 +208,8 @@ class PlanText:
         """Memory for a routine: as many bytes as the routine of this name says."""
         self.w.declare(f"i64 @{name}({', '.join('i64' for _ in sizes)})")
         nbytes = self.w.op(f"call i64 @{name}({', '.join(f'i64 {size}' for size in sizes)})")
+        if not self.near:
+            return self.ask_by("scratch", nbytes)
         short = self.w.op(f"icmp ult i64 {self.load_word(frame.SCRATCH_BYTES)}, {nbytes}")
         self.ask_if(short, Request.GROW_SCRATCH, nbytes)
         return self.load_word(frame.SCRATCH, "ptr")
@@ -232,15 +234,29 @@ class PlanText:
             value = self.w.op(f"zext i1 {value} to i8")
         self.w.line(f"store {kind} {value}, ptr {address}, align {dtype.itemsize}")
 
-    def call_shared(self, name: str, *numbers: str) -> str:
+    def call_shared(self, name: str, *numbers: str, rank: int | None = None) -> str:
         """Call a function of `shared_code`; its result, if it has one."""
-        function = shared_code.FUNCTIONS[name]
-        self.shared.setdefault(name, function.text)
-        call = f"call {function.result} @{name}({', '.join(['ptr %frame', *(f'i64 {number}' for number in numbers)])})"
+        function = shared_code.function(name, rank)
+        for needed in (*map(shared_code.function, function.calls), function):
+            self.shared.setdefault(needed.name, needed.text)
+        given = ", ".join(["ptr %frame", *(f"i64 {number}" for number in numbers)])
+        call = f"call {function.result} @{function.name}({given})"
         if function.result == "void":
             self.w.line(call)
             return ""
         return self.w.op(call)
+
+    def ask_by(self, name: str, *numbers: str, rank: int | None = None) -> str:
+        """Call a function of `shared_code` that asks where it has to; its result.
+
+        Where words are kept in variables, it is better to ask here: a function finds them in the frame.
+        """
+        assert not self.near
+        result = self.call_shared(name, *numbers, rank=rank)
+        is_address = shared_code.function(name, rank).result == "ptr"
+        ends = self.w.op(f"icmp eq ptr {result}, {shared_code.ENDED}") if is_address else result
+        self.stop_if(ends, Status.RAISED)
+        return result
 
     def ask(self, request: Request, a: str = "0", b: str = "0") -> None:
         """Call back; an answer other than 0 ends the run."""

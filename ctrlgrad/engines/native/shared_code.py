@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 from ctrlgrad.engines.native import frame
+from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.records import record
+
+# The address that a function gives where the answer to what it asked ends the run.
+ENDED = "inttoptr (i64 -1 to ptr)"
 
 
 @record
 class SharedFunction:
-    """A function `RESULT @NAME(ptr %frame, i64, ...)`."""
+    """A function `RESULT @NAME(ptr %frame, i64, ...)`, and those that it calls."""
 
+    name: str
     result: str
     text: str
+    calls: tuple[str, ...] = ()
 
 
 def _word(w: Writer, index: int | str) -> str:
@@ -27,7 +36,9 @@ def _ask() -> SharedFunction:
         w.line(f"store i64 {value}, ptr {_word(w, index)}")
     answer = w.op(f"call i64 {callback}(i64 0)")
     w.line(f"ret i1 {w.op(f'icmp ne i64 {answer}, 0')}")
-    return SharedFunction("i1", w.function("internal i1 @ask(ptr %frame, i64 %request, i64 %a, i64 %b) noinline"))
+    return SharedFunction(
+        "ask", "i1", w.function("internal i1 @ask(ptr %frame, i64 %request, i64 %a, i64 %b) noinline")
+    )
 
 
 def _tell_failure() -> SharedFunction:
@@ -38,7 +49,7 @@ def _tell_failure() -> SharedFunction:
         w.line(f"store i64 {value}, ptr {_word(w, index)}")
     w.line("ret void")
     given = "ptr %frame, i64 %status, i64 %site, i64 %found, i64 %bound"
-    return SharedFunction("void", w.function(f"internal void @tell_failure({given}) noinline"))
+    return SharedFunction("tell_failure", "void", w.function(f"internal void @tell_failure({given}) noinline"))
 
 
 def _may_begin_again() -> SharedFunction:
@@ -52,7 +63,126 @@ def _may_begin_again() -> SharedFunction:
         is_zero = w.op(f"icmp eq i64 {w.op(f'load i64, ptr {address}')}, 0")
         found = w.op(f"and i1 {found}, {is_zero}")
     w.line(f"ret i1 {found}")
-    return SharedFunction("i1", w.function("internal i1 @may_begin_again(ptr %frame, i64 %stack) noinline"))
+    text = w.function("internal i1 @may_begin_again(ptr %frame, i64 %stack) noinline")
+    return SharedFunction("may_begin_again", "i1", text)
 
 
-FUNCTIONS = {"ask": _ask(), "may_begin_again": _may_begin_again(), "tell_failure": _tell_failure()}
+# Steps on stacks whose words lie in the frame. The numbers are where the stack's words start and its handle; then what
+# the function is told besides; and, for rows of a rank, where the shape of its rows is told, and that shape.
+
+
+class _StackFunction:
+    """A function for a step on a stack while it is written."""
+
+    def __init__(self, name: str, result: str, more: Sequence[str] = (), rank: int | None = None) -> None:
+        self.name, self.result, self.rank = name if rank is None else f"{name}{rank}", result, rank or 0
+        shape = [] if rank is None else ["shape", *(f"size{k}" for k in range(rank))]
+        self.numbers = ["stack", "handle", *more, *shape]
+        self.w = Writer()
+        self.stack = _word(self.w, "%stack")
+
+    def place(self, part: int) -> str:
+        return self.w.op(f"getelementptr i64, ptr {self.stack}, i64 {part}")
+
+    def load(self, part: int, kind: str = "i64") -> str:
+        return self.w.op(f"load {kind}, ptr {self.place(part)}")
+
+    def store(self, part: int, value: str) -> None:
+        self.w.line(f"store i64 {value}, ptr {self.place(part)}")
+
+    def sizes(self) -> list[tuple[str, str]]:
+        """Where each size of a row's shape is told, and the size."""
+        shape = _word(self.w, "%shape") if self.rank else ""
+        return [
+            (self.w.op(f"getelementptr i64, ptr {shape}, i64 {k}") if k else shape, f"%size{k}")
+            for k in range(self.rank)
+        ]
+
+    def ask(self, request: Request, ended: str) -> None:
+        """Tell the shape of the rows and ask; give `ended` where that ends the run."""
+        for place, size in self.sizes():
+            self.w.line(f"store i64 {size}, ptr {place}")
+        ends = self.w.op(f"call i1 @ask(ptr %frame, i64 {int(request)}, i64 %handle, i64 0)")
+        with self.w.when(ends):
+            self.w.line(f"ret {self.result} {ended}")
+            self.w.label(self.w.new_label("never"))
+
+    def row(self, index: str) -> str:
+        nbytes = self.w.op(f"mul i64 {index}, %bytes")
+        return self.w.op(f"getelementptr i8, ptr {self.load(frame.BASE, 'ptr')}, i64 {nbytes}")
+
+    def finished(self, result: str, *calls: str) -> SharedFunction:
+        self.w.line(f"ret {self.result} {result}")
+        given = ", ".join(["ptr %frame", *(f"i64 %{name}" for name in self.numbers)])
+        text = self.w.function(f"internal {self.result} @{self.name}({given}) noinline")
+        return SharedFunction(self.name, self.result, text, ("ask", *calls))
+
+
+def _begin(rank: int) -> SharedFunction:
+    """An empty stack: the last one again, or another one; whether that ends the run."""
+    f = _StackFunction("begin", "i1", (), rank)
+    is_ready = f.w.op("call i1 @may_begin_again(ptr %frame, i64 %stack)")
+    for place, size in f.sizes():
+        is_same = f.w.op(f"icmp eq i64 {f.w.op(f'load i64, ptr {place}')}, {size}")
+        is_ready = f.w.op(f"and i1 {is_ready}, {is_same}")
+    with f.w.when(f.w.op(f"xor i1 {is_ready}, true")):
+        f.ask(Request.NEW_STACK, "true")
+    f.store(frame.COUNT, "0")
+    f.store(frame.IDLE, "0")
+    return f.finished("false", "may_begin_again")
+
+
+def _room(rank: int) -> SharedFunction:
+    """The address of the next row of a stack, for which there is room then."""
+    f = _StackFunction("room", "ptr", ("bytes",), rank)
+    with f.w.when(f.w.op(f"icmp sge i64 {f.load(frame.COUNT)}, {f.load(frame.CAPACITY)}")):
+        f.ask(Request.FULL, ENDED)
+    return f.finished(f.row(f.load(frame.COUNT)))
+
+
+def _last() -> SharedFunction:
+    """The address of the last row of a stack, which is taken off."""
+    f = _StackFunction("last", "ptr", ("bytes",))
+    with f.w.when(f.w.op(f"icmp sle i64 {f.load(frame.COUNT)}, 0")):
+        f.ask(Request.EMPTY, ENDED)
+    count = f.w.op(f"sub i64 {f.load(frame.COUNT)}, 1")
+    f.store(frame.COUNT, count)
+    return f.finished(f.row(count))
+
+
+def _joined() -> SharedFunction:
+    """The address of all rows of a stack, which lie in one block then."""
+    f = _StackFunction("joined", "ptr")
+    with f.w.when(f.w.op(f"icmp ne i64 {f.load(frame.BELOW)}, 0")):
+        f.ask(Request.JOIN, ENDED)
+    return f.finished(f.load(frame.BASE, "ptr"))
+
+
+def _scratch() -> SharedFunction:
+    """The address of so much scratch memory."""
+    w = Writer()
+    with w.when(w.op(f"icmp ult i64 {w.op(f'load i64, ptr {_word(w, frame.SCRATCH_BYTES)}')}, %bytes")):
+        ends = w.op(f"call i1 @ask(ptr %frame, i64 {int(Request.GROW_SCRATCH)}, i64 %bytes, i64 0)")
+        with w.when(ends):
+            w.line(f"ret ptr {ENDED}")
+            w.label(w.new_label("never"))
+    w.line(f"ret ptr {w.op(f'load ptr, ptr {_word(w, frame.SCRATCH)}')}")
+    text = w.function("internal ptr @scratch(ptr %frame, i64 %bytes) noinline")
+    return SharedFunction("scratch", "ptr", text, ("ask",))
+
+
+_MAKERS = {
+    "ask": _ask,
+    "may_begin_again": _may_begin_again,
+    "tell_failure": _tell_failure,
+    "last": _last,
+    "joined": _joined,
+    "scratch": _scratch,
+}
+_MAKERS_BY_RANK = {"begin": _begin, "room": _room}
+
+
+@functools.cache
+def function(name: str, rank: int | None = None) -> SharedFunction:
+    """A function by its name, for stacks whose rows have a rank where it is told their shape."""
+    return _MAKERS[name]() if rank is None else _MAKERS_BY_RANK[name](rank)

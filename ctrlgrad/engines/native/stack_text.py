@@ -70,6 +70,17 @@ class StackText(PlanText):
         for k, size in enumerate(rows or ()):
             self.store_word(self.layout.shapes[self.plan.handles[stack]] + k, self.size(size))
 
+    def ask_of_stack(self, name: str, stack: Stack, *numbers: str, is_told_shape: bool = False) -> str:
+        """Call a function of `shared_code` for a step on a stack; its result."""
+        handle = self.plan.handles[stack]
+        given = [str(self.layout.stack(handle)), str(handle), *numbers]
+        if not is_told_shape:
+            return self.ask_by(name, *given)
+        rows = self.plan.rows[stack] or ()
+        return self.ask_by(
+            name, *given, str(self.layout.shapes.get(handle, 0)), *(self.size(size) for size in rows), rank=len(rows)
+        )
+
     def new_stack(self, step: NewStack) -> None:
         """An empty stack, or one of rows that were never written; asked for unless the last one can begin again."""
         handle, is_known = self.plan.handles[step.result], self.is_shape_known(step.result)
@@ -81,6 +92,9 @@ class StackText(PlanText):
         if not is_known:
             # The words have the shape of the last run, or of the last iteration.
             self.ask(Request.NEW_STACK, str(handle), str(frame.SHAPE_UNKNOWN))
+            return
+        if not self.near:
+            self.ask_of_stack("begin", step.result, is_told_shape=True)
             return
         words = self.layout.stack(handle)
         is_ready = self.call_shared("may_begin_again", str(words))
@@ -107,6 +121,8 @@ class StackText(PlanText):
 
     def top(self, stack: Stack) -> str:
         """The address of the next row of a stack, for which there is room."""
+        if not self.near:
+            return self.ask_of_stack("room", stack, self.size(self.row_bytes(stack)), is_told_shape=True)
         handle = self.plan.handles[stack]
         words = self.layout.stack(handle)
         full = self.w.op(
@@ -156,18 +172,24 @@ class StackText(PlanText):
             self.registers[register.name] = self.load_at(address, k, register.dtype)
 
     def pop(self, step: Pop) -> None:
-        handle = self.plan.handles[step.stack]
-        words = self.layout.stack(handle)
-        self.ask_if(self.w.op(f"icmp sle i64 {self.load_word(words + frame.COUNT)}, 0"), Request.EMPTY, str(handle))
-        count = self.w.op(f"sub i64 {self.load_word(words + frame.COUNT)}, 1")
-        self.store_word(words + frame.COUNT, count)
-        address = self.row_at(step.stack, count)
+        address = self.last(step.stack)
         if isinstance(step.row, Array) and self.plan.places[step.row].kind == "row":
             self.w.line(f"store ptr {address}, ptr {self.pointer(self.plan.places[step.row])}")
             return
         if isinstance(step.row, Array):
             self.define(step.row)
         self.load_row(step.row, address, self.row_bytes(step.stack))
+
+    def last(self, stack: Stack) -> str:
+        """The address of the last row of a stack, which is taken off."""
+        if not self.near:
+            return self.ask_of_stack("last", stack, self.size(self.row_bytes(stack)))
+        handle = self.plan.handles[stack]
+        words = self.layout.stack(handle)
+        self.ask_if(self.w.op(f"icmp sle i64 {self.load_word(words + frame.COUNT)}, 0"), Request.EMPTY, str(handle))
+        count = self.w.op(f"sub i64 {self.load_word(words + frame.COUNT)}, 1")
+        self.store_word(words + frame.COUNT, count)
+        return self.row_at(stack, count)
 
     def to_stack(self, step: ToStack) -> None:
         handle = self.plan.handles[step.result]
@@ -180,6 +202,10 @@ class StackText(PlanText):
     def from_stack(self, step: FromStack) -> None:
         handle = self.plan.handles[step.stack]
         words, place = self.layout.stack(handle), self.plan.places[step.result]
+        if place.kind == "row" and not self.near:
+            rows = self.ask_of_stack("joined", step.stack)
+            self.w.line(f"store ptr {rows}, ptr {self.pointer(place)}")
+            return
         is_split = self.w.op(f"icmp ne i64 {self.load_word(words + frame.BELOW)}, 0")
         if place.kind == "row":
             self.ask_if(is_split, Request.JOIN, str(handle))

@@ -1,0 +1,93 @@
+"""Kernels that a plan has several times, as functions: layers and passes over them repeat each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+
+from ctrlgrad.engines.native.axes import is_small
+from ctrlgrad.engines.native.nests import KernelWriter
+from ctrlgrad.engines.native.text import Writer, type_of
+from ctrlgrad.plan.model import Array, Check, Kernel, Register
+from ctrlgrad.plan.sizes import Size
+
+
+def form_of(kernel: Kernel) -> Hashable:
+    """What two kernels have in common that do the same with other arrays and numbers."""
+    operands = [(o.view.dtype, o.view.offset, o.view.strides, o.gathered) for o in kernel.operands]
+    writes = [
+        (w.view.dtype, w.view.offset, w.view.strides, w.how, w.outputs, w.indices, w.scattered, w.base is None)
+        for w in kernel.writes
+    ]
+    numbers = tuple(register.dtype for register in kernel.numbers)
+    return kernel.space, kernel.expression, tuple(operands), numbers, tuple(writes)
+
+
+class _Given:
+    """What a function is given from around: its parameters, in the order in which the text asks for them."""
+
+    def __init__(self) -> None:
+        self.parameters: list[str] = []
+        self.arguments: list[str] = []
+        self._known: dict[Hashable, str] = {}
+
+    def take(self, key: Hashable, kind: str, text: Callable[[], str]) -> str:
+        """The name inside of what `text` gives outside; numbers that are known are written as they are."""
+        if key not in self._known:
+            outside = text()
+            name = outside
+            if outside.startswith("%"):
+                name = f"%a{len(self.parameters)}"
+                self.parameters.append(f"{kind} {name}")
+                self.arguments.append(f"{kind} {outside}")
+            self._known[key] = name
+        return self._known[key]
+
+
+class NestFunctions:
+    """The functions `void @nestK(addresses, numbers, sizes)` of a plan's kernels, each written once."""
+
+    def __init__(self, kernels: Iterable[Kernel], vector_bytes: int) -> None:
+        self.counts = Counter(form_of(kernel) for kernel in kernels if not kernel.checks)
+        self.vector_bytes = vector_bytes
+        # Names by what comes after them in the text.
+        self.names: dict[str, str] = {}
+
+    def has(self, kernel: Kernel) -> bool:
+        """Whether a kernel is one of several.
+
+        Kernels that may fail say in which iteration, and of small ones LLVM keeps the arrays in registers: those stay
+        where they are.
+        """
+        return not kernel.checks and not is_small(kernel) and self.counts[form_of(kernel)] > 1
+
+    def call(
+        self,
+        writer: Writer,
+        kernel: Kernel,
+        place: Callable[[Array], str],
+        number: Callable[[Register], str],
+        size: Callable[[Size], str],
+    ) -> str | None:
+        """Write a call of a kernel's function; the function's text, where it is a new one."""
+        given, inner = _Given(), Writer(writer.declarations)
+        KernelWriter(
+            inner,
+            kernel,
+            lambda array: given.take(array, "ptr", lambda: place(array)),
+            lambda register: given.take(register, type_of(register.dtype), lambda: number(register)),
+            lambda wanted: given.take(wanted, "i64", lambda: size(wanted)),
+            _cannot_fail,
+            self.vector_bytes,
+        ).write()
+        inner.line("ret void")
+        text = inner.function(f"internal void @nest({', '.join(given.parameters)}) noinline nounwind")
+        rest = text.removeprefix("define internal void @nest")
+        name, is_new = self.names.get(rest, f"nest{len(self.names)}"), rest not in self.names
+        self.names[rest] = name
+        writer.line(f"call void @{name}({', '.join(given.arguments)})")
+        return f"define internal void @{name}{rest}" if is_new else None
+
+
+def _cannot_fail(holds: str, check: Check, found: str) -> None:
+    raise AssertionError("a nest with checks is no function")

@@ -1,0 +1,98 @@
+"""Python's garbage collector while graphs are made: full collections wait, and thresholds come back."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+from ctrlgrad.collector import only_new_objects
+from ctrlgrad.engines.native import engine, kept_graphs
+
+
+@pytest.fixture(autouse=True)
+def thresholds() -> Iterator[None]:
+    """Whatever a test does, the next one finds what was there."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def test_tracing_and_compiling_wait_for_no_full_collection(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.set_threshold(500, 5, 5)
+    compiled, seen = engine._program, []
+
+    def compiling(*args: Any) -> Any:
+        seen.append(("code", gc.get_threshold()))
+        return compiled(*args)
+
+    def optimising(*args: Any) -> Any:
+        seen.append(("passes", gc.get_threshold()))
+        return optimise(*args)
+
+    def traced(x: Any) -> Any:
+        seen.append(("trace", gc.get_threshold()))
+        return cg.while_loop(lambda x: x < 100.0, lambda x: x * x, x)
+
+    optimise = kept_graphs.optimised
+    monkeypatch.setattr(engine, "_program", compiling)
+    monkeypatch.setattr(kept_graphs, "optimised", optimising)
+    cg.function(cg.grad(traced), engine="native")(1.5)
+    assert {what for what, _ in seen} == {"trace", "passes", "code"}
+    assert all(found[:2] == (500, 5) and found[2] > 1 << 30 for _, found in seen)
+    assert gc.get_threshold() == (500, 5, 5)
+
+
+def test_thresholds_come_back_after_an_error() -> None:
+    before = gc.get_threshold()
+
+    @cg.function
+    def wrong(x: Any) -> Any:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        wrong(np.ones(3))
+    assert gc.get_threshold() == before
+
+
+def test_blocks_inside_each_other_and_in_threads_end_together() -> None:
+    before = gc.get_threshold()
+    inside, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with only_new_objects():
+            inside.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=other)
+    with only_new_objects(), only_new_objects():
+        thread.start()
+        inside.wait(10)
+    assert gc.get_threshold() != before
+    done.set()
+    thread.join()
+    assert gc.get_threshold() == before
+
+
+def test_what_the_user_sets_meanwhile_stays() -> None:
+    with only_new_objects():
+        gc.set_threshold(500, 7, 7)
+    assert gc.get_threshold() == (500, 7, 7)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_begins_anew() -> None:
+    before = gc.get_threshold()
+    with only_new_objects():
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if gc.get_threshold() == before else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert gc.get_threshold() == before
