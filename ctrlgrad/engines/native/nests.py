@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from ctrlgrad.engines.native.axes import Axis, axes_of
 from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.flat_rows import FlatRows, Known, Lanes, flat_rows
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, combine, element_parts
 from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of, type_of
@@ -18,7 +20,6 @@ from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import neutral_of
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
-from ctrlgrad.records import record
 
 INDEX = np.dtype(np.int64)
 
@@ -31,16 +32,6 @@ MOST_POINTS, MOST_INSTRUCTIONS, MOST_SINGLE = 16, 256, 8
 UNROLL, ROWS, MOST_OF_ROWS = 4, 4, 16
 # A kernel of at most so many instructions takes as many vectors a turn for at least so many elements.
 MOST_OF_A_TURN, MANY = 16, 512
-
-
-@record
-class Axis:
-    """An axis of the nest: how long it is, and the strides of operands and writes along it, in elements."""
-
-    size: Size
-    strides: tuple[Size, ...]
-    # The axis of the kernel's space whose index this is; None where several became one.
-    index: int | None
 
 
 class KernelWriter:
@@ -86,26 +77,7 @@ class KernelWriter:
     # The shape of the nest.
 
     def axes(self) -> list[Axis]:
-        uses_index = {i.value for i in self.kernel.expression.instructions if i.op == "index"}
-        axes: list[Axis] = []
-        for number, size in enumerate(self.kernel.space):
-            if size == ONE and number not in uses_index:
-                continue
-            strides = tuple(view.strides[number] for view in self.views)
-            axes.append(Axis(size, strides, number if number in uses_index else None))
-        merged: list[Axis] = []
-        for axis in axes:
-            last = merged[-1] if merged else None
-            if (
-                last is not None
-                and last.index is None
-                and axis.index is None
-                and all(outer == axis.size * inner for outer, inner in zip(last.strides, axis.strides, strict=True))
-            ):
-                merged[-1] = Axis(last.size * axis.size, axis.strides, None)
-            else:
-                merged.append(axis)
-        return merged
+        return axes_of(self.kernel, self.views)
 
     def is_reduction(self, write: Write) -> bool:
         return write.how != "store" and not write.scattered
@@ -166,8 +138,12 @@ class KernelWriter:
             self.innermost(axis, [offsets], *self.ends(depth, axis))
         else:
             start, end = self.ends(depth, axes[depth])
-            if depth == len(axes) - 2 and self.groups_rows(axes):
-                start = self.rows(axes, offsets, start, end)
+            if depth == len(axes) - 2:
+                form = self.flat_rows(axes)
+                if form is not None:
+                    start = self.end_to_end(form, axes, offsets, start, end)
+                elif self.groups_rows(axes):
+                    start = self.rows(axes, offsets, start, end)
             for i in self.each(start, end):
                 self.nest(axes, depth + 1, self.moved(axes[depth], offsets, i))
         for k in starting:
@@ -214,13 +190,33 @@ class KernelWriter:
                     self.finish(k, at, row)
         return stop
 
+    def flat_rows(self, axes: Sequence[Axis]) -> FlatRows | None:
+        """How short rows are taken end to end; None where they are not."""
+        return None if self.is_small else flat_rows(self.kernel, axes[-2], axes[-1], self.whole_width())
+
+    def end_to_end(self, form: FlatRows, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
+        """Several short rows at a time, end to end, as long as there are so many; where they end."""
+        w, (outer, inner) = self.w, axes[-2:]
+
+        def load(place: int, at: Sequence[str], row: int, column: int, width: int) -> str:
+            further = w.add(self.times(str(row), outer.strides[place]), self.times(str(column), inner.strides[place]))
+            return self.loaded(self.bases[place], w.add(at[place], further), self.views[place].dtype, 0, width)
+
+        stop = self.whole(start, end, form.rows)
+        lanes = Lanes(w, self.kernel, form, outer, inner, load)
+        lanes.begin(offsets)
+        for i in self.each(start, stop, form.rows):
+            at = self.moved(outer, offsets, i)
+            lanes.begin_rows()
+            for vector in range(form.vectors):
+                further = [w.add(o, str(vector * form.width)) for o in at]
+                self.point(further, form.width, known=lambda place, n=vector, at=at: lanes.value(place, n, at))
+        return stop
+
     def width(self, axis: Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
         kernel = self.kernel
         if self.is_single or not self.addresses_stand_still(axis):
-            return 1
-        dtypes = [view.dtype for view in self.views]
-        if any(d.kind == "c" for d in dtypes):
             return 1
         count = len(kernel.operands)
         if any(axis.strides[k] not in (ZERO, ONE) for k in range(count)):
@@ -229,14 +225,21 @@ class KernelWriter:
             stride = axis.strides[count + k]
             if stride != ONE and not (k in self.still and stride == ZERO):
                 return 1
-        floats = [i.dtype.itemsize for i in kernel.expression.instructions if i.dtype.kind in "fiu"]
-        # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
-        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [1]
-        width = self.vector_bytes // max(min(max(narrow), 8), 1)
+        width = self.whole_width()
         if axis.size.is_known:
             while width > 1 and width > axis.size.factor:
                 width //= 2
-        return width if width > 1 else 1
+        return width
+
+    def whole_width(self) -> int:
+        """How many elements a whole vector has; 1 where there are none."""
+        dtypes = [view.dtype for view in self.views]
+        if any(d.kind == "c" for d in dtypes):
+            return 1
+        floats = [i.dtype.itemsize for i in self.kernel.expression.instructions if i.dtype.kind in "fiu"]
+        # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
+        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [1]
+        return self.vector_bytes // max(min(max(narrow), 8), 1)
 
     def addresses_stand_still(self, axis: Axis) -> bool:
         """Whether indices that gather and scatter, and what is checked, are the same all along an axis."""
@@ -307,7 +310,10 @@ class KernelWriter:
 
     # One point, or a vector of them.
 
-    def point(self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None) -> None:
+    def point(
+        self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None, known: Known | None = None
+    ) -> None:
+        """`known` gives what some operands are; others of a vector lie side by side, or are the same along the axis."""
         kernel, w = self.kernel, self.w
 
         def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
@@ -317,13 +323,13 @@ class KernelWriter:
                 at = self.indices.get(instruction.value, "0")
                 if width == 1 or axis is None or axis.index != instruction.value:
                     return at, False
-                kind = f"<{width} x i64>"
-                first = w.op(f"insertelement {kind} poison, i64 {at}, i64 0")
-                spread = w.op(f"shufflevector {kind} {first}, {kind} poison, <{width} x i32> zeroinitializer")
                 lanes = ", ".join(f"i64 {n}" for n in range(width))
-                return w.op(f"add {kind} {spread}, <{lanes}>"), True
+                return w.op(f"add <{width} x i64> {w.in_all_lanes(at, 'i64', width)}, <{lanes}>"), True
             place, part = instruction.value
-            moved = width > 1 and axis is not None and axis.strides[place] == ONE
+            found = known and known(place)
+            if found:
+                return found
+            moved = width > 1 and (axis is None or axis.strides[place] == ONE)
             at = offsets[place]
             operand = kernel.operands[place]
             for argument, stride in zip(arguments, operand.gathered, strict=True):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ctrlgrad.engines.native.nests import Axis, KernelWriter
+from ctrlgrad.engines.native.axes import Axis
+from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 from ctrlgrad.plan.model import Array, Check, Kernel, Register

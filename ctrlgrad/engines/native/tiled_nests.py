@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ctrlgrad.engines.native.axes import Axis
 from ctrlgrad.engines.native.loops import counted_loop
-from ctrlgrad.engines.native.nests import UNROLL, Axis, KernelWriter
+from ctrlgrad.engines.native.nests import UNROLL, KernelWriter
 from ctrlgrad.engines.native.text import Writer
 from ctrlgrad.plan.model import Kernel
 from ctrlgrad.plan.sizes import Size
