@@ -97,7 +97,7 @@ class Lanes:
         """Before each turn."""
         self.numbers, self.spread = {}, {}
 
-    def value(self, place: int, vector: int, offsets: Sequence[str]) -> tuple[str, bool] | None:
+    def value(self, vector: int, offsets: Sequence[str], place: int) -> tuple[str, bool] | None:
         """An operand in a vector of rows, the first of which has these offsets; None where it is as it lies."""
         if self.outer[place] == ZERO:
             return self.of_all[place, vector]

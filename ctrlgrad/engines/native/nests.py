@@ -7,6 +7,7 @@ innermost axes stay in registers until these loops are over; others add to memor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -210,7 +211,7 @@ class KernelWriter:
             lanes.begin_rows()
             for vector in range(form.vectors):
                 further = [w.add(o, str(vector * form.width)) for o in at]
-                self.point(further, form.width, known=lambda place, n=vector, at=at: lanes.value(place, n, at))
+                self.point(further, form.width, known=partial(lanes.value, vector, at))
         return stop
 
     def width(self, axis: Axis) -> int:
