@@ -16,7 +16,21 @@ from dataclasses import dataclass, field, replace
 
 from ctrlgrad.plan.effects import count_reads, deep_reads
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
-from ctrlgrad.plan.model import Array, Block, Branch, Check, Kernel, Loop, Operand, Plan, Register, Stack, Step, Write
+from ctrlgrad.plan.model import (
+    Array,
+    Block,
+    Branch,
+    Check,
+    Kernel,
+    Loop,
+    Operand,
+    Plan,
+    Register,
+    Stack,
+    Step,
+    View,
+    Write,
+)
 from ctrlgrad.plan.sizes import Sizes
 from ctrlgrad.records import record
 
@@ -51,8 +65,8 @@ class _Group:
     writes: list[Write] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     nodes: list[object] = field(default_factory=list)
-    # Arrays that kernels of the group write position by position: the parts of an element.
-    elements: dict[Array, tuple[Number, ...]] = field(default_factory=dict)
+    # Arrays that kernels of the group write position by position: where, and the parts of an element.
+    elements: dict[Array, tuple[View, tuple[Number, ...]]] = field(default_factory=dict)
     # How often arrays are read inside the group, in place of memory.
     absorbed: Counter[Array] = field(default_factory=Counter)
 
@@ -70,7 +84,9 @@ class _Group:
         return all(
             operand.view.array not in mine
             or (
-                operand.view.array in self.elements and operand.view == operand.view.array.view and not operand.gathered
+                operand.view.array in self.elements
+                and operand.view == self.elements[operand.view.array][0]
+                and not operand.gathered
             )
             for operand in kernel.operands
         )
@@ -92,10 +108,9 @@ class _Group:
     def add(self, kernel: Kernel) -> None:
         places: list[int | tuple[Number, ...]] = []
         for operand in kernel.operands:
-            elements = self.elements.get(operand.view.array)
-            if elements is not None:
+            if operand.view.array in self.elements:
                 self.absorbed[operand.view.array] += 1
-                places.append(elements)
+                places.append(self.elements[operand.view.array][1])
                 continue
             places.append(self.operands.setdefault(operand, len(self.operands)))
         numbers = [self.numbers.setdefault(register, len(self.numbers)) for register in kernel.numbers]
@@ -123,14 +138,14 @@ class _Group:
                 )
             )
             array = write.view.array
-            if write.how == "store" and write.view == array.view and write.view.shape == self.space:
-                self.elements[array] = tuple(self.outputs[start + o] for o in write.outputs)
+            if write.how == "store" and not write.scattered:
+                self.elements[array] = write.view, tuple(self.outputs[start + o] for o in write.outputs)
         self.checks += [replace(c, output=start + c.output, found=start + c.found) for c in kernel.checks]
         self.nodes += kernel.nodes
 
     def kernel(self, reads: Counter[Array]) -> Kernel | None:
         """The one kernel, without what nobody reads."""
-        writes = [w for w in self.writes if reads[w.view.array] > self.absorbed[w.view.array]]
+        writes = [w for w in self.writes if reads[w.view.array] > 0]
         if not writes and not self.checks:
             return None
         kept: dict[int, int] = {}
@@ -190,9 +205,7 @@ class _Fusion:
 
         def close(group: _Group) -> None:
             groups.remove(group)
-            kernel = group.kernel(self.reads)
-            if kernel is not None:
-                steps.append(kernel)
+            steps.extend(self.kernels(group))
 
         for step in block.steps:
             if isinstance(step, Kernel):
@@ -213,11 +226,26 @@ class _Fusion:
             steps.append(self.inside(step))
         for group in list(groups):
             close(group)
+        # What was updated is read by nobody, where nobody reads the update.
+        for number in range(len(steps) - 1, -1, -1):
+            step = steps[number]
+            if isinstance(step, Kernel) and any(self.reads[write.view.array] <= 0 for write in step.writes):
+                group = _Group(step.space)
+                group.add(step)
+                steps[number : number + 1] = self.kernels(group)
         return Block(tuple(steps))
 
     def joins(self, kernel: Kernel, group: _Group) -> bool:
         fits = group.space == kernel.space and group.takes(kernel)
         return fits and (self.limits is None or group.is_within(self.limits, kernel, self.reads))
+
+    def kernels(self, group: _Group) -> list[Kernel]:
+        """The kernel of a group, if somebody reads what it writes. What nobody reads does not read what it updates."""
+        self.reads -= group.absorbed
+        kernel = group.kernel(self.reads)
+        left = () if kernel is None else {write.view.array for write in kernel.writes}
+        self.reads.subtract(w.base for w in group.writes if w.base is not None and w.view.array not in left)
+        return [] if kernel is None else [kernel]
 
     def inside(self, step: Step) -> Step:
         """The step with the blocks inside it fused."""

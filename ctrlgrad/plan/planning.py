@@ -11,6 +11,7 @@ from ctrlgrad.ir import Graph
 from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.arguments import ArgumentShape
 from ctrlgrad.plan.fusion import fuse
+from ctrlgrad.plan.joints import split_at_joints
 from ctrlgrad.plan.lowering.lower import lower
 from ctrlgrad.plan.model import Assumption, Plan
 from ctrlgrad.plan.packing import Panels, pack_constants
@@ -37,7 +38,7 @@ def unplaced(
 ) -> Plan:
     """The plan of a graph over values, which lie nowhere yet."""
     passes: dict[str, Callable[[Plan], Plan]] = {
-        "fuse": fuse,
+        "fuse": lambda plan: split_at_joints(fuse(plan)),
         "pack_constants": partial(pack_constants, panels=panels),
     }
     plan = lower(graph, shapes, dropped)

@@ -13,7 +13,7 @@ from ctrlgrad.plan.checking.machine import execute
 from ctrlgrad.plan.model import Kernel, Plan, Product
 from ctrlgrad.plan.placement import place
 
-A, B, C, D = (np.random.default_rng(k).normal(size=(3, 3)) for k in range(4))
+A, B, C, D = (np.random.default_rng(k).normal(size=(5, 5)) for k in range(4))
 
 
 def accumulated(fn: Any, *arguments: Any) -> Plan:

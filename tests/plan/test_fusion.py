@@ -60,7 +60,7 @@ def test_kernels_keep_an_engines_bounds(fn: Any, count: int, limits: Limits) -> 
 
 def test_what_a_kernel_reads_is_read_before_it_is_overwritten() -> None:
     """A product that may be made in the memory of a factor comes after the kernel that reads this factor."""
-    a = np.ones((2, 2))
+    a = np.ones((5, 5))
     plan = before_fusion(lambda a, b: (np.sin(a), a @ b), a, a + 1.0)
 
     def updated(step: Step) -> list[Array]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from instruments.tables import programs_at_orders
 from plan.plans import graph_of, placed, plan_of, reference_kernel
-from plan.small_programs import SMALL, x4
+from plan.small_programs import SMALL, x5
 from programs import Program
 from random_programs.engines import optimised_graphs
 from random_programs.generate import generate
@@ -94,9 +94,9 @@ def test_numbers_of_every_kind(dtype: str) -> None:
 
 
 def test_a_guard_that_does_not_hold_ends_the_run() -> None:
-    plan = plan_of(lambda x, i: x[i], x4, np.array(7))
+    plan = plan_of(lambda x, i: x[i], x5, np.array(7))
     with pytest.raises(RunEndedError, match="index at site 0, found 7"):
-        execute(plan, [x4, np.array(7)], reference_kernel)
+        execute(plan, [x5, np.array(7)], reference_kernel)
 
 
 def test_a_loop_beyond_its_maximum_ends_the_run() -> None:
@@ -107,15 +107,15 @@ def test_a_loop_beyond_its_maximum_ends_the_run() -> None:
 
 def test_parts_that_read_what_others_write_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written in place is read at another position."""
-    graph = graph_of(lambda x: cnp.flip(np.sin(x)) * 2, x4)
-    plan = placed(graph, [x4], without=("fuse",))
+    graph = graph_of(lambda x: cnp.flip(np.sin(x)) * 2, x5)
+    plan = placed(graph, [x5], without=("fuse",))
     first, last = (step for step in walk(plan.body) if isinstance(step, Kernel))
-    (found,) = execute(plan, [x4], reference_kernel, threads=random.Random(0))
-    np.testing.assert_allclose(found, np.sin(x4)[::-1] * 2)
+    (found,) = execute(plan, [x5], reference_kernel, threads=random.Random(0))
+    np.testing.assert_allclose(found, np.sin(x5)[::-1] * 2)
     in_place = replace(plan, places={**plan.places, first.writes[0].view.array: plan.places[last.writes[0].view.array]})
     monkeypatch.setattr(steps, "reads_only_what_it_writes", lambda operand, write: True)
     with pytest.raises(PlanError, match="two parts that may run at the same time touch one element"):
-        execute(in_place, [x4], reference_kernel, threads=random.Random(0))
+        execute(in_place, [x5], reference_kernel, threads=random.Random(0))
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])

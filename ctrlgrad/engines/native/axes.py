@@ -26,14 +26,11 @@ class Axis:
 def axes_of(kernel: Kernel, views: Sequence[View]) -> list[Axis]:
     """The axes, from the outermost one, with the strides of these views over the kernel's space."""
     uses_index = {i.value for i in kernel.expression.instructions if i.op == "index"}
-    axes: list[Axis] = []
+    merged: list[Axis] = []
     for number, size in enumerate(kernel.space):
         if size == ONE and number not in uses_index:
             continue
-        strides = tuple(view.strides[number] for view in views)
-        axes.append(Axis(size, strides, number if number in uses_index else None))
-    merged: list[Axis] = []
-    for axis in axes:
+        axis = Axis(size, tuple(view.strides[number] for view in views), number if number in uses_index else None)
         last = merged[-1] if merged else None
         if (
             last is not None

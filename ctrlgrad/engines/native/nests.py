@@ -6,15 +6,17 @@ Reductions along the innermost axes stay in registers until these loops are over
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
 from ctrlgrad.engines.native.axes import Axis, axes_of, is_small
+from ctrlgrad.engines.native.elements import Elements
 from ctrlgrad.engines.native.expressions import emit_expression
+from ctrlgrad.engines.native.flat_rows import FlatRows, Known, Lanes, flat_rows
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, combine, element_parts
-from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of, type_of
+from ctrlgrad.engines.native.text import Writer, constant, is_number, memory_type_of
 from ctrlgrad.plan.expression import Instruction
 from ctrlgrad.plan.model import Array, Check, Kernel, Register, Write
 from ctrlgrad.plan.reductions import neutral_of
@@ -56,8 +58,7 @@ class KernelWriter:
         # Reductions that stay in registers: from which depth of the nest on, and their variables.
         self.still: dict[int, int] = {}
         self.sums: dict[int, Sums] = {}
-        # Addresses by what computes them, within a turn.
-        self.known: dict[str, str] | None = None
+        self.elements = Elements(writer)
         self.is_small = is_small(kernel)
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
         instructions = kernel.expression.instructions
@@ -129,15 +130,19 @@ class KernelWriter:
         for k in starting:
             self.begin(k, axes)
         if depth == len(axes):
-            with self.turn():
+            with self.elements.turn():
                 self.point(offsets, 1)
         elif depth == len(axes) - 1:
             axis = axes[depth]
             self.innermost(axis, [offsets], *self.ends(depth, axis))
         else:
             start, end = self.ends(depth, axes[depth])
-            if depth == len(axes) - 2 and self.groups_rows(axes):
-                start = self.rows(axes, offsets, start, end)
+            if depth == len(axes) - 2:
+                form = self.flat_rows(axes)
+                if form is not None:
+                    start = self.end_to_end(form, axes, offsets, start, end)
+                elif self.groups_rows(axes):
+                    start = self.rows(axes, offsets, start, end)
             for i in self.each(start, end):
                 self.nest(axes, depth + 1, self.moved(axes[depth], offsets, i))
         for k in starting:
@@ -187,13 +192,33 @@ class KernelWriter:
                     self.finish(k, at, row)
         return stop
 
+    def flat_rows(self, axes: Sequence[Axis]) -> FlatRows | None:
+        """How short rows are taken end to end; None where they are not."""
+        return None if self.is_small else flat_rows(self.kernel, axes[-2], axes[-1], self.whole_width())
+
+    def end_to_end(self, form: FlatRows, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
+        """Several short rows at a time, end to end, as long as there are so many; where they end."""
+        w, (outer, inner) = self.w, axes[-2:]
+
+        def load(place: int, at: Sequence[str], row: int, column: int, width: int) -> str:
+            further = w.add(self.times(str(row), outer.strides[place]), self.times(str(column), inner.strides[place]))
+            return self.elements.load(self.bases[place], w.add(at[place], further), self.views[place].dtype, 0, width)
+
+        stop = self.whole(start, end, form.rows)
+        lanes = Lanes(w, self.kernel, form, outer, inner, load)
+        lanes.begin(offsets)
+        for i in self.each(start, stop, form.rows):
+            with self.elements.turn():
+                at = self.moved(outer, offsets, i)
+                lanes.begin_rows()
+                for k in range(form.vectors):
+                    self.point(at, form.width, further=k * form.width, known=partial(lanes.value, k, at))
+        return stop
+
     def width(self, axis: Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
         kernel = self.kernel
         if self.is_single or not self.addresses_stand_still(axis):
-            return 1
-        dtypes = [view.dtype for view in self.views]
-        if any(d.kind == "c" for d in dtypes):
             return 1
         count = len(kernel.operands)
         if any(axis.strides[k] not in (ZERO, ONE) for k in range(count)):
@@ -202,14 +227,21 @@ class KernelWriter:
             stride = axis.strides[count + k]
             if stride != ONE and not (k in self.still and stride == ZERO):
                 return 1
-        floats = [i.dtype.itemsize for i in kernel.expression.instructions if i.dtype.kind in "fiu"]
-        # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
-        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [1]
-        width = self.vector_bytes // max(min(max(narrow), 8), 1)
+        width = self.whole_width()
         if axis.size.is_known:
             while width > 1 and width > axis.size.factor:
                 width //= 2
-        return width if width > 1 else 1
+        return width
+
+    def whole_width(self) -> int:
+        """How many elements a whole vector has; 1 where there are none."""
+        dtypes = [view.dtype for view in self.views]
+        if any(d.kind == "c" for d in dtypes):
+            return 1
+        floats = [i.dtype.itemsize for i in self.kernel.expression.instructions if i.dtype.kind in "fiu"]
+        # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
+        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [1]
+        return self.vector_bytes // max(min(max(narrow), 8), 1)
 
     def addresses_stand_still(self, axis: Axis) -> bool:
         """Whether indices that gather and scatter, and what is checked, are the same all along an axis."""
@@ -242,7 +274,7 @@ class KernelWriter:
             if not self.has_rest(axis, width):
                 return
         for i in self.each(start, total):
-            with self.turn():
+            with self.elements.turn():
                 for row, offsets in enumerate(rows):
                     self.point(self.moved(axis, offsets, i), 1, row, axis)
 
@@ -263,19 +295,12 @@ class KernelWriter:
         """Vectors from start on, as long as whole ones are left; where they end."""
         end = self.whole(start, total, width * unroll)
         for i in self.each(start, end, width * unroll):
-            with self.turn():
+            with self.elements.turn():
                 places = [self.moved(axis, offsets, i) for offsets in rows]
                 for k in range(unroll):
                     for row, offsets in enumerate(places):
                         self.point(offsets, width, k + row, axis, k * width)
         return end
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """What is written inside is one turn of a loop: an address that it has computed is there till its end."""
-        self.known = {}
-        yield
-        self.known = None
 
     def whole(self, start: str, total: str, step: int) -> str:
         """Where whole steps from start on end."""
@@ -290,8 +315,19 @@ class KernelWriter:
 
     # One point, or a vector of them.
 
-    def point(self, offsets: list[str], width: int, lane: int = 0, axis: Axis | None = None, further: int = 0) -> None:
-        """At the offsets, or a number of elements further along the axis."""
+    def point(
+        self,
+        offsets: list[str],
+        width: int,
+        lane: int = 0,
+        axis: Axis | None = None,
+        further: int = 0,
+        known: Known | None = None,
+    ) -> None:
+        """At the offsets, or a number of elements further along the axis.
+
+        `known` gives what some operands are; others of a vector lie side by side, or are the same along the axis.
+        """
         kernel, w = self.kernel, self.w
 
         def leaf(instruction: Instruction, arguments: list[str]) -> tuple[str, bool]:
@@ -301,19 +337,19 @@ class KernelWriter:
                 at = self.indices.get(instruction.value, "0")
                 if width == 1 or axis is None or axis.index != instruction.value:
                     return at, False
-                kind = f"<{width} x i64>"
-                first = w.op(f"insertelement {kind} poison, i64 {at}, i64 0")
-                spread = w.op(f"shufflevector {kind} {first}, {kind} poison, <{width} x i32> zeroinitializer")
                 lanes = ", ".join(f"i64 {further + n}" for n in range(width))
-                return w.op(f"add {kind} {spread}, <{lanes}>"), True
+                return w.op(f"add <{width} x i64> {w.in_all_lanes(at, 'i64', width)}, <{lanes}>"), True
             place, part = instruction.value
-            moved = width > 1 and axis is not None and axis.strides[place] == ONE
+            found = known and known(place)
+            if found:
+                return found
+            moved = width > 1 and (axis is None or axis.strides[place] == ONE)
             at = offsets[place]
             operand = kernel.operands[place]
             for argument, stride in zip(arguments, operand.gathered, strict=True):
                 at = self.w.add(at, self.times(argument, stride))
             wide, beyond = (width, further) if moved else (1, 0)
-            return self.loaded(self.bases[place], at, operand.view.dtype, part, wide, beyond), moved
+            return self.elements.load(self.bases[place], at, operand.view.dtype, part, wide, beyond), moved
 
         outputs = emit_expression(w, kernel.expression, leaf, width, self.uniform)
         for check in kernel.checks:
@@ -330,40 +366,9 @@ class KernelWriter:
             for part, output in enumerate(write.outputs):
                 value = outputs[output]
                 if write.how != "store":
-                    before = self.loaded(self.bases[count + k], at, write.view.dtype, part, width, further)
+                    before = self.elements.load(self.bases[count + k], at, write.view.dtype, part, width, further)
                     value = combine(w, write.how, dtype, before, value, width)
-                self.store(self.bases[count + k], at, dtype, parts, part, value, width, further)
-
-    def address(self, base: str, at: str, dtype: np.dtype, parts: int, part: int, further: int = 0) -> str:
-        kind = memory_type_of(dtype)
-        if parts == 2:
-            at = self.w.add(self.w.multiply(at, "2"), str(part))
-        address = self.known_op(f"getelementptr {kind}, ptr {base}, i64 {at}")
-        return address if further == 0 else self.known_op(f"getelementptr {kind}, ptr {address}, i64 {further}")
-
-    def known_op(self, text: str) -> str:
-        """The name of an instruction's value, which a turn computes once."""
-        if self.known is None:
-            return self.w.op(text)
-        if text not in self.known:
-            self.known[text] = self.w.op(text)
-        return self.known[text]
-
-    def loaded(self, base: str, at: str, dtype: np.dtype, part: int, width: int, further: int = 0) -> str:
-        real, parts = element_parts(dtype)
-        address = self.address(base, at, real, parts, part, further)
-        kind = memory_type_of(real, width)
-        value = self.w.op(f"load {kind}, ptr {address}, align {real.itemsize}")
-        return self.w.op(f"trunc {kind} {value} to {type_of(real, width)}") if real.kind == "b" else value
-
-    def store(
-        self, base: str, at: str, dtype: np.dtype, parts: int, part: int, value: str, width: int, further: int = 0
-    ) -> None:
-        address = self.address(base, at, dtype, parts, part, further)
-        kind = memory_type_of(dtype, width)
-        if dtype.kind == "b":
-            value = self.w.op(f"zext {type_of(dtype, width)} {value} to {kind}")
-        self.w.line(f"store {kind} {value}, ptr {address}, align {dtype.itemsize}")
+                self.elements.store(self.bases[count + k], at, dtype, parts, part, value, width, further)
 
     # Reductions in registers.
 
@@ -380,7 +385,7 @@ class KernelWriter:
         dtype, parts = element_parts(write.view.dtype)
         base, at = self.target(k, offsets)
         for part in range(parts):
-            self.store(base, at, dtype, parts, part, self.sums[k].total(part, row), 1)
+            self.elements.store(base, at, dtype, parts, part, self.sums[k].total(part, row), 1)
 
     def target(self, k: int, offsets: list[str]) -> tuple[str, str]:
         """Where a reduction goes: an address, and the position there."""

@@ -140,11 +140,11 @@ class SharedKernel:
         outer = self.outer
         offset = outer.offset(write.view.offset)
         for piece in range(pieces):
-            total = outer.loaded(table, "0", write.view.dtype, piece, 1)
+            total = outer.elements.load(table, "0", write.view.dtype, piece, 1)
             for number in range(1, parts):
-                other = outer.loaded(table, str(number), write.view.dtype, piece, 1)
+                other = outer.elements.load(table, str(number), write.view.dtype, piece, 1)
                 total = combine(w, write.how, dtype, total, other, 1)
-            outer.store(outer.bases[len(self.kernel.operands) + k], offset, dtype, pieces, piece, total, 1)
+            outer.elements.store(outer.bases[len(self.kernel.operands) + k], offset, dtype, pieces, piece, total, 1)
 
 
 def _cannot_fail(holds: str, check: Check, found: str) -> None:

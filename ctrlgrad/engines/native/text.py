@@ -131,6 +131,12 @@ class Writer:
             return "0"
         return b if a == "1" else a if b == "1" else self.op(f"mul i64 {a}, {b}")
 
+    def in_all_lanes(self, value: str, kind: str, width: int) -> str:
+        """A vector of one value of a type."""
+        vector = f"<{width} x {kind}>"
+        first = self.op(f"insertelement {vector} poison, {kind} {value}, i64 0")
+        return self.op(f"shufflevector {vector} {first}, {vector} poison, <{width} x i32> zeroinitializer")
+
     def at_entry(self, text: str) -> str:
         """Write an instruction at the end of what stands at the function's start; the name of its value."""
         name = f"%e{self._names}"
