@@ -35,7 +35,10 @@ class _Side:
         backward.source = adjoint.scope.backward.source
         outer = dict(zip(region.inputs, branch.operands, strict=True))
         self.region = region
-        self.scope = RegionScope(region, backward, outer=adjoint.scope, captures=outer)
+        # What the branch yields is outside too; where it is to be had there anyway, it is not pushed in here.
+        yielded = zip(region.outputs, branch.results, strict=True)
+        kept = {v: result for v, result in yielded if v.type == result.type and adjoint.scope.keeps(result)}
+        self.scope = RegionScope(region, backward, outer=adjoint.scope, captures={**kept, **outer})
         moving = [v for v in region.inputs if outer[v] in adjoint.varied]
         self.inner = adjoint.inside(self.scope, adjoint.activity.varied_values(region, moving))
         self.seeds = [Value(branch.results[i].type, "d") for i in seeded]
