@@ -269,7 +269,7 @@ class Restoring:
 
 def is_update(node: Node) -> bool:
     """Whether a node gives its first operand back with new elements at some indices."""
-    return node.op.name in ("setitem", "additem")
+    return node.op.updates and attributes.Index.find(node) is not None
 
 
 def _updates(value: Value, producers: Mapping[Value, Node], count: Mapping[Value, int]) -> list[Node]:
