@@ -28,8 +28,10 @@ import numpy as np
 from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType, Trait, Value, attributes
 from ctrlgrad.stacks.choice import choose
 from ctrlgrad.stacks.closed_forms import ClosedForm
-from ctrlgrad.stacks.restoring import Restorable, Restoring, Stage, placed
+from ctrlgrad.stacks.restoring import Restorable, Restoring, placed
 from ctrlgrad.stacks.sizes import Size, origin
+from ctrlgrad.stacks.stages import Stage
+from ctrlgrad.stacks.updates import is_update
 
 # Of ops that have none of these nothing is computed again.
 _AGAIN = frozenset({Trait.CHEAP, Trait.MOVES})
@@ -257,10 +259,8 @@ class RegionScope(Scope):
         node = self.producers.get(value)
         if node is None or node.op.name != "dim":
             return False
-        return (
-            self._size_outside(origin(self.producers, Size(node.operands[0], attributes.Axis.of(node).axis)))
-            is not None
-        )
+        size = origin(self.producers, Size(node.operands[0], attributes.Axis.of(node).axis))
+        return self._size_outside(size) is not None
 
     def _determined(self, value: Value) -> Value:
         """A carry that the number of the iteration determines, computed once."""
@@ -279,8 +279,7 @@ class RegionScope(Scope):
         return self.need(value) if number is None else self.opening.constant(number)
 
     def _operands(self, value: Value) -> list[Value] | None:
-        """What a value can be restored with, or computed again from by a cheap op, without what is free; None if it
-        cannot."""
+        """What a value is restored with, or can be computed again from, without what is free; None if it cannot."""
         node = self.producers.get(value)
         if self.restorable.is_saved(value):
             return None
@@ -288,15 +287,19 @@ class RegionScope(Scope):
             return [v for v in self.restorable.members[value].needs if not self._is_free(v)]
         if node is None or node.regions or node.op.name == "dim" or len(node.results) != 1:
             return None
-        if _AGAIN.isdisjoint(node.op.traits) and node not in self.restorable.updates:
+        if _AGAIN.isdisjoint(node.op.traits) and not self._updates_again(node):
             return None
         if any(isinstance(v.type, StackType) for v in (*node.operands, *node.results)):
             return None
-        array = self.captures.get(node.operands[0]) if node.op.name == "getitem" else None
+        array = self.captures.get(node.operands[0]) if node.op.name == "getitem" or is_update(node) else None
         if array is not None and not self.outer.keeps(array):
-            # Reading again needs the whole array: only if the scope around has it anyway.
+            # Reading again needs the whole array, and so does updating: only if the scope around has it anyway.
             return None
         return [v for v in node.operands if not self._is_free(v)]
+
+    def _updates_again(self, node: Node) -> bool:
+        """Whether a node is an update that may be made again; a carry's next value is there where the carry is."""
+        return is_update(node) and all(node.results[0] is not following for _, following in self.carry.values())
 
     def keeps(self, value: Value) -> bool:
         if value in self.captures:
@@ -332,15 +335,13 @@ class RegionScope(Scope):
         self._compute_again([n for n in again if following.isdisjoint(n.results)], brought, prologue)
         undone = []
         for restoring in restorings:
-            hint = restoring.carry.in_body.hint
-            brought.update({v: self.wanted.get(v) or Value(v.type, v.hint or hint) for v in restoring.members})
+            now, then = restoring.carry.in_body, restoring.carry.next
+            brought.update({v: self.wanted.get(v) or Value(v.type, v.hint or now.hint) for v in restoring.members})
             brought.update({v: self._brought(v, brought, prologue) for v in restoring.needs})
             undone.append(restoring.undone(brought))
-            first, last = restoring.carry.in_body, restoring.carry.next
-            shifts.append(Shift(list(self.carry).index(first), brought[last], brought[first]))
+            shifts.append(Shift(list(self.carry).index(now), brought[then], brought[now]))
         self._compute_again([n for n in again if not following.isdisjoint(n.results)], brought, prologue)
-        nodes = placed([*prologue.nodes, *self.backward.nodes], undone)
-        self.backward.nodes = [*self.opening.nodes, *nodes]
+        self.backward.nodes = [*self.opening.nodes, *placed([*prologue.nodes, *self.backward.nodes], undone)]
         return shifts
 
     def _needed(self, brought: Container[Value]) -> tuple[set[Value], list[Restoring]]:
