@@ -117,7 +117,7 @@ def collected_rows(value: Value, producers: Producers) -> CollectedRows | None:
     push = inside.get(carry.next)
     if push is None or push.op.name != "stack_push" or push.operands[0] is not carry.in_body:
         return None
-    updates, row = [], inside.get(push.operands[1])
+    updates, row = list[Node](), inside.get(push.operands[1])
     while row is not None and is_update(row):
         updates.insert(0, row)
         row = inside.get(row.operands[0])
