@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from ctrlgrad.ir import Counting, Loop, Node, TensorType, Value, attributes, definitions, is_loop
+from ctrlgrad.ir import Counting, Loop, Node, TensorType, Use, Value, attributes, definitions, is_loop
 from ctrlgrad.ir.attributes import Key
 from ctrlgrad.source import Source
 
@@ -115,7 +115,7 @@ def collected_rows(value: Value, producers: Producers) -> CollectedRows | None:
     if counting is None or counting.step != 1 or number(counting.carry.init) != 0:
         return None
     push = inside.get(carry.next)
-    if push is None or push.op.name != "stack_push" or push.operands[0] is not carry.in_body:
+    if push is None or push.op.use(0) is not Use.PUSH or push.operands[0] is not carry.in_body:
         return None
     updates, row = list[Node](), inside.get(push.operands[1])
     while row is not None and is_update(row):

@@ -229,33 +229,6 @@ def fori_loop(w: Writer) -> None:
 
 
 @construct(2)
-def recurrence(w: Writer) -> None:
-    """Tensors that are read as they are after their next values were computed: what the last lines read is the old."""
-    tensors = [v for v in w.visible if isinstance(v.kind, Float) and v.kind.rank > 0]
-    if "bare" not in w.features or not tensors:
-        fori_loop(w)
-        return
-    slots = [Slot(Carried(w.fresh("c"), v.name, ""), v.kind) for v in _some(w, tensors, w.number(1, 3))]
-    if w.chance(3):
-        slots.append(_slot(w, free=False))
-    index = w.fresh("i")
-    with w.block():
-        w.declare(Int(), index)
-        _enter(w, slots)
-        w.carried += [Variable(s.carried.inner, s.kind) for s in slots]
-        first = [s for position, s in enumerate(slots) if position == 0 or w.chance(2)]
-        for slot in first:
-            slot.following = early(w, Variable(slot.carried.inner, slot.kind))
-        write_statements(w, 1)
-        for slot in _some(w, first, w.number(1, 3)):
-            use(w, Variable(slot.carried.inner, slot.kind))
-        results = [s.following or [v.name for v in w.visible if fits(s.kind, v.kind)][-1] for s in slots]
-        body = w.finished(_pass_around(w, slots, results))
-    count = w.choose(("2", "3", w.integer()))
-    w.statements.append(For(index, "0", count, _leave(w, slots), structure(w), body))
-
-
-@construct(2)
 def cache(w: Writer) -> None:
     """A tensor of which an iteration overwrites parts, some of them in one branch alone, and reads everything."""
     found = w.floats(lambda k: k.rank > 0 and is_filled(k.dims[0]))
@@ -313,6 +286,33 @@ def _in_a_loop(w: Writer, x: str, kind: Float) -> str:
     count = w.choose(("2", w.integer()))
     w.statements.append(For(index, "0", count, (loop,), Structure("bare"), body, "cache: in a loop"))
     return loop.out
+
+
+@construct(2)
+def recurrence(w: Writer) -> None:
+    """Tensors that are read as they are after their next values were computed: what the last lines read is the old."""
+    tensors = [v for v in w.visible if isinstance(v.kind, Float) and v.kind.rank > 0]
+    if "bare" not in w.features or not tensors:
+        fori_loop(w)
+        return
+    slots = [Slot(Carried(w.fresh("c"), v.name, ""), v.kind) for v in _some(w, tensors, w.number(1, 3))]
+    if w.chance(3):
+        slots.append(_slot(w, free=False))
+    index = w.fresh("i")
+    with w.block():
+        w.declare(Int(), index)
+        _enter(w, slots)
+        w.carried += [Variable(s.carried.inner, s.kind) for s in slots]
+        first = [s for position, s in enumerate(slots) if position == 0 or w.chance(2)]
+        for slot in first:
+            slot.following = early(w, Variable(slot.carried.inner, slot.kind))
+        write_statements(w, 1)
+        for slot in _some(w, first, w.number(1, 3)):
+            use(w, Variable(slot.carried.inner, slot.kind))
+        results = [s.following or [v.name for v in w.visible if fits(s.kind, v.kind)][-1] for s in slots]
+        body = w.finished(_pass_around(w, slots, results))
+    count = w.choose(("2", "3", w.integer()))
+    w.statements.append(For(index, "0", count, _leave(w, slots), structure(w), body))
 
 
 def _some(w: Writer, items: Sequence[T], count: int) -> list[T]:
