@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ctrlgrad.gradients.adjoint import Adjoint
-from ctrlgrad.ir import Branch, Builder, Closed, Graph, Node, Value
+from ctrlgrad.ir import Branch, Builder, Closed, Graph, Node, TensorType, Value
 from ctrlgrad.ir.control import emit_branch
 from ctrlgrad.ops.term import Term
 from ctrlgrad.stacks.saving import RegionScope, Thread
@@ -35,7 +35,10 @@ class _Side:
         backward.source = adjoint.scope.backward.source
         outer = dict(zip(region.inputs, branch.operands, strict=True))
         self.region = region
-        self.scope = RegionScope(region, backward, outer=adjoint.scope, captures=outer)
+        # What the branch yields is outside too; where it is to be had there anyway, it is not pushed in here.
+        yielded = [pair for pair in zip(region.outputs, branch.results, strict=True) if _is_one_array(*pair)]
+        kept = {v: result for v, result in yielded if adjoint.scope.keeps(result)}
+        self.scope = RegionScope(region, backward, outer=adjoint.scope, captures={**kept, **outer})
         moving = [v for v in region.inputs if outer[v] in adjoint.varied]
         self.inner = adjoint.inside(self.scope, adjoint.activity.varied_values(region, moving))
         self.seeds = [Value(branch.results[i].type, "d") for i in seeded]
@@ -54,6 +57,10 @@ class _Side:
     def cotangent(self, j: int) -> Value:
         value = self.region.inputs[j]
         return (self.inner.take(value) or self.inner.zeros_like(value)).value
+
+
+def _is_one_array(yielded: Value, result: Value) -> bool:
+    return isinstance(yielded.type, TensorType) and yielded.type == result.type
 
 
 def reverse_cond(adjoint: Adjoint, node: Node) -> None:

@@ -24,10 +24,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ctrlgrad.gradients.adjoint import Adjoint
-from ctrlgrad.ir import INDEX, Builder, Counting, Loop, Node, Value
+from ctrlgrad.ir import INDEX, Builder, Counting, Loop, Node, Value, uses
 from ctrlgrad.ir.control import Capture, Carry
 from ctrlgrad.ops.term import Term
 from ctrlgrad.stacks.closed_forms import closed_form
+from ctrlgrad.stacks.restoring import Restorable, Restoring
 from ctrlgrad.stacks.saving import RegionScope, Thread
 
 ZERO, ONE = np.int64(0), np.int64(1)
@@ -74,7 +75,7 @@ def reverse_while(adjoint: Adjoint, node: Node) -> None:
     for v in loop.results:
         adjoint.take(v)
     backwards = [BackwardCarry(*three) for three in zip(starts, inside, following, strict=True)]
-    backwards += [BackwardCarry(adjoint.scope.resolve(loop.results[s.position]), s.wanted, s.popped) for s in shifts]
+    backwards += [BackwardCarry(adjoint.scope.resolve(loop.results[s.position]), s.wanted, s.before) for s in shifts]
     found = _emit_backward(adjoint, loop, scope, Count(trips, trips_left, scope.index), backwards)
     operands = [*(c.init for c in active.carries), *(c.outer for c in active.captures)]
     for operand, cotangent in zip(operands, found, strict=False):
@@ -100,6 +101,9 @@ def _open_scope(adjoint: Adjoint, loop: Loop) -> RegionScope:
         form = closed_form(c, loop.captures, scope.producers, adjoint.scope.producers)
         if form is not None:
             scope.closed_forms[c.in_body] = form
+    count = uses(loop.body)
+    restorings = [Restoring.of(c, scope.producers, count) for c in loop.carries]
+    scope.restorable = Restorable.of([r for r in restorings if r is not None], loop.body.nodes)
     return scope
 
 

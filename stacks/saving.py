@@ -8,7 +8,8 @@ for a forward value by `resolve`; where it comes from depends on the scope:
   from the number of the iteration. Of everything else that is wanted, `choice` finds the cheapest set to save
   that the rest follows from. A saved value is pushed, right where it is computed, on a stack of its own and
   popped at the start of the backward region. The next value of a carry that is itself pushed is not pushed again:
-  it is the value that the backward loop popped one iteration before.
+  it is the value that the backward loop popped one iteration before. A carry that is updated in part is restored
+  from its next value (`restoring`).
 
 A stack is created in the outermost scope and threaded through every region between there and its push; the pops
 go through the mirrored regions in reverse. Every scope therefore holds, for each stack that passes through it,
@@ -18,7 +19,7 @@ one `Thread`: the forward value before and after, and the backward value before 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,10 @@ import numpy as np
 from ctrlgrad.ir import INDEX, OPS, Builder, Graph, Node, StackType, TensorType, Trait, Value, attributes
 from ctrlgrad.stacks.choice import choose
 from ctrlgrad.stacks.closed_forms import ClosedForm
+from ctrlgrad.stacks.restoring import Restorable, Restoring, placed
 from ctrlgrad.stacks.sizes import Size, origin
+from ctrlgrad.stacks.stages import Stage
+from ctrlgrad.stacks.updates import is_update
 
 # Of ops that have none of these nothing is computed again.
 _AGAIN = frozenset({Trait.CHEAP, Trait.MOVES})
@@ -175,11 +179,12 @@ class FunctionScope(Scope):
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """A value that is the next iteration's carry at `position`: `wanted` on the backward side, followed by `popped`."""
+    """A value that is the next iteration's carry at `position`: `wanted` on the backward side, followed by `before`,
+    what the carry was before it."""
 
     position: int
     wanted: Value
-    popped: Value
+    before: Value
 
 
 @dataclass(eq=False)
@@ -193,6 +198,7 @@ class RegionScope(Scope):
     outer: Scope = None  # type: ignore[assignment]
     captures: dict[Value, Value] = field(default_factory=dict)
     closed_forms: dict[Value, ClosedForm] = field(default_factory=dict)
+    restorable: Restorable = field(default_factory=Restorable)
     index: Value | None = None
     # The backward nodes before what is popped and computed again: they make `index`, and what it determines.
     opening: Builder = field(default_factory=Builder)
@@ -253,10 +259,8 @@ class RegionScope(Scope):
         node = self.producers.get(value)
         if node is None or node.op.name != "dim":
             return False
-        return (
-            self._size_outside(origin(self.producers, Size(node.operands[0], attributes.Axis.of(node).axis)))
-            is not None
-        )
+        size = origin(self.producers, Size(node.operands[0], attributes.Axis.of(node).axis))
+        return self._size_outside(size) is not None
 
     def _determined(self, value: Value) -> Value:
         """A carry that the number of the iteration determines, computed once."""
@@ -275,24 +279,32 @@ class RegionScope(Scope):
         return self.need(value) if number is None else self.opening.constant(number)
 
     def _operands(self, value: Value) -> list[Value] | None:
-        """What a value can be computed again from by a cheap op, without what is free; None if it cannot."""
+        """What a value is restored with, or can be computed again from, without what is free; None if it cannot."""
         node = self.producers.get(value)
+        if self.restorable.is_saved(value):
+            return None
+        if value in self.restorable.members:
+            return [v for v in self.restorable.members[value].needs if not self._is_free(v)]
         if node is None or node.regions or node.op.name == "dim" or len(node.results) != 1:
             return None
-        if _AGAIN.isdisjoint(node.op.traits):
+        if _AGAIN.isdisjoint(node.op.traits) and not self._updates_again(node):
             return None
         if any(isinstance(v.type, StackType) for v in (*node.operands, *node.results)):
             return None
-        array = self.captures.get(node.operands[0]) if node.op.name == "getitem" else None
+        array = self.captures.get(node.operands[0]) if node.op.name == "getitem" or is_update(node) else None
         if array is not None and not self.outer.keeps(array):
-            # Reading again needs the whole array: only if the scope around has it anyway.
+            # Reading again needs the whole array, and so does updating: only if the scope around has it anyway.
             return None
         return [v for v in node.operands if not self._is_free(v)]
+
+    def _updates_again(self, node: Node) -> bool:
+        """Whether a node is an update that may be made again; a carry's next value is there where the carry is."""
+        return is_update(node) and all(node.results[0] is not following for _, following in self.carry.values())
 
     def keeps(self, value: Value) -> bool:
         if value in self.captures:
             return self.outer.keeps(self.captures[value])
-        return self._is_free(value)
+        return self._is_free(value) or value in self.restorable.members
 
     def trip_count(self, carry: Sequence[Value]) -> int | None:
         """Which of these carries counts the iterations already, from 0 up by 1."""
@@ -302,12 +314,14 @@ class RegionScope(Scope):
     def settle(self) -> list[Shift]:
         """Decide what is saved, push it, and put pops and what is computed again in front of the backward nodes.
 
-        Returns the saved values that need no stack: the next value of a carry that is pushed itself.
+        Returns the values that need no stack: the next value of a carry that is pushed itself, or restored.
         """
         saved = choose(self.wanted, self._operands)
         prologue = Builder()
         prologue.source = self.backward.source
         brought = {v: self.wanted.get(v) or Value(v.type, v.hint) for v in saved}
+        needed, restorings = self._needed(brought)
+        self._prepare([stage for restoring in restorings for stage in restoring.stages])
         shifts = []
         for value in saved:
             carry = next((c for c, (_, following) in self.carry.items() if following is value and c in brought), None)
@@ -315,37 +329,59 @@ class RegionScope(Scope):
                 shifts.append(Shift(list(self.carry).index(carry), brought[value], brought[carry]))
             else:
                 self._push(value, brought[value], prologue)
-        self._compute_again(brought, prologue)
-        self.backward.nodes = [*self.opening.nodes, *prologue.nodes, *self.backward.nodes]
+        again = [n for n in self.forward_nodes(self.graph.inputs) if not needed.isdisjoint(n.results)]
+        following = self.restorable.following
+        # First what no update waits for: what is computed from restored values may take any of them.
+        self._compute_again([n for n in again if following.isdisjoint(n.results)], brought, prologue)
+        undone = []
+        for restoring in restorings:
+            now, then = restoring.carry.in_body, restoring.carry.next
+            brought.update({v: self.wanted.get(v) or Value(v.type, v.hint or now.hint) for v in restoring.members})
+            brought.update({v: self._brought(v, brought, prologue) for v in restoring.needs})
+            undone.append(restoring.undone(brought))
+            shifts.append(Shift(list(self.carry).index(now), brought[then], brought[now]))
+        self._compute_again([n for n in again if not following.isdisjoint(n.results)], brought, prologue)
+        self.backward.nodes = [*self.opening.nodes, *placed([*prologue.nodes, *self.backward.nodes], undone)]
         return shifts
 
-    def _compute_again(self, brought: dict[Value, Value], prologue: Builder) -> None:
-        """Emit what follows from saved and free values, in the forward order."""
-        needed = set(self.wanted) - set(brought)
-        nodes = self.forward_nodes(self.graph.inputs)
-        for node in reversed(nodes):
-            if any(v in needed for v in node.results):
-                needed.update(v for v in node.operands if v not in brought and not self._is_free(v))
-        for node in nodes:
-            if not any(v in needed for v in node.results):
+    def _needed(self, brought: Container[Value]) -> tuple[set[Value], list[Restoring]]:
+        """Which values have to be computed again, beside those that are brought, and what is restored for that."""
+        needed, restorings, pending = set[Value](), dict[Restoring, None](), list(self.wanted)
+        while pending:
+            value = pending.pop()
+            if value in needed or value in brought or self._is_free(value):
                 continue
-            operands = []
-            for v in node.operands:
-                operand = brought.get(v) or self._free(v, prologue)
-                assert operand is not None
-                operands.append(operand)
+            restoring = self.restorable.members.get(value)
+            if restoring is None:
+                needed.add(value)
+                pending += self.producers[value].operands
+            elif restoring not in restorings:
+                restorings[restoring] = None
+                pending += restoring.needs
+        return needed, list(restorings)
+
+    def _prepare(self, stages: Iterable[Stage]) -> None:
+        """Have the forward side make what is restored with."""
+        for stage in stages:
+            for node in stage.nodes:
+                *reading, new = stage.prepared(self.instead.get(node, node))
+                self.before.setdefault(node, []).extend(reading)
+                self.producers.update((v, made) for made in reading for v in made.results)
+                self.replace(node, new)
+
+    def _brought(self, value: Value, brought: Mapping[Value, Value], builder: Builder) -> Value:
+        found = brought.get(value) or self._free(value, builder)
+        assert found is not None
+        return found
+
+    def _compute_again(self, nodes: Iterable[Node], brought: dict[Value, Value], prologue: Builder) -> None:
+        """Emit nodes of the forward side, in that order."""
+        for node in nodes:
+            operands = [self._brought(v, brought, prologue) for v in node.operands]
             result = self.wanted.get(node.result) or Value(node.result.type, node.result.hint)
             brought[node.result] = result
-            prologue.nodes.append(
-                Node(
-                    node.op,
-                    tuple(operands),
-                    (result,),
-                    node.attrs,
-                    (),
-                    node.source and node.source.recomputed,
-                )
-            )
+            source = node.source and node.source.recomputed
+            prologue.nodes.append(Node(node.op, tuple(operands), (result,), node.attrs, (), source))
 
     def _push(self, value: Value, wanted: Value, prologue: Builder) -> None:
         assert isinstance(value.type, TensorType), "a stack is never saved on a stack"

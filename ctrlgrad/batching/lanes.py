@@ -223,9 +223,11 @@ def common(x: Term, of: str) -> Term:
 def set_apart(x: Term, value: Term, indices: Sequence[Term], key: Key) -> Term:
     """`setitem` at positions of which none stands twice, so that its derivative need not look for the last one.
 
-    Adding to zeros instead of writing lets the cotangent of a written row cost that row, not the array.
+    Adding to zeros instead of writing lets the cotangent of a written row cost that row, not the array. The zeros are
+    negative: what is added to them keeps its sign where it is zero itself.
     """
     if not x.tensor.is_differentiable:
         return emit("setitem", x, value, *indices, key=key)
-    cleared = emit("setitem", x, constant(x.builder, 0, x.dtype), *indices, key=key)
+    zero = complex(-0.0, -0.0) if x.dtype.kind == "c" else -0.0
+    cleared = emit("setitem", x, constant(x.builder, zero, x.dtype), *indices, key=key)
     return emit("additem", cleared, value, *indices, key=key)

@@ -21,10 +21,12 @@ from random_programs.kinds import (
     Unknown,
     Variable,
     fits,
+    is_filled,
     shape_text,
 )
-from random_programs.program import Carried, Collected, For, Row, Scan, While
-from random_programs.writer import HIGH, Writer
+from random_programs.parts import overwritten
+from random_programs.program import Branch, Carried, Collected, For, Row, Scan, Structure, While
+from random_programs.writer import DEEPEST, HIGH, Writer
 
 T = TypeVar("T")
 
@@ -224,6 +226,66 @@ def fori_loop(w: Writer) -> None:
         write_statements(w, 4)
         body = w.finished(_results(w, slots))
     w.statements.append(For(index, lower, upper, _leave(w, slots), structure(w), body))
+
+
+@construct(2)
+def cache(w: Writer) -> None:
+    """A tensor of which an iteration overwrites parts, some of them in one branch alone, and reads everything."""
+    found = w.floats(lambda k: k.rank > 0 and is_filled(k.dims[0]))
+    if found is None:
+        fori_loop(w)
+        return
+    start, kind = found
+    slots = [Slot(Carried(w.fresh("c"), start, ""), kind), _slot(w, free=False)]
+    index = w.fresh("i")
+    with w.block():
+        w.declare(Int(), index)
+        _enter(w, slots)
+        w.carried.append(Variable(slots[1].carried.inner, slots[1].kind))
+        current = slots[0].carried.inner
+        for _ in range(w.number(1, 3)):
+            if w.chance(2):
+                w.line(SCALAR, "cache: sum", f"np.sin(np.sum({current} * {w.scalar()}))")
+            form = w.choose(("line", "line", "branch", "loop"))
+            if form == "branch":
+                current = _in_one_branch(w, current, kind)
+            elif form == "loop" and w.depth < DEEPEST:
+                current = _in_a_loop(w, current, kind)
+            else:
+                current = overwritten(w, current, kind)
+        slots[0].following = current
+        w.line(SCALAR, "cache: sum", f"np.tanh(np.sum({current} * {current}))")
+        write_statements(w, 1)
+        body = w.finished([current, _next(w, slots[1])])
+    w.statements.append(For(index, "0", w.choose(("3", "2", w.integer())), _leave(w, slots), structure(w), body))
+
+
+def _in_one_branch(w: Writer, x: str, kind: Float) -> str:
+    test = w.boolean()
+    blocks = []
+    for written in (False, True):
+        with w.block():
+            result = overwritten(w, x, kind) if written else x
+            if w.chance(2):
+                w.line(SCALAR, "cache: sum", f"np.cos(np.sum({result}))")
+            blocks.append(w.finished([result]))
+    if w.chance(2):
+        blocks.reverse()
+    out = w.declare(kind)
+    w.statements.append(Branch("cond", (test,), (), Structure("bare"), tuple(blocks), (out,), "cache: in a branch"))
+    return out
+
+
+def _in_a_loop(w: Writer, x: str, kind: Float) -> str:
+    with w.block():
+        inner, index = w.fresh("c"), w.fresh("i")
+        w.declare(kind, inner)
+        w.declare(Int(), index)
+        body = w.finished([overwritten(w, inner, kind)])
+    loop = Carried(inner, x, w.declare(kind))
+    count = w.choose(("2", w.integer()))
+    w.statements.append(For(index, "0", count, (loop,), Structure("bare"), body, "cache: in a loop"))
+    return loop.out
 
 
 @construct(2)

@@ -189,6 +189,23 @@ def updating(w: Writer) -> bool:
     return True
 
 
+def overwritten(w: Writer, x: str, kind: Float) -> str:
+    """A line that replaces or halves a part of a tensor, at any place; the rest stays as it is."""
+    place, row = place_in(w, x, kind), without(kind, 0)
+    form = w.choose(("row", "row", "last", "slice", "halved", "twice"))
+    if form in ("halved", "twice"):
+        key = place if form == "halved" else f"(np.array([0, 1, 0]) + {place}) % {x}.shape[0]"
+        factor = -0.5 if form == "halved" else -0.25
+        text = f"{x}[{key}] * {factor}"
+        return w.line(kind, "part added", f"cnp.at({x})[{key}].add({text})", f'updated({x}, {key}, {text}, "add")').name
+    value = w.floats(lambda k: broadcast(row, k) == row)
+    operand = value[0] if value is not None and not w.chance(5) else "0.25"
+    key = {"row": place, "last": "-1", "slice": "1:"}[form]
+    plain_key = "slice(1, None)" if form == "slice" else key
+    traced = f"cnp.at({x})[{key}].set({operand})"
+    return w.line(kind, "part written", traced, f'updated({x}, {plain_key}, {operand}, "set")').name
+
+
 @operation(2)
 def cutting(w: Writer) -> bool:
     if not w.cuts:
