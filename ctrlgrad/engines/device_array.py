@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.source import here
 
@@ -237,7 +238,7 @@ def type_on_card(x: Any) -> tuple[np.dtype, tuple[int, ...]]:
     except TypeError:
         dtype = np.dtype(object)
     # With ml_dtypes NumPy has a name for bfloat16, which no graph holds.
-    if dtype.kind not in "biufc":
+    if dtype_kind(dtype) not in "biufc":
         raise TypeMismatchError(
             f"dtype {x.dtype} is not supported",
             source=here(),

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import is_weak
 from ctrlgrad.ir import TensorType
@@ -36,7 +37,7 @@ def dtype_of(aval: Any) -> np.dtype:
     if is_key(aval):
         return np.dtype(np.uint32)
     dtype: np.dtype = np.dtype(aval.dtype)
-    if dtype.kind not in "biufc" or dtype == jax.dtypes.float0 or dtype.name in ("bfloat16",):
+    if dtype_kind(dtype) not in "biufc" or dtype == jax.dtypes.float0 or dtype.name in ("bfloat16",):
         raise TypeMismatchError(
             f"from_jax: the dtype {dtype.name} is not supported",
             source=here(),

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
+
 Dim = int | None
 Shape = tuple[Dim, ...]
 
@@ -51,7 +53,7 @@ class TensorType:
     @property
     def is_differentiable(self) -> bool:
         """Whether a value of this type can have a cotangent other than zero."""
-        return self.dtype.kind in "fc"
+        return dtype_kind(self.dtype) in "fc"
 
     def accepts(self, other: Type) -> bool:
         """Whether a value of type `other` may stand where this type is declared."""

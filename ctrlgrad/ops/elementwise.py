@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
@@ -250,7 +251,7 @@ add("bits_to_float", 1, _same_width("bits_to_float", "iu", "f"), (), numpy=_view
 
 def _infer_abs(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("abs", operands)
-    dtype = np.dtype(x.dtype.type(0).real.dtype) if x.dtype.kind == "c" else x.dtype
+    dtype = np.dtype(x.dtype.type(0).real.dtype) if dtype_kind(x.dtype) == "c" else x.dtype
     return (TensorType(dtype, x.shape),)
 
 

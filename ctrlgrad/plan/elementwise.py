@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.plan.elementary import complex as of_complex
 from ctrlgrad.plan.elementary import exact
 from ctrlgrad.plan.elementary.complex import Pair
@@ -50,7 +51,7 @@ def elementwise_expression(
             raise NoExpression(f"compiled code has no numbers of dtype {dtype.name}")
     if name == "cast":
         return _cast(operands[0], result_dtype)
-    function = TABLES[operand_dtypes[-1].kind].get(name)
+    function = TABLES[dtype_kind(operand_dtypes[-1])].get(name)
     if function is None:
         raise NoExpression(f"{name} of {operand_dtypes[-1].name} has no form as an expression")
     result: Operand = function(*operands)
@@ -62,7 +63,7 @@ def has_expression(name: str, operand_dtypes: Sequence[np.dtype], result_dtype: 
     builder = ExpressionBuilder()
 
     def element(position: int, dtype: np.dtype) -> Operand:
-        if dtype.kind != "c":
+        if dtype_kind(dtype) != "c":
             return builder.emit("load", (), dtype, position)
         re, im = (builder.emit("load", (), _part(dtype), (position, part)) for part in (0, 1))
         return re, im
@@ -94,13 +95,13 @@ def may_fail(name: str, operand_dtypes: Sequence[np.dtype]) -> bool:
 def _cast(x: Operand, dtype: np.dtype) -> Operand:
     """To a real dtype the imaginary part is dropped, but a bool tells whether either part is not 0."""
     if isinstance(x, Number):
-        if dtype.kind != "c":
+        if dtype_kind(dtype) != "c":
             return x.convert(dtype)
         re = x.convert(_part(dtype))
         return re, re.builder.constant(0, re.dtype)
-    if dtype.kind == "c":
+    if dtype_kind(dtype) == "c":
         return x[0].convert(_part(dtype)), x[1].convert(_part(dtype))
-    return x[0].convert(dtype) | x[1].convert(dtype) if dtype.kind == "b" else x[0].convert(dtype)
+    return x[0].convert(dtype) | x[1].convert(dtype) if dtype_kind(dtype) == "b" else x[0].convert(dtype)
 
 
 def _part(dtype: np.dtype) -> np.dtype:
@@ -161,7 +162,7 @@ _BOOLEAN |= {
 _INTEGER = _ARITHMETIC | _COMPARISONS | _WHERE | _calls("integer_power")
 _INTEGER |= {
     "negative": lambda x: 0 - x,
-    "abs": lambda x: x if x.dtype.kind == "u" else absolute(x),
+    "abs": lambda x: x if dtype_kind(x.dtype) == "u" else absolute(x),
     "sign": exact.integer_sign,
     "maximum": lambda x, y: select(x >= y, x, y),
     "minimum": lambda x, y: select(x <= y, x, y),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.options import default_float
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
@@ -40,7 +41,7 @@ _LAST_BELOW += (3.03380607434824582924e01, 1.0)
 def floats(x: Any) -> Any:
     """x as an array of floats."""
     x = cnp.asarray(x)
-    return x if x.dtype.kind == "f" else x.astype(default_float())
+    return x if dtype_kind(x.dtype) == "f" else x.astype(default_float())
 
 
 def promoted(*xs: Any) -> list[Any]:

@@ -18,6 +18,7 @@ import jax.scipy.special
 import numpy as np
 from jax import lax
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.attributes import Key
 from ctrlgrad.ops.elementwise import FACTS
@@ -57,7 +58,7 @@ TENSOR_OPS["matmul"] = lambda node, sizes, a, b: jnp.matmul(a, b, precision="hig
 def _cast(node: Node, sizes: Sizes | None, x: Any) -> Any:
     dtype = jax_dtype(attributes.Cast.of(node).dtype)
     # NumPy drops the imaginary part; JAX would too, with a warning.
-    return (x.real if x.dtype.kind == "c" and dtype.kind not in "bc" else x).astype(dtype)
+    return (x.real if dtype_kind(x.dtype) == "c" and dtype_kind(dtype) not in "bc" else x).astype(dtype)
 
 
 TENSOR_OPS["cast"] = _cast

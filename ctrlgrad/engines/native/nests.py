@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.reductions import Sums, combine, element_parts
@@ -145,7 +146,7 @@ class KernelWriter:
         array = write.view.array
         dtype, parts = element_parts(array.dtype)
         neutral = constant(neutral_of(write.how, dtype), dtype)
-        if dtype.kind == "b":
+        if dtype_kind(dtype) == "b":
             neutral = "1" if neutral == "true" else "0"
         total = self.size(array.count * Size(parts))
         kind = memory_type_of(dtype)
@@ -220,7 +221,7 @@ class KernelWriter:
         if self.is_single or not self.addresses_stand_still(axis):
             return 1
         dtypes = [view.dtype for view in self.views]
-        if any(d.kind == "c" for d in dtypes):
+        if any(dtype_kind(d) == "c" for d in dtypes):
             return 1
         count = len(kernel.operands)
         if any(axis.strides[k] not in (ZERO, ONE) for k in range(count)):
@@ -229,9 +230,9 @@ class KernelWriter:
             stride = axis.strides[count + k]
             if stride != ONE and not (k in self.still and stride == ZERO):
                 return 1
-        floats = [i.dtype.itemsize for i in kernel.expression.instructions if i.dtype.kind in "fiu"]
+        floats = [i.dtype.itemsize for i in kernel.expression.instructions if dtype_kind(i.dtype) in "fiu"]
         # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
-        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [1]
+        narrow = [d.itemsize for d in dtypes if dtype_kind(d) != "b"] or floats or [1]
         width = self.vector_bytes // max(min(max(narrow), 8), 1)
         if axis.size.is_known:
             while width > 1 and width > axis.size.factor:
@@ -360,12 +361,12 @@ class KernelWriter:
         address = self.address(base, at, real, parts, part)
         kind = memory_type_of(real, width)
         value = self.w.op(f"load {kind}, ptr {address}, align {real.itemsize}")
-        return self.w.op(f"trunc {kind} {value} to {type_of(real, width)}") if real.kind == "b" else value
+        return self.w.op(f"trunc {kind} {value} to {type_of(real, width)}") if dtype_kind(real) == "b" else value
 
     def store(self, base: str, at: str, dtype: np.dtype, parts: int, part: int, value: str, width: int) -> None:
         address = self.address(base, at, dtype, parts, part)
         kind = memory_type_of(dtype, width)
-        if dtype.kind == "b":
+        if dtype_kind(dtype) == "b":
             value = self.w.op(f"zext {type_of(dtype, width)} {value} to {kind}")
         self.w.line(f"store {kind} {value}, ptr {address}, align {dtype.itemsize}")
 

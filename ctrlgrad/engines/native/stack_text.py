@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.loops import counted_loop
@@ -268,7 +269,7 @@ class StackText(PlanText):
         """Add to a row, number by number."""
         dtype, parts = element_parts(step.stack.dtype)
         kind = memory_type_of(dtype)
-        op = "fadd" if dtype.kind == "f" else "add"
+        op = "fadd" if dtype_kind(dtype) == "f" else "add"
         if not isinstance(step.row, View):
             for k, register in enumerate(step.row):
                 at = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {k}")

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
+
 _TYPES = {
     "bool": "i1",
     "int8": "i8",
@@ -40,14 +42,14 @@ def type_of(dtype: np.dtype, width: int = 1) -> str:
 @functools.cache
 def memory_type_of(dtype: np.dtype, width: int = 1) -> str:
     """The type of what lies in memory: as in registers, but a bool is a byte."""
-    return type_of(np.dtype(np.uint8) if dtype.kind == "b" else dtype, width)
+    return type_of(np.dtype(np.uint8) if dtype_kind(dtype) == "b" else dtype, width)
 
 
 def constant(value: Any, dtype: np.dtype) -> str:
     """A number of a dtype, exactly."""
-    if dtype.kind == "b":
+    if dtype_kind(dtype) == "b":
         return "true" if value else "false"
-    if dtype.kind in "iu":
+    if dtype_kind(dtype) in "iu":
         number, bits = int(value), 8 * dtype.itemsize
         return str(number - (1 << bits) if number >= 1 << (bits - 1) else number)
     if dtype.itemsize == 2:

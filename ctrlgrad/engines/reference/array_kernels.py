@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.reference.table import PURE, Pure, same, template_shape
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Node, attributes
@@ -37,7 +38,7 @@ PURE["stop_gradient"] = lambda node: lambda x: x
 
 def _cast(node: Node) -> Callable[..., Any]:
     dtype = attributes.Cast.of(node).dtype
-    if node.operands[0].tensor.dtype.kind == "c" and dtype.kind not in "bc":
+    if dtype_kind(node.operands[0].tensor.dtype) == "c" and dtype_kind(dtype) not in "bc":
         return lambda x: x.real.astype(dtype)
     return lambda x: x.astype(dtype)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import add, maximum, minimum, multiply
@@ -78,7 +79,7 @@ def adjoint(x: Any) -> Any:
 def inexact(operation: str, x: Any) -> Any:
     """The operand in a dtype that linear algebra is done in."""
     x = operand(operation, x)
-    if dtype_of(x).kind in "biu":
+    if dtype_kind(dtype_of(x)) in "biu":
         return cast(x, default_float())
     if dtype_of(x).itemsize < 4:
         raise TypeMismatchError(
@@ -184,7 +185,7 @@ def slogdet(x: Any, /) -> SlogdetResult:
     """
     x = matrices("slogdet", x, square=True)
     # A real sign is constant where it is differentiable.
-    sign = apply("det_sign", [x if dtype_of(x).kind == "c" else stop_gradient(x)])
+    sign = apply("det_sign", [x if dtype_kind(dtype_of(x)) == "c" else stop_gradient(x)])
     return SlogdetResult(sign, apply("logabsdet", [x]))
 
 
@@ -352,7 +353,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
     """
     exponent = whole_number("matrix_power", "the exponent", n)
     x = operand("matrix_power", x)
-    if rank_of(x) < 2 or dtype_of(x).kind not in "iu" or exponent < 0:
+    if rank_of(x) < 2 or dtype_kind(dtype_of(x)) not in "iu" or exponent < 0:
         x = matrices("matrix_power", x, square=True)
     if exponent < 0:
         x, exponent = inv(x), -exponent

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import add, maximum, subtract
@@ -90,7 +91,7 @@ def _inexact(operation: str, x: Any, dtype: Any) -> Any:
     """The operand as floats or complex numbers, integers as floats of the default dtype."""
     x = operand(operation, x)
     if dtype is None:
-        dtype = default_float() if dtype_of(x).kind in "biu" else dtype_of(x)
+        dtype = default_float() if dtype_kind(dtype_of(x)) in "biu" else dtype_of(x)
     return to_dtype(operation, x, dtype)
 
 
@@ -149,7 +150,7 @@ def var(
     count = _count(x, axes, where)
     centre = _averaged(reduce("sum", kept("var", x, where, 0), axes, True), count)
     distance = kept("var", apply("subtract", [x, centre]), where, 0)
-    squares = square(absolute(distance) if dtype_of(x).kind == "c" else distance)
+    squares = square(absolute(distance) if dtype_kind(dtype_of(x)) == "c" else distance)
     left = maximum(subtract(count, ddof if correction is None else correction), 0)
     if where is None:
         return cast(_averaged(reduce("sum", squares, axes, keepdims), left), result)

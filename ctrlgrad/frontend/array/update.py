@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import divide, maximum, minimum, multiply, power
@@ -128,7 +129,7 @@ class Place:
 
     def _update(self, op: str, method: str, value: Any) -> Any:
         at = self.index
-        if op == "additem" and dtype_of(at.target).kind == "b":
+        if op == "additem" and dtype_kind(dtype_of(at.target)) == "b":
             raise TypeMismatchError(
                 f"at[...].{method}: booleans do not add up", source=here(), got=shown(at.target), hint="use .set"
             )

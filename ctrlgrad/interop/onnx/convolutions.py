@@ -11,6 +11,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.onnx.operators import TABLE, Node, entry
 

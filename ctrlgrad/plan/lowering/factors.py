@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Builder, Graph, Node, TensorType
 from ctrlgrad.ops.term import Term, constant, emit
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder
@@ -29,7 +30,7 @@ def _may_be_small(state: State, node: Node) -> bool:
     """Whether the matrices of a node may be factorised by code in the loop; else the reference kernel is called."""
     rows, columns = state.shape(node.operands[0])[-2:]
     sizes = [size.factor for size in (rows, columns) if size.is_known]
-    found = node.operands[0].tensor.dtype.kind == "f" and all(size <= LARGEST for size in sizes)
+    found = dtype_kind(node.operands[0].tensor.dtype) == "f" and all(size <= LARGEST for size in sizes)
     if not found:
         outside(state, node)
     return found

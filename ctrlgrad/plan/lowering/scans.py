@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Builder, Closed, Graph, Node, TensorType, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import emit_loop
@@ -25,14 +26,14 @@ def extreme_index(state: State, node: Node) -> None:
     (axis,) = attributes.Axes.of(node).axes
     needs_elements(state, [tensor.shape[axis]])
     kept = tuple(ONE if a == axis else size for a, size in enumerate(tensor.shape))
-    if tensor.dtype.kind == "b":
+    if dtype_kind(tensor.dtype) == "b":
         _first(state, node, tensor, axis, kept)
         return
     extreme = reduced(state, node, tensor, kept, kept, "max" if node.op.name == "argmax" else "min")
 
     def make(builder: ExpressionBuilder, x: tuple[Number, ...], extreme: tuple[Number, ...]) -> Sequence[Number]:
         hit = x[0].equals(extreme[0])
-        if x[0].dtype.kind == "f":
+        if dtype_kind(x[0].dtype) == "f":
             hit = hit | x[0].differs(x[0])
         return [select(hit, builder.emit("index", (), INDEX, axis), np.iinfo(INDEX).max)]
 
