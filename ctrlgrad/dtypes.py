@@ -12,8 +12,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-BFLOAT16: np.dtype = np.dtype(ml_dtypes.bfloat16)
-"""Floats of 16 bits with the exponent of float32 and 8 bits of precision."""
+bfloat16: Any = ml_dtypes.bfloat16
+"""Floats of 16 bits with the exponent of float32 and 8 bits of precision: the type of its numbers."""
+
+BFLOAT16: np.dtype = np.dtype(bfloat16)
 
 REAL_NAMES = (
     "bool",
@@ -99,3 +101,24 @@ def can_cast(source: Any, target: Any, casting: Any = "safe") -> bool:
     if casting == "same_kind" and given[0] != given[1]:
         given = [_FLOAT16 if dtype == BFLOAT16 else dtype for dtype in given]
     return np.can_cast(given[0], given[1], casting)
+
+
+def is_subdtype(dtype: Any, other: Any) -> bool:
+    """Whether a dtype is another, or of an abstract kind of NumPy's. As `numpy.issubdtype`."""
+    if np.dtype(dtype) != BFLOAT16:
+        return np.issubdtype(dtype, other)
+    return np.issubdtype(np.floating, other) if _is_abstract(other) else np.dtype(other) == BFLOAT16
+
+
+def _is_abstract(other: Any) -> bool:
+    return isinstance(other, type) and other in (np.floating, np.inexact, np.number, np.generic)
+
+
+def is_dtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is another, of a kind by name, or any of a tuple of them. As `numpy.isdtype`."""
+    dtype = np.dtype(dtype)
+    if isinstance(kind, tuple):
+        return any(is_dtype(dtype, each) for each in kind)
+    if dtype != BFLOAT16:
+        return bool(np.isdtype(dtype, kind))
+    return np.isdtype(_FLOAT32, kind) if isinstance(kind, str) else np.dtype(kind) == BFLOAT16

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import NAMES, dtype_kind, result_type
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TypeMismatchError
 from ctrlgrad.execution import run_on
 from ctrlgrad.frontend import trace
@@ -68,7 +68,7 @@ def type_of(x: Any) -> Type:
 
 def check_dtype(dtype: np.dtype) -> None:
     """Refuse dtypes that no graph can hold."""
-    if dtype_kind(dtype) not in "biufc" or dtype.itemsize > 16 or dtype.name in ("float128", "longdouble"):
+    if dtype.name not in NAMES:
         raise TypeMismatchError(
             f"dtype {dtype} is not supported",
             source=here(),
@@ -206,7 +206,7 @@ def result_dtype(*operands: Any) -> np.dtype:
             kinds.append(x.dtype.type(0).item() if x.weak else x.dtype)
         else:
             kinds.append(x if is_weak(x) else np.asarray(x).dtype)
-    found = np.result_type(*kinds)
+    found = result_type(*kinds)
     return (
         found if any(isinstance(kind, np.dtype) and dtype_kind(kind) in "fc" for kind in kinds) else of_default(found)
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, cast, check_dtype, evaluate, require_numbers, type_of
@@ -168,9 +168,7 @@ class TensorArray(Elements):
         return self._with_stack(self._apply("stack_push", [stack, value]), element)
 
     def _cast(self, value: Any, given: TensorType) -> Any:
-        if np.result_type(given.dtype, self.dtype) != self.dtype and not isinstance(
-            value, bool | int | float | complex
-        ):
+        if result_type(given.dtype, self.dtype) != self.dtype and not isinstance(value, bool | int | float | complex):
             raise TypeMismatchError(
                 "TensorArray.write: the value's dtype does not fit",
                 source=here(),

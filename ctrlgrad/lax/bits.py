@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.source import here
@@ -82,7 +82,7 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
 
 
 def _rounded(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
-    info = np.finfo(x.dtype)
+    info = finfo(x.dtype)
     bits = _unsigned(x)
     of: Any = bits.dtype.type
     width = int(info.nmant)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import ctrlgrad.numpy as cnp
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 
@@ -17,7 +15,7 @@ def div(x: Any, y: Any) -> Any:
     >>> int(div(np.array(-7), 2)), float(div(7.0, 2.0))
     (-3, 3.5)
     """
-    dtype = np.result_type(*(cnp.asarray(v).dtype for v in (x, y)))
+    dtype = result_type(*(cnp.asarray(v).dtype for v in (x, y)))
     return cnp.asarray((x - cnp.fmod(x, y)) // y) if dtype_kind(dtype) in "iu" else cnp.divide(x, y)
 
 

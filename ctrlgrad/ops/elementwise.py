@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import computed_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
@@ -116,7 +116,9 @@ INEXACT, REAL, NUMERIC, ANY = "fc", "iuf", "iufc", "biufc"
 
 
 def _sigmoid(x: Any) -> Any:
-    return np.tanh(x * x.dtype.type(0.5)) * x.dtype.type(0.5) + x.dtype.type(0.5)
+    wide = x.astype(computed_dtype(x.dtype))
+    half = wide.dtype.type(0.5)
+    return (np.tanh(wide * half) * half + half).astype(x.dtype)
 
 
 _unary("negative", NUMERIC, lambda t, z, x: -t)

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ctrlgrad.dtypes import computed_dtype
+
 
 class Formula(Protocol):
     """A function of values of any kind."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.options import default_float
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
@@ -47,7 +47,7 @@ def floats(x: Any) -> Any:
 def promoted(*xs: Any) -> list[Any]:
     """As floats of one dtype and shape; Python's numbers take the dtype of the others."""
     dtypes = [floats(x).dtype for x in xs if not isinstance(x, bool | int | float)]
-    dtype = np.result_type(*dtypes) if dtypes else default_float()
+    dtype = result_type(*dtypes) if dtypes else default_float()
     return list(cnp.broadcast_arrays(*(cnp.asarray(x).astype(dtype) for x in xs)))
 
 

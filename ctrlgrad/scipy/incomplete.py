@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import finfo
 from ctrlgrad.frontend.while_loops import while_loop
 from ctrlgrad.scipy.error_functions import promoted
 from ctrlgrad.scipy.gamma_functions import betaln, gammaln
@@ -23,7 +24,7 @@ _STEPS = 2000
 
 def summed(term: Callable[[Any, Any], Any], first: Any) -> Any:
     """The sum of `first`, `term(k, first)`, ... for k from 1, until what is added is below the last digit."""
-    small = float(np.finfo(first.dtype).eps) / 16
+    small = float(finfo(first.dtype).eps) / 16
 
     def goes_on(c: Any) -> Any:
         k, now, total = c
@@ -44,7 +45,7 @@ def fraction(part: Callable[[Any], tuple[Any, Any]], start: Any) -> Any:
     Lentz.
     """
     dtype = start.dtype
-    tiny, small = float(np.finfo(dtype).tiny) * 1e3, 4 * float(np.finfo(dtype).eps)
+    tiny, small = float(finfo(dtype).tiny) * 1e3, 4 * float(finfo(dtype).eps)
 
     def nonzero(x: Any) -> Any:
         return cnp.where(cnp.abs(x) < tiny, tiny, x)

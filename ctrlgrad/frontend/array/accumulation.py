@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import floor_divide, multiply
@@ -241,7 +241,7 @@ def _with_ends(x: Any, axis: int, prepend: Any, append: Any) -> Any:
             parts.insert(at, end)
     if len(parts) == 1:
         return x
-    dtype = np.result_type(*(dtype_of(part) for part in parts))
+    dtype = result_type(*(dtype_of(part) for part in parts))
     return concatenated([to_dtype("diff", part, dtype) for part in parts], axis)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import arctan2
@@ -89,7 +89,7 @@ def make_complex(real: Any, imag: Any) -> Any:
             hint="take real(x)",
         )
     dtype = result_dtype(*parts)
-    dtype = default_float() if dtype_kind(dtype) in "biu" else np.result_type(dtype, np.float32)
+    dtype = default_float() if dtype_kind(dtype) in "biu" else result_type(dtype, np.float32)
     return apply("complex", [cast(x, dtype, "make_complex") for x in parts])
 
 

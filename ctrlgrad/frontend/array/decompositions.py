@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import add, maximum, minimum, multiply
@@ -142,7 +142,7 @@ def solve(x1: Any, x2: Any, /) -> Any:
     a, b = matrices("solve", x1, square=True), inexact("solve", x2)
     if rank_of(b) == 0:
         raise ShapeError("solve: the right side is a scalar", source=here(), expected="[n] or [..., n, k]")
-    dtype = np.result_type(dtype_of(a), dtype_of(b))
+    dtype = result_type(dtype_of(a), dtype_of(b))
     a, b = cast(a, dtype), cast(b, dtype)
     if rank_of(b) > 1:
         return apply("solve", [a, b])
@@ -321,7 +321,7 @@ def _relative_bound(operation: str, x: Any, rtol: Any) -> Any:
     """`rtol` in the dtype of singular values, max(m, n) * eps where it is None."""
     real = np.zeros(0, dtype_of(x)).real.dtype
     if rtol is None:
-        return multiply(cast(maximum(dim(x, -2), dim(x, -1)), real), np.finfo(real).eps)
+        return multiply(cast(maximum(dim(x, -2), dim(x, -1)), real), finfo(real).eps)
     return stop_gradient(to_dtype(operation, rtol, real))
 
 

@@ -43,7 +43,7 @@ from ctrlgrad.source import here
 def _as_complex(operation: str, x: Any) -> Any:
     x = operand(operation, x)
     dtype = default_float() if dtype_kind(dtype_of(x)) in "biu" else dtype_of(x)
-    return cast(x, np.complex64 if dtype.name in ("float16", "float32", "complex64") else np.complex128)
+    return cast(x, np.complex64 if dtype.name in ("float16", "bfloat16", "float32", "complex64") else np.complex128)
 
 
 def _real_operand(operation: str, x: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.accumulation import cumprod, cumsum, prod
 from ctrlgrad.frontend.array.dims import dtype_of
@@ -152,7 +152,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     x = operand("nan_to_num", x)
     if dtype_kind(dtype_of(x)) != "f":
         return x
-    limits = np.finfo(dtype_of(x))
+    limits = finfo(dtype_of(x))
     x = choose(isnan(x), np.asarray(nan, dtype_of(x)), x)
     x = choose(x == np.inf, np.asarray(limits.max if posinf is None else posinf, dtype_of(x)), x)
     return choose(x == -np.inf, np.asarray(limits.min if neginf is None else neginf, dtype_of(x)), x)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.dims import (
@@ -222,7 +222,7 @@ def _statistic(x: Any, axis: int, side: int, mode: str, length: Any) -> Any:
 def _ramp(edge: Any, axis: int, width: int, side: int, end: Any) -> Any:
     """From `end`, which stands outermost, towards the edge, which is not among them; integers are rounded down."""
     dtype = dtype_of(edge)
-    exact = np.result_type(dtype, np.float32 if dtype_kind(dtype) in "fc" else np.float64)
+    exact = result_type(dtype, np.float32 if dtype_kind(dtype) in "fc" else np.float64)
     start = to_dtype("pad", end, exact)
     share = np.arange(width) / width
     share = np.reshape(share[::-1] if side else share, _along(axis, width, rank_of(edge)))

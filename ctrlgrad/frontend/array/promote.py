@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import Promotion, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import (
     apply,
@@ -62,7 +62,7 @@ def from_nested(operation: str, x: Any) -> Any:
     if isinstance(x, Tensor):
         return strong(x)
     rows = [from_nested(operation, item) for item in x]
-    dtype = np.result_type(*(type_of(row).dtype for row in rows))  # type: ignore[union-attr]
+    dtype = result_type(*(type_of(row).dtype for row in rows))  # type: ignore[union-attr]
     if len({type_of(row).rank for row in rows}) > 1:  # type: ignore[union-attr]
         raise ShapeError(
             f"{operation}: the items' ranks differ",
@@ -130,7 +130,7 @@ def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
 def same_dtype(operation: str, xs: Sequence[Any]) -> list[Any]:
     """Operands as arrays of the dtype they promote to, Python numbers counting as arrays of theirs."""
     arrays = [operand(operation, x) for x in xs]
-    dtype = np.result_type(*(type_of(x).dtype for x in arrays))  # type: ignore[union-attr]
+    dtype = result_type(*(type_of(x).dtype for x in arrays))  # type: ignore[union-attr]
     return [cast(x, dtype) for x in arrays]
 
 
@@ -148,10 +148,14 @@ def _kind(x: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...], result: np.dtype | None) -> tuple[np.dtype, ...]:
-    slots = (*kinds, *[None] * ufunc.nout)
+    promotion = Promotion(kinds if result is None else (*kinds, result))
+    slots = (*promotion.kinds[: ufunc.nin], *[None] * ufunc.nout)
     if result is None:
-        return ufunc.resolve_dtypes(slots)[: ufunc.nin]
-    return ufunc.resolve_dtypes(slots, signature=(*[None] * ufunc.nin, *[result] * ufunc.nout))[: ufunc.nin]
+        found = ufunc.resolve_dtypes(slots)
+    else:
+        wanted = promotion.kinds[-1]
+        found = ufunc.resolve_dtypes(slots, signature=(*[None] * ufunc.nin, *[wanted] * ufunc.nout))
+    return tuple(map(promotion.result, found[: ufunc.nin]))
 
 
 def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], result: np.dtype | None = None) -> tuple[np.dtype, ...]:
@@ -252,7 +256,7 @@ def truth(operation: str, x: Any) -> Any:
 
 def double_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype of what NumPy computes in double precision: the default for integers, and no less for floats."""
-    return default_float() if dtype_kind(dtype) in "biu" else np.result_type(dtype, default_float())
+    return default_float() if dtype_kind(dtype) in "biu" else result_type(dtype, default_float())
 
 
 def floats(operation: str, x: Any) -> Any:

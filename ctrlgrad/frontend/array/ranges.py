@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import add, divide, floor_divide, maximum, minimum, multiply, subtract
@@ -97,7 +97,7 @@ def linspace(
     if not isinstance(start, Tensor) and not isinstance(stop, Tensor):
         found = np.linspace(start, stop, number, endpoint, retstep=True, dtype=dtype, axis=axis)
         return (concrete(found[0]), found[1]) if retstep else concrete(found[0])
-    exact = np.result_type(dtype_of(start), dtype_of(stop), 0.0)
+    exact = result_type(dtype_of(start), dtype_of(stop), 0.0)
     weight = (np.arange(number) / max(number - 1 if endpoint else number, 1)).astype(exact)
     rank = max(rank_of(start), rank_of(stop))
     weight = weight.reshape(-1, *[1] * rank)

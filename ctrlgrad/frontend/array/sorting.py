@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.dims import (
@@ -84,7 +84,7 @@ def sort_complex(x: Any) -> Any:
     array([1.+0.j, 2.+0.j])
     """
     x = operand("sort_complex", x)
-    return sort(cast(x, np.result_type(dtype_of(x), np.complex64)))
+    return sort(cast(x, result_type(dtype_of(x), np.complex64)))
 
 
 @array_function()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.interop.onnx.arranging import axes_of
 from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, known_shape
 
@@ -38,7 +38,7 @@ def _extreme(fn: Callable[..., Any], logical: Callable[..., Any]) -> Callable[..
     def extreme(x: Any, axes: Any, keep: bool) -> Any:
         if x.dtype == np.bool_:
             return logical(x, axes, keepdims=keep)
-        info: Any = np.finfo(x.dtype) if dtype_kind(x.dtype) == "f" else np.iinfo(x.dtype)
+        info: Any = finfo(x.dtype) if dtype_kind(x.dtype) == "f" else np.iinfo(x.dtype)
         # The neutral element, for no elements at all.
         least, most = (-np.inf, np.inf) if dtype_kind(x.dtype) == "f" else (info.min, info.max)
         if 0 in known_shape(x):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.plan.elementary.constants import SINGLE, Format
 from ctrlgrad.plan.elementary.exponential import Functions, exponentials
 from ctrlgrad.plan.elementary.logarithm import logarithms
@@ -38,7 +38,7 @@ def minimum(x: Number, y: Number) -> Number:
 
 def nextafter(x: Number, y: Number) -> Number:
     """Positive floats, read as integers, are in order; so are negative ones, backwards."""
-    smallest = float(np.finfo(x.dtype).smallest_subnormal)
+    smallest = float(finfo(x.dtype).smallest_subnormal)
     number = bits(x)
     moved = bits(select((y > x) ^ (x > 0.0), number - 1, number + 1))
     moved = select(x.equals(0.0), copysign(smallest, y), moved)

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.ir import Builder, Graph, Node, TensorType
 from ctrlgrad.ops.term import Term, constant, emit
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder
@@ -135,7 +135,7 @@ def _of_inverse(node: Node, dtype: np.dtype) -> Graph:
     last = (rank - 2, rank - 1)
     norms = [over("sum", emit("multiply", x, x), last) for x in (a, inverse)]
     condition = emit("multiply", *norms)
-    size, number = emit("abs", det), np.finfo(dtype)
+    size, number = emit("abs", det), finfo(dtype)
     limit, least, most = (
         constant(builder, np.asarray(x, dtype)) for x in (_CONDITION[dtype.itemsize] ** 2, number.tiny, number.max)
     )
