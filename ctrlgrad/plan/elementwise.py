@@ -1,7 +1,7 @@
 """The arithmetic of every elementwise op of the graph, as an expression of numbers.
 
-A complex operand or result is a pair of real numbers. Functions of half floats are those of float32, rounded; each
-other operation on half floats rounds to half, as in NumPy.
+A complex operand or result is a pair of real numbers. Functions of half floats and of bfloat16 are those of float32,
+rounded; each other operation on them rounds to 16 bits, as in NumPy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import NAMES, computed_dtype, dtype_kind
 from ctrlgrad.plan.elementary import complex as of_complex
 from ctrlgrad.plan.elementary import exact
 from ctrlgrad.plan.elementary.complex import Pair
@@ -22,13 +22,8 @@ from ctrlgrad.plan.expression import ExpressionBuilder, Number, call, select
 
 Operand = Number | Pair
 
-_REAL_AND_COMPLEX = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
-)
-DTYPES = frozenset(map(np.dtype, _REAL_AND_COMPLEX.split()))
+DTYPES = frozenset(map(np.dtype, NAMES))
 """The dtypes that expressions have numbers of, or pairs."""
-
-_HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 
 
 class NoExpression(Exception):
@@ -119,13 +114,12 @@ def _primitives(names: str) -> _Table:
 
 
 def _through_single(function: Callable[..., Number]) -> Callable[..., Number]:
-    """A function of half floats through float32; of others as it is."""
+    """A function of floats of 16 bits through float32; of others as it is."""
 
     def wide(*args: Number) -> Number:
         dtype = args[0].dtype
-        if dtype != _HALF:
-            return function(*args)
-        return function(*(x.convert(_SINGLE) for x in args)).convert(dtype)
+        computed = computed_dtype(dtype)
+        return function(*(x.convert(computed) for x in args)).convert(dtype)
 
     return wide
 

@@ -1,7 +1,7 @@
 """Expressions as LLVM text, for one element or for a vector of them.
 
 What is the same for all lanes of a vector is computed once, as a scalar, and spread where a vector needs it. Half
-floats are computed as NumPy does: in float, rounded after each operation.
+floats and bfloat16 are computed as NumPy does: in float, rounded after each operation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import BFLOAT16, dtype_kind
 from ctrlgrad.engines.native.text import Writer, constant, splat, type_of
 from ctrlgrad.plan.expression import Expression, Instruction
 
@@ -187,7 +187,7 @@ class _Printer:
         return self.op(f"call {kind} {intrinsic}({', '.join(f'{kind} {name}' for name in names)})")
 
     def half(self, op: str, names: list[str], dtype: np.dtype, width: int) -> str:
-        """An operation on half floats: in float, where one rounding more changes no result; `fma` in double."""
+        """An operation on floats of 16 bits: in float, where one rounding more changes no result; `fma` in double."""
         wide = _FLOAT64 if op == "fma" else _FLOAT32
         result = self.plain(op, [convert(self.writer, name, dtype, wide, width) for name in names], wide, width)
         return result if op in _COMPARISONS else convert(self.writer, result, wide, dtype, width)
@@ -228,6 +228,10 @@ def convert(writer: Writer, name: str, source: np.dtype, target: np.dtype, width
     if through is not None:
         name = convert(writer, name, source, through, width)
         return name if target == through else convert(writer, name, through, target, width)
+    if source == BFLOAT16:
+        return _widened(writer, name, width)
+    if target == BFLOAT16:
+        return _narrowed(writer, name, width)
     here, there = type_of(source, width), type_of(target, width)
     if dtype_kind(target) == "b":
         test = "fcmp une" if dtype_kind(source) == "f" else "icmp ne"
@@ -249,7 +253,12 @@ def convert(writer: Writer, name: str, source: np.dtype, target: np.dtype, width
 
 
 def _between(source: np.dtype, target: np.dtype) -> np.dtype | None:
-    """The dtype by way of which a conversion goes, as it does in C: half floats, and floats as narrow integers."""
+    """The dtype by way of which a conversion goes, as it does in C: half floats, and floats as narrow integers.
+
+    Whatever becomes a bfloat16 is rounded to a float first, as in JAX.
+    """
+    if target == BFLOAT16:
+        return None if source == _FLOAT32 else _FLOAT32
     if dtype_kind(source) == "f" and source.itemsize == 2:
         return None if target == _FLOAT32 else _FLOAT32
     if dtype_kind(target) == "f" and target.itemsize == 2:
@@ -260,6 +269,36 @@ def _between(source: np.dtype, target: np.dtype) -> np.dtype | None:
             return _INT32
         return _INT64 if dtype_kind(target) == "u" and target.itemsize == 4 else None
     return None
+
+
+def _widened(writer: Writer, name: str, width: int) -> str:
+    """A bfloat16 as the float whose upper half it is."""
+    half, whole = type_of(BFLOAT16, width), type_of(_INT32, width)
+    bits = writer.op(f"zext {half} {name} to {whole}")
+    bits = writer.op(f"shl {whole} {bits}, {_every(16, width)}")
+    return writer.op(f"bitcast {whole} {bits} to {type_of(_FLOAT32, width)}")
+
+
+def _narrowed(writer: Writer, name: str, width: int) -> str:
+    """A float as the nearest bfloat16, of two the even one: half a unit is added to the bits, and what goes over is
+    carried. A NaN, whose bits might be carried too far, keeps its sign alone."""
+    single, half, whole = (type_of(dtype, width) for dtype in (_FLOAT32, BFLOAT16, _INT32))
+    bits = writer.op(f"bitcast {single} {name} to {whole}")
+    upper = writer.op(f"lshr {whole} {bits}, {_every(16, width)}")
+    odd = writer.op(f"and {whole} {upper}, {_every(1, width)}")
+    more = writer.op(f"add {whole} {odd}, {_every(0x7FFF, width)}")
+    rounded = writer.op(f"add {whole} {bits}, {more}")
+    rounded = writer.op(f"lshr {whole} {rounded}, {_every(16, width)}")
+    sign = writer.op(f"and {whole} {upper}, {_every(0x8000, width)}")
+    nan = writer.op(f"or {whole} {sign}, {_every(0x7FC0, width)}")
+    is_nan = writer.op(f"fcmp uno {single} {name}, {name}")
+    found = writer.op(f"select {type_of(np.dtype(bool), width)} {is_nan}, {whole} {nan}, {whole} {rounded}")
+    return writer.op(f"trunc {whole} {found} to {half}")
+
+
+def _every(number: int, width: int) -> str:
+    """An i32 in every lane."""
+    return str(number) if width == 1 else splat(str(number), _INT32, width)
 
 
 def _rounded_to_odd(writer: Writer, name: str, width: int) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import computed_dtype, dtype_kind
+from ctrlgrad.engines.native.expressions import convert
 from ctrlgrad.engines.native.text import Writer, constant, splat, type_of
 from ctrlgrad.plan.model import Write
 from ctrlgrad.plan.reductions import neutral_of
@@ -20,7 +21,11 @@ def element_parts(dtype: np.dtype) -> tuple[np.dtype, int]:
 
 
 def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) -> str:
-    """One step of a reduction."""
+    """One step of a reduction; of floats of 16 bits rounded after it."""
+    computed = computed_dtype(dtype)
+    if computed != dtype:
+        wide = combine(w, how, computed, *(convert(w, x, dtype, computed, width) for x in (a, b)), width)
+        return convert(w, wide, computed, dtype, width)
     kind = type_of(dtype, width)
     if dtype_kind(dtype) == "b":
         return w.op(f"{'or' if how in ('max', 'sum') else 'and'} {kind} {a}, {b}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import BFLOAT16, dtype_kind
 
 _TYPES = {
     "bool": "i1",
@@ -27,6 +27,8 @@ _TYPES = {
     "uint32": "i32",
     "uint64": "i64",
     "float16": "half",
+    # Processors compute with few bfloat16 or none: its bits, widened to a float for each operation.
+    "bfloat16": "i16",
     "float32": "float",
     "float64": "double",
 }
@@ -52,6 +54,8 @@ def constant(value: Any, dtype: np.dtype) -> str:
     if dtype_kind(dtype) in "iu":
         number, bits = int(value), 8 * dtype.itemsize
         return str(number - (1 << bits) if number >= 1 << (bits - 1) else number)
+    if dtype == BFLOAT16:
+        return str(int(dtype.type(value).view(np.int16)))
     if dtype.itemsize == 2:
         return f"0xH{int(dtype.type(value).view(np.uint16)):04X}"
     # A float is written as the double of its value; Python's is one.

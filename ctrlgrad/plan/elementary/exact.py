@@ -40,7 +40,7 @@ def nextafter(x: Number, y: Number) -> Number:
     """Positive floats, read as integers, are in order; so are negative ones, backwards."""
     smallest = float(finfo(x.dtype).smallest_subnormal)
     number = bits(x)
-    moved = bits(select((y > x) ^ (x > 0.0), number - 1, number + 1))
+    moved = select((y > x) ^ (x > 0.0), number - 1, number + 1).bits(x.dtype)
     moved = select(x.equals(0.0), copysign(smallest, y), moved)
     # Of two zeros NumPy gives the second, but the first of half floats.
     same = x if x.dtype.itemsize == 2 else y
