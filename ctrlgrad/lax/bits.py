@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.dtypes import dtype_kind, finfo
+from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.source import here
@@ -22,7 +22,9 @@ def _unsigned(x: Any) -> Any:
 
 def _read_as(bits: Any, dtype: Any) -> Any:
     """Unsigned integers as the bits of numbers of their width."""
-    return apply("bits_to_float", [bits]) if dtype_kind(dtype) == "f" else bits.astype(dtype)
+    if dtype_kind(dtype) != "f":
+        return bits.astype(dtype)
+    return apply("bits_to_bfloat16" if dtype == BFLOAT16 else "bits_to_float", [bits])
 
 
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import computed_dtype, dtype_kind
+from ctrlgrad.dtypes import BFLOAT16, computed_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
@@ -245,10 +245,29 @@ def _view(kind: str) -> Callable[[Any], Any]:
     return lambda x: np.asarray(x).view(f"{kind}{x.dtype.itemsize}")
 
 
-# The bits of a float as an unsigned integer, and back, of signed ones too.
+def _infer_bits_to_bfloat16(
+    operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    (x,) = tensors("bits_to_bfloat16", operands)
+    require_kind("bits_to_bfloat16", "iu", [x])
+    if x.dtype.itemsize != 2:
+        raise TypeMismatchError("bits_to_bfloat16: not as wide", expected="integers of 16 bits", got=str(x))
+    return (TensorType(BFLOAT16, x.shape),)
+
+
+# The bits of a float as an unsigned integer, and back, of signed ones too: as a float of NumPy's, or as bfloat16.
 _BITS = "lax.bitcast_convert_type"
 add("float_to_bits", 1, _same_width("float_to_bits", "f", "u"), (), numpy=_view("u"), jax=_BITS, total=Trait.TOTAL)
 add("bits_to_float", 1, _same_width("bits_to_float", "iu", "f"), (), numpy=_view("f"), jax=_BITS, total=Trait.TOTAL)
+add(
+    "bits_to_bfloat16",
+    1,
+    _infer_bits_to_bfloat16,
+    (),
+    numpy=lambda x: np.asarray(x).view(BFLOAT16),
+    jax=_BITS,
+    total=Trait.TOTAL,
+)
 
 
 def _infer_abs(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:

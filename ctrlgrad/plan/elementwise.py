@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import NAMES, computed_dtype, dtype_kind
+from ctrlgrad.dtypes import BFLOAT16, NAMES, computed_dtype, dtype_kind
 from ctrlgrad.plan.elementary import complex as of_complex
 from ctrlgrad.plan.elementary import exact
 from ctrlgrad.plan.elementary.complex import Pair
@@ -168,6 +168,7 @@ _INTEGER |= {
     "bitwise_xor": lambda x, y: x ^ y,
     "bitwise_left_shift": exact.shifted_left,
     "bitwise_right_shift": exact.shifted_right,
+    "bits_to_bfloat16": lambda x: x.bits(BFLOAT16),
     "bits_to_float": lambda x: x.bits(f"f{x.dtype.itemsize}"),
 }
 

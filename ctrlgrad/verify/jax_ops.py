@@ -47,7 +47,7 @@ def _on_one_shape(fn: Callable[..., Any]) -> Callable[..., Any]:
 for _name, _facts in FACTS.items():
     _function = operator.attrgetter(_facts.jax)(jax)
     TENSOR_OPS[_name] = _elementwise(_on_one_shape(_function) if _facts.jax.startswith("lax.") else _function)
-for _name in ("float_to_bits", "bits_to_float"):
+for _name in ("float_to_bits", "bits_to_float", "bits_to_bfloat16"):
     TENSOR_OPS[_name] = lambda node, sizes, x: lax.bitcast_convert_type(x, node.result.tensor.dtype)
 TENSOR_OPS["barrier"] = TENSOR_OPS["forget_sizes"] = TENSOR_OPS["watch"] = lambda node, sizes, x: x
 TENSOR_OPS["callback"] = lambda node, sizes, *operands: ()

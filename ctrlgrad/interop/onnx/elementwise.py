@@ -10,7 +10,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
-from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.dtypes import computed_dtype, dtype_kind
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, known_shape, plain
 from ctrlgrad.interop.onnx.protos import dtype_of
@@ -70,7 +70,7 @@ TABLE |= {
 
 def _wide(x: Any) -> Any:
     """What several steps of arithmetic are done in: half precision would be rounded at each."""
-    return cast(x, np.float32) if x.dtype == np.float16 else x
+    return cast(x, computed_dtype(x.dtype))
 
 
 def _like(number: Any, x: Any) -> Any:

@@ -43,7 +43,7 @@ def nextafter(x: Number, y: Number) -> Number:
     moved = select((y > x) ^ (x > 0.0), number - 1, number + 1).bits(x.dtype)
     moved = select(x.equals(0.0), copysign(smallest, y), moved)
     # Of two zeros NumPy gives the second, but the first of half floats.
-    same = x if x.dtype.itemsize == 2 else y
+    same = x if x.dtype == np.float16 else y
     return select(x.equals(y), same, select(is_nan(x) | is_nan(y), x + y, moved))
 
 
