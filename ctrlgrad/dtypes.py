@@ -122,3 +122,8 @@ def is_dtype(dtype: Any, kind: Any) -> bool:
     if dtype != BFLOAT16:
         return bool(np.isdtype(dtype, kind))
     return np.isdtype(_FLOAT32, kind) if isinstance(kind, str) else np.dtype(kind) == BFLOAT16
+
+
+def dtype_code(dtype: np.dtype) -> str:
+    """At most eight letters that `numpy.dtype` reads back: NumPy's own, which say nothing of bfloat16, or its name."""
+    return dtype.name if dtype == BFLOAT16 else dtype.str
