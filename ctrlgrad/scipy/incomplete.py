@@ -14,7 +14,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import finfo
 from ctrlgrad.frontend.while_loops import while_loop
-from ctrlgrad.scipy.error_functions import promoted
+from ctrlgrad.scipy.error_functions import in_single, promoted
 from ctrlgrad.scipy.gamma_functions import betaln, gammaln
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.jvp import jvp
@@ -136,6 +136,7 @@ def _by_parameter(a: Any, x: Any) -> Any:
 _gammainc, _gammaincc = _regularised(0), _regularised(1)
 
 
+@in_single
 def gammainc(a: Any, x: Any) -> Any:
     """The regularised lower incomplete gamma function: the integral of t**(a-1) exp(-t) / gamma(a) from 0 to x.
 
@@ -145,6 +146,7 @@ def gammainc(a: Any, x: Any) -> Any:
     return _gammainc(*promoted(a, x))
 
 
+@in_single
 def gammaincc(a: Any, x: Any) -> Any:
     """The regularised upper incomplete gamma function, 1 - `gammainc`.
 
@@ -154,6 +156,7 @@ def gammaincc(a: Any, x: Any) -> Any:
     return _gammaincc(*promoted(a, x))
 
 
+@in_single
 def igamma_grad_a(a: Any, x: Any) -> Any:
     """The derivative of `gammainc` with respect to a.
 
@@ -163,6 +166,7 @@ def igamma_grad_a(a: Any, x: Any) -> Any:
     return _by_parameter(*promoted(a, x))
 
 
+@in_single
 def random_gamma_grad(a: Any, x: Any) -> Any:
     """How a gamma-distributed number x moves with the parameter a of its distribution, its probability kept.
 
@@ -225,6 +229,7 @@ def _beta_by(position: int) -> Any:
 _betainc.defjvps(_beta_by(0), _beta_by(1), _beta_integrand)
 
 
+@in_single
 def betainc(a: Any, b: Any, x: Any) -> Any:
     """The regularised incomplete beta function: the integral of t**(a-1) (1-t)**(b-1) / beta(a, b) from 0 to x.
 
