@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import LeakedValueError, MissingAttributeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend.advice import RETURN_IT, SET_BY, instead_of, what_the_user_does
 from ctrlgrad.frontend.functions import FUNCTIONS, call, call_function, call_ufunc
@@ -132,7 +131,7 @@ class Tensor:
 
     def _whole_number(self) -> Any:
         """Its number, where it is known in this call and has no derivative that could be lost."""
-        return self.builder.number(self.value) if dtype_kind(self.dtype) in "biu" else None
+        return self.builder.number(self.value) if self.dtype.kind in "biu" else None
 
     def __bool__(self) -> bool:
         if (number := self.builder.number(self.value)) is not None:
