@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from instruments.stand_in_runs import on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -31,11 +32,7 @@ def test_arrays_promote_as_their_dtypes(other: str) -> None:
     expected = jnp.promote_types("bfloat16", other)
     y = np.ones(6, other)
     with cg.options(engine="reference"):
-        for found in (
-            cg.function(lambda x, y: x + y)(X, y),
-            cg.function(cnp.maximum)(y, X) if other[0] != "c" else X + y,
-        ):
-            assert found.dtype == expected or (other[0] == "c" and found.dtype == expected)
+        assert cg.function(lambda x, y: x + y)(X, y).dtype == cg.function(cnp.multiply)(y, X).dtype == expected
     assert cnp.result_type(X, y) == expected
 
 
@@ -155,9 +152,5 @@ def test_saved_rows_are_swapped_mapped_and_recomputed_as_they_are(engine: str) -
 
 
 def test_a_card_refuses_it_by_name() -> None:
-    pytest.importorskip("instruments.stand_in_runs")
-    from instruments.stand_in_runs import on_stand_in
-
-    graph = cg.function(lambda x: x * 2).graph(X)
     with pytest.raises(TypeMismatchError, match=r"engine='cuda' has no bfloat16(.|\n)*bf16\[6\]"):
-        on_stand_in(getattr(graph, "graph", graph), [X])
+        on_stand_in(cg.function(lambda x: x * 2).graph(X), [X])

@@ -36,11 +36,6 @@ def test_a_node(name: str) -> None:
     check(CASES[name])
 
 
-def test_what_is_refused_is_refused_by_name() -> None:
-    found = [outcome for _, outcome, _ in outcomes([CASES[name] for name in sorted(REFUSED)])]
-    assert found == ["refused by name"] * len(REFUSED)
-
-
 def test_a_wrong_result_is_seen() -> None:
     case: Any = CASES["test_loop11"]
     ((inputs, outputs),) = case.data_sets
