@@ -188,6 +188,8 @@ class _Printer:
 
     def half(self, op: str, names: list[str], dtype: np.dtype, width: int) -> str:
         """An operation on floats of 16 bits: in float, where one rounding more changes no result; `fma` in double."""
+        # A double does not hold the sum of bfloat16, whose exponents lie further apart; no expression asks for it.
+        assert op != "fma" or dtype != BFLOAT16
         wide = _FLOAT64 if op == "fma" else _FLOAT32
         result = self.plain(op, [convert(self.writer, name, dtype, wide, width) for name in names], wide, width)
         return result if op in _COMPARISONS else convert(self.writer, result, wide, dtype, width)
