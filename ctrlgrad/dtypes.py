@@ -49,7 +49,8 @@ def dtype_kind(dtype: np.dtype) -> str:
 def finfo(dtype: Any) -> Any:
     """The limits of a floating-point dtype; of a complex one, of its parts. As `numpy.finfo`."""
     dtype = np.dtype(dtype)
-    return ml_dtypes.finfo(dtype) if dtype == BFLOAT16 else np.finfo(dtype)
+    limits: Any = ml_dtypes.finfo if dtype == BFLOAT16 else np.finfo
+    return limits(dtype)
 
 
 def computed_dtype(dtype: np.dtype) -> np.dtype:

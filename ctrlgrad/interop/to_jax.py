@@ -189,7 +189,7 @@ def _array(x: Any, kind: Leaf) -> Any:
 
 def _is_short(x: Any) -> bool:
     """Whether an argument is an array of floats that no graph holds: those of 8 bits."""
-    dtype = getattr(x, "dtype", None)
+    dtype: Any = getattr(x, "dtype", None)
     is_other = getattr(dtype, "kind", "") == "V" and dtype != BFLOAT16
     return is_other and bool(jnp.issubdtype(dtype, jnp.floating))
 

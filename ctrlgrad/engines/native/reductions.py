@@ -24,8 +24,8 @@ def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) ->
     """One step of a reduction; of floats of 16 bits rounded after it."""
     computed = computed_dtype(dtype)
     if computed != dtype:
-        wide = combine(w, how, computed, *(convert(w, x, dtype, computed, width) for x in (a, b)), width)
-        return convert(w, wide, computed, dtype, width)
+        a, b = (convert(w, x, dtype, computed, width) for x in (a, b))
+        return convert(w, combine(w, how, computed, a, b, width), computed, dtype, width)
     kind = type_of(dtype, width)
     if dtype_kind(dtype) == "b":
         return w.op(f"{'or' if how in ('max', 'sum') else 'and'} {kind} {a}, {b}")

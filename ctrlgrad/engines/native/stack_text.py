@@ -280,6 +280,6 @@ class StackText(PlanText):
         with counted_loop(self.w, "0", self.size(product(shape) * Size(parts))) as i:
             at = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {i}")
             other = self.w.op(f"getelementptr {kind}, ptr {source}, i64 {i}")
-            sides = [self.w.op(f"load {kind}, ptr {side}") for side in (at, other)]
-            total = combine(self.w, "sum", dtype, *sides, 1)
+            a, b = (self.w.op(f"load {kind}, ptr {side}") for side in (at, other))
+            total = combine(self.w, "sum", dtype, a, b, 1)
             self.w.line(f"store {kind} {total}, ptr {at}")
