@@ -84,7 +84,7 @@ def failure(name: str, operands: Sequence[Operand]) -> Number | None:
 
 def may_fail(name: str, operand_dtypes: Sequence[np.dtype]) -> bool:
     """Whether there are elements of these dtypes for which an elementwise op is an error."""
-    return name == "integer_power" and operand_dtypes[-1].kind == "i"
+    return name == "integer_power" and dtype_kind(operand_dtypes[-1]) == "i"
 
 
 def _cast(x: Operand, dtype: np.dtype) -> Operand:

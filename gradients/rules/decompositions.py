@@ -333,7 +333,7 @@ def _push_singular_vectors(tangents: Sequence[Term], out: Term, a: Term) -> Term
     p = _adjoint(f.u) @ av
     left = gaps * (p * _row(s) + column(s) * _adjoint(p))
     right = gaps * (column(s) * p + _adjoint(p) * _row(s))
-    if a.dtype.kind == "c":
+    if dtype_kind(a.dtype) == "c":
         left = left + where(_triangle(p, "equal"), _imaginary(p) / _row(s), 0)
     du, dv = f.u @ left, f.v @ right
     if not f.u_is_basis:
@@ -351,7 +351,7 @@ def _pull_singular_vectors(ct: Term, out: Term, a: Term) -> Term:
     ku, kv = swap_last(f.u) @ gu, swap_last(f.v) @ gv
     fu, fv = gaps * ku, gaps * kv
     p = (fu + _adjoint(fu)) * _row(s) + column(s) * (fv + _adjoint(fv))
-    if a.dtype.kind == "c":
+    if dtype_kind(a.dtype) == "c":
         p = p + where(_triangle(p, "equal"), _imaginary(ku) / _row(s), 0)
     cotangent = conj(f.u) @ p @ swap_last(f.v)
     if not f.u_is_basis:

@@ -27,7 +27,7 @@ def settings() -> Iterator[None]:
 
 
 # What ONNX has and this library has not.
-_TYPES = ("bfloat16", "float8", "e4m3", "e5m2", "float4", "int4", "int2")
+_TYPES = ("float8", "e4m3", "e5m2", "float4", "int4", "int2")
 REFUSED = {name for name in CASES if any(word in name for word in _TYPES)}
 
 

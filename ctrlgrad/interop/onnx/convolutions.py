@@ -137,7 +137,7 @@ def _reduced(x: Any, window: Window, neutral: Any, fn: Any, pads: Sequence[tuple
 @entry("MaxPool")
 def _max_pool(node: Node, x: Any) -> Any:
     window = _window(node, node.get("kernel_shape"), x.shape[2:])
-    least = -np.inf if np.dtype(x.dtype).kind == "f" else np.iinfo(x.dtype).min
+    least = -np.inf if dtype_kind(np.dtype(x.dtype)) == "f" else np.iinfo(x.dtype).min
     found = _reduced(x, window, least, lax.max, window.pads)
     return (found, _places_of_maxima(node, x, window, least)) if node.wanted[1:2] == (True,) else found
 
