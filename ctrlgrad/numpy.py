@@ -48,7 +48,6 @@ from numpy import (
     int64,
     int_,
     integer,
-    issubdtype,
     load,
     mgrid,
     nan,
@@ -58,7 +57,6 @@ from numpy import (
     ogrid,
     pi,
     printoptions,
-    promote_types,
     s_,
     save,
     savez,
@@ -74,6 +72,7 @@ from numpy import (
     unsignedinteger,
 )
 
+from ctrlgrad.dtypes import bfloat16
 from ctrlgrad.frontend import array as behind
 from ctrlgrad.frontend.array import fourier as fft
 from ctrlgrad.frontend.array import matrices as linalg
@@ -166,6 +165,7 @@ __all__ = [
     "atan",
     "atan2",
     "atanh",
+    "bfloat16",
     "bitwise_not",
     "bool",
     "bool_",
@@ -208,7 +208,6 @@ __all__ = [
     "int_",
     "integer",
     "invert",
-    "issubdtype",
     "left_shift",
     "linalg",
     "load",
@@ -223,7 +222,6 @@ __all__ = [
     "pi",
     "pow",
     "printoptions",
-    "promote_types",
     "right_shift",
     "s_",
     "save",

@@ -40,7 +40,7 @@ def text() -> str:
         "node of each operator of ONNX's own domain. Many that have no entry of their own are defined by ONNX as a",
         "function of others, and read as that. What is not read is an error that names the operator and the node;",
         "`ctrlgrad.interop.onnx_op(name, domain)` says what an operator is. Values are booleans, integers, float16,",
-        "float32, float64 and complex numbers; strings, bfloat16 and floats of 8 and fewer bits are refused.",
+        "bfloat16, float32, float64 and complex numbers; strings and floats of 8 and fewer bits are refused.",
         "",
         f"Of {len(listed)} operators {counts['read']} are read, {counts[kinds[1]]} are read as functions,",
         f"{counts['refused']} are refused, and {counts['not yet']} are not there yet.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import INDEX, Builder, Node, TensorType, Value, attributes
 from ctrlgrad.ir.control import Capture, Carry
 from ctrlgrad.records import record
@@ -70,7 +71,7 @@ def closed_form(
         return None
     if carry.init.type != value.type:
         return None
-    kind, name = value.type.dtype.kind, node.op.name
+    kind, name = dtype_kind(value.type.dtype), node.op.name
     if name in ("negative", "logical_not"):
         return Alternation(carry.init, name)
     if len(node.operands) != 2:

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Part of the package -> its layer. A part is what follows `ctrlgrad.` up to the next dot.
 LAYERS = {
     "collector": 0,
+    "dtypes": 0,
     "errors": 0,
     "records": 0,
     "source": 0,
@@ -96,6 +97,7 @@ ADAPTED = {
     "rich": {"train", "cli", "memory"},
     "typer": {"cli"},
     "safetensors": {"train", "nn", "interop"},
+    "ml_dtypes": {"dtypes"},
 }
 
 # What a part may put into a table of a part below it when it is imported: the declarations of ops, and the array

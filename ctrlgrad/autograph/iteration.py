@@ -22,6 +22,7 @@ from ctrlgrad.autograph.loops import State, stage
 from ctrlgrad.autograph.slots import Place
 from ctrlgrad.autograph.truth import is_traced
 from ctrlgrad.autograph.values import weaken
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -97,7 +98,7 @@ class Range(Items):
         start, stop, step = (0, bounds[0], 1) if len(bounds) == 1 else (*bounds, 1)[:3]
         for bound in (start, stop):
             if is_traced(bound) and (
-                not isinstance(bound.type, TensorType) or bound.dtype.kind not in "iu" or bound.ndim
+                not isinstance(bound.type, TensorType) or dtype_kind(bound.dtype) not in "iu" or bound.ndim
             ):
                 raise TypeMismatchError(
                     "autograph: range() of a tensor that is no integer scalar",

@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-import numpy as np
-
 from ctrlgrad import tree
 from ctrlgrad.autograph.undefined import Undefined, UndefinedReturnValue, is_flag, is_return_value, shown
 from ctrlgrad.autograph.values import describe, is_array, joint_type, leaf_paths, same, weaken, zeros_array
+from ctrlgrad.dtypes import result_type
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.elements import has_open_elements, learn_elements
@@ -327,7 +326,7 @@ def _settle_leaf(t: Type, weak: bool, y: Any) -> Type | None:
     if not isinstance(t, TensorType) or not isinstance(given, TensorType):
         return t if t.accepts(given) else None
     kinds = [t.dtype.type(0).item() if weak else t.dtype, given.dtype.type(0).item() if is_weak(y) else given.dtype]
-    joint = np.result_type(*kinds) if weak or is_weak(y) else given.dtype
+    joint = result_type(*kinds) if weak or is_weak(y) else given.dtype
     if joint != t.dtype and not weak:
         return None
     settled = TensorType(joint, t.shape)

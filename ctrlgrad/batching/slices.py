@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Builder, Graph, Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Key
 
@@ -31,7 +32,7 @@ def _offset(value: Value, producers: Mapping[Value, Node]) -> _Offset:
     node = producers.get(value)
     if node is None or value.tensor.rank:
         return _Offset(value, 0)
-    if node.op.name == "cast" and node.operands[0].tensor.dtype.kind in "iu":
+    if node.op.name == "cast" and dtype_kind(node.operands[0].tensor.dtype) in "iu":
         return _offset(node.operands[0], producers)
     if node.op.name in ("add", "subtract"):
         left, right = node.operands

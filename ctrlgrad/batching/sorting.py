@@ -8,6 +8,7 @@ from dataclasses import replace
 from ctrlgrad.batching.batcher import Batcher
 from ctrlgrad.batching.lanes import Lane
 from ctrlgrad.batching.table import batches
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.ir import INDEX, Node, attributes
 from ctrlgrad.ops.term import Term, emit
@@ -31,7 +32,7 @@ def _searchsorted(batcher: Batcher, node: Node) -> Sequence[Lane]:
     sought = batcher.term(values)
     sought = emit("expand_dims", sought, axes=(sought.rank,))
     before = emit("less" if attributes.Search.of(node).side == "left" else "less_equal", rows, sought)
-    if rows.dtype.kind == "f":
+    if dtype_kind(rows.dtype) == "f":
         before = emit("logical_or", before, _before_nan(rows, sought, attributes.Search.of(node).side))
     return [batcher.lane(emit("sum", emit("cast", before, dtype=INDEX.dtype), axes=(rank + 1,), keepdims=False))]
 

@@ -27,6 +27,7 @@ import numpy as np
 from ctrlgrad import errors
 from ctrlgrad.dataflow.frames import Dead, Tag
 from ctrlgrad.dataflow.partition import Edge
+from ctrlgrad.dtypes import dtype_code
 from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.ir import StackType, TensorType
 
@@ -155,8 +156,8 @@ def encode_value(header: Header, value: Any) -> list[Any]:
     array = np.asarray(value, order="C")
     form = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
     # The buffer keeps the array itself alive while it is sent, so no kernel takes it for its own and overwrites it.
-    header = replace(header, dtype=array.dtype.str, shape=array.shape, form=form)
-    return encode(header, [array.data] if array.nbytes else [])
+    header = replace(header, dtype=dtype_code(array.dtype), shape=array.shape, form=form)
+    return encode(header, [array.reshape(-1).view(np.uint8).data] if array.nbytes else [])
 
 
 def decode(data: np.ndarray) -> tuple[Header, np.ndarray]:
@@ -219,7 +220,9 @@ def _fits(header: Header, payload: np.ndarray, type: TensorType | StackType | No
         return False
     size = type.dtype.itemsize * int(np.prod(header.shape, dtype=np.int64))
     return (
-        header.dtype == type.dtype.str and type.accepts(TensorType(type.dtype, header.shape)) and payload.nbytes == size
+        header.dtype == dtype_code(type.dtype)
+        and type.accepts(TensorType(type.dtype, header.shape))
+        and payload.nbytes == size
     )
 
 
@@ -242,7 +245,7 @@ def _decode_stack(count: int, payload: np.ndarray) -> list[np.ndarray]:
 
 
 def _element_header(array: np.ndarray) -> bytes:
-    fixed = _ELEMENT.pack(array.dtype.str.encode(), array.ndim)
+    fixed = _ELEMENT.pack(dtype_code(array.dtype).encode(), array.ndim)
     return _padded(fixed + struct.pack(f"<{array.ndim}q", *array.shape))
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.attributes import Cluster, Enter
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, is_loop_merge, producers
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import CtrlgradError, VerificationError
 from ctrlgrad.ir import BOOL, Op, TensorType, Type, Value
 
@@ -112,7 +113,7 @@ def _types(node: FlatNode) -> None:
 def _is_selector(predicate: Type, sides: int) -> bool:
     if predicate == BOOL:
         return sides == 2
-    return isinstance(predicate, TensorType) and predicate.rank == 0 and predicate.dtype.kind in "iu"
+    return isinstance(predicate, TensorType) and predicate.rank == 0 and dtype_kind(predicate.dtype) in "iu"
 
 
 def _same(node: FlatNode, what: str, expected: Sequence[Type], values: Sequence[Value]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from ctrlgrad.dtypes import BFLOAT16, NAMES
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.source import here
 
@@ -236,8 +237,8 @@ def type_on_card(x: Any) -> tuple[np.dtype, tuple[int, ...]]:
         dtype = np.dtype(name)
     except TypeError:
         dtype = np.dtype(object)
-    # With ml_dtypes NumPy has a name for bfloat16, which no graph holds.
-    if dtype.kind not in "biufc":
+    # No kernels are there for bfloat16 (see `ctrlgrad.engines.cuda.compile`).
+    if dtype.name not in NAMES or dtype == BFLOAT16:
         raise TypeMismatchError(
             f"dtype {x.dtype} is not supported",
             source=here(),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import NAMES, dtype_kind, result_type
 from ctrlgrad.errors import CtrlgradError, NumberOverflowError, ShapeError, TypeMismatchError
 from ctrlgrad.execution import run_on
 from ctrlgrad.frontend import trace
@@ -67,7 +68,7 @@ def type_of(x: Any) -> Type:
 
 def check_dtype(dtype: np.dtype) -> None:
     """Refuse dtypes that no graph can hold."""
-    if dtype.kind not in "biufc" or dtype.itemsize > 16 or dtype.name in ("float128", "longdouble"):
+    if dtype.name not in NAMES:
         raise TypeMismatchError(
             f"dtype {dtype} is not supported",
             source=here(),
@@ -95,7 +96,11 @@ def as_array(x: Any) -> np.ndarray:
             hint="ctrlgrad.to_torch(fn) is a function that PyTorch differentiates; tensor.detach() is numbers alone",
         ) from error
     # np.float64 is a subclass of float.
-    if array.dtype.kind in "fc" and isinstance(x, float | complex | list | tuple) and not isinstance(x, np.generic):
+    if (
+        dtype_kind(array.dtype) in "fc"
+        and isinstance(x, float | complex | list | tuple)
+        and not isinstance(x, np.generic)
+    ):
         dtype = of_default(array.dtype)
         return array if dtype == array.dtype or _has_dtype(x) else array.astype(dtype)
     return array
@@ -103,8 +108,8 @@ def as_array(x: Any) -> np.ndarray:
 
 def of_default(dtype: np.dtype) -> np.dtype:
     """What a float, or a complex number, without a dtype of its own has in place of NumPy's."""
-    if dtype.kind in "fc" and default_float() == np.float32:
-        return np.dtype(np.float32 if dtype.kind == "f" else np.complex64)
+    if dtype_kind(dtype) in "fc" and default_float() == np.float32:
+        return np.dtype(np.float32 if dtype_kind(dtype) == "f" else np.complex64)
     return dtype
 
 
@@ -201,8 +206,10 @@ def result_dtype(*operands: Any) -> np.dtype:
             kinds.append(x.dtype.type(0).item() if x.weak else x.dtype)
         else:
             kinds.append(x if is_weak(x) else np.asarray(x).dtype)
-    found = np.result_type(*kinds)
-    return found if any(isinstance(kind, np.dtype) and kind.kind in "fc" for kind in kinds) else of_default(found)
+    found = result_type(*kinds)
+    return (
+        found if any(isinstance(kind, np.dtype) and dtype_kind(kind) in "fc" for kind in kinds) else of_default(found)
+    )
 
 
 def cast(x: Any, dtype: Any, operation: str = "cast") -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype, type_of, value_in
 from ctrlgrad.frontend.checks import check_callable, check_predicate, same_structure, type_name
@@ -63,7 +64,7 @@ def truth_of(pred: Any) -> Any:
         t = type_of(pred)
     except (TypeError, ValueError):
         return pred
-    is_number = isinstance(t, TensorType) and t.rank == 0 and t.dtype.kind in "iufc"
+    is_number = isinstance(t, TensorType) and t.rank == 0 and dtype_kind(t.dtype) in "iufc"
     return apply("not_equal", [pred, cast(0, t.dtype)]) if is_number else pred  # type: ignore[union-attr]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype, type_of, value_in
 from ctrlgrad.frontend.carry import Carry
@@ -38,7 +39,7 @@ def fori_loop(
     """
     for bound in (lower, upper):
         t = type_of(bound)
-        if not isinstance(t, TensorType) or t.rank != 0 or t.dtype.kind not in "iuf":
+        if not isinstance(t, TensorType) or t.rank != 0 or dtype_kind(t.dtype) not in "iuf":
             raise TypeMismatchError(
                 "fori_loop: a bound is not a real scalar",
                 source=here(),
@@ -50,7 +51,7 @@ def fori_loop(
     check_callable("fori_loop", "body_fun", body_fun, ("i", "carry"), source)
     _check_unroll("fori_loop", unroll)
     dtype = result_dtype(lower, upper)
-    dtype = np.dtype(np.int64) if dtype.kind in "iu" else dtype
+    dtype = np.dtype(np.int64) if dtype_kind(dtype) in "iu" else dtype
     lower, upper = cast(lower, dtype), cast(upper, dtype)
     return in_trace(lambda: _fori_loop(lower, upper, body_fun, init_val, source))
 

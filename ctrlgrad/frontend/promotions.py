@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import Builder, Node, TensorType, Value
@@ -102,7 +103,7 @@ def _explained(node: Node, wanted: np.dtype, given: np.dtype, makers: Mapping[Va
         return Promotion(f"{node.op.name} makes {after} of {before}, at {node.source}", _kept(wanted, given))
     names = " and ".join(f"{_name(v, node, makers)}, {v.type}," for v in others)
     text = f"{node.op.name} of {before} with {names} gives {after}, at {node.source}"
-    if wanted.kind in "biu" and given.kind in "fc":
+    if dtype_kind(wanted) in "biu" and dtype_kind(given) in "fc":
         return Promotion(text, _kept(wanted, given))
     return Promotion(text, _written(others[0], wanted, makers))
 
@@ -145,7 +146,7 @@ def _written(value: Value, wanted: np.dtype, makers: Mapping[Value, Node]) -> st
 
 
 def _kept(wanted: np.dtype, given: np.dtype) -> str:
-    if wanted.kind in "biu" and given.kind in "fc":
+    if dtype_kind(wanted) in "biu" and dtype_kind(given) in "fc":
         return f"start from {given.name}, or make {wanted.name} of the result: x // y, .astype({wanted.name!r})"
     return f"leave it out, or cast back: .astype({wanted.name!r})"
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast, type_of
 from ctrlgrad.frontend.branches import branch, cond
@@ -40,7 +41,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any, o
             hint="pass a list of functions, one per index",
         )
     t = type_of(index) if is_array(index) else None
-    if not isinstance(t, TensorType) or t.rank != 0 or t.dtype.kind not in "iu":
+    if not isinstance(t, TensorType) or t.rank != 0 or dtype_kind(t.dtype) not in "iu":
         raise TypeMismatchError(
             "switch: the index is not an integer scalar",
             source=source,

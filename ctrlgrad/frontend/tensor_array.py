@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import optree
 
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend import trace
 from ctrlgrad.frontend.apply import apply, cast, check_dtype, evaluate, require_numbers, type_of
@@ -167,9 +168,7 @@ class TensorArray(Elements):
         return self._with_stack(self._apply("stack_push", [stack, value]), element)
 
     def _cast(self, value: Any, given: TensorType) -> Any:
-        if np.result_type(given.dtype, self.dtype) != self.dtype and not isinstance(
-            value, bool | int | float | complex
-        ):
+        if result_type(given.dtype, self.dtype) != self.dtype and not isinstance(value, bool | int | float | complex):
             raise TypeMismatchError(
                 "TensorArray.write: the value's dtype does not fit",
                 source=here(),
@@ -205,7 +204,7 @@ class TensorArray(Elements):
         require_numbers("TensorArray.gather", indices)
         self._need_stack("gather")
         t = type_of(indices)
-        if not isinstance(t, TensorType) or t.rank != 1 or (t.dtype.kind not in "iu" and t.shape != (0,)):
+        if not isinstance(t, TensorType) or t.rank != 1 or (dtype_kind(t.dtype) not in "iu" and t.shape != (0,)):
             raise TypeMismatchError(
                 "TensorArray.gather: the indices are no list of integers",
                 source=here(),
@@ -268,7 +267,7 @@ _register(TensorArray, TensorArray.tree_flatten, TensorArray.tree_unflatten, nam
 
 def _index(operation: str, index: Any) -> Any:
     t = type_of(index)
-    if not isinstance(t, TensorType) or t.rank or t.dtype.kind not in "iu":
+    if not isinstance(t, TensorType) or t.rank or dtype_kind(t.dtype) not in "iu":
         raise TypeMismatchError(
             f"TensorArray.{operation}: the index is not an integer scalar",
             source=here(),

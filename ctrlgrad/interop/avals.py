@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ctrlgrad.dtypes import NAMES, dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import is_weak
 from ctrlgrad.ir import TensorType
@@ -36,11 +37,11 @@ def dtype_of(aval: Any) -> np.dtype:
     if is_key(aval):
         return np.dtype(np.uint32)
     dtype: np.dtype = np.dtype(aval.dtype)
-    if dtype.kind not in "biufc" or dtype == jax.dtypes.float0 or dtype.name in ("bfloat16",):
+    if dtype.name not in NAMES:
         raise TypeMismatchError(
             f"from_jax: the dtype {dtype.name} is not supported",
             source=here(),
-            expected="booleans, integers, float16, float32, float64, complex64, complex128 and keys",
+            expected=", ".join(NAMES) + " and keys",
             got=str(aval),
             hint="use float32 in its place: a network's dtype or param_dtype, or .astype(jnp.float32)",
         )
@@ -54,7 +55,7 @@ def tensor_type(aval: Any) -> TensorType:
 
 def is_float(aval: Any) -> bool:
     """Whether values of an abstract value have derivatives."""
-    return not is_key(aval) and bool(jax.numpy.issubdtype(aval.dtype, np.inexact))
+    return not is_key(aval) and dtype_kind(np.dtype(aval.dtype)) in "fc"
 
 
 def has_weak_type(x: Any) -> bool:

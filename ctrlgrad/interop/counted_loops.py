@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Counting, Graph, Loop, Node, StackType, TensorType, Value, attributes, is_loop, step_of
 from ctrlgrad.ir.control import Carry
 from ctrlgrad.ir.op import Use
@@ -72,11 +73,11 @@ class CountedLoops:
         found: Range | None = None
         if name == "constant":
             value = attributes.Constant.of(node).value
-            if value.dtype.kind in "biu" and value.size:
+            if dtype_kind(value.dtype) in "biu" and value.size:
                 found = Range(int(value.min()), int(value.max()))
         elif name in _ARITHMETIC and known[0] is not None and known[1] is not None:
             found = _ARITHMETIC[name](known[0], known[1])
-        elif name in _MOVES and node.result.tensor.dtype.kind in "iu":
+        elif name in _MOVES and dtype_kind(node.result.tensor.dtype) in "iu":
             found = known[0]
         if found is not None and _holds(node.result.tensor.dtype, found):
             self.ranges[node.result] = found
@@ -86,7 +87,7 @@ class CountedLoops:
             return self.ranges.get(value)
         dtype = value.type.dtype
         # Those of few bits are never large.
-        return Range(*_limits(dtype)) if dtype.kind in "iu" and dtype.itemsize <= 4 else None
+        return Range(*_limits(dtype)) if dtype_kind(dtype) in "iu" and dtype.itemsize <= 4 else None
 
     def _loop(self, node: Node) -> None:
         loop = Loop.of(node)
@@ -124,9 +125,9 @@ class CountedLoops:
 
 
 def _holds(dtype: np.dtype, found: Range) -> bool:
-    if dtype.kind == "b":
+    if dtype_kind(dtype) == "b":
         return True
-    if dtype.kind not in "iu":
+    if dtype_kind(dtype) not in "iu":
         return False
     low, high = _limits(dtype)
     return low <= found.low and found.high <= high

@@ -9,6 +9,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
 from ctrlgrad.ad_checkpoint import checkpoint_name
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.interop.avals import dtype_of
 from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain
 
@@ -107,13 +108,13 @@ def _name(equation: Equation, x: Any) -> Any:
 @entry("pow")
 def _pow(equation: Equation, x: Any, y: Any) -> Any:
     # A float to an integer: NumPy would widen both.
-    return cnp.power(x, y if x.dtype.kind not in "fc" else y.astype(x.dtype))
+    return cnp.power(x, y if dtype_kind(x.dtype) not in "fc" else y.astype(x.dtype))
 
 
 @entry("convert_element_type")
 def _convert(equation: Equation, x: Any) -> Any:
     dtype = dtype_of(equation.outputs[0])
-    return (cnp.real(x) if x.dtype.kind == "c" and dtype.kind not in "bc" else x).astype(dtype)
+    return (cnp.real(x) if dtype_kind(x.dtype) == "c" and dtype_kind(dtype) not in "bc" else x).astype(dtype)
 
 
 def _shift(fn: Any, overflow: Any) -> Any:
@@ -134,7 +135,7 @@ TABLE["shift_right_arithmetic"] = _shift(cnp.right_shift, lambda x, bits: cnp.ri
 
 def _ordered(x: Any) -> Any:
     """Integers in the total order of floats: -NaN, -inf, ..., -0, +0, ..., inf, NaN."""
-    if x.dtype.kind != "f":
+    if dtype_kind(x.dtype) != "f":
         return x
     signed = np.dtype(f"int{8 * x.dtype.itemsize}")
     bits = lax.bitcast_convert_type(x, signed)

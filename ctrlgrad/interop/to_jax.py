@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ctrlgrad.dtypes import BFLOAT16, NAMES
 from ctrlgrad.errors import TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.tensor import Tensor
@@ -28,8 +29,6 @@ from ctrlgrad.source import here
 
 # Of how many signatures a function's programs are kept.
 SIGNATURES = 256
-# The kinds of dtypes that there are here, as NumPy spells them.
-_KINDS = frozenset("biufc")
 
 
 def to_jax(fn: Callable[..., Any]) -> JaxFunction:
@@ -43,8 +42,8 @@ def to_jax(fn: Callable[..., Any]) -> JaxFunction:
     with loops that `jax.grad` takes.
 
     Args:
-        fn: takes and returns pytrees of JAX's. Arrays and floats among the arguments are traced, those of bfloat16 and
-            of floats of 8 bits as float32; Python integers, booleans, strings and functions reach it as they are. It
+        fn: takes and returns pytrees of JAX's. Arrays and floats among the arguments are traced, those of floats
+            of 8 bits as float32; Python integers, booleans, strings and functions reach it as they are. It
             should be pure. What it needs of a trace of JAX must be among the arguments.
 
     Returns:
@@ -169,12 +168,12 @@ class JaxFunction:
             return static_argument(f"to_jax: {self.name}", x)
         if _is_short(x):
             return Leaf(TensorType(np.dtype(np.float32), x.shape), has_weak_type(x))
-        if getattr(x.dtype, "kind", "") not in _KINDS or x.dtype == jax.dtypes.float0:
+        if getattr(x.dtype, "name", "") not in NAMES:
             is_key = jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key)
             raise TypeMismatchError(
                 f"to_jax: {self.name} is called on an array of a dtype that is not supported",
                 source=here(),
-                expected="booleans, integers, float16, float32, float64, complex64, complex128",
+                expected=", ".join(NAMES),
                 got=f"{x.dtype}",
                 hint="pass jax.random.key_data(key)" if is_key else "cast it to float32 before, x.astype(jnp.float32)",
             )
@@ -189,8 +188,10 @@ def _array(x: Any, kind: Leaf) -> Any:
 
 
 def _is_short(x: Any) -> bool:
-    """Whether an argument is an array of floats that NumPy does not have: bfloat16, and those of 8 bits."""
-    return getattr(getattr(x, "dtype", None), "kind", "") == "V" and bool(jnp.issubdtype(x.dtype, jnp.floating))
+    """Whether an argument is an array of floats that no graph holds: those of 8 bits."""
+    dtype: Any = getattr(x, "dtype", None)
+    is_other = getattr(dtype, "kind", "") == "V" and dtype != BFLOAT16
+    return is_other and bool(jnp.issubdtype(dtype, jnp.floating))
 
 
 def _narrow(x: Any) -> Any:

@@ -23,8 +23,7 @@ def to_torch(fn: Callable[..., Any]) -> TorchFunction:
             Python integers, booleans, strings and functions reach it as they are. It should be pure.
 
     Returns:
-        A function of the same arguments, whose results are tensors of the dtypes that `fn` gives them. A tensor of
-        bfloat16 enters as float32; its gradient is of bfloat16.
+        A function of the same arguments, whose results are tensors of the dtypes that `fn` gives them.
 
     Raises (when called):
         ImportError: PyTorch is not installed; at once.

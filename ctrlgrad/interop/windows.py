@@ -9,6 +9,7 @@ import jax.extend.core.primitives as primitives
 import numpy as np
 
 from ctrlgrad import lax
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.interop.primitives import TABLE, Entry, Equation, entry, unsupported
 
 _WINDOW = ("window_dimensions", "window_strides", "padding")
@@ -38,11 +39,11 @@ def _windows(fn: Callable[..., Any], start: Callable[[np.dtype], Any]) -> Entry:
 
 
 def _least(dtype: np.dtype) -> Any:
-    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+    return -np.inf if dtype_kind(dtype) == "f" else np.iinfo(dtype).min
 
 
 def _largest(dtype: np.dtype) -> Any:
-    return np.inf if dtype.kind == "f" else np.iinfo(dtype).max
+    return np.inf if dtype_kind(dtype) == "f" else np.iinfo(dtype).max
 
 
 TABLE |= {

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.builder import Builder
 from ctrlgrad.ir.control import Carry, Loop
@@ -92,7 +93,11 @@ class Counting:
 def step_of(loop: Loop, carry: Carry, number: Number) -> int | None:
     """What each iteration adds to integers that a loop carries, if always the same number; 0 where they stay."""
     value = carry.in_body
-    if not isinstance(value.type, TensorType) or value.type.dtype.kind not in "iu" or carry.init.type != value.type:
+    if (
+        not isinstance(value.type, TensorType)
+        or dtype_kind(value.type.dtype) not in "iu"
+        or carry.init.type != value.type
+    ):
         return None
     if carry.next is value:
         return 0

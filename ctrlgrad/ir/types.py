@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ctrlgrad.dtypes import BFLOAT16, dtype_kind
+
 Dim = int | None
 Shape = tuple[Dim, ...]
 
@@ -21,7 +23,9 @@ _SHORT = {"bool": "bool", "int": "i", "uint": "u", "float": "f", "complex": "c"}
 
 @functools.cache
 def dtype_name(dtype: np.dtype) -> str:
-    """`f32`, `i64`, `bool`, `c128`: the short name used in printed graphs."""
+    """`f32`, `bf16`, `i64`, `bool`, `c128`: the short name used in printed graphs."""
+    if dtype == BFLOAT16:
+        return "bf16"
     for kind, short in _SHORT.items():
         if dtype.name.startswith(kind):
             return short if short == "bool" else short + dtype.name[len(kind) :]
@@ -51,7 +55,7 @@ class TensorType:
     @property
     def is_differentiable(self) -> bool:
         """Whether a value of this type can have a cotangent other than zero."""
-        return self.dtype.kind in "fc"
+        return dtype_kind(self.dtype) in "fc"
 
     def accepts(self, other: Type) -> bool:
         """Whether a value of type `other` may stand where this type is declared."""

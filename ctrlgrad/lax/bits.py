@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import BFLOAT16, dtype_kind, finfo
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.source import here
@@ -16,12 +17,14 @@ from ctrlgrad.transforms.custom_jvp import custom_jvp
 def _unsigned(x: Any) -> Any:
     """The bits of numbers as unsigned integers of their width."""
     dtype = x.dtype
-    return apply("float_to_bits", [x]) if dtype.kind == "f" else x.astype(f"u{dtype.itemsize}")
+    return apply("float_to_bits", [x]) if dtype_kind(dtype) == "f" else x.astype(f"u{dtype.itemsize}")
 
 
 def _read_as(bits: Any, dtype: Any) -> Any:
     """Unsigned integers as the bits of numbers of their width."""
-    return apply("bits_to_float", [bits]) if dtype.kind == "f" else bits.astype(dtype)
+    if dtype_kind(dtype) != "f":
+        return bits.astype(dtype)
+    return apply("bits_to_bfloat16" if dtype == BFLOAT16 else "bits_to_float", [bits])
 
 
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
@@ -35,7 +38,7 @@ def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
     """
     x, dtype = cnp.asarray(operand), np.dtype(new_dtype)
     for d in (x.dtype, dtype):
-        if d.kind not in "iuf":
+        if dtype_kind(d) not in "iuf":
             raise TypeMismatchError(
                 "lax.bitcast_convert_type: a dtype without bits of its own",
                 source=here(),
@@ -69,7 +72,7 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
     1.25
     """
     x = cnp.asarray(operand)
-    if x.dtype.kind != "f":
+    if dtype_kind(x.dtype) != "f":
         raise TypeMismatchError("lax.reduce_precision: not floats", source=here(), got=x.dtype.name)
 
     @custom_jvp
@@ -81,7 +84,7 @@ def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> An
 
 
 def _rounded(x: Any, exponent_bits: int, mantissa_bits: int) -> Any:
-    info = np.finfo(x.dtype)
+    info = finfo(x.dtype)
     bits = _unsigned(x)
     of: Any = bits.dtype.type
     width = int(info.nmant)
@@ -152,7 +155,7 @@ def mulhi(x: Any, y: Any) -> Any:
     x, y = cnp.asarray(x), cnp.asarray(y)
     width = 8 * x.dtype.itemsize
     if width < 64:
-        wide: Any = np.int64 if x.dtype.kind == "i" else np.uint64
+        wide: Any = np.int64 if dtype_kind(x.dtype) == "i" else np.uint64
         return (x.astype(wide) * y.astype(wide) >> wide(width)).astype(x.dtype)
     # By halves of 32 bits, unsigned; a negative factor takes the other one off.
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -160,7 +163,7 @@ def mulhi(x: Any, y: Any) -> Any:
     middle = (a >> half) * (b & low) + ((a & low) * (b & low) >> half)
     high = (a >> half) * (b >> half) + (middle >> half) + (((a & low) * (b >> half) + (middle & low)) >> half)
     zero = np.uint64(0)
-    if x.dtype.kind == "i":
+    if dtype_kind(x.dtype) == "i":
         high = high - cnp.where(x < 0, b, zero) - cnp.where(y < 0, a, zero)
     return high.astype(x.dtype)
 

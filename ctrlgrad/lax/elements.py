@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 
@@ -16,8 +15,8 @@ def div(x: Any, y: Any) -> Any:
     >>> int(div(np.array(-7), 2)), float(div(7.0, 2.0))
     (-3, 3.5)
     """
-    dtype = np.result_type(*(cnp.asarray(v).dtype for v in (x, y)))
-    return cnp.asarray((x - cnp.fmod(x, y)) // y) if dtype.kind in "iu" else cnp.divide(x, y)
+    dtype = result_type(*(cnp.asarray(v).dtype for v in (x, y)))
+    return cnp.asarray((x - cnp.fmod(x, y)) // y) if dtype_kind(dtype) in "iu" else cnp.divide(x, y)
 
 
 def rsqrt(x: Any) -> Any:
@@ -72,7 +71,7 @@ def clamp(min: Any, x: Any, max: Any) -> Any:
     """
     x = cnp.asarray(x)
     low, high = (cnp.broadcast_to(cnp.asarray(bound).astype(x.dtype), x.shape) for bound in (min, max))
-    return _clamp(low, x, high) if x.dtype.kind == "f" else cnp.minimum(cnp.maximum(x, low), high)
+    return _clamp(low, x, high) if dtype_kind(x.dtype) == "f" else cnp.minimum(cnp.maximum(x, low), high)
 
 
 def select_n(which: Any, *cases: Any) -> Any:
@@ -83,7 +82,7 @@ def select_n(which: Any, *cases: Any) -> Any:
     """
     which, found = cnp.asarray(which), cases[-1]
     for number in reversed(range(len(cases) - 1)):
-        found = cnp.where(which <= number if which.dtype.kind != "b" else ~which, cases[number], found)
+        found = cnp.where(which <= number if dtype_kind(which.dtype) != "b" else ~which, cases[number], found)
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.lax.numbers import GatherDimensionNumbers
 from ctrlgrad.lax.windows import find_windows, turned
 
@@ -16,11 +17,11 @@ def _fill(dtype: Any, value: Any) -> Any:
     """JAX's value of what lies outside: NaN, the least signed or the largest unsigned integer, or true."""
     if value is not None:
         return cnp.asarray(value).astype(dtype)
-    if dtype.kind in "fc":
+    if dtype_kind(dtype) in "fc":
         return dtype.type(np.nan)
-    if dtype.kind == "b":
+    if dtype_kind(dtype) == "b":
         return np.True_
-    return dtype.type(np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max)
+    return dtype.type(np.iinfo(dtype).min if dtype_kind(dtype) == "i" else np.iinfo(dtype).max)
 
 
 def gather(

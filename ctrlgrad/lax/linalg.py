@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.scipy.factorisations import factors, of_triangle, order_of
 from ctrlgrad.scipy.linalg import solve_triangular
 
@@ -65,7 +66,7 @@ def triangular_solve(
     a, b = cnp.asarray(a), cnp.asarray(b)
     is_vector = b.ndim == a.ndim - 1
     x = b[..., None] if is_vector else b
-    a = cnp.conj(a) if conjugate_a and a.dtype.kind == "c" else a
+    a = cnp.conj(a) if conjugate_a and dtype_kind(a.dtype) == "c" else a
     # x a = b is a^T x^T = b^T.
     turned = transpose_a if left_side or is_vector else not transpose_a
     across = not left_side and not is_vector

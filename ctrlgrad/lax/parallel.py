@@ -19,6 +19,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.apply import is_weak, require_numbers, value_in
 from ctrlgrad.frontend.named_axes import Bound, axis_called
@@ -60,7 +61,7 @@ def _along(op: str, x: Any, bound: Bound, axis: int) -> Any:
 def _operand(operation: str, x: Any) -> Any:
     require_numbers(operation, x)
     x = cnp.asarray(x)
-    return x.astype(np.int64) if x.dtype.kind == "b" else x
+    return x.astype(np.int64) if dtype_kind(x.dtype) == "b" else x
 
 
 def _axis(operation: str, axis: int, rank: int) -> int:

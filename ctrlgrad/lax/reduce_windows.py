@@ -14,6 +14,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import tree
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.lax.convolutions import padtype_to_pads
 from ctrlgrad.lax.shapes import pad
@@ -158,7 +159,7 @@ def reduce_xor(operand: Any, axes: Sequence[int]) -> Any:
 
 def _chosen(select: Any, dtype: Any) -> tuple[Any, Any]:
     """What a choice by `ge` or `le` reduces windows with, and where it begins."""
-    least, largest = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    least, largest = (-np.inf, np.inf) if dtype_kind(dtype) == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     name = getattr(select, "name", getattr(select, "__name__", str(select)))
     if name in ("ge", "greater_equal"):
         return cnp.maximum, least

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.lax.numbers import GatherScatterMode
 from ctrlgrad.source import here
@@ -79,7 +80,7 @@ def find_windows(
 ) -> Windows:
     """The windows of an operand: `common` pairs its axes with those of the starts, `dropped` are of size 1."""
     checked = GatherScatterMode.from_any(mode) is GatherScatterMode.FILL_OR_DROP
-    if starts.dtype.kind not in "iu":
+    if dtype_kind(starts.dtype) not in "iu":
         raise TypeMismatchError(
             f"lax.{operation}: the starts are not integers", source=here(), expected="an integer dtype", got=str(starts)
         )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.numpy import log_softmax, logsumexp, relu, sigmoid, softmax, tanh
 from ctrlgrad.options import default_float
 from ctrlgrad.scipy.special import erfc
@@ -15,7 +16,7 @@ from ctrlgrad.scipy.special import erfc
 
 def _floats(x: Any) -> Any:
     x = cnp.asarray(x)
-    return x if x.dtype.kind in "fc" else x.astype(default_float())
+    return x if dtype_kind(x.dtype) in "fc" else x.astype(default_float())
 
 
 def identity(x: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import finfo
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.lax.slices import dynamic_update_slice_in_dim
 from ctrlgrad.source import here
@@ -88,7 +89,7 @@ def dot_product_attention(
     if key_value_seq_lengths is not None:
         looked.append(_lengths(key_value_seq_lengths, key.shape[1])[:, None, None])
     for mask in looked:
-        logits = cnp.where(mask, logits, np.asarray(-0.7 * np.finfo(logits.dtype).max, logits.dtype))
+        logits = cnp.where(mask, logits, np.asarray(-0.7 * finfo(logits.dtype).max, logits.dtype))
     found = cnp.einsum("bhqk,bkhd->bqhd", cnp.softmax(logits, -1), value)
     if query_seq_lengths is None:
         return found

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.nn.activations import standardize
 from ctrlgrad.options import default_float
@@ -36,7 +37,7 @@ def rms_norm(x: Any, scale: Any = None, axis: Any = -1, epsilon: float = 1e-6) -
     array([1., 1.])
     """
     x = cnp.asarray(x)
-    x = x if x.dtype.kind in "fc" else x.astype(default_float())
+    x = x if dtype_kind(x.dtype) in "fc" else x.astype(default_float())
     found = x / cnp.sqrt(cnp.mean(x * x, axis, keepdims=True) + epsilon)
     return found if scale is None else found * scale
 

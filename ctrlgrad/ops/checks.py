@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir.types import Dim, Shape, StackType, TensorType, Type
 
@@ -37,7 +38,7 @@ def stack(operation: str, operand: Type) -> StackType:
 
 def scalar_index(operation: str, what: str, operand: Type) -> None:
     """Require a scalar integer."""
-    if not isinstance(operand, TensorType) or operand.rank != 0 or operand.dtype.kind not in "iu":
+    if not isinstance(operand, TensorType) or operand.rank != 0 or dtype_kind(operand.dtype) not in "iu":
         raise TypeMismatchError(
             f"{operation}: {what} is not a scalar integer",
             expected="i64[]",
@@ -92,7 +93,7 @@ _KINDS = {"b": "bool", "i": "int", "u": "unsigned int", "f": "float", "c": "comp
 def require_kind(operation: str, kinds: str, types: Sequence[TensorType]) -> None:
     """Require operands of the dtype kinds given by NumPy's letters."""
     for t in types:
-        if t.dtype.kind not in kinds:
+        if dtype_kind(t.dtype) not in kinds:
             raise TypeMismatchError(
                 f"{operation}: dtype {t.dtype.name} is not supported",
                 expected="a dtype among " + ", ".join(_KINDS[kind] for kind in kinds),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import BFLOAT16, computed_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
@@ -115,7 +116,9 @@ INEXACT, REAL, NUMERIC, ANY = "fc", "iuf", "iufc", "biufc"
 
 
 def _sigmoid(x: Any) -> Any:
-    return np.tanh(x * x.dtype.type(0.5)) * x.dtype.type(0.5) + x.dtype.type(0.5)
+    wide = x.astype(computed_dtype(x.dtype))
+    half = wide.dtype.type(0.5)
+    return (np.tanh(wide * half) * half + half).astype(x.dtype)
 
 
 _unary("negative", NUMERIC, lambda t, z, x: -t)
@@ -242,15 +245,34 @@ def _view(kind: str) -> Callable[[Any], Any]:
     return lambda x: np.asarray(x).view(f"{kind}{x.dtype.itemsize}")
 
 
-# The bits of a float as an unsigned integer, and back, of signed ones too.
+def _infer_bits_to_bfloat16(
+    operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]
+) -> Sequence[Type]:
+    (x,) = tensors("bits_to_bfloat16", operands)
+    require_kind("bits_to_bfloat16", "iu", [x])
+    if x.dtype.itemsize != 2:
+        raise TypeMismatchError("bits_to_bfloat16: not as wide", expected="integers of 16 bits", got=str(x))
+    return (TensorType(BFLOAT16, x.shape),)
+
+
+# The bits of a float as an unsigned integer, and back, of signed ones too: as a float of NumPy's, or as bfloat16.
 _BITS = "lax.bitcast_convert_type"
 add("float_to_bits", 1, _same_width("float_to_bits", "f", "u"), (), numpy=_view("u"), jax=_BITS, total=Trait.TOTAL)
 add("bits_to_float", 1, _same_width("bits_to_float", "iu", "f"), (), numpy=_view("f"), jax=_BITS, total=Trait.TOTAL)
+add(
+    "bits_to_bfloat16",
+    1,
+    _infer_bits_to_bfloat16,
+    (),
+    numpy=lambda x: np.asarray(x).view(BFLOAT16),
+    jax=_BITS,
+    total=Trait.TOTAL,
+)
 
 
 def _infer_abs(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("abs", operands)
-    dtype = np.dtype(x.dtype.type(0).real.dtype) if x.dtype.kind == "c" else x.dtype
+    dtype = np.dtype(x.dtype.type(0).real.dtype) if dtype_kind(x.dtype) == "c" else x.dtype
     return (TensorType(dtype, x.shape),)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.op import Trait, declare
@@ -17,7 +18,7 @@ from ctrlgrad.ops.checks import axes, tensors
 def _infer_fft(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("fft", operands)
     (axis,) = axes("fft", (attrs.axis,), x.rank)
-    if x.dtype.kind != "c":
+    if dtype_kind(x.dtype) != "c":
         raise TypeMismatchError("fft: the operand is not complex", expected="c64 or c128", got=str(x))
     if x.shape[axis] == 0:
         raise ShapeError("fft: no elements along the axis", got=str(x))

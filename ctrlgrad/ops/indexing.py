@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
@@ -110,7 +111,7 @@ def _check_operands(operation: str, key: Key, operands: Sequence[Type]) -> None:
             f"{operation}: one operand per placeholder", expected=str(len(inside_slice)), got=str(len(operands))
         )
     for t, in_slice in zip(tensors(operation, operands), inside_slice, strict=True):
-        if t.dtype.kind not in "iu":
+        if dtype_kind(t.dtype) not in "iu":
             raise TypeMismatchError(
                 f"{operation}: an index is not an integer",
                 expected="an integer dtype",

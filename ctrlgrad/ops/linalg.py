@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.op import Trait, declare
@@ -13,7 +14,7 @@ from ctrlgrad.ops.checks import tensors
 
 def _infer_matmul(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
     a, b = tensors("matmul", operands)
-    if a.dtype != b.dtype or a.dtype.kind not in "iufc":
+    if a.dtype != b.dtype or dtype_kind(a.dtype) not in "iufc":
         raise TypeMismatchError(
             "matmul: dtypes differ or are not numbers",
             expected="two operands of one integer, float or complex dtype",

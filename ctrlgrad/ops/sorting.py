@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.ir import attributes
 from ctrlgrad.ir.attributes import Attributes
@@ -16,7 +17,7 @@ _ORDERED = "biuf"
 
 def _infer_argsort(operands: Sequence[Type], attrs: attributes.Axis, regions: Sequence[RegionType]) -> Sequence[Type]:
     (x,) = tensors("argsort", operands)
-    if x.dtype.kind not in _ORDERED:
+    if dtype_kind(x.dtype) not in _ORDERED:
         raise TypeMismatchError("argsort: the dtype has no order", expected="a real dtype", got=str(x))
     axes("argsort", (attrs.axis,), x.rank)
     return (TensorType(INDEX.dtype, x.shape),)
@@ -26,7 +27,7 @@ def _infer_searchsorted(operands: Sequence[Type], attrs: Attributes, regions: Se
     row, values = tensors("searchsorted", operands)
     if row.rank != 1:
         raise ShapeError("searchsorted: the sorted operand is not one-dimensional", got=str(row))
-    if row.dtype != values.dtype or row.dtype.kind not in _ORDERED:
+    if row.dtype != values.dtype or dtype_kind(row.dtype) not in _ORDERED:
         raise TypeMismatchError("searchsorted: not two operands of one real dtype", got=f"{row} and {values}")
     return (TensorType(INDEX.dtype, values.shape),)
 

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ctrlgrad.dtypes import computed_dtype
+
 
 class Formula(Protocol):
     """A function of values of any kind."""
@@ -150,7 +152,7 @@ def of_arrays(formula: Formula) -> Callable[[Any], Any]:
     """A formula as a function of floating-point arrays, with a result of their dtype."""
 
     def function(x: Any) -> Any:
-        wide = x.astype(np.float32) if x.dtype == np.float16 else x
+        wide = x.astype(computed_dtype(x.dtype))
         return formula(wide, Functions(wide.dtype == np.float32, np.log, np.sqrt, np.where)).astype(x.dtype)
 
     return function

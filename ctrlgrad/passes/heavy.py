@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Node
 
 # Multiplications in one iteration's product from which it pays to take it out of the loop.
@@ -19,7 +20,7 @@ def is_heavy(product: Node, columns: int | None = None) -> bool:
     if product.op.name != "matmul":
         return False
     a, b = (v.tensor for v in product.operands)
-    if a.rank != 2 or b.rank != 2 or a.dtype.kind not in "fc":
+    if a.rank != 2 or b.rank != 2 or dtype_kind(a.dtype) not in "fc":
         return False
     return multiplications(product, columns) >= HEAVY
 

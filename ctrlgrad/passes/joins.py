@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Branch, Graph, Loop, Node, Rewriter, Trait, Value, attributes, definitions, uses, view
 from ctrlgrad.ops.traits import is_total
 
@@ -45,7 +46,7 @@ class _Joining(Rewriter):
 
     def visit(self, node: Node) -> Sequence[Value] | None:
         constant = attributes.Constant.find(node)
-        if constant is not None and constant.value.dtype.kind in "fc" and not np.any(constant.value):
+        if constant is not None and dtype_kind(constant.value.dtype) in "fc" and not np.any(constant.value):
             # The sign of a zero shows in no sum but that with another zero.
             self._zeros.add(node.result)
         elif Trait.VIEW in node.op.traits and is_total(node) and node.operands[0] in self._zeros:

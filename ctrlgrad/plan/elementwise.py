@@ -1,7 +1,7 @@
 """The arithmetic of every elementwise op of the graph, as an expression of numbers.
 
-A complex operand or result is a pair of real numbers. Functions of half floats are those of float32, rounded; each
-other operation on half floats rounds to half, as in NumPy.
+A complex operand or result is a pair of real numbers. Functions of half floats and of bfloat16 are those of float32,
+rounded; each other operation on them rounds to 16 bits, as in NumPy.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import BFLOAT16, NAMES, computed_dtype, dtype_kind
 from ctrlgrad.plan.elementary import complex as of_complex
 from ctrlgrad.plan.elementary import exact
 from ctrlgrad.plan.elementary.complex import Pair
@@ -21,13 +22,8 @@ from ctrlgrad.plan.expression import ExpressionBuilder, Number, call, select
 
 Operand = Number | Pair
 
-_REAL_AND_COMPLEX = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
-)
-DTYPES = frozenset(map(np.dtype, _REAL_AND_COMPLEX.split()))
+DTYPES = frozenset(map(np.dtype, NAMES))
 """The dtypes that expressions have numbers of, or pairs."""
-
-_HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 
 
 class NoExpression(Exception):
@@ -50,7 +46,7 @@ def elementwise_expression(
             raise NoExpression(f"compiled code has no numbers of dtype {dtype.name}")
     if name == "cast":
         return _cast(operands[0], result_dtype)
-    function = TABLES[operand_dtypes[-1].kind].get(name)
+    function = TABLES[dtype_kind(operand_dtypes[-1])].get(name)
     if function is None:
         raise NoExpression(f"{name} of {operand_dtypes[-1].name} has no form as an expression")
     result: Operand = function(*operands)
@@ -62,7 +58,7 @@ def has_expression(name: str, operand_dtypes: Sequence[np.dtype], result_dtype: 
     builder = ExpressionBuilder()
 
     def element(position: int, dtype: np.dtype) -> Operand:
-        if dtype.kind != "c":
+        if dtype_kind(dtype) != "c":
             return builder.emit("load", (), dtype, position)
         re, im = (builder.emit("load", (), _part(dtype), (position, part)) for part in (0, 1))
         return re, im
@@ -88,19 +84,19 @@ def failure(name: str, operands: Sequence[Operand]) -> Number | None:
 
 def may_fail(name: str, operand_dtypes: Sequence[np.dtype]) -> bool:
     """Whether there are elements of these dtypes for which an elementwise op is an error."""
-    return name == "integer_power" and operand_dtypes[-1].kind == "i"
+    return name == "integer_power" and dtype_kind(operand_dtypes[-1]) == "i"
 
 
 def _cast(x: Operand, dtype: np.dtype) -> Operand:
     """To a real dtype the imaginary part is dropped, but a bool tells whether either part is not 0."""
     if isinstance(x, Number):
-        if dtype.kind != "c":
+        if dtype_kind(dtype) != "c":
             return x.convert(dtype)
         re = x.convert(_part(dtype))
         return re, re.builder.constant(0, re.dtype)
-    if dtype.kind == "c":
+    if dtype_kind(dtype) == "c":
         return x[0].convert(_part(dtype)), x[1].convert(_part(dtype))
-    return x[0].convert(dtype) | x[1].convert(dtype) if dtype.kind == "b" else x[0].convert(dtype)
+    return x[0].convert(dtype) | x[1].convert(dtype) if dtype_kind(dtype) == "b" else x[0].convert(dtype)
 
 
 def _part(dtype: np.dtype) -> np.dtype:
@@ -118,13 +114,12 @@ def _primitives(names: str) -> _Table:
 
 
 def _through_single(function: Callable[..., Number]) -> Callable[..., Number]:
-    """A function of half floats through float32; of others as it is."""
+    """A function of floats of 16 bits through float32; of others as it is."""
 
     def wide(*args: Number) -> Number:
         dtype = args[0].dtype
-        if dtype != _HALF:
-            return function(*args)
-        return function(*(x.convert(_SINGLE) for x in args)).convert(dtype)
+        computed = computed_dtype(dtype)
+        return function(*(x.convert(computed) for x in args)).convert(dtype)
 
     return wide
 
@@ -161,7 +156,7 @@ _BOOLEAN |= {
 _INTEGER = _ARITHMETIC | _COMPARISONS | _WHERE | _calls("integer_power")
 _INTEGER |= {
     "negative": lambda x: 0 - x,
-    "abs": lambda x: x if x.dtype.kind == "u" else absolute(x),
+    "abs": lambda x: x if dtype_kind(x.dtype) == "u" else absolute(x),
     "sign": exact.integer_sign,
     "maximum": lambda x, y: select(x >= y, x, y),
     "minimum": lambda x, y: select(x <= y, x, y),
@@ -173,6 +168,7 @@ _INTEGER |= {
     "bitwise_xor": lambda x, y: x ^ y,
     "bitwise_left_shift": exact.shifted_left,
     "bitwise_right_shift": exact.shifted_right,
+    "bits_to_bfloat16": lambda x: x.bits(BFLOAT16),
     "bits_to_float": lambda x: x.bits(f"f{x.dtype.itemsize}"),
 }
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir.types import dtype_name
 from ctrlgrad.plan.expression import Expression, Instruction
 
@@ -63,12 +64,14 @@ class _Formulas:
         args = [self.texts[a] for a in instruction.args]
         if op == "constant":
             value = instruction.value.item()
-            return _Text(str(value) if instruction.dtype.kind == "b" else repr(value), 8 if str(value)[0] == "-" else 9)
+            return _Text(
+                str(value) if dtype_kind(instruction.dtype) == "b" else repr(value), 8 if str(value)[0] == "-" else 9
+            )
         if op in ("load", "scalar", "index"):
             return _Text(self.leaf(instruction, [a.text for a in args]))
         # Of integers, "and" is one of bits, and "divide" goes towards zero.
-        infix = (_INFIX | _LOGIC) if instruction.dtype.kind == "b" else _INFIX
-        if op in infix and not (op == "divide" and instruction.dtype.kind in "iu"):
+        infix = (_INFIX | _LOGIC) if dtype_kind(instruction.dtype) == "b" else _INFIX
+        if op in infix and not (op == "divide" and dtype_kind(instruction.dtype) in "iu"):
             sign, binds = infix[op]
             # What is not associative, as all floats are not, keeps its parentheses on the right.
             return _Text(f"{args[0].within(binds)} {sign} {args[1].within(binds + 1)}", binds)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir.types import dtype_name
 from ctrlgrad.plan.chunks import loops_in_chunks
 from ctrlgrad.plan.effects import walk
@@ -247,7 +248,7 @@ class _Printer:
             number, part = instruction.value
             operand = step.operands[number]
             text = self.view(operand.view, args, operand.gathered)
-            return text + (".real", ".imag")[part] if operand.view.dtype.kind == "c" else text
+            return text + (".real", ".imag")[part] if dtype_kind(operand.view.dtype) == "c" else text
 
         used = [o for write in step.writes for o in (*write.outputs, *write.indices)]
         used += [check.output for check in step.checks]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
+
 
 def neutral_of(how: str, dtype: np.dtype) -> object:
     """The number that a reduction ("sum", "product", "max", "min") starts with, of a dtype of real numbers."""
@@ -11,8 +13,8 @@ def neutral_of(how: str, dtype: np.dtype) -> object:
         return dtype.type(0)
     if how == "product":
         return dtype.type(1)
-    if dtype.kind == "b":
+    if dtype_kind(dtype) == "b":
         return how == "min"
-    if dtype.kind == "f":
+    if dtype_kind(dtype) == "f":
         return dtype.type(-np.inf if how == "max" else np.inf)
     return np.iinfo(dtype).min if how == "max" else np.iinfo(dtype).max

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.random.keys import checked, encrypted, float_of, shape_of, split
 from ctrlgrad.source import here
@@ -60,14 +61,14 @@ def randint(key: Any, shape: Sequence[int], minval: Any, maxval: Any, dtype: Any
     (0, 5)
     """
     dtype = np.dtype(dtype)
-    if dtype.kind not in "iu":
+    if dtype_kind(dtype) not in "iu":
         raise TypeMismatchError(
             "random.randint: no such dtype", source=here(), expected="an integer dtype", got=dtype.name
         )
     info, wide = np.iinfo(dtype), np.dtype(f"u{dtype.itemsize}")
     # Arrays with an axis: integers wrap in them, where NumPy's scalars would warn.
     low, high = (cnp.reshape(x, x.shape or (1,)) for x in map(cnp.asarray, (minval, maxval)))
-    low, high = (x if x.dtype.kind in "iu" else x.astype(np.int64) for x in (low, high))
+    low, high = (x if dtype_kind(x.dtype) in "iu" else x.astype(np.int64) for x in (low, high))
     # A range may end after the largest number of the dtype.
     beyond = high > info.max
     low, high = cnp.clip(low, info.min, info.max).astype(dtype), cnp.clip(high, info.min, info.max).astype(dtype)

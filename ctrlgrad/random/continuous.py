@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import finfo
 from ctrlgrad.random.basic import rademacher, uniform
 from ctrlgrad.random.keys import float_of, shape_of, split
 from ctrlgrad.scipy.error_functions import erf
@@ -16,7 +17,7 @@ from ctrlgrad.transforms.grad import stop_gradient
 
 
 def _tiny(dtype: Any) -> float:
-    return float(np.finfo(dtype).tiny)
+    return float(finfo(dtype).tiny)
 
 
 def shaped(operation: str, shape: Any, dtype: Any, *parameters: Any) -> tuple[tuple[int, ...], Any, list[Any]]:
@@ -87,7 +88,7 @@ def laplace(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     (3,)
     """
     dtype = float_of("laplace", dtype)
-    drawn = uniform(key, shape, dtype, -1.0 + float(np.finfo(dtype).epsneg), 1.0)
+    drawn = uniform(key, shape, dtype, -1.0 + float(finfo(dtype).epsneg), 1.0)
     return cnp.sign(drawn) * cnp.log1p(-cnp.abs(drawn))
 
 
@@ -111,7 +112,7 @@ def cauchy(key: Any, shape: Sequence[int] = (), dtype: Any = None) -> Any:
     (3,)
     """
     dtype = float_of("cauchy", dtype)
-    drawn = uniform(key, shape, dtype, float(np.finfo(dtype).eps), 1.0)
+    drawn = uniform(key, shape, dtype, float(finfo(dtype).eps), 1.0)
     return cnp.tan(math.pi * (drawn - 0.5))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.while_loops import while_loop
 from ctrlgrad.random.basic import uniform
@@ -20,7 +21,7 @@ from ctrlgrad.source import here
 
 def _integers(operation: str, dtype: Any) -> Any:
     found: np.dtype = np.dtype(dtype)
-    if found.kind not in "iu":
+    if dtype_kind(found) not in "iu":
         raise TypeMismatchError(
             f"random.{operation}: no such dtype", source=here(), expected="an integer dtype", got=found.name
         )
@@ -75,7 +76,7 @@ def poisson(key: Any, lam: Any, shape: Sequence[int] | None = None, dtype: Any =
     key, dtype, lam = checked("poisson", key), _integers("poisson", dtype), cnp.asarray(lam)
     shape = tuple(lam.shape) if shape is None else shape_of("poisson", shape)
     # As in JAX, in single precision unless the mean is an array of doubles.
-    lam = cnp.broadcast_to(lam.astype(np.float32) if lam.dtype.kind != "f" else lam, shape)
+    lam = cnp.broadcast_to(lam.astype(np.float32) if dtype_kind(lam.dtype) != "f" else lam, shape)
     is_few = cnp.isnan(lam) | (lam < 10)
     few = _few(key, cnp.where(is_few, lam, 0.0)).astype(dtype)
     many = _many(key, cnp.where(is_few, 1e5, lam)).astype(dtype)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import finfo
 from ctrlgrad.frontend.while_loops import while_loop
 from ctrlgrad.random.basic import rademacher, uniform
 from ctrlgrad.random.continuous import exponential, normal, shaped
@@ -76,7 +75,7 @@ def differentiable(draw: Callable[[Any, Any], Any], log_space: bool) -> Callable
         found = drawn(key, alpha)
         if log_space:
             value = cnp.exp(found)
-            value = cnp.where(value == 0, np.finfo(value.dtype).tiny, value)
+            value = cnp.where(value == 0, finfo(value.dtype).tiny, value)
             return found, tangents[1] * (random_gamma_grad(alpha, value) / value)
         return found, tangents[1] * random_gamma_grad(alpha, found)
 

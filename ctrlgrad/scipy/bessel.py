@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.scipy.error_functions import floats
+from ctrlgrad.scipy.error_functions import floats, in_single
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 _NEAR_0 = (
@@ -174,6 +174,7 @@ _i0e.defjvps(lambda t, out, x: t * (_i1e(x) - cnp.sign(x) * out))
 _i1e.defjvps(lambda t, out, x: t * _slope_of_i1e(x, out))
 
 
+@in_single
 def i0e(x: Any) -> Any:
     """exp(-|x|) `i0`(x).
 
@@ -183,6 +184,7 @@ def i0e(x: Any) -> Any:
     return _i0e(floats(x))
 
 
+@in_single
 def i1e(x: Any) -> Any:
     """exp(-|x|) `i1`(x).
 
@@ -192,6 +194,7 @@ def i1e(x: Any) -> Any:
     return _i1e(floats(x))
 
 
+@in_single
 def i0(x: Any) -> Any:
     """The modified Bessel function of the first kind of order 0.
 
@@ -202,6 +205,7 @@ def i0(x: Any) -> Any:
     return cnp.exp(cnp.abs(x)) * _i0e(x)
 
 
+@in_single
 def i1(x: Any) -> Any:
     """The modified Bessel function of the first kind of order 1.
 

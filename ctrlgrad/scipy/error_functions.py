@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import computed_dtype, dtype_kind, result_type
+from ctrlgrad.frontend.apply import is_weak
+from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.options import default_float
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
@@ -40,14 +44,38 @@ _LAST_BELOW += (3.03380607434824582924e01, 1.0)
 def floats(x: Any) -> Any:
     """x as an array of floats."""
     x = cnp.asarray(x)
-    return x if x.dtype.kind == "f" else x.astype(default_float())
+    return x if dtype_kind(x.dtype) == "f" else x.astype(default_float())
 
 
 def promoted(*xs: Any) -> list[Any]:
     """As floats of one dtype and shape; Python's numbers take the dtype of the others."""
     dtypes = [floats(x).dtype for x in xs if not isinstance(x, bool | int | float)]
-    dtype = np.result_type(*dtypes) if dtypes else default_float()
+    dtype = result_type(*dtypes) if dtypes else default_float()
     return list(cnp.broadcast_arrays(*(cnp.asarray(x).astype(dtype) for x in xs)))
+
+
+def in_single(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of many steps, of floats of 16 bits computed in float32 and rounded once, as JAX does."""
+
+    @functools.wraps(fn)
+    def function(*args: Any, **named: Any) -> Any:
+        given = {x.dtype for x in (*args, *named.values()) if _has_dtype(x)}
+        if all(computed_dtype(dtype) == dtype for dtype in given):
+            return fn(*args, **named)
+        result = result_type(*(dtype for dtype in given if dtype_kind(dtype) == "f"))
+        args = tuple(_widened(x) for x in args)
+        found = fn(*args, **{name: _widened(x) for name, x in named.items()})
+        return found.astype(result) if computed_dtype(result) != result else found
+
+    return function
+
+
+def _has_dtype(x: Any) -> bool:
+    return isinstance(x, np.ndarray | np.generic | Tensor) and not is_weak(x)
+
+
+def _widened(x: Any) -> Any:
+    return x.astype(computed_dtype(x.dtype)) if _has_dtype(x) else x
 
 
 def polynomial(coefficients: Sequence[float], x: Any) -> Any:
@@ -105,6 +133,7 @@ _erf.defjvps(lambda t, out, x: t * cnp.exp(-x * x) * (2 / math.sqrt(math.pi)))
 _erfc.defjvps(lambda t, out, x: -t * cnp.exp(-x * x) * (2 / math.sqrt(math.pi)))
 
 
+@in_single
 def erf(x: Any) -> Any:
     """The error function.
 
@@ -114,6 +143,7 @@ def erf(x: Any) -> Any:
     return _erf(floats(x))
 
 
+@in_single
 def erfc(x: Any) -> Any:
     """1 - erf(x), exact for large x.
 
@@ -138,6 +168,7 @@ def _erfcx(x: Any) -> Any:
 _erfcx.defjvps(lambda t, out, x: t * (2.0 * x * out - 2 / math.sqrt(math.pi)))
 
 
+@in_single
 def erfcx(x: Any) -> Any:
     """exp(x**2) `erfc`(x), which does not vanish for large x.
 

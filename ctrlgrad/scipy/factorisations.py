@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, UserInputError
 from ctrlgrad.frontend.loops import fori_loop
 from ctrlgrad.options import default_float
@@ -31,7 +32,7 @@ def _eliminated(a: Any) -> tuple[Any, Any, Any]:
     def step(k: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         a, pivots, order = state
         line = cnp.take(a, k, axis=1)
-        size = cnp.abs(line.real) + cnp.abs(line.imag) if line.dtype.kind == "c" else cnp.abs(line)
+        size = cnp.abs(line.real) + cnp.abs(line.imag) if dtype_kind(line.dtype) == "c" else cnp.abs(line)
         chosen = cnp.argmax(cnp.where(row >= k, size, -np.inf), axis=0)
         swapped = cnp.where(row == k, chosen, cnp.where(row == chosen, k, row))
         a, order = cnp.take(a, swapped, axis=0), cnp.take(order, swapped, axis=0)
@@ -82,7 +83,7 @@ def factors(a: Any) -> tuple[Any, Any, Any]:
            [0., 2.]])
     """
     a = cnp.asarray(a)
-    a = a if a.dtype.kind in "fc" else a.astype(default_float())
+    a = a if dtype_kind(a.dtype) in "fc" else a.astype(default_float())
     if a.ndim < 2 or not all(isinstance(n, int) for n in a.shape[-2:]):
         raise ShapeError("linalg.lu: not matrices of known sizes", source=here(), expected="[..., m, n]", got=str(a))
     found: tuple[Any, Any, Any] = _lu(a)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.scipy.error_functions import floats, polynomial, promoted
+from ctrlgrad.scipy.error_functions import floats, in_single, polynomial, promoted
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 
@@ -23,6 +23,7 @@ _OF_SLOPE = [b / (2 * i + 2) for i, b in enumerate(_BERNOULLI)][::-1]
 _SHIFT = 10
 
 
+@in_single
 def zeta(x: Any, q: Any = 1.0) -> Any:
     """Hurwitz' zeta function, the sum of (q + k)**-x over k from 0, for x > 1 and q > 0.
 
@@ -44,6 +45,7 @@ def zeta(x: Any, q: Any = 1.0) -> Any:
     return cnp.where(x == 1, np.inf, total)
 
 
+@in_single
 def polygamma(n: Any, x: Any) -> Any:
     """The derivative of order n, a whole number, of `digamma`, for x > 0.
 
@@ -116,6 +118,7 @@ _gammaln.defjvps(lambda t, out, x: t * _digamma(x))
 _digamma.defjvps(lambda t, out, x: t * _trigamma(x))
 
 
+@in_single
 def gammaln(x: Any) -> Any:
     """The logarithm of |gamma(x)|. Its derivative is `digamma`.
 
@@ -128,6 +131,7 @@ def gammaln(x: Any) -> Any:
 loggamma = gammaln
 
 
+@in_single
 def digamma(x: Any) -> Any:
     """The derivative of `gammaln`.
 
@@ -148,6 +152,7 @@ def gammasgn(x: Any) -> Any:
     return cnp.where((x < 0) & (cnp.remainder(below, 2.0) != 0), -1.0, 1.0)
 
 
+@in_single
 def gamma(x: Any) -> Any:
     """The gamma function.
 
@@ -157,6 +162,7 @@ def gamma(x: Any) -> Any:
     return gammasgn(x) * cnp.exp(gammaln(x))
 
 
+@in_single
 def betaln(a: Any, b: Any) -> Any:
     """The logarithm of `beta`.
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import finfo
 from ctrlgrad.frontend.while_loops import while_loop
-from ctrlgrad.scipy.error_functions import promoted
+from ctrlgrad.scipy.error_functions import in_single, promoted
 from ctrlgrad.scipy.gamma_functions import betaln, gammaln
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 from ctrlgrad.transforms.jvp import jvp
@@ -23,7 +24,7 @@ _STEPS = 2000
 
 def summed(term: Callable[[Any, Any], Any], first: Any) -> Any:
     """The sum of `first`, `term(k, first)`, ... for k from 1, until what is added is below the last digit."""
-    small = float(np.finfo(first.dtype).eps) / 16
+    small = float(finfo(first.dtype).eps) / 16
 
     def goes_on(c: Any) -> Any:
         k, now, total = c
@@ -44,7 +45,7 @@ def fraction(part: Callable[[Any], tuple[Any, Any]], start: Any) -> Any:
     Lentz.
     """
     dtype = start.dtype
-    tiny, small = float(np.finfo(dtype).tiny) * 1e3, 4 * float(np.finfo(dtype).eps)
+    tiny, small = float(finfo(dtype).tiny) * 1e3, 4 * float(finfo(dtype).eps)
 
     def nonzero(x: Any) -> Any:
         return cnp.where(cnp.abs(x) < tiny, tiny, x)
@@ -135,6 +136,7 @@ def _by_parameter(a: Any, x: Any) -> Any:
 _gammainc, _gammaincc = _regularised(0), _regularised(1)
 
 
+@in_single
 def gammainc(a: Any, x: Any) -> Any:
     """The regularised lower incomplete gamma function: the integral of t**(a-1) exp(-t) / gamma(a) from 0 to x.
 
@@ -144,6 +146,7 @@ def gammainc(a: Any, x: Any) -> Any:
     return _gammainc(*promoted(a, x))
 
 
+@in_single
 def gammaincc(a: Any, x: Any) -> Any:
     """The regularised upper incomplete gamma function, 1 - `gammainc`.
 
@@ -153,6 +156,7 @@ def gammaincc(a: Any, x: Any) -> Any:
     return _gammaincc(*promoted(a, x))
 
 
+@in_single
 def igamma_grad_a(a: Any, x: Any) -> Any:
     """The derivative of `gammainc` with respect to a.
 
@@ -162,6 +166,7 @@ def igamma_grad_a(a: Any, x: Any) -> Any:
     return _by_parameter(*promoted(a, x))
 
 
+@in_single
 def random_gamma_grad(a: Any, x: Any) -> Any:
     """How a gamma-distributed number x moves with the parameter a of its distribution, its probability kept.
 
@@ -224,6 +229,7 @@ def _beta_by(position: int) -> Any:
 _betainc.defjvps(_beta_by(0), _beta_by(1), _beta_integrand)
 
 
+@in_single
 def betainc(a: Any, b: Any, x: Any) -> Any:
     """The regularised incomplete beta function: the integral of t**(a-1) (1-t)**(b-1) / beta(a, b) from 0 to x.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.frontend.loops import fori_loop
-from ctrlgrad.scipy.error_functions import floats, promoted
+from ctrlgrad.scipy.error_functions import floats, in_single, promoted
 from ctrlgrad.scipy.gamma_functions import digamma
 from ctrlgrad.scipy.incomplete import fraction, summed
 from ctrlgrad.transforms.custom_jvp import custom_jvp
@@ -59,6 +59,7 @@ def _expn_slope(t: Any, out: Any, n: Any, x: Any) -> Any:
 _expn.defjvps(None, _expn_slope)
 
 
+@in_single
 def expn(n: Any, x: Any) -> Any:
     """The exponential integral of a whole order n, of exp(-x t) / t**n from 1 to infinity; differentiated by x.
 
@@ -68,6 +69,7 @@ def expn(n: Any, x: Any) -> Any:
     return _expn(*promoted(n, x))
 
 
+@in_single
 def exp1(x: Any) -> Any:
     """The exponential integral of order 1, of exp(-t) / t from x to infinity.
 
@@ -98,6 +100,7 @@ def _expi(x: Any) -> Any:
 _expi.defjvps(lambda t, out, x: t * cnp.exp(x) / x)
 
 
+@in_single
 def expi(x: Any) -> Any:
     """The exponential integral, of exp(t) / t from minus infinity to x; as a principal value beyond 0.
 
@@ -130,6 +133,7 @@ def _spence_slope(t: Any, out: Any, x: Any) -> Any:
 _spence.defjvps(_spence_slope)
 
 
+@in_single
 def spence(x: Any) -> Any:
     """Spence's function, the dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x.
 
@@ -162,6 +166,7 @@ def _dawsn(x: Any) -> Any:
 _dawsn.defjvps(lambda t, out, x: t * (1 - 2 * x * out))
 
 
+@in_single
 def dawsn(x: Any) -> Any:
     """Dawson's integral, exp(-x**2) times that of exp(t**2) from 0 to x.
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import result_type
 from ctrlgrad.scipy.factorisations import expm, expm_frechet, lu, lu_factor, lu_solve, of_triangle, polar
 
 det, inv = cnp.linalg.det, cnp.linalg.inv
@@ -132,7 +133,7 @@ def block_diag(*arrays: Any) -> Any:
     """
     blocks = [cnp.atleast_2d(cnp.asarray(x)) for x in arrays]
     width = sum(b.shape[1] for b in blocks)
-    dtype = np.result_type(*(b.dtype for b in blocks))
+    dtype = result_type(*(b.dtype for b in blocks))
     rows, before = [], 0
     for b in blocks:
         rows.append(cnp.pad(b.astype(dtype), ((0, 0), (before, width - before - b.shape[1]))))

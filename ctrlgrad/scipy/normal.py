@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
-from ctrlgrad.scipy.error_functions import erfc, erfcx, floats
+from ctrlgrad.scipy.error_functions import erfc, erfcx, floats, in_single
 from ctrlgrad.transforms.custom_jvp import custom_jvp
 
 
+@in_single
 def ndtr(x: Any) -> Any:
     """The probability that a standard normal number is less than x.
 
@@ -40,6 +41,7 @@ def _hazard(x: Any) -> Any:
 _log_ndtr.defjvps(lambda t, out, x: t * _hazard(x))
 
 
+@in_single
 def log_ndtr(x: Any) -> Any:
     """The logarithm of `ndtr`, exact for very negative x.
 
@@ -94,6 +96,7 @@ def _ndtri(p: Any) -> Any:
 _ndtri.defjvps(lambda t, out, p: t * math.sqrt(2 * math.pi) * cnp.exp(0.5 * out * out))
 
 
+@in_single
 def ndtri(p: Any) -> Any:
     """The inverse of `ndtr`.
 

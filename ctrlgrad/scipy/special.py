@@ -17,7 +17,7 @@ import numpy as np
 import ctrlgrad.numpy as cnp
 from ctrlgrad.numpy import log_softmax, logsumexp, softmax
 from ctrlgrad.scipy.bessel import i0, i0e, i1, i1e
-from ctrlgrad.scipy.error_functions import erf, erfc, erfcx, floats
+from ctrlgrad.scipy.error_functions import erf, erfc, erfcx, floats, in_single
 from ctrlgrad.scipy.gamma_functions import betaln, digamma, gamma, gammaln, gammasgn, loggamma, polygamma, zeta
 from ctrlgrad.scipy.incomplete import betainc, gammainc, gammaincc
 from ctrlgrad.scipy.integrals import dawsn, exp1, expi, expn, spence
@@ -33,6 +33,7 @@ def expit(x: Any) -> Any:
     return cnp.sigmoid(floats(x))
 
 
+@in_single
 def logit(x: Any) -> Any:
     """log(x / (1 - x)).
 
@@ -47,6 +48,7 @@ def _safe(x: Any, is_zero: Any) -> Any:
     return cnp.where(is_zero, 1.0, x)
 
 
+@in_single
 def xlogy(x: Any, y: Any) -> Any:
     """x log(y), and 0 where x is 0.
 
@@ -57,6 +59,7 @@ def xlogy(x: Any, y: Any) -> Any:
     return cnp.where(x == 0, 0.0, x * cnp.log(_safe(y, x == 0)))
 
 
+@in_single
 def xlog1py(x: Any, y: Any) -> Any:
     """x log(1 + y), and 0 where x is 0.
 
@@ -67,6 +70,7 @@ def xlog1py(x: Any, y: Any) -> Any:
     return cnp.where(x == 0, 0.0, x * cnp.log1p(_safe(y, x == 0)))
 
 
+@in_single
 def entr(x: Any) -> Any:
     """-x log(x), 0 at 0 and -inf below.
 
@@ -77,6 +81,7 @@ def entr(x: Any) -> Any:
     return cnp.where(x < 0, -np.inf, -xlogy(x, cnp.where(x < 0, 1.0, x)))
 
 
+@in_single
 def rel_entr(p: Any, q: Any) -> Any:
     """p log(p / q), 0 where p is 0 and q is not negative, else inf outside of the positive numbers.
 
@@ -89,6 +94,7 @@ def rel_entr(p: Any, q: Any) -> Any:
     return cnp.where(inside, found, cnp.where((p == 0) & (q >= 0), 0.0, np.inf))
 
 
+@in_single
 def kl_div(p: Any, q: Any) -> Any:
     """p log(p / q) - p + q.
 
@@ -98,6 +104,7 @@ def kl_div(p: Any, q: Any) -> Any:
     return rel_entr(p, q) - floats(p) + floats(q)
 
 
+@in_single
 def boxcox(x: Any, lmbda: Any) -> Any:
     """(x**lmbda - 1) / lmbda, and log(x) for lmbda 0.
 
@@ -107,6 +114,7 @@ def boxcox(x: Any, lmbda: Any) -> Any:
     return boxcox1p(floats(x) - 1.0, lmbda)
 
 
+@in_single
 def boxcox1p(x: Any, lmbda: Any) -> Any:
     """`boxcox` of 1 + x.
 
@@ -118,6 +126,7 @@ def boxcox1p(x: Any, lmbda: Any) -> Any:
     return cnp.where(power == 0, logarithm, cnp.expm1(safe * logarithm) / safe)
 
 
+@in_single
 def factorial(n: Any, exact: bool = False) -> Any:
     """gamma(n + 1), 0 for negative n.
 
@@ -128,6 +137,7 @@ def factorial(n: Any, exact: bool = False) -> Any:
     return cnp.where(n < 0, 0.0, cnp.exp(gammaln(cnp.where(n < 0, 0.0, n) + 1.0)))
 
 
+@in_single
 def beta(a: Any, b: Any) -> Any:
     """gamma(a) gamma(b) / gamma(a + b).
 
@@ -138,6 +148,7 @@ def beta(a: Any, b: Any) -> Any:
     return gammasgn(a) * gammasgn(b) * gammasgn(a + b) * cnp.exp(betaln(a, b))
 
 
+@in_single
 def comb(N: Any, k: Any) -> Any:
     """How many ways there are to choose k of N.
 
@@ -150,6 +161,7 @@ def comb(N: Any, k: Any) -> Any:
     return cnp.where(inside, cnp.exp(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)), 0.0)
 
 
+@in_single
 def poch(z: Any, m: Any) -> Any:
     """gamma(z + m) / gamma(z).
 
@@ -160,6 +172,7 @@ def poch(z: Any, m: Any) -> Any:
     return cnp.where(m == 0, 1.0, gammasgn(z + m) * gammasgn(z) * cnp.exp(gammaln(z + m) - gammaln(z)))
 
 
+@in_single
 def multigammaln(a: Any, d: int) -> Any:
     """The logarithm of the gamma function of d dimensions.
 

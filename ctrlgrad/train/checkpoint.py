@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ctrlgrad import tree
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.train.settings import Settings
 
@@ -115,7 +116,7 @@ class Saved:
                 raise _damaged(self.path, f"tensor {name} is {got}, and should be {wanted}")
             if not np.isfinite(self.tensors[name]).all():
                 raise _damaged(self.path, f"tensor {name} holds NaN or infinities")
-            if expected[name].dtype.kind == "i" and (self.tensors[name] != self.figures["step"]).any():
+            if dtype_kind(expected[name].dtype) == "i" and (self.tensors[name] != self.figures["step"]).any():
                 raise _damaged(self.path, f"tensor {name} counts other steps than {self.figures['step']}")
         _, treedef = tree.flatten(template)
         restored = tree.unflatten(treedef, [self.tensors[name] for name in expected])

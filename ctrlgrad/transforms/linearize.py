@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import cast, is_weak, type_of
 from ctrlgrad.frontend.checks import same_structure
@@ -101,7 +102,7 @@ def linear_transpose(fn: Callable[..., Any], *primals: Any) -> Callable[[Any], t
     points = []
     for x, path in zip(leaves, tree.paths(treedef), strict=True):
         dtype, shape = (x.dtype, x.shape) if hasattr(x, "dtype") else (np.asarray(x).dtype, np.shape(x))
-        if np.dtype(dtype).kind not in "fc":
+        if dtype_kind(np.dtype(dtype)) not in "fc":
             raise TypeMismatchError(
                 f"linear_transpose: the argument{path} is no float",
                 source=here(),

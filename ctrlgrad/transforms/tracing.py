@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ctrlgrad import tree
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import DifferentiationError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import type_of
 from ctrlgrad.frontend.arguments import argument_names, argument_paths
@@ -98,7 +99,7 @@ def check_complex(operation: str, what: str, leaves: Sequence[Any], holomorphic:
     """Refuse complex values where one number cannot be their derivative, and real ones with `holomorphic`."""
     for x in leaves:
         t = type_of(x)
-        if isinstance(t, TensorType) and t.is_differentiable and (t.dtype.kind == "c") != holomorphic:
+        if isinstance(t, TensorType) and t.is_differentiable and (dtype_kind(t.dtype) == "c") != holomorphic:
             raise DifferentiationError(
                 f"{operation}: {what} is {'real, with holomorphic=True' if holomorphic else 'complex'}",
                 source=source,

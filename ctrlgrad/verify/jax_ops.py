@@ -18,6 +18,7 @@ import jax.scipy.special
 import numpy as np
 from jax import lax
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.attributes import Key
 from ctrlgrad.ops.elementwise import FACTS
@@ -46,7 +47,7 @@ def _on_one_shape(fn: Callable[..., Any]) -> Callable[..., Any]:
 for _name, _facts in FACTS.items():
     _function = operator.attrgetter(_facts.jax)(jax)
     TENSOR_OPS[_name] = _elementwise(_on_one_shape(_function) if _facts.jax.startswith("lax.") else _function)
-for _name in ("float_to_bits", "bits_to_float"):
+for _name in ("float_to_bits", "bits_to_float", "bits_to_bfloat16"):
     TENSOR_OPS[_name] = lambda node, sizes, x: lax.bitcast_convert_type(x, node.result.tensor.dtype)
 TENSOR_OPS["barrier"] = TENSOR_OPS["forget_sizes"] = TENSOR_OPS["watch"] = lambda node, sizes, x: x
 TENSOR_OPS["callback"] = lambda node, sizes, *operands: ()
@@ -57,7 +58,7 @@ TENSOR_OPS["matmul"] = lambda node, sizes, a, b: jnp.matmul(a, b, precision="hig
 def _cast(node: Node, sizes: Sizes | None, x: Any) -> Any:
     dtype = jax_dtype(attributes.Cast.of(node).dtype)
     # NumPy drops the imaginary part; JAX would too, with a warning.
-    return (x.real if x.dtype.kind == "c" and dtype.kind not in "bc" else x).astype(dtype)
+    return (x.real if dtype_kind(x.dtype) == "c" and dtype_kind(dtype) not in "bc" else x).astype(dtype)
 
 
 TENSOR_OPS["cast"] = _cast

@@ -64,6 +64,7 @@ _SAMPLES: dict[str, _Sample] = {
     "cast": _Sample(attrs={"dtype": np.dtype(np.float64)}),
     "searchsorted": _Sample((_X, _X), {"side": "left"}, shape=(2,)),
     "pinv": _Sample((_X, TensorType(np.dtype(np.float64)))),
+    "bits_to_bfloat16": _Sample((TensorType(np.dtype(np.int16)),)),
     "iota": _Sample((INDEX,)),
     "axis_index": _Sample(()),
     "psum": _Sample(attrs={"rows": _ROWS}),

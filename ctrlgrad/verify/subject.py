@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad import tree
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.reference import Run, run_graph
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.ir import Graph, Node, StackType, is_branch, is_loop
@@ -74,14 +75,14 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
     all_paths = tree.paths(treedef)
     paths = tuple(f"args{all_paths[position]}" for position in kept)
     for path, x in zip(paths, leaves, strict=True):
-        if x.dtype.kind not in "biuf":
+        if dtype_kind(x.dtype) not in "biuf":
             raise TypeMismatchError(
                 f"check_grads: {path} cannot be checked",
                 expected="an array or number of a float, integer or bool dtype",
                 got=f"{x.dtype.name}{list(x.shape)}",
-                hint="pass real and imaginary parts as two arguments" if x.dtype.kind == "c" else None,
+                hint="pass real and imaginary parts as two arguments" if dtype_kind(x.dtype) == "c" else None,
             )
-    wrt = tuple(position for position, x in enumerate(leaves) if x.dtype.kind == "f" and x.size)
+    wrt = tuple(position for position, x in enumerate(leaves) if dtype_kind(x.dtype) == "f" and x.size)
     if not wrt:
         raise UserInputError(
             "check_grads: no argument to differentiate",
@@ -113,7 +114,7 @@ def subject_of(fn: Function, args: Sequence[Any], trace: Callable[..., Graph], r
 def _cotangents(graph: Graph, leaves: Arrays, rng: np.random.Generator) -> list[np.ndarray | None]:
     """A seeded random weight for each element of each float result; None for the other results."""
     for value in graph.outputs:
-        if isinstance(value.type, StackType) or value.type.dtype.kind == "c":
+        if isinstance(value.type, StackType) or dtype_kind(value.type.dtype) == "c":
             raise TypeMismatchError(
                 "check_grads: a result cannot be checked",
                 expected="arrays of float, integer or bool dtypes",
@@ -121,7 +122,7 @@ def _cotangents(graph: Graph, leaves: Arrays, rng: np.random.Generator) -> list[
                 hint="return array.stack()" if isinstance(value.type, StackType) else "return real and imaginary parts",
             )
     outputs = [np.asarray(x) for x in run_graph(graph, leaves)]
-    if not any(x.dtype.kind == "f" for x in outputs):
+    if not any(dtype_kind(x.dtype) == "f" for x in outputs):
         raise UserInputError(
             "check_grads: no result to differentiate",
             expected="at least one result of a float dtype",
@@ -129,7 +130,7 @@ def _cotangents(graph: Graph, leaves: Arrays, rng: np.random.Generator) -> list[
         )
     if len(outputs) == 1 and outputs[0].shape == ():
         return [np.ones((), outputs[0].dtype)]
-    return [np.asarray(rng.standard_normal(x.shape), x.dtype) if x.dtype.kind == "f" else None for x in outputs]
+    return [np.asarray(rng.standard_normal(x.shape), x.dtype) if dtype_kind(x.dtype) == "f" else None for x in outputs]
 
 
 def _weighted(results: Sequence[Any], weights: Sequence[Any]) -> Any:

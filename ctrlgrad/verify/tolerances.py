@@ -13,6 +13,7 @@ from itertools import chain
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.ir import Graph, TensorType, walk
 
 # Exponents of the machine epsilon: float64 gives 1e-9, 9e-8 and 7e-4, float32 1e-4, 8e-4 and 4e-2.
@@ -54,5 +55,5 @@ class Tolerances:
 def coarsest_epsilon(graph: Graph) -> float:
     """The machine epsilon of the least precise floating-point value in a graph and its regions."""
     values = chain(graph.inputs, graph.outputs, *(node.results for node in walk(graph)))
-    dtypes = {v.type.dtype for v in values if isinstance(v.type, TensorType) and v.type.dtype.kind in "fc"}
-    return max((float(np.finfo(dtype).eps) for dtype in dtypes), default=float(np.finfo(np.float64).eps))
+    dtypes = {v.type.dtype for v in values if isinstance(v.type, TensorType) and dtype_kind(v.type.dtype) in "fc"}
+    return max((float(finfo(dtype).eps) for dtype in dtypes), default=float(finfo(np.float64).eps))

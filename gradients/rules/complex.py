@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.gradients.table import forward, jointly_linear, linear, reverse, reverse_joint
 from ctrlgrad.ops.term import Term, emit, sum_to, where
 
 
 def conj(x: Term) -> Term:
     """The conjugate; x itself where it is real."""
-    return emit("conj", x) if x.dtype.kind == "c" else x
+    return emit("conj", x) if dtype_kind(x.dtype) == "c" else x
 
 
 def as_complex(x: Term, like: Term) -> Term:
@@ -44,13 +45,13 @@ def _direction(x: Term, out: Term) -> Term:
 
 
 def _push_abs(tangents: Sequence[Term], out: Term, x: Term, **attrs: Any) -> Term:
-    if x.dtype.kind != "c":
+    if dtype_kind(x.dtype) != "c":
         return tangents[0] * emit("sign", x)
     return emit("real", tangents[0] * _direction(x, out))
 
 
 def _pull_abs(ct: Term, out: Term, x: Term) -> Term:
-    if x.dtype.kind != "c":
+    if dtype_kind(x.dtype) != "c":
         return ct * emit("sign", x)
     return as_complex(ct, x) * _direction(x, out)
 

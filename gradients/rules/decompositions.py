@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.gradients.rules.complex import as_complex, conj
 from ctrlgrad.gradients.table import forward, reverse
 from ctrlgrad.ir import Builder
@@ -176,7 +177,7 @@ reverse(
 
 
 def _real(x: Term) -> Term:
-    return emit("real", x) if x.dtype.kind == "c" else x
+    return emit("real", x) if dtype_kind(x.dtype) == "c" else x
 
 
 def _inverse_transposed(a: Term) -> Term:
@@ -188,13 +189,13 @@ reverse("logabsdet", lambda ct, out, a: as_complex(_matrix(ct), a) * _inverse_tr
 
 
 def _push_sign(tangents: Sequence[Term], out: Term, a: Term) -> Term:
-    if a.dtype.kind != "c":
+    if dtype_kind(a.dtype) != "c":
         return zeros(out.builder, out.dtype, out.dims)
     return out * _imaginary(_trace(_solve(a, tangents[0])))
 
 
 def _pull_sign(ct: Term, out: Term, a: Term) -> Term:
-    if a.dtype.kind != "c":
+    if dtype_kind(a.dtype) != "c":
         return zeros(ct.builder, a.dtype, a.dims)
     return _matrix(_imaginary(ct * out)) * _inverse_transposed(a)
 
@@ -210,12 +211,12 @@ reverse("det_sign", _pull_sign)
 def _skew(c: Term) -> Term:
     lower = _keep(c, "greater")
     skew = lower - _adjoint(lower)
-    return skew + where(_triangle(c, "equal"), _imaginary(c), 0) if c.dtype.kind == "c" else skew
+    return skew + where(_triangle(c, "equal"), _imaginary(c), 0) if dtype_kind(c.dtype) == "c" else skew
 
 
 def _skew_transposed(k: Term) -> Term:
     lower = _keep(k - _adjoint(k), "greater")
-    return lower + where(_triangle(k, "equal"), _imaginary(k), 0) if k.dtype.kind == "c" else lower
+    return lower + where(_triangle(k, "equal"), _imaginary(k), 0) if dtype_kind(k.dtype) == "c" else lower
 
 
 def _upper(q: Term, a: Term) -> Term:
@@ -332,7 +333,7 @@ def _push_singular_vectors(tangents: Sequence[Term], out: Term, a: Term) -> Term
     p = _adjoint(f.u) @ av
     left = gaps * (p * _row(s) + column(s) * _adjoint(p))
     right = gaps * (column(s) * p + _adjoint(p) * _row(s))
-    if a.dtype.kind == "c":
+    if dtype_kind(a.dtype) == "c":
         left = left + where(_triangle(p, "equal"), _imaginary(p) / _row(s), 0)
     du, dv = f.u @ left, f.v @ right
     if not f.u_is_basis:
@@ -350,7 +351,7 @@ def _pull_singular_vectors(ct: Term, out: Term, a: Term) -> Term:
     ku, kv = swap_last(f.u) @ gu, swap_last(f.v) @ gv
     fu, fv = gaps * ku, gaps * kv
     p = (fu + _adjoint(fu)) * _row(s) + column(s) * (fv + _adjoint(fv))
-    if a.dtype.kind == "c":
+    if dtype_kind(a.dtype) == "c":
         p = p + where(_triangle(p, "equal"), _imaginary(ku) / _row(s), 0)
     cotangent = conj(f.u) @ p @ swap_last(f.v)
     if not f.u_is_basis:

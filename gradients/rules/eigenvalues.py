@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.gradients.rules.complex import as_complex, conj
 from ctrlgrad.gradients.rules.decompositions import column, diagonal, numbers, reciprocal_gaps
 from ctrlgrad.gradients.table import forward, reverse
@@ -21,7 +22,7 @@ from ctrlgrad.ops.term import Term, emit, swap_last, where
 
 def _of_type(ct: Term, a: Term) -> Term:
     """A complex cotangent as that of the operand."""
-    return ct if a.dtype.kind == "c" else emit("real", ct)
+    return ct if dtype_kind(a.dtype) == "c" else emit("real", ct)
 
 
 def _rotated(v: Term, da: Term) -> Term:

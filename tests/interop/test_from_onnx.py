@@ -334,7 +334,11 @@ def test_an_operator_that_is_not_known_names_itself_its_node_and_how_to_add_it(m
     ("text", "error", "pattern"),
     [
         ("g (string[2] x) => (string[2] y) { y = Identity (x) }", UnsupportedPrimitiveError, "STRING"),
-        ("g (bfloat16[2] x) => (bfloat16[2] y) { y = Exp (x) }", UnsupportedPrimitiveError, "BFLOAT16"),
+        (
+            "g (float8e4m3fn[2] x) => (float8e4m3fn[2] y) { y = Identity (x) }",
+            UnsupportedPrimitiveError,
+            "FLOAT8E4M3FN",
+        ),
         ("g (float[2] x) => (float[2] y) { y = RandomNormalLike (x) }", UnsupportedPrimitiveError, "RandomNormalLike"),
         ("g (float[1,1,2,2] x) => (float[n] y) { y = RoiAlign (x) }", UnsupportedPrimitiveError, "images"),
     ],

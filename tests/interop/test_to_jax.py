@@ -321,16 +321,27 @@ def test_python_numbers_and_weak_arrays_give_way_in_promotions(loops: bool) -> N
     assert f(np.float64(2.0), single).dtype == np.float64
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float8_e4m3fn])
-def test_floats_that_numpy_lacks_are_computed_with_as_float32(dtype: Any) -> None:
-    f = cg.to_jax(lambda x: cg.while_loop(lambda c: c.sum() > 1.0, lambda c: 0.5 * c, x))
+def _halved(x: Any) -> Any:
+    return cg.while_loop(lambda c: c.sum() > 1.0, lambda c: 0.5 * c, x)
+
+
+@pytest.mark.parametrize(("dtype", "result"), [(jnp.bfloat16, jnp.bfloat16), (jnp.float8_e4m3fn, np.float32)])
+def test_bfloat16_stays_what_it_is_and_floats_of_8_bits_are_computed_with_as_float32(dtype: Any, result: Any) -> None:
+    f = cg.to_jax(_halved)
     x = jnp.asarray([1.5, 2.0], dtype)
     for call in (f, jax.jit(f)):
-        assert call(x).dtype == np.float32
-        np.testing.assert_array_equal(call(x), [0.375, 0.5])
+        assert call(x).dtype == result
+        np.testing.assert_array_equal(call(x).astype(np.float32), [0.375, 0.5])
         slope = jax.grad(lambda x, call=call: call(x).sum())(x)
         assert slope.dtype == dtype
         np.testing.assert_array_equal(slope.astype(np.float32), [0.25, 0.25])
+
+
+def test_bfloat16_without_loops_becomes_operations_of_jax() -> None:
+    f = cg.to_jax(lambda x: cg.numpy.exp(x) @ x)
+    x = jnp.linspace(-1, 1, 5, dtype=jnp.bfloat16)
+    assert f.explain(x).form == "pure JAX" and f(x).dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.asarray(f(x)), cg.function(lambda x: cg.numpy.exp(x) @ x)(np.asarray(x)))
 
 
 def test_python_numbers_have_the_type_that_jax_takes_them_for() -> None:

@@ -133,11 +133,13 @@ def test_pytrees_dtypes_and_values_that_are_no_arrays() -> None:
     assert f({"x": torch.ones(1).expand(5)}, 2)["x"].tolist() == [1.0] * 5
 
 
-def test_bfloat16_enters_as_float32_and_its_gradient_is_bfloat16() -> None:
-    x = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
-    y = cg.to_torch(lambda x: x * 2)(x)
+def test_bfloat16_is_read_in_place_and_stays_what_it_is() -> None:
+    x = torch.ones(4, dtype=torch.bfloat16)[::2].requires_grad_()
+    y = cg.to_torch(lambda x: cg.while_loop(lambda y: y.sum() < 10, lambda y: 1.5 * y * x, x))(x)
     y.sum().backward()
-    assert y.dtype == torch.float32 and x.grad.dtype == torch.bfloat16 and x.grad.tolist() == [2.0] * 3
+    # 1.5**4 x**5, whose slope is 25.3125: of two numbers as near the even one.
+    assert y.dtype == x.grad.dtype == torch.bfloat16
+    assert y.tolist() == [5.0625] * 2 and x.grad.tolist() == [25.25] * 2
 
 
 def test_conjugated_and_negated_views_are_read_as_they_are() -> None:

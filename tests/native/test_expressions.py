@@ -7,6 +7,7 @@ pytest.importorskip("llvmlite")
 
 from evaluating import evaluate
 
+from ctrlgrad.dtypes import BFLOAT16
 from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.text import Writer, constant
 from ctrlgrad.plan.expression import ExpressionBuilder, call, fma, select
@@ -61,6 +62,7 @@ def test_a_constant_output_is_a_vector():
         (-0.0, "float64", "0x8000000000000000"),
         (np.inf, "float32", "0x7FF0000000000000"),
         (65504.0, "float16", "0xH7BFF"),
+        (-1.5, "bfloat16", "-16448"),
     ],
 )
 def test_constants_are_exact(value, dtype, text):
@@ -70,20 +72,22 @@ def test_constants_are_exact(value, dtype, text):
 # Half floats.
 
 
-def all_halves():
-    return np.arange(2**16, dtype=np.uint16).view(np.float16)
+def all_halves(dtype=HALF):
+    return np.arange(2**16, dtype=np.uint16).view(dtype)
 
 
 def same(a, b):
-    return (a == b) & (np.signbit(a) == np.signbit(b)) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        return (a == b) & (np.signbit(a) == np.signbit(b)) | (np.isnan(a) & np.isnan(b))
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_half_floats_are_rounded_after_each_operation(width):
+@pytest.mark.parametrize("dtype", [HALF, BFLOAT16])
+def test_floats_of_16_bits_are_rounded_after_each_operation(width, dtype):
     builder = ExpressionBuilder()
-    x, y = load(builder, HALF), load(builder, HALF, 1)
+    x, y = load(builder, dtype), load(builder, dtype, 1)
     expression = builder.finish((x + y) * x - y / x, x.unary("sqrt"), -x, x.unary("abs"), x.unary("rint"))
-    a, b = all_halves(), np.random.default_rng(0).permutation(all_halves())
+    a, b = all_halves(dtype), np.random.default_rng(0).permutation(all_halves(dtype))
     with np.errstate(all="ignore"):
         wanted = [(a + b) * a - b / a, np.sqrt(a), -a, np.abs(a), np.rint(a)]
     for got, want in zip(evaluate(expression, [a, b], width), wanted, strict=True):
@@ -102,6 +106,24 @@ def test_doubles_become_halves_with_one_rounding(width):
     (got,) = evaluate(builder.finish(load(builder, DOUBLE).convert(HALF)), [values], width)
     with np.errstate(all="ignore"):
         assert same(got, values.astype(HALF)).all()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_floats_become_bfloat16_as_in_ml_dtypes(width):
+    """Beside the middle of two, everywhere else, and doubles, which become floats first; NaN keeps its sign."""
+    bits = np.arange(2**16, dtype=np.uint32) << 16
+    floats = np.concatenate([bits | rest for rest in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]).astype(np.uint32)
+    floats = floats.view(np.float32)
+    with np.errstate(all="ignore"):
+        doubles = floats.astype(np.float64) * (1 + 2.0**-40)
+    for values in (floats, doubles):
+        builder = ExpressionBuilder()
+        there = load(builder, values.dtype).convert(BFLOAT16)
+        got, back = evaluate(builder.finish(there, there.convert(np.float64)), [values], width)
+        with np.errstate(all="ignore"):
+            want = values.astype(BFLOAT16)
+            assert same(got, want).all() and np.array_equal(np.signbit(got), np.signbit(values))
+            assert same(back, want.astype(np.float64)).all()
 
 
 def test_fma_of_halves_rounds_once():

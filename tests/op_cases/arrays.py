@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import OPS, Trait
 from op_cases.case import DTYPES, Maker, OpCase, matrices, numbers, small
 
@@ -31,7 +32,7 @@ def _where(dtype: str) -> list[OpCase]:
 
 def _cast(dtype: str) -> list[OpCase]:
     # What a number outside of the target's range becomes, NumPy leaves open.
-    whole = np.dtype(dtype).kind in "fc"
+    whole = dtype_kind(np.dtype(dtype)) in "fc"
     made = small if whole else numbers
     return [OpCase("cast", (made(dtype, *s),), {"dtype": np.dtype(d)}) for d in DTYPES for s in ((), (3,))]
 

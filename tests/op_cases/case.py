@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import CtrlgradError
 from ctrlgrad.ir import Builder, Graph, StackType, TensorType, Value, verify
 from ctrlgrad.ir.types import Shape
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-DTYPES = ("bool", *INTEGERS, "float16", "float32", "float64", "complex64", "complex128")
+DTYPES = ("bool", *INTEGERS, "float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 # A dtype of each kind, for what hardly depends on it.
 FEW_DTYPES = ("bool", "int8", "uint64", "float32", "complex128")
 
@@ -72,7 +73,7 @@ def type_of(x: Any, shape: Shape | None = None) -> TensorType | StackType:
 def numbers(dtype: str, *shape: int, seed: int = 0) -> Any:
     """Ordinary numbers, integers with their dtype's limits among them."""
     rng = np.random.default_rng([seed, *shape])
-    kind = np.dtype(dtype).kind
+    kind = dtype_kind(np.dtype(dtype))
     if kind == "b":
         return rng.integers(0, 2, shape).astype(bool)[()]
     if kind in "iu":
@@ -92,7 +93,7 @@ def small(dtype: str, *shape: int, seed: int = 0) -> Any:
 
 def matrices(dtype: str, *shape: int, seed: int = 0) -> Any:
     """Positive definite matrices, far from singular."""
-    base = numbers("complex128" if np.dtype(dtype).kind == "c" else "float64", *shape, seed=seed)
+    base = numbers("complex128" if dtype_kind(np.dtype(dtype)) == "c" else "float64", *shape, seed=seed)
     return (base @ np.conj(np.swapaxes(base, -1, -2)) + 3 * np.eye(shape[-1])).astype(dtype)
 
 

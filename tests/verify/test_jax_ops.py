@@ -108,6 +108,7 @@ def cases() -> list[Case]:
     for op in names("equal not_equal less less_equal greater greater_equal"):
         add(op, integers(2, 4), integers(4))
         add(op, np.array([1.0, np.nan, 2.0]), np.array([1.0, np.nan, 3.0]))
+    add("bits_to_bfloat16", np.array([0x3F80, 0x4049, 16, -0x4000], np.int16))
     add("equal", bools(5), bools(5))
     add("logical_not", bools(4))
     for op in names("logical_and logical_or logical_xor"):

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.cuda.expressions import Statements, function_name, statements
 from ctrlgrad.plan.elementary.table import Elementary, elementary
 
@@ -31,7 +32,7 @@ def definitions(functions: Iterable[Elementary]) -> str:
 
 def _called(function: Elementary) -> list[Elementary]:
     found = list(_statements(function.name, function.dtype.name).functions)
-    if function.library is not None and function.dtype.kind != "f":
+    if function.library is not None and dtype_kind(function.dtype) != "f":
         found.append(elementary(function.library, function.dtype))
     return found
 
@@ -49,7 +50,9 @@ def _definition(function: Elementary) -> str:
     lines = list(body.lines)
     if beyond:
         assert function.library is not None
-        outside = function.library if function.dtype.kind == "f" else function_name(function.library, function.dtype)
+        outside = (
+            function.library if dtype_kind(function.dtype) == "f" else function_name(function.library, function.dtype)
+        )
         lines.append(f"if ({beyond[0]}) return {outside}({', '.join(given)});")
     head = f"{dtype} {function_name(function.name, function.dtype)}({', '.join(f'{dtype} {x}' for x in given)})"
     return "\n".join([f"__device__ inline {head} {{", *lines, f"return {result};", "}\n"])

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
 
@@ -31,14 +32,14 @@ class Elements:
         address = self._address(base, at, real, parts, part, further)
         kind = memory_type_of(real, width)
         value = self.w.op(f"load {kind}, ptr {address}, align {real.itemsize}")
-        return self.w.op(f"trunc {kind} {value} to {type_of(real, width)}") if real.kind == "b" else value
+        return self.w.op(f"trunc {kind} {value} to {type_of(real, width)}") if dtype_kind(real) == "b" else value
 
     def store(
         self, base: str, at: str, dtype: np.dtype, parts: int, part: int, value: str, width: int, further: int = 0
     ) -> None:
         address = self._address(base, at, dtype, parts, part, further)
         kind = memory_type_of(dtype, width)
-        if dtype.kind == "b":
+        if dtype_kind(dtype) == "b":
             value = self.w.op(f"zext {type_of(dtype, width)} {value} to {kind}")
         self.w.line(f"store {kind} {value}, ptr {address}, align {dtype.itemsize}")
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import frame, library
 from ctrlgrad.engines.native.expressions import emit_call, emit_expression
 from ctrlgrad.engines.native.factor_calls import FactorsWriter
@@ -337,12 +338,12 @@ class PlanWriter(OutsideText):
         exit = w.new_label("joined")
         labels = [w.new_label("case") for _ in step.blocks]
         selector = self.number(step.selector)
-        if step.selector.dtype.kind == "b":
+        if dtype_kind(step.selector.dtype) == "b":
             w.branch_if(selector, labels[1], labels[0])
         else:
             kind = type_of(step.selector.dtype)
             cases = " ".join(f"{kind} {k}, label %{label}" for k, label in enumerate(labels[1:], 1))
-            sign = "s" if step.selector.dtype.kind == "i" else "u"
+            sign = "s" if dtype_kind(step.selector.dtype) == "i" else "u"
             last = len(labels) - 1
             high = w.op(f"icmp {sign}gt {kind} {selector}, {last}")
             clamped = w.op(f"select i1 {high}, {kind} {last}, {kind} {selector}")

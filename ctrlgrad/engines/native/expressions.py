@@ -1,7 +1,7 @@
 """Expressions as LLVM text, for one element or for a vector of them.
 
 What is the same for all lanes of a vector is computed once, as a scalar, and spread where a vector needs it. Half
-floats are computed as NumPy does: in float, rounded after each operation.
+floats and bfloat16 are computed as NumPy does: in float, rounded after each operation.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ctrlgrad.dtypes import BFLOAT16, dtype_kind
 from ctrlgrad.engines.native.text import Writer, constant, splat, type_of
 from ctrlgrad.plan.expression import Expression, Instruction
 
@@ -163,7 +164,7 @@ class _Printer:
             return self.op(f"bitcast {type_of(first, width)} {names[0]} to {type_of(result, width)}")
         if op == "call":
             return self.call(self.writer, instruction.value, result, names, [first] * len(names), width)
-        if first.kind == "f" and first.itemsize == 2:
+        if dtype_kind(first) == "f" and first.itemsize == 2:
             return self.half(op, names, first, width)
         return self.plain(op, names, first, width)
 
@@ -171,14 +172,14 @@ class _Printer:
         """An operation on operands of a type that the processor has."""
         kind = type_of(dtype, width)
         if op in _BINARY:
-            return self.op(f"{_BINARY[op][dtype.kind]} {kind} {names[0]}, {names[1]}")
+            return self.op(f"{_BINARY[op][dtype_kind(dtype)]} {kind} {names[0]}, {names[1]}")
         if op == "negative":
-            minus = "fneg" if dtype.kind == "f" else "sub"
-            return self.op(f"{minus} {kind} {'' if dtype.kind == 'f' else 'zeroinitializer, '}{names[0]}")
+            minus = "fneg" if dtype_kind(dtype) == "f" else "sub"
+            return self.op(f"{minus} {kind} {'' if dtype_kind(dtype) == 'f' else 'zeroinitializer, '}{names[0]}")
         if op == "not":
-            ones = constant(dtype.kind == "b" or -1, dtype)
+            ones = constant(dtype_kind(dtype) == "b" or -1, dtype)
             return self.op(f"xor {kind} {names[0]}, {ones if width == 1 else splat(ones, dtype, width)}")
-        if op == "abs" and dtype.kind == "i":
+        if op == "abs" and dtype_kind(dtype) == "i":
             intrinsic = f"@llvm.abs.{_suffix(dtype, width)}"
             self.writer.declare(f"{kind} {intrinsic}({kind}, i1 immarg)")
             return self.op(f"call {kind} {intrinsic}({kind} {names[0]}, i1 false)")
@@ -187,7 +188,9 @@ class _Printer:
         return self.op(f"call {kind} {intrinsic}({', '.join(f'{kind} {name}' for name in names)})")
 
     def half(self, op: str, names: list[str], dtype: np.dtype, width: int) -> str:
-        """An operation on half floats: in float, where one rounding more changes no result; `fma` in double."""
+        """An operation on floats of 16 bits: in float, where one rounding more changes no result; `fma` in double."""
+        # A double does not hold the sum of bfloat16, whose exponents lie further apart; no expression asks for it.
+        assert op != "fma" or dtype != BFLOAT16
         wide = _FLOAT64 if op == "fma" else _FLOAT32
         result = self.plain(op, [convert(self.writer, name, dtype, wide, width) for name in names], wide, width)
         return result if op in _COMPARISONS else convert(self.writer, result, wide, dtype, width)
@@ -203,7 +206,7 @@ class _Printer:
 
 def _suffix(dtype: np.dtype, width: int) -> str:
     """How intrinsics' names end: `f32`, `v8f64`, `i16`."""
-    letter = "f" if dtype.kind == "f" else "i"
+    letter = "f" if dtype_kind(dtype) == "f" else "i"
     return f"{f'v{width}' if width > 1 else ''}{letter}{8 * dtype.itemsize}"
 
 
@@ -228,38 +231,77 @@ def convert(writer: Writer, name: str, source: np.dtype, target: np.dtype, width
     if through is not None:
         name = convert(writer, name, source, through, width)
         return name if target == through else convert(writer, name, through, target, width)
+    if source == BFLOAT16:
+        return _widened(writer, name, width)
+    if target == BFLOAT16:
+        return _narrowed(writer, name, width)
     here, there = type_of(source, width), type_of(target, width)
-    if target.kind == "b":
-        test = "fcmp une" if source.kind == "f" else "icmp ne"
+    if dtype_kind(target) == "b":
+        test = "fcmp une" if dtype_kind(source) == "f" else "icmp ne"
         return writer.op(f"{test} {here} {name}, zeroinitializer")
-    if source.kind == "f" and target.kind == "f":
+    if dtype_kind(source) == "f" and dtype_kind(target) == "f":
         if (source.itemsize, target.itemsize) == (8, 2):
             name, here = _rounded_to_odd(writer, name, width), type_of(_FLOAT32, width)
         return writer.op(f"{'fpext' if target.itemsize > source.itemsize else 'fptrunc'} {here} {name} to {there}")
-    if source.kind == "f":
-        number = writer.op(f"{'fptosi' if target.kind == 'i' else 'fptoui'} {here} {name} to {there}")
+    if dtype_kind(source) == "f":
+        number = writer.op(f"{'fptosi' if dtype_kind(target) == 'i' else 'fptoui'} {here} {name} to {there}")
         return writer.op(f"freeze {there} {number}")
-    if target.kind == "f":
-        return writer.op(f"{'sitofp' if source.kind == 'i' else 'uitofp'} {here} {name} to {there}")
-    if target.itemsize == source.itemsize and source.kind != "b":
+    if dtype_kind(target) == "f":
+        return writer.op(f"{'sitofp' if dtype_kind(source) == 'i' else 'uitofp'} {here} {name} to {there}")
+    if target.itemsize == source.itemsize and dtype_kind(source) != "b":
         return name
     if target.itemsize < source.itemsize:
         return writer.op(f"trunc {here} {name} to {there}")
-    return writer.op(f"{'sext' if source.kind == 'i' else 'zext'} {here} {name} to {there}")
+    return writer.op(f"{'sext' if dtype_kind(source) == 'i' else 'zext'} {here} {name} to {there}")
 
 
 def _between(source: np.dtype, target: np.dtype) -> np.dtype | None:
-    """The dtype by way of which a conversion goes, as it does in C: half floats, and floats as narrow integers."""
-    if source.kind == "f" and source.itemsize == 2:
+    """The dtype by way of which a conversion goes, as it does in C: half floats, and floats as narrow integers.
+
+    Whatever becomes a bfloat16 is rounded to a float first, as in JAX.
+    """
+    if target == BFLOAT16:
+        return None if source == _FLOAT32 else _FLOAT32
+    if dtype_kind(source) == "f" and source.itemsize == 2:
         return None if target == _FLOAT32 else _FLOAT32
-    if target.kind == "f" and target.itemsize == 2:
+    if dtype_kind(target) == "f" and target.itemsize == 2:
         # Integers that a float rounds are beyond a half anyway.
-        return None if source.kind == "f" else _FLOAT32
-    if source.kind == "f" and target.kind in "iu":
+        return None if dtype_kind(source) == "f" else _FLOAT32
+    if dtype_kind(source) == "f" and dtype_kind(target) in "iu":
         if target.itemsize < 4:
             return _INT32
-        return _INT64 if target.kind == "u" and target.itemsize == 4 else None
+        return _INT64 if dtype_kind(target) == "u" and target.itemsize == 4 else None
     return None
+
+
+def _widened(writer: Writer, name: str, width: int) -> str:
+    """A bfloat16 as the float whose upper half it is."""
+    half, whole = type_of(BFLOAT16, width), type_of(_INT32, width)
+    bits = writer.op(f"zext {half} {name} to {whole}")
+    bits = writer.op(f"shl {whole} {bits}, {_every(16, width)}")
+    return writer.op(f"bitcast {whole} {bits} to {type_of(_FLOAT32, width)}")
+
+
+def _narrowed(writer: Writer, name: str, width: int) -> str:
+    """A float as the nearest bfloat16, of two the even one: half a unit is added to the bits, and what goes over is
+    carried. A NaN, whose bits might be carried too far, keeps its sign alone."""
+    single, half, whole = (type_of(dtype, width) for dtype in (_FLOAT32, BFLOAT16, _INT32))
+    bits = writer.op(f"bitcast {single} {name} to {whole}")
+    upper = writer.op(f"lshr {whole} {bits}, {_every(16, width)}")
+    odd = writer.op(f"and {whole} {upper}, {_every(1, width)}")
+    more = writer.op(f"add {whole} {odd}, {_every(0x7FFF, width)}")
+    rounded = writer.op(f"add {whole} {bits}, {more}")
+    rounded = writer.op(f"lshr {whole} {rounded}, {_every(16, width)}")
+    sign = writer.op(f"and {whole} {upper}, {_every(0x8000, width)}")
+    nan = writer.op(f"or {whole} {sign}, {_every(0x7FC0, width)}")
+    is_nan = writer.op(f"fcmp uno {single} {name}, {name}")
+    found = writer.op(f"select {type_of(np.dtype(bool), width)} {is_nan}, {whole} {nan}, {whole} {rounded}")
+    return writer.op(f"trunc {whole} {found} to {half}")
+
+
+def _every(number: int, width: int) -> str:
+    """An i32 in every lane."""
+    return str(number) if width == 1 else splat(str(number), _INT32, width)
 
 
 def _rounded_to_odd(writer: Writer, name: str, width: int) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import expressions, objects, target, text
 from ctrlgrad.engines.native.expressions import PURE, emit_call, emit_expression, symbol
 from ctrlgrad.engines.native.text import Writer, type_of
@@ -112,7 +113,7 @@ def _body(
 
 def _inner(function: Elementary) -> Elementary | None:
     """The elementary function that holds where this one does not; None where there is none or the C library has it."""
-    if function.library is None or function.dtype.kind == "f":
+    if function.library is None or dtype_kind(function.dtype) == "f":
         return None
     return elementary(function.library, function.dtype)
 

@@ -22,4 +22,6 @@ def array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...] | No
     """The array at an address; without strides a dense one."""
     if 0 in shape:
         return np.empty(shape, dtype)
-    return np.asarray(_Memory(address, shape, strides, dtype))
+    found = np.asarray(_Memory(address, shape, strides, dtype))
+    # The interface has no name for bfloat16, but for items of so many bytes.
+    return found if found.dtype == dtype else found.view(dtype)

@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.axes import Axis, axes_of, is_small
 from ctrlgrad.engines.native.elements import Elements
 from ctrlgrad.engines.native.expressions import emit_expression
@@ -115,7 +116,7 @@ class KernelWriter:
         array = write.view.array
         dtype, parts = element_parts(array.dtype)
         neutral = constant(neutral_of(write.how, dtype), dtype)
-        if dtype.kind == "b":
+        if dtype_kind(dtype) == "b":
             neutral = "1" if neutral == "true" else "0"
         total = self.size(array.count * Size(parts))
         kind = memory_type_of(dtype)
@@ -236,11 +237,11 @@ class KernelWriter:
     def whole_width(self) -> int:
         """How many elements a whole vector has; 1 where there are none."""
         dtypes = [view.dtype for view in self.views]
-        if any(d.kind == "c" for d in dtypes):
+        if any(dtype_kind(d) == "c" for d in dtypes):
             return 1
-        floats = [i.dtype.itemsize for i in self.kernel.expression.instructions if i.dtype.kind in "fiu"]
+        floats = [i.dtype.itemsize for i in self.kernel.expression.instructions if dtype_kind(i.dtype) in "fiu"]
         # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
-        narrow = [d.itemsize for d in dtypes if d.kind != "b"] or floats or [1]
+        narrow = [d.itemsize for d in dtypes if dtype_kind(d) != "b"] or floats or [1]
         return self.vector_bytes // max(min(max(narrow), 8), 1)
 
     def addresses_stand_still(self, axis: Axis) -> bool:

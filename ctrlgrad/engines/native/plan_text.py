@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native import frame, shared_code
 from ctrlgrad.engines.native.frame import Layout, Request, Status
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
@@ -83,13 +84,13 @@ class PlanText:
         self.w.line(f"store {kind} {value}, ptr {self.word(index)}")
 
     def load_number(self, index: int, dtype: np.dtype) -> str:
-        if dtype.kind == "b":
+        if dtype_kind(dtype) == "b":
             return self.w.op(f"trunc i8 {self.load_word(index, 'i8')} to i1")
         return self.load_word(index, type_of(dtype))
 
     def store_number(self, index: int, register: Register) -> None:
         value = self.number(register)
-        if register.dtype.kind == "b":
+        if dtype_kind(register.dtype) == "b":
             self.store_word(index, self.w.op(f"zext i1 {value} to i8"), "i8")
         else:
             self.store_word(index, value, type_of(register.dtype))
@@ -223,14 +224,14 @@ class PlanText:
         if index:
             address = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {index}")
         value = self.w.op(f"load {kind}, ptr {address}, align {dtype.itemsize}")
-        return self.w.op(f"trunc i8 {value} to i1") if dtype.kind == "b" else value
+        return self.w.op(f"trunc i8 {value} to i1") if dtype_kind(dtype) == "b" else value
 
     def store_at(self, address: str, index: int, register: Register) -> None:
         dtype, value = register.dtype, self.number(register)
         kind = memory_type_of(dtype)
         if index:
             address = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {index}")
-        if dtype.kind == "b":
+        if dtype_kind(dtype) == "b":
             value = self.w.op(f"zext i1 {value} to i8")
         self.w.line(f"store {kind} {value}, ptr {address}, align {dtype.itemsize}")
 

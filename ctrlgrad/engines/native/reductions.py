@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from ctrlgrad.dtypes import computed_dtype, dtype_kind
+from ctrlgrad.engines.native.expressions import convert
 from ctrlgrad.engines.native.text import Writer, constant, splat, type_of
 from ctrlgrad.plan.model import Write
 from ctrlgrad.plan.reductions import neutral_of
@@ -13,27 +15,31 @@ from ctrlgrad.plan.reductions import neutral_of
 
 def element_parts(dtype: np.dtype) -> tuple[np.dtype, int]:
     """The real dtype in memory, and how many of it an element has."""
-    if dtype.kind == "c":
+    if dtype_kind(dtype) == "c":
         return np.dtype(f"f{dtype.itemsize // 2}"), 2
     return dtype, 1
 
 
 def combine(w: Writer, how: str, dtype: np.dtype, a: str, b: str, width: int) -> str:
-    """One step of a reduction."""
+    """One step of a reduction; of floats of 16 bits rounded after it."""
+    computed = computed_dtype(dtype)
+    if computed != dtype:
+        a, b = (convert(w, x, dtype, computed, width) for x in (a, b))
+        return convert(w, combine(w, how, computed, a, b, width), computed, dtype, width)
     kind = type_of(dtype, width)
-    if dtype.kind == "b":
+    if dtype_kind(dtype) == "b":
         return w.op(f"{'or' if how in ('max', 'sum') else 'and'} {kind} {a}, {b}")
     if how in ("sum", "product"):
         op = {"sum": "add", "product": "mul"}[how]
-        return w.op(f"{'f' if dtype.kind == 'f' else ''}{op} {kind} {a}, {b}")
+        return w.op(f"{'f' if dtype_kind(dtype) == 'f' else ''}{op} {kind} {a}, {b}")
     condition = f"<{width} x i1>" if width > 1 else "i1"
-    if dtype.kind == "f":
+    if dtype_kind(dtype) == "f":
         # The new number where it is further out or no number at all; what is NaN already stays so.
         beyond = w.op(f"fcmp {'ogt' if how == 'max' else 'olt'} {kind} {b}, {a}")
         nan = w.op(f"fcmp uno {kind} {b}, {b}")
         replaces = w.op(f"or {condition} {beyond}, {nan}")
     else:
-        sign = "s" if dtype.kind == "i" else "u"
+        sign = "s" if dtype_kind(dtype) == "i" else "u"
         replaces = w.op(f"icmp {sign}{'gt' if how == 'max' else 'lt'} {kind} {b}, {a}")
     return w.op(f"select {condition} {replaces}, {kind} {b}, {kind} {a}")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import REAL_NAMES, computed_dtype
 from ctrlgrad.engines.account import empty
 from ctrlgrad.engines.chunks import Chunk
 from ctrlgrad.engines.native import frame
@@ -132,7 +133,7 @@ class Frame:
         self.turns = Turns(self.words[self.layout.ticks : self.layout.counters])
         self.labels: dict[int, str] = {}
         # A view of the words for each dtype of a number.
-        self.views = {np.dtype(d): self.words.view(d) for d in _NUMBERS}
+        self.views = {np.dtype(d): self.words.view(d) for d in REAL_NAMES}
         self.integers = self.words.data
         self.slots = [self.slot(a, i) for a, i in zip(self.plan.arguments, self.layout.arguments, strict=True)]
 
@@ -200,8 +201,8 @@ class Frame:
             return "stack", index, self.integers, self.plan.handles[argument]
         dtype = argument[0].dtype
         kind = "number" if len(argument) == 1 else "complex"
-        # Python's memory views are quick to write to, but know no half floats.
-        view: Any = self.views[dtype] if dtype.char == "e" else self.views[dtype].data
+        # Python's memory views are quick to write to, but know no floats of 16 bits.
+        view: Any = self.views[dtype] if computed_dtype(dtype) != dtype else self.views[dtype].data
         return kind, index * (8 // dtype.itemsize), view, 0
 
     def put(self, index: int, dtype: np.dtype, value: Any) -> None:
@@ -364,22 +365,6 @@ class Frame:
             for s, stack in zip(free, replaced.values(), strict=False):
                 self.stacks[s].hold(stack)
             self.moved.clear()
-
-
-_NUMBERS = [
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-]
 
 
 def _row_size(stack: Any, axis: int) -> int:

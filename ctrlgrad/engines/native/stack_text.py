@@ -8,7 +8,7 @@ from ctrlgrad.engines.native import frame
 from ctrlgrad.engines.native.frame import Request, Status
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
-from ctrlgrad.engines.native.reductions import element_parts
+from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import memory_type_of
 from ctrlgrad.plan.effects import names_of, walk
 from ctrlgrad.plan.marks import partly_written
@@ -294,11 +294,10 @@ class StackText(PlanText):
         """Add to a row, number by number."""
         dtype, parts = element_parts(step.stack.dtype)
         kind = memory_type_of(dtype)
-        op = "fadd" if dtype.kind == "f" else "add"
         if not isinstance(step.row, View):
             for k, register in enumerate(step.row):
                 at = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {k}")
-                total = self.w.op(f"{op} {kind} {self.w.op(f'load {kind}, ptr {at}')}, {self.number(register)}")
+                total = combine(self.w, "sum", dtype, self.w.op(f"load {kind}, ptr {at}"), self.number(register), 1)
                 self.w.line(f"store {kind} {total}, ptr {at}")
             return
         source = self.view_address(step.row)
@@ -307,7 +306,6 @@ class StackText(PlanText):
         with counted_loop(self.w, "0", self.size(product(shape) * Size(parts))) as i:
             at = self.w.op(f"getelementptr {kind}, ptr {address}, i64 {i}")
             other = self.w.op(f"getelementptr {kind}, ptr {source}, i64 {i}")
-            total = self.w.op(
-                f"{op} {kind} {self.w.op(f'load {kind}, ptr {at}')}, {self.w.op(f'load {kind}, ptr {other}')}"
-            )
+            a, b = (self.w.op(f"load {kind}, ptr {side}") for side in (at, other))
+            total = combine(self.w, "sum", dtype, a, b, 1)
             self.w.line(f"store {kind} {total}, ptr {at}")

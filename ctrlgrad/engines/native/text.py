@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import BFLOAT16, dtype_kind
+
 _TYPES = {
     "bool": "i1",
     "int8": "i8",
@@ -25,6 +27,8 @@ _TYPES = {
     "uint32": "i32",
     "uint64": "i64",
     "float16": "half",
+    # Processors compute with few bfloat16 or none: its bits, widened to a float for each operation.
+    "bfloat16": "i16",
     "float32": "float",
     "float64": "double",
 }
@@ -40,16 +44,18 @@ def type_of(dtype: np.dtype, width: int = 1) -> str:
 @functools.cache
 def memory_type_of(dtype: np.dtype, width: int = 1) -> str:
     """The type of what lies in memory: as in registers, but a bool is a byte."""
-    return type_of(np.dtype(np.uint8) if dtype.kind == "b" else dtype, width)
+    return type_of(np.dtype(np.uint8) if dtype_kind(dtype) == "b" else dtype, width)
 
 
 def constant(value: Any, dtype: np.dtype) -> str:
     """A number of a dtype, exactly."""
-    if dtype.kind == "b":
+    if dtype_kind(dtype) == "b":
         return "true" if value else "false"
-    if dtype.kind in "iu":
+    if dtype_kind(dtype) in "iu":
         number, bits = int(value), 8 * dtype.itemsize
         return str(number - (1 << bits) if number >= 1 << (bits - 1) else number)
+    if dtype == BFLOAT16:
+        return str(int(dtype.type(value).view(np.int16)))
     if dtype.itemsize == 2:
         return f"0xH{int(dtype.type(value).view(np.uint16)):04X}"
     # A float is written as the double of its value; Python's is one.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import computed_dtype, dtype_kind
 from ctrlgrad.engines.reference.table import PURE, Pure, same, template_shape
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Node, attributes
@@ -37,13 +38,23 @@ PURE["stop_gradient"] = lambda node: lambda x: x
 
 def _cast(node: Node) -> Callable[..., Any]:
     dtype = attributes.Cast.of(node).dtype
-    if node.operands[0].tensor.dtype.kind == "c" and dtype.kind not in "bc":
+    if dtype_kind(node.operands[0].tensor.dtype) == "c" and dtype_kind(dtype) not in "bc":
         return lambda x: x.real.astype(dtype)
     return lambda x: x.astype(dtype)
 
 
 PURE["cast"] = _cast
-PURE["matmul"] = lambda node: np.matmul
+
+
+def _matmul(node: Node) -> Callable[..., Any]:
+    dtype = node.result.tensor.dtype
+    computed = computed_dtype(dtype)
+    if computed == dtype:
+        return np.matmul
+    return lambda a, b: np.matmul(a.astype(computed), b.astype(computed)).astype(dtype)
+
+
+PURE["matmul"] = _matmul
 
 
 def _reduction(fn: Callable[..., Any]) -> Pure:
@@ -63,11 +74,12 @@ def _extreme_index(fn: Callable[..., Any]) -> Pure:
 
 
 def _total(fn: Callable[..., Any]) -> Pure:
-    """A sum or a product in the operand's dtype: by itself NumPy widens small integers."""
+    """A sum or a product of the operand's dtype: by itself NumPy widens small integers."""
 
     def kernel(node: Node) -> Callable[..., Any]:
-        given = attributes.Reduction.of(node)
-        return lambda x: fn(x, axis=given.axes, keepdims=given.keepdims, dtype=x.dtype)
+        given, dtype = attributes.Reduction.of(node), node.result.tensor.dtype
+        computed = computed_dtype(dtype)
+        return lambda x: fn(x, axis=given.axes, keepdims=given.keepdims, dtype=computed).astype(dtype, copy=False)
 
     return kernel
 
@@ -79,10 +91,15 @@ PURE |= {name: _extreme_index(getattr(np, name)) for name in ("argmax", "argmin"
 
 def _scan(fn: Callable[..., Any]) -> Pure:
     def kernel(node: Node) -> Callable[..., Any]:
-        axis = attributes.Axis.of(node).axis
+        axis, dtype = attributes.Axis.of(node).axis, node.result.tensor.dtype
+        computed = computed_dtype(dtype)
+
+        def scanned(x: Any) -> Any:
+            return fn(x, axis=axis, dtype=computed).astype(dtype, copy=False)
+
         if attributes.Scan.of(node).reverse:
-            return lambda x: np.flip(fn(np.flip(x, axis), axis=axis, dtype=x.dtype), axis)
-        return lambda x: fn(x, axis=axis, dtype=x.dtype)
+            return lambda x: np.flip(scanned(np.flip(x, axis)), axis)
+        return scanned
 
     return kernel
 
@@ -97,7 +114,9 @@ def sum_to(x: Any, shape: tuple[int, ...]) -> Any:
     over = tuple(range(lead)) + tuple(
         lead + axis for axis, d in enumerate(shape) if d == 1 and x.shape[lead + axis] != 1
     )
-    return x.sum(axis=over, dtype=x.dtype).reshape(shape) if over else x
+    if not over:
+        return x
+    return x.sum(axis=over, dtype=computed_dtype(x.dtype)).astype(x.dtype, copy=False).reshape(shape)
 
 
 def _common_size(node: Node) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import NonFiniteError
 from ctrlgrad.ir import Node
 
@@ -67,7 +68,7 @@ def look(values: Sequence[Any]) -> Found:
 
 def _floats(values: Sequence[Any]) -> list[Any]:
     last = [(value[-1] if value else None) if isinstance(value, list) else value for value in values]
-    return [value for value in last if value is not None and value.dtype.kind in "fc"]
+    return [value for value in last if value is not None and dtype_kind(value.dtype) in "fc"]
 
 
 def _element(values: Sequence[Any]) -> tuple[int, ...]:

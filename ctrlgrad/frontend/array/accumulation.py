@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import floor_divide, multiply
@@ -52,7 +53,7 @@ def prod(
         found = prod(x, axis, keepdims=keepdims)
         return cast(multiply(found, cast(initial, dtype_of(found), "prod")), dtype_of(found))
     axes = axes_of("prod", axis, rank_of(x))
-    if dtype_of(x).kind not in "fc":
+    if dtype_kind(dtype_of(x)) not in "fc":
         return reduce("prod", x, axes, keepdims)
     for a in axes:
         x = _multiplied(x, a) if shape_of(x)[a] is not None else _multiplied_unknown(x, a)
@@ -128,7 +129,7 @@ def cumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     array([1, 2, 6])
     """
     x, place = _running("cumprod", x, axis, dtype)
-    if dtype_of(x).kind not in "fc":
+    if dtype_kind(dtype_of(x)) not in "fc":
         return apply("cumprod", [x], {"axis": place, "reverse": False})
     size = shape_of(x)[place]
     if size is None:
@@ -218,7 +219,7 @@ def diff(x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     if times == 0:
         return x
     x = _with_ends(x, place, prepend, append)
-    op = "not_equal" if dtype_of(x).kind == "b" else "subtract"
+    op = "not_equal" if dtype_kind(dtype_of(x)) == "b" else "subtract"
     for _ in range(times):
         size = dim(x, place)
         upper, lower = sliced(x, place, 1, None), sliced(x, place, 0, _before_last(size))
@@ -240,7 +241,7 @@ def _with_ends(x: Any, axis: int, prepend: Any, append: Any) -> Any:
             parts.insert(at, end)
     if len(parts) == 1:
         return x
-    dtype = np.result_type(*(dtype_of(part) for part in parts))
+    dtype = result_type(*(dtype_of(part) for part in parts))
     return concatenated([to_dtype("diff", part, dtype) for part in parts], axis)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.array.arithmetic import add, divide, multiply, subtract
 from ctrlgrad.frontend.array.creation import zeros_like
@@ -45,7 +46,7 @@ def relu(x: Any) -> Any:
 
 def _floats(operation: str, x: Any) -> Any:
     x = operand(operation, x)
-    return apply("cast", [x], {"dtype": default_float()}) if dtype_of(x).kind in "biu" else x
+    return apply("cast", [x], {"dtype": default_float()}) if dtype_kind(dtype_of(x)) in "biu" else x
 
 
 def _shift(x: Any, axes: tuple[int, ...]) -> Any:

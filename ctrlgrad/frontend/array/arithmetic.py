@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, is_weak, result_dtype
 from ctrlgrad.frontend.array.creation import ones_like
@@ -30,7 +31,7 @@ def _binary(
 
     def function(x1: Any, x2: Any) -> Any:
         xs = operands(name, (x1, x2))
-        on_booleans = boolean is not None and all(dtype.kind == "b" for dtype in loop_dtypes(ufunc, xs))
+        on_booleans = boolean is not None and all(dtype_kind(dtype) == "b" for dtype in loop_dtypes(ufunc, xs))
         return elementwise(boolean if on_booleans and boolean else name, ufunc, *xs, keep_weak=operator)
 
     call, result = example.split(" -> ")
@@ -102,7 +103,7 @@ def power(x1: Any, x2: Any) -> Any:
         return _concrete_power(base, exponent)
     dtype = loop_dtypes(np.power, (base, exponent))[0]
     constant = _constant(exponent)
-    if dtype.kind in "iu":
+    if dtype_kind(dtype) in "iu":
         if constant is not None and constant < 0:
             raise TypeMismatchError(
                 "power: an integer to a negative integer power",
@@ -131,7 +132,7 @@ def _concrete_power(base: Any, exponent: Any) -> Any:
             got=f"{shown(base)}, {shown(exponent)}",
             hint="convert with .astype(float)",
         ) from error
-    return found.astype(result_dtype(base, exponent)) if found.dtype.kind in "fc" else found
+    return found.astype(result_dtype(base, exponent)) if dtype_kind(found.dtype) in "fc" else found
 
 
 def _constant(exponent: Any) -> Any:

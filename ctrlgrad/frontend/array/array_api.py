@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import is_dtype
 from ctrlgrad.errors import TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import check_dtype
 from ctrlgrad.frontend.functions import FUNCTIONS, array_function
@@ -88,7 +89,7 @@ class ArrayNamespaceInfo:
         check_device("dtypes", device)
         names = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float32 float64 complex64 complex128"
         found = {name: np.dtype(name) for name in names.split()}
-        return found if kind is None else {name: dtype for name, dtype in found.items() if np.isdtype(dtype, kind)}
+        return found if kind is None else {name: dtype for name, dtype in found.items() if is_dtype(dtype, kind)}
 
 
 def __array_namespace_info__() -> ArrayNamespaceInfo:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.promote import elementwise, loop_dtypes, operands
 from ctrlgrad.frontend.functions import array_function
@@ -20,7 +21,7 @@ def _bits(name: str, logical: str | None, summary: str, example: str, *aliases: 
 
     def function(x1: Any, x2: Any) -> Any:
         xs = operands(name, (x1, x2))
-        booleans = logical is not None and all(dtype.kind == "b" for dtype in loop_dtypes(ufunc, xs))
+        booleans = logical is not None and all(dtype_kind(dtype) == "b" for dtype in loop_dtypes(ufunc, xs))
         return elementwise(logical if booleans and logical else name, ufunc, *xs, keep_weak=True)
 
     call, result = example.split(" -> ")
@@ -51,7 +52,7 @@ def bitwise_invert(x: Any) -> Any:
     -6
     """
     (x,) = operands("bitwise_invert", (x,))
-    return elementwise("logical_not" if dtype_of(x).kind == "b" else "bitwise_invert", np.invert, x)
+    return elementwise("logical_not" if dtype_kind(dtype_of(x)) == "b" else "bitwise_invert", np.invert, x)
 
 
 __all__ = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import IndexOutOfRangeError
 from ctrlgrad.frontend.array.dims import (
     dim,
@@ -97,7 +98,7 @@ def ix_(*args: Any) -> tuple[Any, ...]:
     [(2, 1), (1, 3)]
     """
     vectors = [operand("ix_", x) for x in args]
-    vectors = [positions(x)[0] if dtype_of(x).kind == "b" else x for x in vectors]
+    vectors = [positions(x)[0] if dtype_kind(dtype_of(x)) == "b" else x for x in vectors]
     return tuple(laid_along(place, x, len(vectors)) for place, x in enumerate(vectors))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import arctan2
@@ -26,7 +27,7 @@ def conjugate(x: Any) -> Any:
     (1-2j)
     """
     x = operand("conjugate", x)
-    return apply("conj", [x]) if dtype_of(x).kind == "c" else x
+    return apply("conj", [x]) if dtype_kind(dtype_of(x)) == "c" else x
 
 
 @array_function()
@@ -38,7 +39,7 @@ def real(x: Any) -> Any:
     1.0
     """
     x = operand("real", x)
-    return apply("real", [x]) if dtype_of(x).kind == "c" else x
+    return apply("real", [x]) if dtype_kind(dtype_of(x)) == "c" else x
 
 
 @array_function()
@@ -50,7 +51,7 @@ def imag(x: Any) -> Any:
     2.0
     """
     x = operand("imag", x)
-    return apply("imag", [x]) if dtype_of(x).kind == "c" else zeros_like(x)
+    return apply("imag", [x]) if dtype_kind(dtype_of(x)) == "c" else zeros_like(x)
 
 
 @array_function()
@@ -80,7 +81,7 @@ def make_complex(real: Any, imag: Any) -> Any:
     (1+2j)
     """
     parts = operands("make_complex", (real, imag))
-    if any(dtype_of(x).kind == "c" for x in parts):
+    if any(dtype_kind(dtype_of(x)) == "c" for x in parts):
         raise TypeMismatchError(
             "make_complex: a part is complex",
             source=here(),
@@ -88,7 +89,7 @@ def make_complex(real: Any, imag: Any) -> Any:
             hint="take real(x)",
         )
     dtype = result_dtype(*parts)
-    dtype = default_float() if dtype.kind in "biu" else np.result_type(dtype, np.float32)
+    dtype = default_float() if dtype_kind(dtype) in "biu" else result_type(dtype, np.float32)
     return apply("complex", [cast(x, dtype, "make_complex") for x in parts])
 
 
@@ -100,7 +101,7 @@ def iscomplexobj(x: Any) -> bool:
     >>> cnp.iscomplexobj(1j)
     True
     """
-    return dtype_of(operand("iscomplexobj", x)).kind == "c"
+    return dtype_kind(dtype_of(operand("iscomplexobj", x))) == "c"
 
 
 @array_function()

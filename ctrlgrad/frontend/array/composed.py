@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.frontend.apply import cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import copysign, divide, logaddexp, multiply, nextafter, power, remainder
 from ctrlgrad.frontend.array.creation import zeros
@@ -124,9 +125,9 @@ def fmod(x1: Any, x2: Any) -> Any:
     -1.0
     """
     x1, x2 = _pair(np.fmod, x1, x2)
-    if dtype_of(x1).kind in "iu":
-        rest = remainder(absolute(x1), absolute(x2)) if dtype_of(x1).kind == "i" else remainder(x1, x2)
-        return where(x1 < 0, -rest, rest) if dtype_of(x1).kind == "i" else rest
+    if dtype_kind(dtype_of(x1)) in "iu":
+        rest = remainder(absolute(x1), absolute(x2)) if dtype_kind(dtype_of(x1)) == "i" else remainder(x1, x2)
+        return where(x1 < 0, -rest, rest) if dtype_kind(dtype_of(x1)) == "i" else rest
     return where(absolute(x2) == np.inf, where(isinf(x1), np.nan, x1), x1 - trunc(x1 / x2) * x2)
 
 
@@ -270,7 +271,7 @@ def spacing(x: Any) -> Any:
     """The distance to the next number away from 0, with the sign of x; as `numpy.spacing`. It has no derivative.
 
     >>> import ctrlgrad.numpy as cnp
-    >>> print(cnp.spacing(1.0) == cnp.finfo(cnp.float64).eps)
+    >>> print(cnp.spacing(1.0) == cfinfo(cnp.float64).eps)
     True
     """
     x = stop_gradient(floats("spacing", x))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import add, maximum, minimum, multiply
@@ -78,7 +79,7 @@ def adjoint(x: Any) -> Any:
 def inexact(operation: str, x: Any) -> Any:
     """The operand in a dtype that linear algebra is done in."""
     x = operand(operation, x)
-    if dtype_of(x).kind in "biu":
+    if dtype_kind(dtype_of(x)) in "biu":
         return cast(x, default_float())
     if dtype_of(x).itemsize < 4:
         raise TypeMismatchError(
@@ -141,7 +142,7 @@ def solve(x1: Any, x2: Any, /) -> Any:
     a, b = matrices("solve", x1, square=True), inexact("solve", x2)
     if rank_of(b) == 0:
         raise ShapeError("solve: the right side is a scalar", source=here(), expected="[n] or [..., n, k]")
-    dtype = np.result_type(dtype_of(a), dtype_of(b))
+    dtype = result_type(dtype_of(a), dtype_of(b))
     a, b = cast(a, dtype), cast(b, dtype)
     if rank_of(b) > 1:
         return apply("solve", [a, b])
@@ -184,7 +185,7 @@ def slogdet(x: Any, /) -> SlogdetResult:
     """
     x = matrices("slogdet", x, square=True)
     # A real sign is constant where it is differentiable.
-    sign = apply("det_sign", [x if dtype_of(x).kind == "c" else stop_gradient(x)])
+    sign = apply("det_sign", [x if dtype_kind(dtype_of(x)) == "c" else stop_gradient(x)])
     return SlogdetResult(sign, apply("logabsdet", [x]))
 
 
@@ -320,7 +321,7 @@ def _relative_bound(operation: str, x: Any, rtol: Any) -> Any:
     """`rtol` in the dtype of singular values, max(m, n) * eps where it is None."""
     real = np.zeros(0, dtype_of(x)).real.dtype
     if rtol is None:
-        return multiply(cast(maximum(dim(x, -2), dim(x, -1)), real), np.finfo(real).eps)
+        return multiply(cast(maximum(dim(x, -2), dim(x, -1)), real), finfo(real).eps)
     return stop_gradient(to_dtype(operation, rtol, real))
 
 
@@ -352,7 +353,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
     """
     exponent = whole_number("matrix_power", "the exponent", n)
     x = operand("matrix_power", x)
-    if rank_of(x) < 2 or dtype_of(x).kind not in "iu" or exponent < 0:
+    if rank_of(x) < 2 or dtype_kind(dtype_of(x)) not in "iu" or exponent < 0:
         x = matrices("matrix_power", x, square=True)
     if exponent < 0:
         x, exponent = inv(x), -exponent

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, shape_template, type_of
 from ctrlgrad.frontend.functions import FUNCTIONS
@@ -84,7 +85,7 @@ def size_argument(operation: str, what: str, value: Any) -> Any:
     """An int, or a traced integer scalar."""
     if not isinstance(value, Tensor):
         return whole_number(operation, what, value)
-    if value.ndim or value.dtype.kind not in "iu":
+    if value.ndim or dtype_kind(value.dtype) not in "iu":
         raise TypeMismatchError(
             f"{operation}: {what} is not a scalar integer",
             source=here(),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad import dtypes
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import result_dtype
 from ctrlgrad.frontend.functions import array_function
@@ -19,7 +20,7 @@ def _dtype(x: Any) -> Any:
 class FloatLimits:
     """The limits of a floating-point dtype: the standard's as Python's numbers, all others as NumPy's."""
 
-    def __init__(self, limits: np.finfo) -> None:
+    def __init__(self, limits: Any) -> None:
         self._limits = limits
         self.bits, self.dtype = int(limits.bits), limits.dtype
         self.eps, self.max, self.min = float(limits.eps), float(limits.max), float(limits.min)
@@ -39,7 +40,7 @@ def finfo(dtype: Any) -> FloatLimits:
     >>> print(cnp.finfo(cnp.float32).bits)
     32
     """
-    return FloatLimits(np.finfo(_dtype(dtype)))
+    return FloatLimits(dtypes.finfo(_dtype(dtype)))
 
 
 def iinfo(dtype: Any) -> Any:
@@ -59,7 +60,27 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     >>> cnp.isdtype(cnp.float32, "real floating")
     True
     """
-    return np.isdtype(np.dtype(dtype), kind)
+    return dtypes.is_dtype(dtype, kind)
+
+
+def issubdtype(arg1: Any, arg2: Any) -> bool:
+    """Whether a dtype is below another, or below an abstract one such as `floating`; bfloat16 is below `floating`.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.issubdtype(cnp.bfloat16, cnp.floating), cnp.issubdtype(cnp.bfloat16, cnp.float16)
+    (True, False)
+    """
+    return dtypes.is_subdtype(arg1, arg2)
+
+
+def promote_types(type1: Any, type2: Any) -> np.dtype:
+    """The smallest dtype that two dtypes promote to; with bfloat16 as in JAX, with all others as in NumPy.
+
+    >>> import ctrlgrad.numpy as cnp
+    >>> cnp.promote_types(cnp.bfloat16, cnp.int32), cnp.promote_types(cnp.bfloat16, cnp.float16)
+    (dtype(bfloat16), dtype('float32'))
+    """
+    return dtypes.result_type(np.dtype(type1), np.dtype(type2))
 
 
 @array_function()
@@ -70,7 +91,7 @@ def can_cast(from_: Any, to: Any, /) -> Any:
     >>> cnp.can_cast(cnp.float32, cnp.float64)
     True
     """
-    return np.can_cast(_dtype(from_), to)
+    return dtypes.can_cast(_dtype(from_), to)
 
 
 @array_function()
@@ -98,9 +119,9 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     >>> cnp.result_type(cnp.float32, 1.0)
     dtype('float32')
     """
-    dtypes = [x for x in arrays_and_dtypes if isinstance(x, type | np.dtype | str)]
+    named = [x for x in arrays_and_dtypes if isinstance(x, type | np.dtype | str)]
     arrays = [x for x in arrays_and_dtypes if not isinstance(x, type | np.dtype | str)]
-    return result_dtype(*(np.empty(0, dtype) for dtype in dtypes), *arrays)
+    return result_dtype(*(np.empty(0, dtype) for dtype in named), *arrays)
 
 
 def isscalar(element: Any) -> bool:
@@ -130,6 +151,8 @@ __all__ = [
     "iinfo",
     "isdtype",
     "isscalar",
+    "issubdtype",
     "iterable",
+    "promote_types",
     "result_type",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.contract import Label, Labelled, contracted
@@ -51,7 +52,7 @@ def einsum(subscripts: str, *arrays: Any, optimize: Any = True) -> Any:
     operands = same_dtype("einsum", arrays)
     dtype = dtype_of(operands[0])
     # Sums of small integers are taken in 64 bits, and wrap to the same value.
-    wide = np.sum(np.zeros(0, dtype)).dtype if dtype.kind in "biu" else dtype
+    wide = np.sum(np.zeros(0, dtype)).dtype if dtype_kind(dtype) in "biu" else dtype
     plan = _parse(given, [rank_of(x) for x in operands])
     terms = [Labelled(cast(x, wide), labels) for x, labels in zip(operands, plan.inputs, strict=True)]
     terms = _without_broadcast_ones(subscripts, terms)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply
 from ctrlgrad.frontend.array.array_api import check_device
@@ -93,7 +94,7 @@ def sign(x: Any) -> Any:
     -1.0
     """
     (x,) = operands("sign", (x,))
-    if dtype_of(x).kind != "c":
+    if dtype_kind(dtype_of(x)) != "c":
         return elementwise("sign", np.sign, x)
     size = abs(x)
     at_zero = apply("equal", [size, np.zeros((), dtype_of(size))])
@@ -123,7 +124,7 @@ def positive(x: Any) -> Any:
     -2.0
     """
     (x,) = operands("positive", (x,))
-    if dtype_of(x).kind == "b":
+    if dtype_kind(dtype_of(x)) == "b":
         raise TypeMismatchError(
             "positive: booleans have no sign", source=here(), got=shown(x), hint="use x.astype(int)"
         )
@@ -136,7 +137,7 @@ def _rounding(name: str, summary: str, example: str, *aliases: str) -> Unary:
     def function(x: Any) -> Any:
         (x,) = operands(name, (x,))
         # Integers are whole already.
-        return operand(name, x) if dtype_of(x).kind in "biu" else elementwise(name, ufunc, x)
+        return operand(name, x) if dtype_kind(dtype_of(x)) in "biu" else elementwise(name, ufunc, x)
 
     return _finish(function, name, summary, example, *aliases)
 
@@ -160,11 +161,11 @@ def round(x: Any, decimals: int = 0) -> Any:
     1.26
     """
     x = operand("round", x)
-    if dtype_of(x).kind == "c":
+    if dtype_kind(dtype_of(x)) == "c":
         parts = (round(FUNCTIONS[part](x), decimals) for part in ("real", "imag"))
         return FUNCTIONS["make_complex"](*parts)
-    if dtype_of(x).kind in "biu":
-        if decimals < 0 or dtype_of(x).kind == "b":
+    if dtype_kind(dtype_of(x)) in "biu":
+        if decimals < 0 or dtype_kind(dtype_of(x)) == "b":
             raise TypeMismatchError(
                 "round: integers to a negative number of decimals, and booleans, are not supported",
                 source=here(),
@@ -183,7 +184,7 @@ def round(x: Any, decimals: int = 0) -> Any:
 def _test(name: str, summary: str, example: str) -> Unary:
     def function(x: Any) -> Any:
         x = operand(name, x)
-        return apply(name, [to_dtype(name, x, default_float()) if dtype_of(x).kind in "biu" else x])
+        return apply(name, [to_dtype(name, x, default_float()) if dtype_kind(dtype_of(x)) in "biu" else x])
 
     return _finish(function, name, summary, example)
 
@@ -202,7 +203,7 @@ def reciprocal(x: Any) -> Any:
     0.25
     """
     x = operand("reciprocal", x)
-    if dtype_of(x).kind in "biu":
+    if dtype_kind(dtype_of(x)) in "biu":
         raise TypeMismatchError("reciprocal: integers are not supported", source=here(), got=shown(x), hint="use 1 / x")
     return elementwise("reciprocal", np.reciprocal, x)
 

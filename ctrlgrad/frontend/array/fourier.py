@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import divide, floor_divide, maximum, minimum, multiply, subtract
@@ -41,13 +42,13 @@ from ctrlgrad.source import here
 
 def _as_complex(operation: str, x: Any) -> Any:
     x = operand(operation, x)
-    dtype = default_float() if dtype_of(x).kind in "biu" else dtype_of(x)
-    return cast(x, np.complex64 if dtype.name in ("float16", "float32", "complex64") else np.complex128)
+    dtype = default_float() if dtype_kind(dtype_of(x)) in "biu" else dtype_of(x)
+    return cast(x, np.complex64 if dtype.name in ("float16", "bfloat16", "float32", "complex64") else np.complex128)
 
 
 def _real_operand(operation: str, x: Any) -> Any:
     x = operand(operation, x)
-    if dtype_of(x).kind == "c":
+    if dtype_kind(dtype_of(x)) == "c":
         raise TypeMismatchError(f"{operation}: the operand is complex", source=here(), got=shown(x), hint="use fft")
     return x
 

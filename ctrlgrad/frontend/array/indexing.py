@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.dims import (
@@ -125,8 +126,8 @@ def _array_of(item: Any) -> Any:
         item = from_nested("indexing", item) if len(item) else np.zeros(0, np.int64)
     if isinstance(item, Tensor):
         return _traced_index(item)
-    if isinstance(item, np.ndarray) and (item.ndim or item.dtype.kind == "b"):
-        if item.dtype.kind not in "biu":
+    if isinstance(item, np.ndarray) and (item.ndim or dtype_kind(item.dtype) == "b"):
+        if dtype_kind(item.dtype) not in "biu":
             raise _no_index(f"an array of {item.dtype}")
         return item
     try:
@@ -136,7 +137,7 @@ def _array_of(item: Any) -> Any:
 
 
 def _traced_index(item: Tensor) -> Tensor:
-    if item.dtype.kind not in "biu":
+    if dtype_kind(item.dtype) not in "biu":
         raise _no_index(str(item.type))
     return item
 
@@ -152,7 +153,7 @@ def _no_index(got: str) -> TypeMismatchError:
 
 
 def _is_mask(item: Any) -> bool:
-    return isinstance(item, np.ndarray | Tensor) and item.dtype.kind == "b"
+    return isinstance(item, np.ndarray | Tensor) and dtype_kind(item.dtype) == "b"
 
 
 def _without_ellipsis(items: list[Any], rank: int, key: Any) -> list[Any]:
@@ -224,7 +225,7 @@ def _bound(part: Any) -> Any:
     if part is None:
         return None
     if isinstance(part, Tensor):
-        if part.ndim or part.dtype.kind not in "iu":
+        if part.ndim or dtype_kind(part.dtype) not in "iu":
             raise TypeMismatchError(
                 "indexing: a slice's bound is not a scalar integer",
                 source=here(),
@@ -312,7 +313,7 @@ def _integers(operation: str, indices: Any) -> Any:
     if not has_tensor(indices) and np.size(indices) == 0:
         indices = np.asarray(indices).astype(np.int64)
     indices = operand(operation, indices)
-    if dtype_of(indices).kind not in "iu":
+    if dtype_kind(dtype_of(indices)) not in "iu":
         raise TypeMismatchError(
             f"{operation}: the indices are not integers", source=here(), expected="an integer dtype", got=shown(indices)
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import floor_divide, multiply, remainder
@@ -70,9 +71,9 @@ def bitwise_count(x: Any) -> Any:
     array([3, 1], dtype=uint8)
     """
     x = operand("bitwise_count", x)
-    if dtype_of(x).kind not in "biu":
+    if dtype_kind(dtype_of(x)) not in "biu":
         raise TypeMismatchError("bitwise_count: not an integer", source=here(), expected="integers", got=shown(x))
-    n = cast(absolute(x) if dtype_of(x).kind == "i" else x, np.uint64)
+    n = cast(absolute(x) if dtype_kind(dtype_of(x)) == "i" else x, np.uint64)
     # Sums of neighbouring groups of 1, 2 and 4 bits, each in its place; a product adds up the eight bytes.
     for width, mask in ((1, 0x5555555555555555), (2, 0x3333333333333333), (4, 0x0F0F0F0F0F0F0F0F)):
         kept = np.uint64(mask)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import multiply
@@ -45,7 +46,7 @@ def _require_match(operation: str, a: Any, b: Any, one: int | None, other: int |
 def _pair(operation: str, x1: Any, x2: Any) -> tuple[Any, Any, bool]:
     """Both operands in the dtype to multiply in, and whether they were booleans (numbers meanwhile)."""
     a, b = same_dtype(operation, (x1, x2))
-    boolean = dtype_of(a).kind == "b"
+    boolean = dtype_kind(dtype_of(a)) == "b"
     return (cast(a, np.int64), cast(b, np.int64), True) if boolean else (a, b, False)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import add, minimum, multiply, subtract
@@ -108,8 +109,8 @@ def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: boo
     True
     """
     a, b = (operand("isclose", x) for x in (a, b))
-    if dtype_of(b).kind in "biu":
-        b = cast(b, np.result_type(dtype_of(b), np.float64), "isclose")
+    if dtype_kind(dtype_of(b)) in "biu":
+        b = cast(b, result_type(dtype_of(b), np.float64), "isclose")
     bound = add(atol, multiply(rtol, absolute(b)))
     result = logical_or(equal(a, b), logical_and(isfinite(b), less_equal(absolute(subtract(a, b)), bound)))
     return logical_or(result, logical_and(isnan(a), isnan(b))) if equal_nan else result

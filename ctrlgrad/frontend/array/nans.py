@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.accumulation import cumprod, cumsum, prod
 from ctrlgrad.frontend.array.dims import dtype_of
@@ -43,7 +44,7 @@ def _without_nan(name: str, reduction: Callable[..., Any], neutral: Any) -> Call
 
 
 def _has_nan(x: Any) -> bool:
-    return dtype_of(x).kind in "fc"
+    return dtype_kind(dtype_of(x)) in "fc"
 
 
 def _extreme(name: str, reduction: Callable[..., Any], neutral: float) -> Callable[..., Any]:
@@ -149,9 +150,9 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     array([0., 1.])
     """
     x = operand("nan_to_num", x)
-    if dtype_of(x).kind != "f":
+    if dtype_kind(dtype_of(x)) != "f":
         return x
-    limits = np.finfo(dtype_of(x))
+    limits = finfo(dtype_of(x))
     x = choose(isnan(x), np.asarray(nan, dtype_of(x)), x)
     x = choose(x == np.inf, np.asarray(limits.max if posinf is None else posinf, dtype_of(x)), x)
     return choose(x == -np.inf, np.asarray(limits.min if neginf is None else neginf, dtype_of(x)), x)
@@ -166,7 +167,7 @@ def nancumsum(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     array([1., 1., 3.])
     """
     x = operand("nancumsum", x)
-    return cumsum(choose(isnan(x), np.zeros((), dtype_of(x)), x) if dtype_of(x).kind in "fc" else x, axis, dtype)
+    return cumsum(choose(isnan(x), np.zeros((), dtype_of(x)), x) if dtype_kind(dtype_of(x)) in "fc" else x, axis, dtype)
 
 
 @array_function()
@@ -178,7 +179,7 @@ def nancumprod(x: Any, axis: Any = None, dtype: Any = None) -> Any:
     array([2., 2., 6.])
     """
     x = operand("nancumprod", x)
-    return cumprod(choose(isnan(x), np.ones((), dtype_of(x)), x) if dtype_of(x).kind in "fc" else x, axis, dtype)
+    return cumprod(choose(isnan(x), np.ones((), dtype_of(x)), x) if dtype_kind(dtype_of(x)) in "fc" else x, axis, dtype)
 
 
 __all__ = [

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import add, multiply, power, subtract
@@ -41,7 +42,7 @@ def _root(x: Any) -> Any:
 
 
 def _squares(x: Any) -> Any:
-    if dtype_of(x).kind != "c":
+    if dtype_kind(dtype_of(x)) != "c":
         return square(x)
     return add(square(apply("real", [x])), square(apply("imag", [x])))
 

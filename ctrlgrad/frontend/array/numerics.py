@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.accumulation import cumsum
@@ -170,7 +171,7 @@ def correlate(a: Any, v: Any, mode: str = "valid") -> Any:
     array([3., 5.])
     """
     a, v = same_dtype("correlate", [a, v])
-    v = v.conj() if dtype_of(v).kind == "c" else v
+    v = v.conj() if dtype_kind(dtype_of(v)) == "c" else v
     sizes = shape_of(a)[0], shape_of(v)[0]
     found = convolve(a, flip(v), mode)
     if mode == "same" and None not in sizes and sizes[0] < sizes[1]:  # type: ignore[operator]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError, UserInputError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.dims import (
@@ -107,7 +108,7 @@ def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
         pad_width = [pad_width.get(a, pad_width.get(a - rank, 0)) for a in range(rank)]
         pad_width = [(w, w) if np.ndim(w) == 0 else w for w in pad_width]
     pairs = _pairs("the widths", pad_width, rank)
-    if pairs.size and (pairs.dtype.kind not in "iu" or (pairs < 0).any()):
+    if pairs.size and (dtype_kind(pairs.dtype) not in "iu" or (pairs < 0).any()):
         raise ShapeError(
             "pad: a width is not a whole number of zero or more",
             source=here(),
@@ -215,18 +216,18 @@ def _statistic(x: Any, axis: int, side: int, mode: str, length: Any) -> Any:
         count = int(length) if size is None else min(int(length), size)
         x = sliced(x, axis, -count, None) if side else sliced(x, axis, 0, count)
     found = _STATISTICS[mode](x, axis, keepdims=True)
-    return cast(rint(found) if dtype_of(x).kind in "iu" else found, dtype_of(x))
+    return cast(rint(found) if dtype_kind(dtype_of(x)) in "iu" else found, dtype_of(x))
 
 
 def _ramp(edge: Any, axis: int, width: int, side: int, end: Any) -> Any:
     """From `end`, which stands outermost, towards the edge, which is not among them; integers are rounded down."""
     dtype = dtype_of(edge)
-    exact = np.result_type(dtype, np.float32 if dtype.kind in "fc" else np.float64)
+    exact = result_type(dtype, np.float32 if dtype_kind(dtype) in "fc" else np.float64)
     start = to_dtype("pad", end, exact)
     share = np.arange(width) / width
     share = np.reshape(share[::-1] if side else share, _along(axis, width, rank_of(edge)))
     found = start + (cast(edge, exact) - start) * share.astype(np.zeros((), exact).real.dtype)
-    return cast(found if dtype.kind in "fc" else floor(found), dtype)
+    return cast(found if dtype_kind(dtype) in "fc" else floor(found), dtype)
 
 
 def _along(axis: int, size: int, rank: int) -> list[int]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import finfo
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.creation import ones, zeros
@@ -185,7 +186,7 @@ def polyfit(x: Any, y: Any, deg: int, rcond: Any = None, full: bool = False, w: 
     x, y = (floats("polyfit", v) for v in same_dtype("polyfit", [x, y]))
     order, count = whole_number("polyfit", "deg", deg) + 1, dim(x, 0)
     if rcond is None:
-        rcond = count * np.finfo(dtype_of(x)).eps
+        rcond = count * finfo(dtype_of(x)).eps
     left, right = vander(x, order), y
     if w is not None:
         w = cast(operand("polyfit", w), dtype_of(x))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import Promotion, dtype_kind, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import (
     apply,
@@ -61,7 +62,7 @@ def from_nested(operation: str, x: Any) -> Any:
     if isinstance(x, Tensor):
         return strong(x)
     rows = [from_nested(operation, item) for item in x]
-    dtype = np.result_type(*(type_of(row).dtype for row in rows))  # type: ignore[union-attr]
+    dtype = result_type(*(type_of(row).dtype for row in rows))  # type: ignore[union-attr]
     if len({type_of(row).rank for row in rows}) > 1:  # type: ignore[union-attr]
         raise ShapeError(
             f"{operation}: the items' ranks differ",
@@ -110,12 +111,12 @@ def operands(operation: str, xs: Sequence[Any]) -> list[Any]:
 def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
     """x as an array of `dtype`; refuses to drop an imaginary part, and Python integers that it cannot hold."""
     given, x, dtype = x, operand(operation, x), np.dtype(dtype)
-    if isinstance(given, int | list | tuple) and isinstance(x, np.ndarray) and x.dtype.kind in "iu":
+    if isinstance(given, int | list | tuple) and isinstance(x, np.ndarray) and dtype_kind(x.dtype) in "iu":
         try:
             return np.asarray(given, dtype)
         except OverflowError as error:
             raise too_large(operation, given, dtype) from error
-    if type_of(x).dtype.kind == "c" and dtype.kind in "iuf":  # type: ignore[union-attr]
+    if dtype_kind(type_of(x).dtype) == "c" and dtype_kind(dtype) in "iuf":  # type: ignore[union-attr]
         raise TypeMismatchError(
             f"{operation}: a complex array does not become {dtype}",
             source=here(),
@@ -129,14 +130,14 @@ def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
 def same_dtype(operation: str, xs: Sequence[Any]) -> list[Any]:
     """Operands as arrays of the dtype they promote to, Python numbers counting as arrays of theirs."""
     arrays = [operand(operation, x) for x in xs]
-    dtype = np.result_type(*(type_of(x).dtype for x in arrays))  # type: ignore[union-attr]
+    dtype = result_type(*(type_of(x).dtype for x in arrays))  # type: ignore[union-attr]
     return [cast(x, dtype) for x in arrays]
 
 
 def _kind(x: Any) -> Any:
     """What NumPy's promotion sees: a dtype, or a Python type for what stands for a Python number."""
     if isinstance(x, Tensor):
-        return _WEAK.get(x.dtype.kind, x.dtype) if x.weak else x.dtype
+        return _WEAK.get(dtype_kind(x.dtype), x.dtype) if x.weak else x.dtype
     if is_weak(x) and not isinstance(x, bool):
         # However large it is: whether a dtype holds it is seen when it takes that dtype.
         return next(kind for kind in (int, float, complex) if isinstance(x, kind))
@@ -147,10 +148,14 @@ def _kind(x: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _loop(ufunc: np.ufunc, kinds: tuple[Any, ...], result: np.dtype | None) -> tuple[np.dtype, ...]:
-    slots = (*kinds, *[None] * ufunc.nout)
+    promotion = Promotion(kinds if result is None else (*kinds, result))
+    slots = (*promotion.kinds[: ufunc.nin], *[None] * ufunc.nout)
     if result is None:
-        return ufunc.resolve_dtypes(slots)[: ufunc.nin]
-    return ufunc.resolve_dtypes(slots, signature=(*[None] * ufunc.nin, *[result] * ufunc.nout))[: ufunc.nin]
+        found = ufunc.resolve_dtypes(slots)
+    else:
+        wanted = promotion.kinds[-1]
+        found = ufunc.resolve_dtypes(slots, signature=(*[None] * ufunc.nin, *[wanted] * ufunc.nout))
+    return tuple(map(promotion.result, found[: ufunc.nin]))
 
 
 def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], result: np.dtype | None = None) -> tuple[np.dtype, ...]:
@@ -166,7 +171,7 @@ def loop_dtypes(ufunc: np.ufunc, xs: Sequence[Any], result: np.dtype | None = No
             got=", ".join(shown(x) for x in xs),
             hint="convert with .astype(...), or use logical_not / logical_xor for booleans",
         ) from error
-    if result is not None or any(isinstance(kind, np.dtype) and kind.kind in "fc" for kind in kinds):
+    if result is not None or any(isinstance(kind, np.dtype) and dtype_kind(kind) in "fc" for kind in kinds):
         return found
     return tuple(map(of_default, found))
 
@@ -200,7 +205,9 @@ def compared(op: str, ufunc: np.ufunc, x1: Any, x2: Any) -> Any:
     if first != second:
         # NumPy has no dtype that holds both int64 and uint64, and compares them as they are.
         a, b = cast(x1, first), cast(x2, second)
-        return _signed_with_unsigned(op, a, b) if first.kind == "i" else _signed_with_unsigned(_MIRRORED[op], b, a)
+        return (
+            _signed_with_unsigned(op, a, b) if dtype_kind(first) == "i" else _signed_with_unsigned(_MIRRORED[op], b, a)
+        )
     return elementwise(op, ufunc, x1, x2, keep_weak=True)
 
 
@@ -228,10 +235,10 @@ def _outside(n: Any, x: Any) -> int:
     if isinstance(n, Tensor) or _kind(n) is not int:
         return 0
     t = type_of(x) if isinstance(x, Tensor) or _kind(x) is not int else TensorType(np.dtype(np.int64))
-    if not isinstance(t, TensorType) or t.dtype.kind not in "biu":
+    if not isinstance(t, TensorType) or dtype_kind(t.dtype) not in "biu":
         return 0
     # Booleans are compared with integers as int64.
-    bounds = np.iinfo(np.int64 if t.dtype.kind == "b" else t.dtype)
+    bounds = np.iinfo(np.int64 if dtype_kind(t.dtype) == "b" else t.dtype)
     return 1 if n > bounds.max else -1 if n < bounds.min else 0
 
 
@@ -249,10 +256,10 @@ def truth(operation: str, x: Any) -> Any:
 
 def double_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype of what NumPy computes in double precision: the default for integers, and no less for floats."""
-    return default_float() if dtype.kind in "biu" else np.result_type(dtype, default_float())
+    return default_float() if dtype_kind(dtype) in "biu" else result_type(dtype, default_float())
 
 
 def floats(operation: str, x: Any) -> Any:
     """x as an array of floats or complex numbers."""
     x = operand(operation, x)
-    return cast(x, default_float()) if dtype_of(x).kind in "biu" else x
+    return cast(x, default_float()) if dtype_kind(dtype_of(x)) in "biu" else x

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import add, divide, floor_divide, maximum, minimum, multiply, subtract
@@ -57,7 +58,7 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, *, de
     exact = result_dtype(*bounds)
     span = subtract(stop, start)
     # Rounded up; for integers by flooring the negated quotient.
-    count = negative(floor_divide(negative(span), step)) if exact.kind in "iu" else ceil(divide(span, step))
+    count = negative(floor_divide(negative(span), step)) if dtype_kind(exact) in "iu" else ceil(divide(span, step))
     positions = iota(maximum(cast(count, np.int64), 0))
     plain = all(not isinstance(x, Tensor) and x == known for x, known in ((start, 0), (step, 1)))
     numbers = positions if plain else add(multiply(cast(positions, exact), step), start)
@@ -96,7 +97,7 @@ def linspace(
     if not isinstance(start, Tensor) and not isinstance(stop, Tensor):
         found = np.linspace(start, stop, number, endpoint, retstep=True, dtype=dtype, axis=axis)
         return (concrete(found[0]), found[1]) if retstep else concrete(found[0])
-    exact = np.result_type(dtype_of(start), dtype_of(stop), 0.0)
+    exact = result_type(dtype_of(start), dtype_of(stop), 0.0)
     weight = (np.arange(number) / max(number - 1 if endpoint else number, 1)).astype(exact)
     rank = max(rank_of(start), rank_of(stop))
     weight = weight.reshape(-1, *[1] * rank)

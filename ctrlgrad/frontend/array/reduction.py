@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import computed_dtype, dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import add, maximum, subtract
@@ -90,7 +91,7 @@ def _inexact(operation: str, x: Any, dtype: Any) -> Any:
     """The operand as floats or complex numbers, integers as floats of the default dtype."""
     x = operand(operation, x)
     if dtype is None:
-        dtype = default_float() if dtype_of(x).kind in "biu" else dtype_of(x)
+        dtype = default_float() if dtype_kind(dtype_of(x)) in "biu" else dtype_of(x)
     return to_dtype(operation, x, dtype)
 
 
@@ -115,7 +116,7 @@ def mean(x: Any, axis: Any = None, dtype: Any = None, *, keepdims: bool = False,
     x = _inexact("mean", x, dtype)
     result = dtype_of(x)
     # Half precision adds up in single, as in NumPy.
-    x = cast(x, np.float32) if result == np.float16 else x
+    x = cast(x, computed_dtype(result))
     axes = axes_of("mean", axis, rank_of(x))
     if where is None:
         return cast(_averaged(reduce("sum", x, axes, keepdims), _count(x, axes)), result)
@@ -144,12 +145,12 @@ def var(
     """
     x = _inexact("var", x, dtype)
     result = np.zeros(0, dtype_of(x)).real.dtype
-    x = cast(x, np.float32) if result == np.float16 else x
+    x = cast(x, computed_dtype(result))
     axes = axes_of("var", axis, rank_of(x))
     count = _count(x, axes, where)
     centre = _averaged(reduce("sum", kept("var", x, where, 0), axes, True), count)
     distance = kept("var", apply("subtract", [x, centre]), where, 0)
-    squares = square(absolute(distance) if dtype_of(x).kind == "c" else distance)
+    squares = square(absolute(distance) if dtype_kind(dtype_of(x)) == "c" else distance)
     left = maximum(subtract(count, ddof if correction is None else correction), 0)
     if where is None:
         return cast(_averaged(reduce("sum", squares, axes, keepdims), left), result)

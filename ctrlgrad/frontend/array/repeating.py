@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.dims import (
@@ -137,7 +138,7 @@ def repeat(x: Any, repeats: Any, axis: Any = None, *, total_repeat_length: int |
 
 def _integer_counts(repeats: Any) -> Any:
     counts = operand("repeat", repeats)
-    if dtype_of(counts).kind not in "iu":
+    if dtype_kind(dtype_of(counts)) not in "iu":
         raise ShapeError("repeat: the counts are no integers", source=here(), expected="integers", got=shown(counts))
     return cast(counts, np.int64)
 
@@ -148,7 +149,7 @@ def _repeat_by_counts(x: Any, counts: Any, axis: int, length: int | None = None)
     The k-th result is the first element whose running count exceeds k.
     """
     known, given = shape_of(x)[axis], shape_of(counts)[0]
-    if dtype_of(counts).kind not in "iu" or (None not in (known, given) and given not in (1, known)):
+    if dtype_kind(dtype_of(counts)) not in "iu" or (None not in (known, given) and given not in (1, known)):
         raise ShapeError(
             "repeat: one integer for each element", source=here(), expected=f"i64[{known}]", got=shown(counts)
         )
@@ -164,7 +165,7 @@ def _repeat_by_counts(x: Any, counts: Any, axis: int, length: int | None = None)
 
 def _repeat_each(x: Any, repeats: np.ndarray, axis: int) -> Any:
     known = shape_of(x)[axis]
-    if known != len(repeats) or repeats.dtype.kind not in "iu" or (repeats < 0).any():
+    if known != len(repeats) or dtype_kind(repeats.dtype) not in "iu" or (repeats < 0).any():
         raise ShapeError(
             "repeat: one count of zero or more for each element",
             source=here(),

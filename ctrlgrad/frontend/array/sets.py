@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import maximum, subtract
@@ -85,7 +86,7 @@ def _sorted_rows(x: Any, equal_nan: bool) -> _Sorted:
     before_last = maximum(subtract(count, 1), 0) if isinstance(count, Tensor) else max(count - 1, 0)
     after, before = sliced(rows, 0, 1, None), sliced(rows, 0, 0, before_last)
     differs = after != before
-    if equal_nan and dtype_of(x).kind in "fc":
+    if equal_nan and dtype_kind(dtype_of(x)) in "fc":
         differs = differs & ~(isnan(after) & isnan(before))
     differs = some(differs, 1) if rank_of(x) == 2 else differs
     # The first row begins a set, where there is one.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, result_type
 from ctrlgrad.errors import IndexOutOfRangeError, ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.dims import (
@@ -37,7 +38,7 @@ def _sortable(operation: str, x: Any, axis: Any) -> tuple[Any, int]:
 
 def _order(x: Any, axis: int, descending: bool = False) -> Any:
     """The stable order along an axis; of complex numbers by their real parts, then by their imaginary parts."""
-    if dtype_of(x).kind != "c":
+    if dtype_kind(dtype_of(x)) != "c":
         return apply("argsort", [x], {"axis": axis, "descending": bool(descending)})
     real, imag = FUNCTIONS["real"](x), FUNCTIONS["imag"](x)
     by_imag = _order(imag, axis, descending)
@@ -83,7 +84,7 @@ def sort_complex(x: Any) -> Any:
     array([1.+0.j, 2.+0.j])
     """
     x = operand("sort_complex", x)
-    return sort(cast(x, np.result_type(dtype_of(x), np.complex64)))
+    return sort(cast(x, result_type(dtype_of(x), np.complex64)))
 
 
 @array_function()

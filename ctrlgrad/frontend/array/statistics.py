@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.dims import (
@@ -228,7 +229,7 @@ def cov(
         scaled = centred * weights
         by = 1.0 if aweights is None else total(weights * cast(operand("cov", aweights), dtype_of(x))) / sum_of_weights
         factor = sum_of_weights - less * by
-    found = matmul(scaled, centred.T.conj() if dtype_of(x).kind == "c" else centred.T) / factor
+    found = matmul(scaled, centred.T.conj() if dtype_kind(dtype_of(x)) == "c" else centred.T) / factor
     return found[0, 0] if shape_of(found) == (1, 1) else found
 
 

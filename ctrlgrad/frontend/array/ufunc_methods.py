@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TracingError, TypeMismatchError
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.creation import full
@@ -87,7 +88,7 @@ def _call(fn: ufunc, args: Sequence[Any], others: Mapping[str, Any], where: Any,
 
 def _harmless(fn: ufunc, x: Any) -> Any:
     dtype = dtype_of(operand(fn.__name__, x))
-    if dtype.kind not in "fc":
+    if dtype_kind(dtype) not in "fc":
         return np.ones((), dtype)
     numpys = getattr(np, fn.__name__, None)
     with np.errstate(all="ignore"):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import can_cast, dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast, result_dtype
 from ctrlgrad.frontend.array.arithmetic import divide, maximum, minimum, multiply, power
@@ -116,7 +117,7 @@ class Place:
     def _value(self, method: str, value: Any) -> Any:
         (value,) = operands(f"at[...].{method}", (value,))
         dtype = dtype_of(self.index.target)
-        if not np.can_cast(result_dtype(value, self.index.target), dtype, "same_kind"):
+        if not can_cast(result_dtype(value, self.index.target), dtype, "same_kind"):
             raise TypeMismatchError(
                 f"at[...].{method}: the value's dtype does not fit the array's",
                 source=here(),
@@ -128,7 +129,7 @@ class Place:
 
     def _update(self, op: str, method: str, value: Any) -> Any:
         at = self.index
-        if op == "additem" and dtype_of(at.target).kind == "b":
+        if op == "additem" and dtype_kind(dtype_of(at.target)) == "b":
             raise TypeMismatchError(
                 f"at[...].{method}: booleans do not add up", source=here(), got=shown(at.target), hint="use .set"
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import result_type
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.frontend.array.dims import dtype_of
 from ctrlgrad.frontend.array.elementwise import abs as absolute
@@ -96,7 +97,7 @@ def i0(x: Any) -> Any:
     1.266066
     """
     x = floats("i0", x)
-    size = absolute(cast(x, np.result_type(dtype_of(x), np.float32)))
+    size = absolute(cast(x, result_type(dtype_of(x), np.float32)))
     near = size <= 8
     inner, outer = where(near, size, 8), where(near, 8, size)
     scaled = where(near, _chebyshev(inner / 2 - 2, NEAR), _chebyshev(32 / outer - 2, FAR) / sqrt(outer))

@@ -11,6 +11,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.onnx.operators import TABLE, Node, entry
 
@@ -136,7 +137,7 @@ def _reduced(x: Any, window: Window, neutral: Any, fn: Any, pads: Sequence[tuple
 @entry("MaxPool")
 def _max_pool(node: Node, x: Any) -> Any:
     window = _window(node, node.get("kernel_shape"), x.shape[2:])
-    least = -np.inf if np.dtype(x.dtype).kind == "f" else np.iinfo(x.dtype).min
+    least = -np.inf if dtype_kind(np.dtype(x.dtype)) == "f" else np.iinfo(x.dtype).min
     found = _reduced(x, window, least, lax.max, window.pads)
     return (found, _places_of_maxima(node, x, window, least)) if node.wanted[1:2] == (True,) else found
 

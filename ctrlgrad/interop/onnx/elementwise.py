@@ -10,6 +10,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
+from ctrlgrad.dtypes import computed_dtype, dtype_kind
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, known_shape, plain
 from ctrlgrad.interop.onnx.protos import dtype_of
@@ -69,7 +70,7 @@ TABLE |= {
 
 def _wide(x: Any) -> Any:
     """What several steps of arithmetic are done in: half precision would be rounded at each."""
-    return cast(x, np.float32) if x.dtype == np.float16 else x
+    return cast(x, computed_dtype(x.dtype))
 
 
 def _like(number: Any, x: Any) -> Any:
@@ -90,7 +91,7 @@ def _with_axis(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def _divide(x: Any, y: Any) -> Any:
     """Integers are divided towards zero."""
-    if np.dtype(x.dtype).kind in "fc":
+    if dtype_kind(np.dtype(x.dtype)) in "fc":
         return cnp.divide(x, y)
     quotient = cnp.floor_divide(x, y)
     return quotient + ((quotient < 0) & (quotient * y != x)).astype(x.dtype)
@@ -117,13 +118,13 @@ TABLE |= {
 @entry("Pow")
 def _power(node: Node, x: Any, y: Any) -> Any:
     dtype = np.dtype(x.dtype)
-    if dtype.kind == "f" and np.dtype(y.dtype).kind in "iu":
+    if dtype_kind(dtype) == "f" and dtype_kind(np.dtype(y.dtype)) in "iu":
         # The derivative of x**n exists where that of x**y does not.
         known = node.known(1)
         if known is not None and known.ndim == 0:
             return lax.integer_pow(x, int(known))
-    if dtype.kind != "f":
-        y = cast(y, np.float64 if np.dtype(y.dtype).kind == "f" else dtype)
+    if dtype_kind(dtype) != "f":
+        y = cast(y, np.float64 if dtype_kind(np.dtype(y.dtype)) == "f" else dtype)
         return cast(cnp.power(cast(x, y.dtype), y), dtype)
     return cnp.power(x, cast(y, dtype))
 
@@ -158,14 +159,18 @@ def _bit_shift(node: Node, x: Any, distance: Any) -> Any:
     if node.get("direction") == "LEFT":
         return cnp.where(wide, _like(0, x), cnp.left_shift(x, cnp.where(wide, _like(0, x), distance)))
     # Signed numbers keep their sign.
-    last = cnp.right_shift(x, _like(bits - 1, x)) if np.dtype(x.dtype).kind == "i" else _like(0, x)
+    last = cnp.right_shift(x, _like(bits - 1, x)) if dtype_kind(np.dtype(x.dtype)) == "i" else _like(0, x)
     return cnp.where(wide, last, cnp.right_shift(x, cnp.where(wide, _like(0, x), distance)))
 
 
 @entry("Cast", "CastLike")
 def _cast(node: Node, x: Any, like: Any = None) -> Any:
     dtype = np.dtype(like.dtype) if node.name == "CastLike" else dtype_of(node.get("to"))
-    if np.dtype(x.dtype).kind in "fc" and dtype.kind in "iu" and not isinstance(x, np.ndarray | np.generic):
+    if (
+        dtype_kind(np.dtype(x.dtype)) in "fc"
+        and dtype_kind(dtype) in "iu"
+        and not isinstance(x, np.ndarray | np.generic)
+    ):
         return cast(cnp.trunc(x), dtype)
     return cast(x, dtype)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import computed_dtype
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.onnx.operators import Node, entry
 
@@ -28,7 +29,7 @@ def _along_channels(v: Any, x: Any) -> Any:
 @entry("LayerNormalization")
 def _layer(node: Node, x: Any, scale: Any, bias: Any = None) -> Any:
     axis, dtype = node.get("axis", -1) % x.ndim, x.dtype
-    wide = cast(x, np.float32) if dtype == np.float16 else x
+    wide = cast(x, computed_dtype(dtype))
     found, mean, deviation = _over(wide, tuple(range(axis, x.ndim)), node.get("epsilon", 1e-5))
     found = cast(found, dtype) * scale
     return found if bias is None else found + bias, mean, deviation

@@ -23,6 +23,7 @@ _DTYPES: dict[int, str] = {
     TensorProto.UINT32: "uint32",
     TensorProto.UINT64: "uint64",
     TensorProto.FLOAT16: "float16",
+    TensorProto.BFLOAT16: "bfloat16",
     TensorProto.FLOAT: "float32",
     TensorProto.DOUBLE: "float64",
     TensorProto.COMPLEX64: "complex64",
@@ -37,7 +38,7 @@ def dtype_of(number: int) -> np.dtype:
         name = _NAMES.get(number, str(number))
         raise UnsupportedPrimitiveError(
             f"from_onnx: the element type {name} is not supported",
-            expected="booleans, integers, float16, float32, float64, complex64, complex128",
+            expected=", ".join(_DTYPES.values()),
             got=name,
             hint="convert the model to float32: onnxconverter_common, or the exporter's settings"
             if name != "STRING"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.interop.onnx.arranging import axes_of
 from ctrlgrad.interop.onnx.operators import TABLE, Node, entry, known_shape
 
@@ -37,9 +38,9 @@ def _extreme(fn: Callable[..., Any], logical: Callable[..., Any]) -> Callable[..
     def extreme(x: Any, axes: Any, keep: bool) -> Any:
         if x.dtype == np.bool_:
             return logical(x, axes, keepdims=keep)
-        info: Any = np.finfo(x.dtype) if x.dtype.kind == "f" else np.iinfo(x.dtype)
+        info: Any = finfo(x.dtype) if dtype_kind(x.dtype) == "f" else np.iinfo(x.dtype)
         # The neutral element, for no elements at all.
-        least, most = (-np.inf, np.inf) if x.dtype.kind == "f" else (info.min, info.max)
+        least, most = (-np.inf, np.inf) if dtype_kind(x.dtype) == "f" else (info.min, info.max)
         if 0 in known_shape(x):
             return fn(x, axes, keepdims=keep, initial=np.asarray(least if fn is cnp.max else most, x.dtype)[()])
         return fn(x, axes, keepdims=keep)

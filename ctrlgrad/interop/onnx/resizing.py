@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.onnx.operators import Node, entry
 
@@ -113,11 +114,11 @@ def _resize(node: Node, x: Any, *inputs: Any) -> Any:
     factors, counts = _scales(node, x, axes, scales, sizes if sizes.size else None)
     begins, ends = (roi[: len(axes)], roi[len(axes) :]) if roi.size else ([0.0] * len(axes), [1.0] * len(axes))
     dtype = np.dtype(x.dtype)
-    found = x if dtype.kind == "f" else cast(x, np.float64)
+    found = x if dtype_kind(dtype) == "f" else cast(x, np.float64)
     for axis, scale, count, *box in zip(axes, factors, counts, begins, ends, strict=True):
         if scale != 1 or count != x.shape[axis] or tuple(box) != (0, 1):
             found = _resized(node, found, axis, scale, count, [float(edge) for edge in box])
-    if dtype.kind == "f":
+    if dtype_kind(dtype) == "f":
         return found
     limits = np.iinfo(dtype)
     return cast(cnp.clip(cnp.rint(found), limits.min, limits.max), dtype)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.frontend.apply import cast
 from ctrlgrad.interop.onnx.operators import Node, entry
 from ctrlgrad.interop.onnx.protos import dtype_of
@@ -23,7 +24,7 @@ def _pairs(z: Any) -> Any:
 
 def _transformed(x: Any, length: int, axis: int, onesided: bool) -> Any:
     """The spectrum of numbers along an axis; of the one side k up to length / 2."""
-    if np.dtype(x.dtype).kind != "c":
+    if dtype_kind(np.dtype(x.dtype)) != "c":
         return cnp.fft.rfft(x, n=length, axis=axis) if onesided else cnp.fft.fft(x, n=length, axis=axis)
     found = cnp.fft.fft(x, n=length, axis=axis)
     return cnp.take(found, np.arange(length // 2 + 1), axis=axis) if onesided else found

@@ -5,34 +5,17 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from ctrlgrad.dtypes import BFLOAT16, NAMES
 from ctrlgrad.errors import TracingError, TypeMismatchError, UserInputError
 from ctrlgrad.ir import TensorType
 from ctrlgrad.source import here
 
 # What there is here of PyTorch's dtypes.
-DTYPES = {
-    getattr(torch, name): np.dtype(name)
-    for name in (
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    )
-}
+DTYPES = {getattr(torch, name): np.dtype(name) for name in NAMES}
 
 
 def readable(name: str, x: torch.Tensor) -> torch.Tensor:
-    """A tensor that an engine can read; float32 for bfloat16. Raises where there is none."""
+    """The tensor, if an engine can read it. Raises where none can."""
     if x.device.type != "cpu":
         raise UserInputError(
             f"to_torch: {name} is called on a tensor that lies on {x.device}",
@@ -49,13 +32,11 @@ def readable(name: str, x: torch.Tensor) -> torch.Tensor:
             got=str(x.layout),
             hint="pass tensor.to_dense()",
         )
-    if x.dtype == torch.bfloat16:
-        return x.float()
     if x.dtype not in DTYPES:
         raise TypeMismatchError(
             f"to_torch: {name} is called on a tensor of a dtype that is not supported",
             source=here(),
-            expected=", ".join(str(dtype).removeprefix("torch.") for dtype in (*DTYPES, torch.bfloat16)),
+            expected=", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES),
             got=str(x.dtype),
             hint="cast it before: tensor.float()",
         )
@@ -69,7 +50,9 @@ def type_of(x: torch.Tensor) -> TensorType:
 def to_array(x: torch.Tensor) -> np.ndarray:
     """The tensor's own memory as an array."""
     try:
-        array: np.ndarray = x.detach().resolve_conj().resolve_neg().numpy()
+        x = x.detach().resolve_conj().resolve_neg()
+        # PyTorch and NumPy exchange no bfloat16.
+        array: np.ndarray = x.view(torch.int16).numpy().view(BFLOAT16) if x.dtype == torch.bfloat16 else x.numpy()
     except RuntimeError as error:
         raise TracingError(
             "to_torch: a tensor that stands for others has no numbers that an engine could read",
@@ -83,7 +66,8 @@ def to_array(x: torch.Tensor) -> np.ndarray:
 
 def to_tensor(x: np.ndarray) -> torch.Tensor:
     """The array's own memory as a tensor."""
-    return torch.from_numpy(np.asarray(x))
+    x = np.asarray(x)
+    return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16) if x.dtype == BFLOAT16 else torch.from_numpy(x)
 
 
 __all__ = ["DTYPES", "readable", "to_array", "to_tensor", "type_of"]

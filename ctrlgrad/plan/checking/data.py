@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.plan.checking.evaluate import Leaf, evaluate
 from ctrlgrad.plan.checking.memory import Cell, Content, RunningStack, Token
 from ctrlgrad.plan.checking.replay import Replay
@@ -166,4 +167,4 @@ class Data(Replay):
 
 def poisoned(nbytes: int, dtype: np.dtype) -> np.ndarray:
     """Memory that nobody has written."""
-    return np.full(nbytes, 0xFF if dtype.kind in "fc" else 0x5A, np.uint8)
+    return np.full(nbytes, 0xFF if dtype_kind(dtype) in "fc" else 0x5A, np.uint8)

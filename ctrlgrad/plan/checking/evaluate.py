@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.plan.expression import Expression, Instruction
 
 # The value of a leaf, by its instruction and its arguments.
@@ -39,7 +40,7 @@ def evaluate(expression: Expression, leaf: Leaf) -> list[Any]:
 
 
 def _divide(a: Any, b: Any) -> Any:
-    if np.asarray(a).dtype.kind == "f":
+    if dtype_kind(np.asarray(a).dtype) == "f":
         return np.divide(a, b)
     return np.floor_divide(np.subtract(a, np.fmod(a, b)), b)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.plan.checking.data import Data, Part
 from ctrlgrad.plan.checking.memory import Cell
 from ctrlgrad.plan.expression import Instruction
@@ -107,7 +108,7 @@ class _KernelRun:
             elements, addresses = np.zeros(1, elements.dtype), np.zeros_like(addresses)
         self.touched[-1][0].append((self.reads[number], addresses))
         found: np.ndarray = elements[addresses]
-        return (found.real, found.imag)[which] if found.dtype.kind == "c" else found
+        return (found.real, found.imag)[which] if dtype_kind(found.dtype) == "c" else found
 
     def begin(self, part: Part | None) -> None:
         """Before the first element is written: what was never written is told by its value."""
@@ -133,7 +134,7 @@ class _KernelRun:
         at = data.inside(np.broadcast_to(addresses, shape), array).ravel()
         self.touched[-1][1].append((cell, at))
         parts = [np.broadcast_to(outputs[o], shape).ravel() for o in write.outputs]
-        targets = [elements.real, elements.imag] if array.dtype.kind == "c" else [elements]
+        targets = [elements.real, elements.imag] if dtype_kind(array.dtype) == "c" else [elements]
         for target, values in zip(targets, parts, strict=True):
             if values.dtype != target.dtype:
                 data.fail(f"{values.dtype} is written to {array}, of {array.dtype}")

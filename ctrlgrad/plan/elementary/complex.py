@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ctrlgrad.dtypes import finfo
 from ctrlgrad.plan.elementary.constants import DOUBLE, SINGLE
 from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, is_nan, square_root
 from ctrlgrad.plan.expression import Number, call, fma, select
@@ -45,7 +46,7 @@ def _product(a: Number, b: Number) -> Number:
 
 
 def _largest(x: Number) -> float:
-    return float(np.finfo(x.dtype).max)
+    return float(finfo(x.dtype).max)
 
 
 # Arithmetic.
@@ -155,7 +156,7 @@ def log_to(base: float) -> Callable[[Pair], Pair]:
 def sqrt(z: Pair) -> Pair:
     """By t = sqrt((abs(x) + abs(z)) / 2), whose argument is scaled away from overflow and subnormal numbers."""
     x, y = z
-    info = np.finfo(x.dtype)
+    info = finfo(x.dtype)
     one = x.builder.constant(1.0, x.dtype)
     long = select(absolute(x) > absolute(y), absolute(x), absolute(y))
     is_large, is_small = long > float(info.max) / 4, long < float(info.tiny) * 2.0**info.nmant

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.plan.elementary.constants import SINGLE, Format
 from ctrlgrad.plan.elementary.exponential import Functions, exponentials
 from ctrlgrad.plan.elementary.logarithm import logarithms
@@ -37,12 +38,12 @@ def minimum(x: Number, y: Number) -> Number:
 
 def nextafter(x: Number, y: Number) -> Number:
     """Positive floats, read as integers, are in order; so are negative ones, backwards."""
-    smallest = float(np.finfo(x.dtype).smallest_subnormal)
+    smallest = float(finfo(x.dtype).smallest_subnormal)
     number = bits(x)
-    moved = bits(select((y > x) ^ (x > 0.0), number - 1, number + 1))
+    moved = select((y > x) ^ (x > 0.0), number - 1, number + 1).bits(x.dtype)
     moved = select(x.equals(0.0), copysign(smallest, y), moved)
     # Of two zeros NumPy gives the second, but the first of half floats.
-    same = x if x.dtype.itemsize == 2 else y
+    same = x if x.dtype == np.float16 else y
     return select(x.equals(y), same, select(is_nan(x) | is_nan(y), x + y, moved))
 
 
@@ -125,7 +126,7 @@ def floor_divide(x: Number, y: Number, r: Number) -> Number:
 
 
 def integer_floor_divide(x: Number, y: Number) -> Number:
-    if x.dtype.kind == "u":
+    if dtype_kind(x.dtype) == "u":
         return select(y.equals(0), 0, x / select(y.equals(0), 1, y))
     direct = y.equals(0) | y.equals(-1)
     divisor = select(direct, 1, y)
@@ -136,7 +137,7 @@ def integer_floor_divide(x: Number, y: Number) -> Number:
 
 
 def integer_remainder(x: Number, y: Number) -> Number:
-    if x.dtype.kind == "u":
+    if dtype_kind(x.dtype) == "u":
         return select(y.equals(0), 0, x.binary("remainder", select(y.equals(0), 1, y)))
     direct = y.equals(0) | y.equals(-1)
     rest = x.binary("remainder", select(direct, 1, y))
@@ -146,20 +147,20 @@ def integer_remainder(x: Number, y: Number) -> Number:
 
 def integer_sign(x: Number) -> Number:
     one = select(x.differs(0), x.builder.constant(1, x.dtype), 0)
-    return one if x.dtype.kind == "u" else select(x < 0, -1, one)
+    return one if dtype_kind(x.dtype) == "u" else select(x < 0, -1, one)
 
 
 def shifted_left(x: Number, count: Number) -> Number:
     """Nothing is left of a number that is shifted by its width or more, or by a negative count."""
     width = 8 * x.dtype.itemsize
-    within = (count < width) if x.dtype.kind == "u" else (count >= 0) & (count < width)
+    within = (count < width) if dtype_kind(x.dtype) == "u" else (count >= 0) & (count < width)
     return select(within, x << select(within, count, 0), 0)
 
 
 def shifted_right(x: Number, count: Number) -> Number:
     """But its sign is."""
     width = 8 * x.dtype.itemsize
-    if x.dtype.kind == "u":
+    if dtype_kind(x.dtype) == "u":
         within = count < width
         return select(within, x >> select(within, count, 0), 0)
     within = (count >= 0) & (count < width)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
+from ctrlgrad.dtypes import finfo
 from ctrlgrad.plan.elementary.constants import LOG_TAIL_DOUBLE, LOG_TAIL_SINGLE, SINGLE, Format
 from ctrlgrad.plan.elementary.exponential import Functions, bits_of
 from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, horner, square_root
@@ -38,7 +37,7 @@ class Binade:
     def reduced(self, x: Number) -> tuple[Number, Number]:
         """n, as a float, and f; of subnormal numbers too."""
         lift = self.f.mantissa_bits + 1
-        is_small = x < float(np.finfo(self.f.dtype).tiny)
+        is_small = x < float(finfo(self.f.dtype).tiny)
         y = select(is_small, x * 2.0**lift, x)
         n = self.exponent(y)
         return self.as_float(n) - select(is_small, float(lift), self.constant(x, 0.0)), self.mantissa(y, n) - 1.0

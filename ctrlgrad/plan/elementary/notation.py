@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ctrlgrad.dtypes import BFLOAT16
 from ctrlgrad.plan.expression import Number, fma
 
 _AS_WIDE = {np.dtype(f"f{size}"): np.dtype(f"i{size}") for size in (2, 4, 8)}
 _AS_WIDE |= {integer: float_ for float_, integer in _AS_WIDE.items()}
+_AS_WIDE[BFLOAT16] = np.dtype(np.int16)
 
 
 def bits(x: Number) -> Number:
-    """The same bits as the other type of its width: a float as a signed integer, an integer as a float."""
+    """The same bits as the other type of its width: a float as a signed integer, an integer as a float of NumPy's."""
     return x.bits(_AS_WIDE[x.dtype])
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ops import special
 from ctrlgrad.plan.elementary.circular import circular, inverses
 from ctrlgrad.plan.elementary.constants import DOUBLE, SINGLE, Format
@@ -120,7 +121,7 @@ def _beyond(f: Format) -> Callable[[Number], Number]:
 
 
 def _integer_power(name: str, dtype: np.dtype) -> Elementary:
-    bit_count = 8 * dtype.itemsize - (dtype.kind == "i")
+    bit_count = 8 * dtype.itemsize - (dtype_kind(dtype) == "i")
     if name == "integer_power_any" or bit_count <= FEW_BITS:
         return Elementary(name, dtype, 2, 0.0, lambda x, y: integer_power(x, y, bit_count))
     few = 1 << FEW_BITS

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from ctrlgrad.dtypes import computed_dtype
 from ctrlgrad.ir import Node, attributes
 from ctrlgrad.plan.elementwise import elementwise_expression, failure
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, fma, select
@@ -152,18 +153,24 @@ def reduce(state: State, node: Node, tensor: Tensor, kept: Sizes, shape: Sizes, 
 
 
 def reduced(state: State, node: Node, tensor: Tensor, kept: Sizes, shape: Sizes, how: How) -> Array:
-    """Reduce a tensor to `kept`, in which reduced axes are 1, and give the result another shape of as many elements."""
-    dtype = tensor.dtype
+    """Reduce a tensor to `kept`, in which reduced axes are 1, and give the result another shape of as many elements.
+
+    Floats of 16 bits are added up in float32, as NumPy does, and rounded at the end.
+    """
+    dtype = computed_dtype(tensor.dtype)
     array = state.array(dtype, shape)
     lead = len(tensor.shape) - len(kept)
     strides = (ZERO,) * lead + tuple(
         ZERO if size == ONE else stride for size, stride in zip(kept, row_major(kept), strict=True)
     )
     target = View(array, (), tensor.shape, strides)
-    expression, operands, numbers = expression_of([tensor], lambda builder, leaf: leaf)
+    widened = dtype != tensor.dtype
+    expression, operands, numbers = expression_of(
+        [tensor], lambda builder, leaf: (leaf[0].convert(dtype),) if widened else leaf
+    )
     write = Write(target, expression_outputs(dtype), how)
     state.emit(Kernel(tensor.shape, operands, numbers, expression, (write,), nodes=(node,)))
-    return array
+    return state.in_memory(converted(state, array.view, tensor.dtype)).array if widened else array
 
 
 def common_size(state: State, node: Node) -> None:
@@ -229,8 +236,7 @@ def matmul(state: State, node: Node) -> None:
     state.guard_equal(a.shape[-1], b.shape[-2])
     inner = a.shape[-1] if a.shape[-1].is_known else b.shape[-2]
     dtype = node.result.tensor.dtype
-    # Half precision is added up in single, as NumPy does.
-    computed = np.dtype(np.float32) if dtype == np.float16 else dtype
+    computed = computed_dtype(dtype)
     a = state.in_memory(spread(state, converted(state, a, computed), (*batch, a.shape[-2], inner)))
     b = state.in_memory(spread(state, converted(state, b, computed), (*batch, inner, b.shape[-1])))
     result = state.array(computed, (*batch, a.shape[-2], b.shape[-1]))

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.ir import Builder, Graph, Node, TensorType
 from ctrlgrad.ops.term import Term, constant, emit
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder
@@ -29,7 +30,7 @@ def _may_be_small(state: State, node: Node) -> bool:
     """Whether the matrices of a node may be factorised by code in the loop; else the reference kernel is called."""
     rows, columns = state.shape(node.operands[0])[-2:]
     sizes = [size.factor for size in (rows, columns) if size.is_known]
-    found = node.operands[0].tensor.dtype.kind == "f" and all(size <= LARGEST for size in sizes)
+    found = dtype_kind(node.operands[0].tensor.dtype) == "f" and all(size <= LARGEST for size in sizes)
     if not found:
         outside(state, node)
     return found
@@ -134,7 +135,7 @@ def _of_inverse(node: Node, dtype: np.dtype) -> Graph:
     last = (rank - 2, rank - 1)
     norms = [over("sum", emit("multiply", x, x), last) for x in (a, inverse)]
     condition = emit("multiply", *norms)
-    size, number = emit("abs", det), np.finfo(dtype)
+    size, number = emit("abs", det), finfo(dtype)
     limit, least, most = (
         constant(builder, np.asarray(x, dtype)) for x in (_CONDITION[dtype.itemsize] ** 2, number.tiny, number.max)
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import computed_dtype, dtype_kind
 from ctrlgrad.ir import Builder, Closed, Graph, Node, TensorType, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import emit_loop
@@ -25,14 +26,14 @@ def extreme_index(state: State, node: Node) -> None:
     (axis,) = attributes.Axes.of(node).axes
     needs_elements(state, [tensor.shape[axis]])
     kept = tuple(ONE if a == axis else size for a, size in enumerate(tensor.shape))
-    if tensor.dtype.kind == "b":
+    if dtype_kind(tensor.dtype) == "b":
         _first(state, node, tensor, axis, kept)
         return
     extreme = reduced(state, node, tensor, kept, kept, "max" if node.op.name == "argmax" else "min")
 
     def make(builder: ExpressionBuilder, x: tuple[Number, ...], extreme: tuple[Number, ...]) -> Sequence[Number]:
         hit = x[0].equals(extreme[0])
-        if x[0].dtype.kind == "f":
+        if dtype_kind(x[0].dtype) == "f":
             hit = hit | x[0].differs(x[0])
         return [select(hit, builder.emit("index", (), INDEX, axis), np.iinfo(INDEX).max)]
 
@@ -82,6 +83,10 @@ def scan(state: State, node: Node, visit: Callable[[Node], None]) -> None:
     state.items[node.result] = result
 
 
+def _as_dtype(builder: Builder, x: Value, dtype: np.dtype) -> Value:
+    return x if x.tensor.dtype == dtype else builder.emit("cast", (x,), {"dtype": dtype})
+
+
 def _as_loop(node: Node) -> Graph:
     """The scan as a graph of one `while`: what is carried is the iteration, the total so far and the result."""
     x_type = node.operands[0].tensor
@@ -91,7 +96,8 @@ def _as_loop(node: Node) -> Graph:
     x = builder.input(x_type)
     size = _size(builder, x, axis)
     zero = builder.constant(np.int64(0))
-    row = TensorType(x_type.dtype, (*x_type.shape[:axis], *x_type.shape[axis + 1 :]))
+    # Floats of 16 bits are added up in float32.
+    row = TensorType(computed_dtype(x_type.dtype), (*x_type.shape[:axis], *x_type.shape[axis + 1 :]))
     total = _zeros(builder, x, axis, row)
     types = [x_type, size.tensor, zero.tensor, row, x_type]
 
@@ -108,12 +114,12 @@ def _as_loop(node: Node) -> Graph:
     if attributes.Scan.of(node).reverse:
         at = body.emit("subtract", (body.emit("subtract", (n, i)), one))
     key: tuple[Any, ...] = tuple(DYNAMIC if a == axis else slice(None) for a in range(x_type.rank))
-    here = body.emit("getitem", (x_in, at), {"key": key})
+    here = _as_dtype(body, body.emit("getitem", (x_in, at), {"key": key}), row.dtype)
     grown = body.emit(_GROWS[node.op.name], (so_far, here))
     # The first total is the first element, to the sign of a zero.
     is_first = body.emit("equal", (i, body.constant(np.int64(0))))
     grown = body.emit("where", (is_first, here, grown))
-    written = body.emit("setitem", (result, grown, at), {"key": key})
+    written = body.emit("setitem", (result, _as_dtype(body, grown, x_type.dtype), at), {"key": key})
     body_region = body.finish([body.emit("add", (i, one)), grown, written])
 
     closed = Closed((x, size), (cond_region, body_region))

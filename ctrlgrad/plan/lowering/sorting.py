@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Builder, Closed, Graph, Node, Value, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ir.control import emit_loop
@@ -54,13 +55,13 @@ def _begin(node: Node) -> tuple[Builder, list[Term]]:
 
 
 def _comparable(x: Term) -> Term:
-    return emit("cast", x, dtype=np.dtype(np.uint8)) if x.dtype.kind == "b" else x
+    return emit("cast", x, dtype=np.dtype(np.uint8)) if dtype_kind(x.dtype) == "b" else x
 
 
 def _less(a: Term, b: Term) -> Term:
     """In NumPy's order, in which NaN comes last."""
     found = emit("less", a, b)
-    if a.dtype.kind != "f":
+    if dtype_kind(a.dtype) != "f":
         return found
     is_nan = emit("logical_and", emit("isnan", b), emit("logical_not", emit("isnan", a)))
     return emit("logical_or", found, is_nan)
@@ -115,7 +116,7 @@ def _searchsorted(node: Node) -> Graph:
 def _nonzero(node: Node) -> Graph:
     """How many there are, and then their positions one after the other."""
     builder, (x,) = _begin(node)
-    is_hit = x if x.dtype.kind == "b" else emit("not_equal", x, constant(builder, np.zeros((), x.dtype)))
+    is_hit = x if dtype_kind(x.dtype) == "b" else emit("not_equal", x, constant(builder, np.zeros((), x.dtype)))
     total = x.dim(0)
     for size in x.dims[1:]:
         total = total * size

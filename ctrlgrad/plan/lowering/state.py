@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ir import Graph, Node, StackType, Value
 from ctrlgrad.plan.expression import BOOL, ExpressionBuilder, Number, select
 from ctrlgrad.plan.lowering.cuts import Cut
@@ -303,7 +304,7 @@ class State:
 
     def constant(self, value: np.ndarray) -> Item:
         if value.ndim == 0:
-            parts = (value.real, value.imag) if value.dtype.kind == "c" else (value,)
+            parts = (value.real, value.imag) if dtype_kind(value.dtype) == "c" else (value,)
             return tuple(self.number(part, dtype) for part, dtype in zip(parts, parts_of(value.dtype), strict=True))
         first = value.reshape(-1)[:1]
         if value.size and (value.reshape(-1).view(np.uint8).reshape(value.size, -1) == first.view(np.uint8)).all():

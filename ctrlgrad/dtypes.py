@@ -1,0 +1,130 @@
+"""What dtypes are: their kinds, limits and promotion, bfloat16 among them.
+
+NumPy has no bfloat16. `ml_dtypes` registers one with it, of kind "V", which NumPy's own questions about dtypes
+(`dtype.kind`, `finfo`, `result_type`, `issubdtype`) do not take for a number. Whoever asks what a dtype is asks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+bfloat16: Any = ml_dtypes.bfloat16
+"""Floats of 16 bits with the exponent of float32 and 8 bits of precision: the type of its numbers."""
+
+BFLOAT16: np.dtype = np.dtype(bfloat16)
+
+REAL_NAMES = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+)
+"""The names of the real dtypes that a graph holds."""
+
+NAMES = (*REAL_NAMES, "complex64", "complex128")
+"""The names of all dtypes that a graph holds."""
+
+_FLOAT16, _FLOAT32, _INT8 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.int8)
+
+
+def dtype_kind(dtype: np.dtype) -> str:
+    """NumPy's letter for what a dtype holds: "b", "i", "u", "f" (bfloat16 too) or "c"; another one for all else."""
+    kind = dtype.kind
+    return "f" if kind == "V" and dtype == BFLOAT16 else kind
+
+
+def finfo(dtype: Any) -> Any:
+    """The limits of a floating-point dtype; of a complex one, of its parts. As `numpy.finfo`."""
+    dtype = np.dtype(dtype)
+    limits: Any = ml_dtypes.finfo if dtype == BFLOAT16 else np.finfo
+    return limits(dtype)
+
+
+def computed_dtype(dtype: np.dtype) -> np.dtype:
+    """What functions and sums of a dtype are computed in, to be rounded once: float32 for floats of 16 bits."""
+    return _FLOAT32 if dtype in (_FLOAT16, BFLOAT16) else dtype
+
+
+class Promotion:
+    """What NumPy promotes dtypes to, asked of NumPy itself, with bfloat16 among them as in JAX.
+
+    Beside booleans, integers and Python's numbers bfloat16 is what float16 is to NumPy, but no integer widens it;
+    beside any other float or complex dtype, float16 too, it is float32. `kinds` is what NumPy is to be asked about,
+    `result` what its answer stands for.
+    """
+
+    def __init__(self, kinds: Sequence[Any]) -> None:
+        self.kinds = tuple(kinds)
+        self._stands_in = False
+        if BFLOAT16 in self.kinds:
+            others = {k for k in self.kinds if isinstance(k, np.dtype) and k != BFLOAT16 and k.kind in "fc"}
+            self._stands_in = not others
+            self.kinds = tuple(self._seen(kind) for kind in self.kinds)
+
+    def _seen(self, kind: Any) -> Any:
+        if kind == BFLOAT16:
+            return _FLOAT16 if self._stands_in else _FLOAT32
+        if not isinstance(kind, np.dtype):
+            return kind
+        return _INT8 if kind.kind in "iu" else _FLOAT32 if kind == _FLOAT16 else kind
+
+    def result(self, dtype: np.dtype) -> np.dtype:
+        """The dtype that NumPy's answer stands for."""
+        return BFLOAT16 if self._stands_in and dtype == _FLOAT16 else dtype
+
+
+def result_type(*kinds: Any) -> np.dtype:
+    """The dtype that dtypes, arrays and Python numbers promote to. As `numpy.result_type`."""
+    promotion = Promotion([kind if type(kind) in (bool, int, float, complex) else _dtype(kind) for kind in kinds])
+    return promotion.result(np.result_type(*promotion.kinds))
+
+
+def _dtype(x: Any) -> np.dtype:
+    return x.dtype if isinstance(x, np.ndarray | np.generic) else np.dtype(x)
+
+
+def can_cast(source: Any, target: Any, casting: Any = "safe") -> bool:
+    """Whether a dtype becomes another by a rule of casting. As `numpy.can_cast`."""
+    given = [np.dtype(source), np.dtype(target)]
+    if casting == "same_kind" and given[0] != given[1]:
+        given = [_FLOAT16 if dtype == BFLOAT16 else dtype for dtype in given]
+    return np.can_cast(given[0], given[1], casting)
+
+
+def is_subdtype(dtype: Any, other: Any) -> bool:
+    """Whether a dtype is another, or of an abstract kind of NumPy's. As `numpy.issubdtype`."""
+    if np.dtype(dtype) != BFLOAT16:
+        return np.issubdtype(dtype, other)
+    return np.issubdtype(np.floating, other) if _is_abstract(other) else np.dtype(other) == BFLOAT16
+
+
+def _is_abstract(other: Any) -> bool:
+    return isinstance(other, type) and other in (np.floating, np.inexact, np.number, np.generic)
+
+
+def is_dtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is another, of a kind by name, or any of a tuple of them. As `numpy.isdtype`."""
+    dtype = np.dtype(dtype)
+    if isinstance(kind, tuple):
+        return any(is_dtype(dtype, each) for each in kind)
+    if dtype != BFLOAT16:
+        return bool(np.isdtype(dtype, kind))
+    return np.isdtype(_FLOAT32, kind) if isinstance(kind, str) else np.dtype(kind) == BFLOAT16
+
+
+def dtype_code(dtype: np.dtype) -> str:
+    """At most eight letters that `numpy.dtype` reads back: NumPy's own, which say nothing of bfloat16, or its name."""
+    return dtype.name if dtype == BFLOAT16 else dtype.str
