@@ -27,6 +27,8 @@ from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import chunks
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.prepared import runner
+from ctrlgrad.engines.cuda.prepared.model import CannotPrepare
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir import Graph, StackType, walk
 
@@ -171,19 +173,29 @@ def test_a_masked_loop_is_run_again(short_chunks: None, monkeypatch: pytest.Monk
                 assert_same(run_within(700, graph, [x])[0], expected)
 
 
+def refused(*_: object) -> Any:
+    raise CannotPrepare("the test runs launches one by one")
+
+
 @pytest.mark.parametrize("way", [SWAP, RECOMPUTE])
+@pytest.mark.parametrize("is_prepared", [True, False])
 def test_a_row_that_is_carried_on_does_not_keep_its_block(
-    way: str, short_chunks: None, monkeypatch: pytest.MonkeyPatch
+    is_prepared: bool, way: str, short_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An iteration's value is written to the stack and read there by the next one, which may be in the next chunk."""
+    """An iteration's value is written to the stack and read there by the next one, which may be in the next chunk.
+
+    Prepared iterations carry it in a buffer, too.
+    """
     force(monkeypatch, way)
+    if not is_prepared:
+        monkeypatch.setattr(runner, "prepared", refused)
     x = np.linspace(0.1, 1.0, 50)
     graph = cg.function(cg.grad(lambda x: np.sum(cg.fori_loop(0, 40, lambda i, x: np.exp(-x), x)))).graph(x)
     context = Context(LIBRARY)
     run_with(context, optimised_graph(graph), [x])
     if way == SWAP:
         # One copy a chunk.
-        assert counts_of(graph, [x]).calls - context.counts.calls == 21
+        assert counts_of(graph, [x]).calls - context.counts.calls == (0 if is_prepared else 21)
     found, manager = run_within(5000, graph, [x])
     assert_same(found, on_reference(graph, [x]))
     assert manager.stats.copies_in > 10 if way == SWAP else manager.stats.recomputed_chunks > 10
