@@ -168,6 +168,28 @@ def test_batches_of_loops() -> None:
     np.testing.assert_allclose(gradients, [by_hand(x, W, 1) for x in xs], rtol=1e-13)
 
 
+def test_a_cache_that_grows_by_rows() -> None:
+    """300 iterations write a row of a cache each and read all of it: 4.8 kB are saved, not 0.7 MB of caches."""
+
+    def decode(ones, x):
+        def body(i, state):
+            cache, y = state
+            cache = cache.at[i].set(y)
+            return cache, ones.sin(y + 0.1 * (cache * cache).mean())
+
+        loop = cg.fori_loop if ones is cnp else jax.lax.fori_loop
+        return loop(0, 300, body, (ones.zeros(300), x))[1]
+
+    slope = cg.function(cg.grad(lambda x: decode(cnp, x)), engine="native")
+    with cg.memory.budget(device="1 MiB") as session:
+        found = slope(X)
+        assert session.manager().stats.peak_bytes["device"] <= 64 * 1024
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+        expected = jax.grad(lambda x: decode(jnp, x))(X)
+    assert abs(found) > 0.1
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
 def test_a_loop_larger_than_its_memory() -> None:
     """5,000 iterations save 20 MB; within 256 KiB the gradient has the same bits."""
     drift = lambda x: cg.fori_loop(0, 5000, lambda i, x: x + 0.01 * np.sin(x), x).sum()
