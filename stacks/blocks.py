@@ -196,9 +196,9 @@ class BlockStack:
         del self.blocks[-number:]
         self.blocks.append(Block(joined, count))
 
-    def _gathered(self, blocks: Sequence[Block], room: int) -> Storage:
+    def _gathered(self, blocks: Sequence[Block], capacity: int) -> Storage:
         """The rows of blocks in memory for `room` rows; the blocks are freed."""
-        joined = self.supply.array((room, *self.shape), self.dtype, "rows of several chunks")
+        joined = self.supply.array((capacity, *self.shape), self.dtype, "rows of several chunks")
         array, place = joined.open(), 0
         for block in blocks:
             array[place : place + block.count] = block.open()
@@ -208,16 +208,16 @@ class BlockStack:
         joined.close()
         return joined
 
-    def whole(self, room: int) -> Storage:
+    def whole(self, capacity: int) -> Storage:
         """All rows in memory that may be written to, with room for `room` rows at least."""
         count = len(self)
         # Rows in blocks of a memory manager are not written to again: there may be copies of them elsewhere.
         if len(self.blocks) == 1 and not self.shared:
             lies = self.blocks[0].storage
-            if isinstance(lies, Resident) and len(lies.array) >= room:
+            if isinstance(lies, Resident) and len(lies.array) >= capacity:
                 return lies
         # Twice as much as is asked for, where rows are to come: then copying costs what the rows cost.
-        storage = self._gathered(self.blocks, count if room <= count else 2 * room)
+        storage = self._gathered(self.blocks, count if capacity <= count else 2 * capacity)
         self.blocks = [Block(storage, count)] if count else []
         self.shared = False
         if self.written is not None:

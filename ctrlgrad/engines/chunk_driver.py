@@ -88,19 +88,21 @@ class ChunkDriver(Generic[R]):
         self.loop, self.runs, self.lengths = loop, runs, lengths
         self.chunk: Chunk | None = None
         # Iterations that the chunk has room for, and those that have run.
-        self.room = self.ran = 0
+        self.capacity = self.ran = 0
         self._running = ExitStack()
 
     def before(self) -> int:
         """An iteration is about to run: a chunk begins where none is under way. Answers how many may run in it."""
         if self.chunk is None:
             self._begin()
-        return self.room - self.ran
+        return self.capacity - self.ran
 
     def after(self, iterations: int = 1) -> None:
         """So many iterations have run: the chunk is over where it is long enough."""
         self.ran += iterations
-        if self.ran >= self.room or (isinstance(self.lengths, Lengths) and self.loop.pushed_bytes() >= chunk_bytes()):
+        if self.ran >= self.capacity or (
+            isinstance(self.lengths, Lengths) and self.loop.pushed_bytes() >= chunk_bytes()
+        ):
             self._end()
 
     def finish(self, iterations: int = 0) -> None:
@@ -126,9 +128,9 @@ class ChunkDriver(Generic[R]):
             self.loop.snapshot if keeps_states else None, self.loop.state_bytes() if keeps_states else None
         )
         if isinstance(self.lengths, Lengths):
-            iterations = self.room = self.lengths.next(self.loop.iteration_bytes())
+            iterations = self.capacity = self.lengths.next(self.loop.iteration_bytes())
         else:
-            iterations, self.room = self.lengths, UNBOUNDED
+            iterations, self.capacity = self.lengths, UNBOUNDED
         try:
             self.loop.lend(chunk, iterations)
         except BaseException:

@@ -118,7 +118,7 @@ class RowTails:
         shape = np.shape(row) if axes is None else tuple(row.shape[axis] for axis in axes)
         chunk = self.loop.begin()
         try:
-            block = self._block(chunk, shape, row.dtype, self.pushes.room(row.nbytes, before))
+            block = self._block(chunk, shape, row.dtype, self.pushes.capacity(row.nbytes, before))
         except BaseException:
             chunk.discard()
             raise
@@ -164,7 +164,7 @@ class RowPushes:
     def _push(self, node: Node) -> RowPush:
         return self._described().get(node) or row_push(node)
 
-    def room(self, row_bytes: int, before: int) -> int:
+    def capacity(self, row_bytes: int, before: int) -> int:
         """How many rows the next block of a stack takes, whose last one took `before`."""
         most = chunk_bytes() // self._most // max(row_bytes, 1)
         return max(1, min(most, max(FIRST_ROWS, FIRST_BYTES // max(row_bytes, 1), 2 * before)))
@@ -221,14 +221,14 @@ def rows_in_blocks(described: Callable[[], Mapping[Node, RowPush]], keeps_axes: 
     session = current()
     assert session is not None
     pushes = RowPushes(session, described, keeps_axes)
-    token, room = _PUSHES.set(pushes), MAKE_ROOM.set(pushes.settle)
+    token, settling = _PUSHES.set(pushes), MAKE_ROOM.set(pushes.settle)
     try:
         yield
     except BaseException:
         pushes.abandon()
         raise
     finally:
-        MAKE_ROOM.reset(room)
+        MAKE_ROOM.reset(settling)
         _PUSHES.reset(token)
 
 

@@ -91,7 +91,7 @@ def test_rows_that_are_dropped_are_written_again(library: StandIn) -> None:
 
 def test_room(library: StandIn) -> None:
     """A loop over a chunk gets one block; large rows get no more than the bytes of a block."""
-    stack = DeviceStack(library, F64, room=300)
+    stack = DeviceStack(library, F64, capacity=300)
     for k in range(300):
         push(stack, k)
     assert [len(block.array) for block in stack.blocks] == [300]

@@ -115,7 +115,7 @@ class Loop:
         if chunk is not None:
             for value in state.carry:
                 if isinstance(value, DeviceStack) and not len(value):
-                    value.room = chunk
+                    value.capacity = chunk
 
     def _run(self, state: LoopState, context: Context, chunks: Chunks, number: Callable[[int], int]) -> None:
         iterations = Iterations(self.body, context, state)

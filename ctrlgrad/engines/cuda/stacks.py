@@ -63,14 +63,14 @@ class Supply(Protocol):
 class DeviceStack:
     """A run-time stack as blocks on the device. Elements may differ in shape from block to block."""
 
-    __slots__ = ("_opened", "_rows", "blocks", "dtype", "library", "pushing", "room")
+    __slots__ = ("_opened", "_rows", "blocks", "capacity", "dtype", "library", "pushing")
 
-    def __init__(self, library: ArrayLibrary, dtype: np.dtype, room: int = 0) -> None:
+    def __init__(self, library: ArrayLibrary, dtype: np.dtype, capacity: int = 0) -> None:
         self.library = library
         self.dtype = dtype
         self.blocks: list[DeviceBlock] = []
         # Rows that the next block has at least.
-        self.room = room
+        self.capacity = capacity
         # Where a chunk gives this stack its blocks.
         self.pushing: Supply | None = None
         # The block of a memory manager that was read last, and its rows.
@@ -92,7 +92,7 @@ class DeviceStack:
 
     def copy(self) -> DeviceStack:
         """Another stack of the same rows, which neither writes to from now on."""
-        other = DeviceStack(self.library, self.dtype, self.room)
+        other = DeviceStack(self.library, self.dtype, self.capacity)
         other.pushing = self.pushing
         for block in self.blocks:
             block.open = False
@@ -136,8 +136,8 @@ class DeviceStack:
             block = self.pushing.block(shape, self.dtype)
         else:
             row = self.dtype.itemsize * math.prod(shape)
-            wish = max(LEAST_ROWS, self.room, 2 * last.count if last is not None else 0)
-            rows = max(1, min(wish, max(LEAST_ROWS, self.room, BLOCK_BYTES // max(row, 1))))
+            wish = max(LEAST_ROWS, self.capacity, 2 * last.count if last is not None else 0)
+            rows = max(1, min(wish, max(LEAST_ROWS, self.capacity, BLOCK_BYTES // max(row, 1))))
             block = DeviceBlock(shape, rows, 0, True, self.library.empty((rows, *shape), self.dtype))
         self.blocks.append(block)
         return block

@@ -59,8 +59,8 @@ class FrameMemory:
         else:
             self.buffers.pop(number, None)
             # Where memory counts, no more than is asked for.
-            room = nbytes if current() is not None else max(nbytes, 2 * int(self.words[index + frame.BYTES]))
-            memory = empty((room,), _BYTE, "a temporary")
+            capacity = nbytes if current() is not None else max(nbytes, 2 * int(self.words[index + frame.BYTES]))
+            memory = empty((capacity,), _BYTE, "a temporary")
         self.buffers[number] = memory
         self.words[index + frame.ADDRESS], self.words[index + frame.BYTES] = memory.ctypes.data, memory.nbytes
 

@@ -35,7 +35,9 @@ class Program(Protocol):
 
     def loop_program(self, number: int) -> tuple[Program, LoopPlan]: ...
 
-    def run_again(self, arguments: Sequence[Any], chunk: Chunk, room: int, scratch: np.ndarray | None) -> list[Any]: ...
+    def run_again(
+        self, arguments: Sequence[Any], chunk: Chunk, capacity: int, scratch: np.ndarray | None
+    ) -> list[Any]: ...
 
 
 class OutsideCalls(Protocol):

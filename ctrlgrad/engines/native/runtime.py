@@ -82,7 +82,7 @@ class Program:
             self._loops[number] = (self.compile(found.plan), found)
         return self._loops[number]
 
-    def run_again(self, arguments: Sequence[Any], chunk: Chunk, room: int, scratch: np.ndarray | None) -> list[Any]:
+    def run_again(self, arguments: Sequence[Any], chunk: Chunk, capacity: int, scratch: np.ndarray | None) -> list[Any]:
         """Run as many iterations of its one loop as one chunk has, into blocks of that chunk.
 
         The scratch memory is that of the call that waits for it.
@@ -90,7 +90,7 @@ class Program:
         found = Frame(self)
         if scratch is not None:
             found.memory.take_scratch(scratch)
-        return Session(found, (chunk, room)).run(arguments)
+        return Session(found, (chunk, capacity)).run(arguments)
 
 
 class Frame:

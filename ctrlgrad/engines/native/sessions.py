@@ -39,7 +39,7 @@ class _Length:
     """How many iterations a chunk ran, and for how many its first blocks had room."""
 
     iterations: int
-    room: int
+    capacity: int
 
 
 def manager() -> Manager:
@@ -108,8 +108,8 @@ class Session:
 
     def _driver(self, loop: FrameLoop, roles: ChunkedLoop) -> ChunkDriver[_Length]:
         if self.again is not None:
-            chunk, room = self.again
-            return ChunkDriver(loop, Rerun(chunk), room)
+            chunk, capacity = self.again
+            return ChunkDriver(loop, Rerun(chunk), capacity)
         replay = LoopReplay(self.frame, roles) if roles.can_repeat else None
         phase: Phase = "backward" if roles.pops else "forward"
         runs = managed(roles.loop.node, manager(), replay, phase, pushes=roles.pushes)
@@ -126,9 +126,9 @@ class Session:
         iterations = loop.iterations()
         if driver.chunk is not None:
             driver.after(iterations)
-        room = driver.before()
+        capacity = driver.before()
         # How much loops inside push is seen after each iteration.
-        loop.allow(1 if loop.roles.pushed_inside else room)
+        loop.allow(1 if loop.roles.pushed_inside else capacity)
 
     def end(self, number: int) -> None:
         loop, driver = self.loops.pop(number)
@@ -143,7 +143,7 @@ class FrameLoop:
         self.index = frame.layout.chunks[roles.loop.number]
         self.handles = (*roles.pushed, *roles.pushed_inside)
         self.chunk: Chunk | None = None
-        self.room = self.counted = self.bytes_before = 0
+        self.capacity = self.counted = self.bytes_before = 0
 
     def allow(self, iterations: int) -> None:
         """How many iterations compiled code runs before it asks again."""
@@ -162,7 +162,7 @@ class FrameLoop:
 
     def lend(self, chunk: Chunk, iterations: int) -> None:
         """Blocks for the stacks that each iteration pushes on; the others ask when a row comes."""
-        self.chunk, self.room = chunk, iterations
+        self.chunk, self.capacity = chunk, iterations
         for handle in self.roles.pushed:
             self.frame.stacks[handle].lend(self.block, self.frame.row_shape(handle), iterations)
         for handle in self.roles.pushed_inside:
@@ -182,7 +182,7 @@ class FrameLoop:
         for handle in self.handles:
             self.frame.stacks[handle].close_block()
         self.bytes_before = self._bytes()
-        return Closed(_Length(iterations, self.room))
+        return Closed(_Length(iterations, self.capacity))
 
     def sealed(self) -> None:
         self.chunk = None
@@ -227,6 +227,6 @@ class LoopReplay(Replay[_Length]):
             for value, inside in zip(state.carry, self.carried, strict=True)
         ]
         arguments = [np.int64(ran.iterations), *self.captured, *carry]
-        results = self.program.run_again(arguments, chunk, ran.room, self.frame.memory.scratch)
+        results = self.program.run_again(arguments, chunk, ran.capacity, self.frame.memory.scratch)
         is_stack = [isinstance(inside, Stack) for inside in self.carried]
         return EntryState(tuple(None if s else x for s, x in zip(is_stack, results, strict=True)))

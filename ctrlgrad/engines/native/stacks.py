@@ -65,16 +65,16 @@ class RunningStack:
         self.most_rows = 0
         self.words[:] = 0
 
-    def begin(self, shape: Sequence[int], room: int = 0) -> None:
+    def begin(self, shape: Sequence[int], capacity: int = 0) -> None:
         """An empty stack, in memory that it had; with room for so many rows, if any are asked for."""
         self.begin_empty(shape)
         spare = self.spare
         if spare is not None and (spare.shape[1:] != tuple(shape) or len(spare) < self.joined_rows):
             spare = self.spare = None
         if spare is not None:
-            room = max(room, len(spare))
-        if room:
-            self.lend(self.memory, tuple(shape), room)
+            capacity = max(capacity, len(spare))
+        if capacity:
+            self.lend(self.memory, tuple(shape), capacity)
 
     def begin_empty(self, shape: Sequence[int]) -> None:
         """An empty stack without room: compiled code asks for it before the first row."""
@@ -242,16 +242,16 @@ class RunningStack:
         if current() is None:
             if self.open is None and self.extend(shape):
                 return
-            room = max(LEAST_ROWS, min(2 * self.last_room() or FIRST_ROWS, CHUNK_BYTES // row))
+            capacity = max(LEAST_ROWS, min(2 * self.last_capacity() or FIRST_ROWS, CHUNK_BYTES // row))
             if not count:
-                room = max(room, self.joined_rows)
+                capacity = max(capacity, self.joined_rows)
         else:
             # Memory counts: several stacks have to find room.
-            room = 2 * self.last_rows if self.last_rows else LEAST_ROWS
-            room = max(1, min(room, chunk_bytes() // SHARE // row))
-        self.lend(self.source or self.memory, shape, room)
+            capacity = 2 * self.last_rows if self.last_rows else LEAST_ROWS
+            capacity = max(1, min(capacity, chunk_bytes() // SHARE // row))
+        self.lend(self.source or self.memory, shape, capacity)
 
-    def lend(self, source: Source, shape: tuple[int, ...], room: int) -> None:
+    def lend(self, source: Source, shape: tuple[int, ...], capacity: int) -> None:
         """A fresh block on top, with room for so many rows."""
         below = self.open
         stack = self.settle()
@@ -260,13 +260,13 @@ class RunningStack:
         if not stack.blocks and stack.shape != shape:
             # An empty stack takes the shape of its first row.
             stack = self.stack = BlockStack(self.dtype, shape, supply=supply())
-        self.last_rows = room
-        block = Block(source(self.handle, (room, *shape), self.dtype), 0)
+        self.last_rows = capacity
+        block = Block(source(self.handle, (capacity, *shape), self.dtype), 0)
         stack.blocks.append(block)
         self.show(block, True)
-        self.most_rows = max(self.most_rows, int(self.words[frame.BELOW]) + room)
+        self.most_rows = max(self.most_rows, int(self.words[frame.BELOW]) + capacity)
 
-    def last_room(self) -> int:
+    def last_capacity(self) -> int:
         """For how many rows the last block had room, or how many it had in use where it is closed."""
         if self.open is None:
             return self.stack.blocks[-1].most if self.stack.blocks else 0
@@ -301,16 +301,16 @@ class RunningStack:
             raise ExecutionError("stack: popped more values than were pushed")
         self.show(stack.blocks[-1], False)
 
-    def gather(self, room: int = 0) -> None:
+    def gather(self, capacity: int = 0) -> None:
         """All rows in one block, which may be written to, with room for so many."""
         stack = self.settle()
         self.is_indexed = True
         count = len(stack)
         if not count and stack.written is None:
             self.words[frame.WRITABLE] = 1
-            if not room:
+            if not capacity:
                 return
-        storage = stack.whole(max(room, count))
+        storage = stack.whole(max(capacity, count))
         block = Block(storage, count)
         stack.blocks = [block]
         array = storage.open()
