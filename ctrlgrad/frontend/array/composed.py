@@ -271,7 +271,7 @@ def spacing(x: Any) -> Any:
     """The distance to the next number away from 0, with the sign of x; as `numpy.spacing`. It has no derivative.
 
     >>> import ctrlgrad.numpy as cnp
-    >>> print(cnp.spacing(1.0) == cfinfo(cnp.float64).eps)
+    >>> print(cnp.spacing(1.0) == cnp.finfo(cnp.float64).eps)
     True
     """
     x = stop_gradient(floats("spacing", x))

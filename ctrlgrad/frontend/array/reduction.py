@@ -145,7 +145,7 @@ def var(
     """
     x = _inexact("var", x, dtype)
     result = np.zeros(0, dtype_of(x)).real.dtype
-    x = cast(x, computed_dtype(result))
+    x = cast(x, computed_dtype(dtype_of(x)))
     axes = axes_of("var", axis, rank_of(x))
     count = _count(x, axes, where)
     centre = _averaged(reduce("sum", kept("var", x, where, 0), axes, True), count)
