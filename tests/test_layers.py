@@ -108,7 +108,7 @@ TABLES = {
     "numpy": {"array_function", "FUNCTIONS"},
 }
 # Decorators that change nothing but what they are given.
-PURE = {"record", "custom_jvp"}
+PURE = {"record", "custom_jvp", "custom_vjp"}
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ import scipy.linalg
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad import lax
+from ctrlgrad.frontend.array.householder import adjoint
 from ctrlgrad.frontend.host_calls import host_call
 from ctrlgrad.interop.avals import tensor_type
-from ctrlgrad.interop.householder import adjoint, complete_qr, completed, pivots
+from ctrlgrad.interop.householder import pivots
 from ctrlgrad.interop.primitives import TABLE, Equation, by_keyword, entry, plain, unsupported
 
 TABLE |= {
@@ -33,9 +34,7 @@ def _qr(equation: Equation, a: Any) -> Any:
         raise unsupported(equation, "it is to be computed on a card, by MAGMA", "leave use_magma out")
     order = pivots(a) if equation.params.get("pivoting") else None
     a = a if order is None else cnp.take_along_axis(a, order[..., None, :], -1)
-    rows, columns = a.shape[-2:]
-    is_complete = equation.params["full_matrices"] and rows > columns
-    q, r = complete_qr(a) if is_complete else cnp.linalg.qr(a)
+    q, r = cnp.linalg.qr(a, mode="complete" if equation.params["full_matrices"] else "reduced")
     return (q, r) if order is None else (q, r, order)
 
 
@@ -87,12 +86,7 @@ def _schur_factors(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _svd(equation: Equation, a: Any) -> Any:
     if not equation.params["compute_uv"]:
         return cnp.linalg.svdvals(a)
-    u, s, vh = cnp.linalg.svd(a)
-    rows, columns = a.shape[-2:]
-    if equation.params["full_matrices"] and rows > columns:
-        u = completed(u)
-    if equation.params["full_matrices"] and rows < columns:
-        vh = adjoint(completed(adjoint(vh)))
+    u, s, vh = cnp.linalg.svd(a, full_matrices=equation.params["full_matrices"])
     return s, u, vh
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 import ctrlgrad.numpy as cnp
 from ctrlgrad.dtypes import dtype_kind
+from ctrlgrad.lax import promises
 from ctrlgrad.lax.numbers import GatherDimensionNumbers
 from ctrlgrad.lax.windows import find_windows, turned
 
@@ -69,6 +70,8 @@ def gather(
     if windows.inside is None:
         return part
     inside = cnp.reshape(windows.inside, _spread(windows.batch, [a not in offsets for a in range(len(order))]))
+    if windows.promised:
+        return promises.read(part, inside) if dtype_kind(x.dtype) in "fc" else part
     return cnp.where(inside, part, _fill(x.dtype, fill_value))
 
 

@@ -70,7 +70,7 @@ class GatherScatterMode(enum.Enum):
     """What becomes of slices that do not lie inside the operand; as `jax.lax.GatherScatterMode`.
 
     CLIP moves them inside, FILL_OR_DROP reads a fill value and writes nothing, PROMISE_IN_BOUNDS says that there are
-    none (they are moved inside), and ONE_HOT is CLIP.
+    none (reads of them are moved inside and writes, cotangents too, dropped), and ONE_HOT is CLIP.
 
     >>> GatherScatterMode.from_any("drop") is GatherScatterMode.FILL_OR_DROP
     True

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import ctrlgrad.numpy as cnp
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import TypeMismatchError
 from ctrlgrad.frontend.loops import fori_loop
+from ctrlgrad.lax import promises
 from ctrlgrad.lax.numbers import ScatterDimensionNumbers
 from ctrlgrad.lax.windows import Windows, find_windows, module_of, turned
 from ctrlgrad.source import here
@@ -41,9 +43,15 @@ class _Scatter:
         """Flags of the windows over the updates."""
         return cnp.reshape(flags, [self.count if axis == "b0" else 1 for axis in self.windows.order(self.rank)])
 
-    def neutral(self, value: Any) -> Any:
-        """The updates, with a value that changes nothing for windows outside."""
-        return self.updates if self.inside is None else cnp.where(self.over(self.inside), self.updates, value)
+    @property
+    def summands(self) -> Any:
+        """The updates, with zeros for windows outside."""
+        if self.inside is None:
+            return self.updates
+        inside = self.over(self.inside)
+        if self.windows.promised and dtype_kind(self.updates.dtype) in "fc":
+            return promises.written(self.updates, inside)
+        return cnp.where(inside, self.updates, self.updates.dtype.type(0))
 
     def written(self, x: Any, values: Any) -> Any:
         """x with values in the windows, in their order; those that lie outside write nothing.
@@ -182,7 +190,7 @@ def scatter_add(
     >>> scatter_add(np.zeros(3), np.array([[1], [1]]), np.ones(2), ScatterDimensionNumbers((), (0,), (0,)))
     array([0., 2., 0.])
     """
-    write = lambda s, x: cnp.at(x)[s.windows.at(s.starts)].add(s.neutral(x.dtype.type(0)))
+    write = lambda s, x: cnp.at(x)[s.windows.at(s.starts)].add(s.summands)
     return _scattered("scatter_add", operand, scatter_indices, updates, dimension_numbers, mode, unique_indices, write)
 
 

@@ -36,8 +36,10 @@ class Windows:
     # The axes indexed by arrays, each with its starts: arrays of the shape `batch`, moved inside the operand.
     starts: dict[int, Any]
     batch: tuple[Any, ...]
-    # Which windows lie inside: of the shape `batch`; None where all do.
+    # Which windows lie inside: of the shape `batch`; None where all do, or are moved there.
     inside: Any
+    # Whether that was promised of all.
+    promised: bool
 
     def at(self, starts: dict[int, Any]) -> tuple[Any, ...]:
         """The key of the windows at these starts."""
@@ -79,7 +81,9 @@ def find_windows(
     mode: Any,
 ) -> Windows:
     """The windows of an operand: `common` pairs its axes with those of the starts, `dropped` are of size 1."""
-    checked = GatherScatterMode.from_any(mode) is GatherScatterMode.FILL_OR_DROP
+    mode = GatherScatterMode.from_any(mode)
+    promised = mode is GatherScatterMode.PROMISE_IN_BOUNDS
+    checked = promised or mode is GatherScatterMode.FILL_OR_DROP
     if dtype_kind(starts.dtype) not in "iu":
         raise TypeMismatchError(
             f"lax.{operation}: the starts are not integers", source=here(), expected="an integer dtype", got=str(starts)
@@ -112,7 +116,7 @@ def find_windows(
         found[0] = np.zeros(batch, np.int64)
     gone = {*dropped, *(d for d, _ in common)}
     kept = tuple(d for d in range(len(shape)) if d not in gone)
-    return Windows(tuple(shape), tuple(sizes), kept, dict(sorted(found.items())), batch, inside)
+    return Windows(tuple(shape), tuple(sizes), kept, dict(sorted(found.items())), batch, inside, promised)
 
 
 def turned(x: Any, permutation: list[int]) -> Any:

@@ -105,7 +105,7 @@ def eigh(a: Any, lower: bool = True, eigvals_only: bool = False, **settings: Any
 
 
 def svd(a: Any, full_matrices: bool = False, compute_uv: bool = True, **settings: Any) -> Any:
-    """The singular value decomposition; with `full_matrices`, SciPy's default, it is refused: see `numpy.linalg.svd`.
+    """The singular value decomposition, as `numpy.linalg.svd`: `full_matrices` is SciPy's default, here it is not.
 
     >>> svd(np.array([[3.0]]), compute_uv=False)
     array([3.])

@@ -15,7 +15,6 @@ from ctrlgrad.dtypes import dtype_kind, finfo, result_type
 from ctrlgrad.errors import ShapeError, TypeMismatchError
 from ctrlgrad.frontend.apply import apply, cast
 from ctrlgrad.frontend.array.arithmetic import add, maximum, minimum, multiply
-from ctrlgrad.frontend.array.complex import conjugate
 from ctrlgrad.frontend.array.dims import (
     broadcasted,
     dim,
@@ -29,9 +28,9 @@ from ctrlgrad.frontend.array.dims import (
     whole_number,
 )
 from ctrlgrad.frontend.array.elementwise import stop_gradient
+from ctrlgrad.frontend.array.householder import adjoint, complete_qr, completed
 from ctrlgrad.frontend.array.linalg import matmul
 from ctrlgrad.frontend.array.logic import greater
-from ctrlgrad.frontend.array.manipulation import matrix_transpose
 from ctrlgrad.frontend.array.promote import operand, shown, to_dtype
 from ctrlgrad.frontend.array.ranges import eye, triu
 from ctrlgrad.frontend.array.reduction import max as largest
@@ -69,11 +68,6 @@ class SVDResult(NamedTuple):
     U: Any
     S: Any
     Vh: Any
-
-
-def adjoint(x: Any) -> Any:
-    """The conjugate transpose of matrices."""
-    return conjugate(matrix_transpose(x))
 
 
 def inexact(operation: str, x: Any) -> Any:
@@ -195,7 +189,7 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
 
     Args:
         x: [..., m, n]. Q is [..., m, k] and R [..., k, n] with k = min(m, n).
-        mode: "reduced"; or "complete" of matrices with no more rows than columns, where that is the same.
+        mode: "reduced"; or "complete" for a Q [..., m, m] and an R [..., m, n], of matrices of known sizes where m > n.
 
     Derivatives exist where the first k columns are linearly independent.
 
@@ -205,21 +199,28 @@ def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
     """
     x = matrices("qr", x)
     rows, columns = shape_of(x)[-2:]
-    is_whole = rows is not None and columns is not None and rows <= columns
-    if mode != "reduced" and not (mode == "complete" and is_whole):
+    if mode not in ("reduced", "complete"):
         raise TypeMismatchError(
-            f"qr: mode {mode!r} is not supported",
-            source=here(),
-            expected="'reduced', or 'complete' of matrices with no more rows than columns",
-            got=shown(x),
+            f"qr: mode {mode!r} is not supported", source=here(), expected="'reduced' or 'complete'", got=shown(x)
         )
+    is_tall = mode == "complete" and _sizes_for("qr: mode 'complete'", x, "pass mode='reduced'") > 0
     if rows is not None and columns is not None and rows >= columns:
         leading = x
     else:
         # Q depends on the first columns alone.
         leading = sliced(x, rank_of(x) - 1, 0, minimum_size(x))
     q = apply("orthonormal", [leading])
+    if is_tall:
+        return QRResult(*complete_qr(x, q))
     return QRResult(q, triu(apply("matmul", [adjoint(q), x])))
+
+
+def _sizes_for(what: str, x: Any, hint: str) -> int:
+    """How many more rows than columns there are, which has to be known for a basis of the whole space."""
+    rows, columns = shape_of(x)[-2:]
+    if rows is None or columns is None:
+        raise ShapeError(f"{what} needs known sizes", source=here(), expected="[..., m, n]", got=shown(x), hint=hint)
+    return rows - columns
 
 
 def minimum_size(x: Any) -> Any:
@@ -263,7 +264,8 @@ def svd(x: Any, /, *, full_matrices: bool = False, compute_uv: bool = True) -> A
 
     Args:
         x: [..., m, n]. U is [..., m, k], S is [..., k], Vh is [..., k, n] with k = min(m, n).
-        full_matrices: False (the Array API's default is True), but of square matrices: the other vectors are arbitrary.
+        full_matrices: also vectors that make U [..., m, m] or Vh [..., n, n], which the matrix does not determine. The
+            Array API's default is True, here it is False.
         compute_uv: False gives S alone, as in NumPy.
 
     >>> import ctrlgrad.numpy as cnp
@@ -271,19 +273,14 @@ def svd(x: Any, /, *, full_matrices: bool = False, compute_uv: bool = True) -> A
     array([2., 1.])
     """
     x = matrices("svd", x)
-    rows, columns = shape_of(x)[-2:]
-    if full_matrices and compute_uv and (rows is None or rows != columns):
-        raise TypeMismatchError(
-            "svd: full_matrices=True is supported for square matrices alone",
-            source=here(),
-            got=shown(x),
-            hint="pass full_matrices=False; the further vectors are not determined by the matrix",
-        )
     if not compute_uv:
         return apply("singular_values", [x])
     both = apply("singular_vectors", [x])
     axis, rows = rank_of(x) - 2, dim(x, -2)
     u, v = sliced(both, axis, 0, rows), sliced(both, axis, rows, None)
+    if full_matrices:
+        more = _sizes_for("svd: full_matrices=True", x, "pass full_matrices=False")
+        u, v = completed(u) if more > 0 else u, completed(v) if more < 0 else v
     return SVDResult(u, apply("singular_values", [x]), adjoint(v))
 
 
