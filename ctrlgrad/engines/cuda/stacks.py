@@ -26,6 +26,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.leases import Saved
 from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.ownership import POPPED_ALONE
+from ctrlgrad.errors import MemoryBudgetError
 
 LEAST_ROWS, BLOCK_BYTES = 16, 16 << 20
 
@@ -234,11 +235,18 @@ def own_stack(operands: list[Any]) -> Stack:
 
 
 def own_array(operands: list[Any], library: ArrayLibrary) -> tuple[Any, bool]:
-    """As `own_stack`, for an array on the device; and whether it was copied. A view is never its own."""
+    """As `own_stack`, for an array on the device; and whether it was copied. A view is never its own.
+
+    Where a copy is refused the array is among the operands still.
+    """
     value = operands.pop(0)
     if sys.getrefcount(value) == POPPED_ALONE and value.base is None:
         return value, False
-    return library.xp.array(value), True
+    try:
+        return library.xp.array(value), True
+    except MemoryBudgetError:
+        operands.insert(0, value)
+        raise
 
 
 __all__ = [

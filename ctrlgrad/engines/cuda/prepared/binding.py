@@ -31,6 +31,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
 )
 from ctrlgrad.engines.cuda.products import Factor, layout, parameters
 from ctrlgrad.engines.cuda.stacks import own_array
+from ctrlgrad.errors import MemoryBudgetError
 
 WORD = np.dtype(np.int64).itemsize
 # Words that one kernel writes: each is two of its parameters.
@@ -52,17 +53,23 @@ class Binding:
         given: captures and constants, by slot.
         integers: the integers of the host by slot.
         carry: what the loop carries. An array that nobody else holds becomes a buffer; others are copied into one.
+
+    Raises `MemoryBudgetError` where a budget has no memory for the buffers; what is carried is in `carry` then.
     """
 
     def __init__(self, body: PreparedBody, context: Context, given: Mapping[int, Any], carry: list[Any]) -> None:
         self.body, self.library, self.precision = body, context.library, context.precision
         self._given = given
-        self.buffers = [self.library.empty(shape, dtype) for shape, dtype in body.buffers]
-        self.carried = {
-            position: _buffers(context, its, carry, position)
-            for position, its in enumerate(body.carries)
-            if isinstance(its, CarriedArray)
-        }
+        self.carried: dict[int, list[Any]] = {}
+        try:
+            self.buffers = [self.library.empty(shape, dtype) for shape, dtype in body.buffers]
+            for position, its in enumerate(body.carries):
+                if isinstance(its, CarriedArray):
+                    self.carried[position] = _buffers(context, its, carry, position)
+        except MemoryBudgetError:
+            for position, (array, _) in self.carried.items():
+                carry[position] = array
+            raise
         # Whether the next iteration reads the second buffers.
         self.odd = 0
         self._called = self.library.launcher(body.products > 0)
@@ -173,14 +180,21 @@ def _buffers(context: Context, its: CarriedArray, carry: list[Any], position: in
     """The two buffers of a carried array, the first with what it is; twice the same where there is one."""
     library, holder = context.library, [carry[position]]
     carry[position] = None
-    array, was_copied = own_array(holder, library)
+    try:
+        array, was_copied = own_array(holder, library)
+    except MemoryBudgetError:
+        carry[position] = holder[0]
+        raise
     context.counts.calls += was_copied
+    carry[position] = array  # until all of it is had
     if tuple(array.strides) != contiguous(its.shape, its.dtype):
         ordered = library.empty(its.shape, its.dtype)
         ordered[...] = array
         context.counts.calls += 1
         array = ordered
-    return [array, library.empty(its.shape, its.dtype) if its.is_double else array]
+    other = library.empty(its.shape, its.dtype) if its.is_double else array
+    carry[position] = None
+    return [array, other]
 
 
 __all__ = ["Binding", "setting"]

@@ -21,7 +21,13 @@ from ctrlgrad.engines.cuda.prepared.model import (
 from ctrlgrad.engines.cuda.prepared.reading import ArrayInput, Input, NumberInput, StackInput
 from ctrlgrad.engines.cuda.program import Program, Values
 from ctrlgrad.engines.cuda.stacks import DeviceStack, own_stack
+from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir.caching import Recent
+
+
+class NoMemoryForBuffers(Exception):
+    """A prepared form cannot be run within the memory budget."""
+
 
 # Iterations that are put on the stream at once: in between Python has a turn (Ctrl-C).
 LONGEST_RUN = 4096
@@ -44,6 +50,8 @@ class Body:
 
     program: Program
     forms: Recent[tuple[Input, ...], PreparedBody | str] = field(default_factory=lambda: Recent(FORMS))
+    # Why a prepared form was not run.
+    refused: str = ""
 
     def form(self, library: ArrayLibrary, state: LoopState) -> PreparedBody | str:
         """The prepared form for what a loop runs on now, or why there is none."""
@@ -59,9 +67,10 @@ class Body:
     @property
     def launching(self) -> str:
         """How its launches were put on the stream so far, for people."""
+        forms = [*self.forms.values(), *([self.refused] if self.refused else [])]
         said = {
             f"one by one ({form})" if isinstance(form, str) else f"from a list of {len(form.launches)} an iteration"
-            for form in self.forms.values()
+            for form in forms
         }
         return "; ".join(sorted(said))
 
@@ -88,8 +97,13 @@ class Iterations:
         count = self._count(self._form, most) if isinstance(self._form, PreparedBody) else 0
         if count:
             assert isinstance(self._form, PreparedBody)
-            self._run(self._form, count)
-            return count
+            try:
+                self._run(self._form, count)
+            except NoMemoryForBuffers as refused:
+                # Step by step a loop needs less: a temporary is gone when it has been read.
+                self.body.refused = self._form = str(refused)
+            else:
+                return count
         self._binding = None
         state = self.state
         arguments = state.shared + state.carry
@@ -137,12 +151,20 @@ class Iterations:
         return {slot: int(x) for slot, x in enumerate(values) if isinstance(x, np.integer)}
 
     def _run(self, form: PreparedBody, count: int) -> None:
-        binding, carry = self._bound(form), self.state.carry
-        rows = {
-            position: self._place(carry[position], its)
-            for position, its in enumerate(form.carries)
-            if isinstance(its, CarriedRows)
-        }
+        carry = self.state.carry
+        try:
+            binding = self._bound(form)
+            rows = {
+                position: self._place(carry[position], its)
+                for position, its in enumerate(form.carries)
+                if isinstance(its, CarriedRows)
+            }
+        except MemoryBudgetError:
+            if self._binding is not None:
+                for position in self._binding.carried:
+                    carry[position] = self._binding.carry(position)
+            self._binding = None
+            raise NoMemoryForBuffers("the budget has no memory for its buffers") from None
         binding.run(count, rows, self._integers())
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedArray):
