@@ -46,4 +46,4 @@ def eigvals(x: Any, /) -> Any:
     return apply("general_eigenvalues", [matrices("eigvals", x, square=True)])
 
 
-__all__ = ["EigResult", "eig", "eigvals"]
+__all__ = ["eig", "eigvals"]
