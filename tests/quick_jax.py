@@ -41,12 +41,25 @@ def _is_known(flag: str) -> bool:
 
 
 def share_contexts() -> None:
-    """One context of MLIR for all programs of a thread: to make one takes a quarter of the time of a small program."""
+    """One context of MLIR for all programs of a thread: to make one takes a quarter of the time of a small program.
+
+    A program that is compiled while another one is lowered has a context of its own, as the module around it would
+    become part of it.
+    """
     from jax._src.interpreters import mlir
+    from jax._src.lib.mlir import ir
 
     made, kept = mlir.make_ir_context, threading.local()
 
+    def is_lowering() -> bool:
+        try:
+            return ir.Context.current is not None
+        except ValueError:
+            return False
+
     def context() -> object:
+        if is_lowering():
+            return made()
         if not hasattr(kept, "context"):
             kept.context = made()
         return kept.context
