@@ -14,6 +14,7 @@ from instruments.stand_in_sessions import RECOMPUTE, SWAP, force
 from programs import BY_NAME
 
 import ctrlgrad as cg
+from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations
 from ctrlgrad.errors import MemoryBudgetError
 
 X = np.linspace(-1.0, 1.0, 64)
@@ -33,6 +34,24 @@ def record(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, shor
     assert_same(results, on_reference(graph, arguments), 1e-11)
     assert stats.copies_out > 4 and stats.bytes_in > 0
     return entries
+
+
+def test_a_loop_whose_prepared_buffers_do_not_fit_runs_step_by_step(
+    monkeypatch: pytest.MonkeyPatch, short_chunks: None
+) -> None:
+    """With the same results, and `explain` says why."""
+    force(monkeypatch, SWAP)
+    bodies: list[Body] = []
+    unbind = Iterations._unbind
+    monkeypatch.setattr(Iterations, "_unbind", lambda self: (bodies.append(self.body), unbind(self))[1])
+    program = BY_NAME["lstm"]
+    graph, leaves = program.graph(1), program.leaves
+    _, _, stats = recorded_run(monkeypatch, graph, leaves, None, 0.3)
+    assert not bodies
+    results, entries, _ = recorded_run(monkeypatch, graph, leaves, stats.peak_bytes["device"] * 4 // 5, 0.3)
+    assert_same(results, program.expected(1), 1e-11)
+    Judge().judge(entries)
+    assert bodies and all("the budget has no memory for its buffers" in body.launching for body in bodies)
 
 
 @pytest.mark.parametrize("way", [SWAP, RECOMPUTE])

@@ -24,11 +24,6 @@ from ctrlgrad.engines.cuda.stacks import DeviceStack, own_stack
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.ir.caching import Recent
 
-
-class NoMemoryForBuffers(Exception):
-    """A prepared form cannot be run within the memory budget."""
-
-
 # Iterations that are put on the stream at once: in between Python has a turn (Ctrl-C).
 LONGEST_RUN = 4096
 # Prepared forms of a body that are kept: one for each set of shapes.
@@ -98,11 +93,13 @@ class Iterations:
         if count:
             assert isinstance(self._form, PreparedBody)
             try:
-                self._run(self._form, count)
-            except NoMemoryForBuffers as refused:
+                binding, rows = self._ready(self._form)
+            except MemoryBudgetError:
                 # Step by step a loop needs less: a temporary is gone when it has been read.
-                self.body.refused = self._form = str(refused)
+                self._unbind()
+                self.body.refused = self._form = "the budget has no memory for its buffers"
             else:
+                self._run(self._form, binding, rows, count)
                 return count
         self._binding = None
         state = self.state
@@ -150,21 +147,25 @@ class Iterations:
         values = (*self.state.shared, *self.state.carry)
         return {slot: int(x) for slot, x in enumerate(values) if isinstance(x, np.integer)}
 
-    def _run(self, form: PreparedBody, count: int) -> None:
+    def _ready(self, form: PreparedBody) -> tuple[Binding, dict[int, int]]:
+        """The list, and where the rows of each stack begin or end."""
+        binding, carry = self._bound(form), self.state.carry
+        rows = {
+            position: self._place(carry[position], its)
+            for position, its in enumerate(form.carries)
+            if isinstance(its, CarriedRows)
+        }
+        return binding, rows
+
+    def _unbind(self) -> None:
+        """Let go of the buffers, but for what is carried."""
+        if self._binding is not None:
+            for position in self._binding.carried:
+                self.state.carry[position] = self._binding.carry(position)
+        self._binding = None
+
+    def _run(self, form: PreparedBody, binding: Binding, rows: dict[int, int], count: int) -> None:
         carry = self.state.carry
-        try:
-            binding = self._bound(form)
-            rows = {
-                position: self._place(carry[position], its)
-                for position, its in enumerate(form.carries)
-                if isinstance(its, CarriedRows)
-            }
-        except MemoryBudgetError:
-            if self._binding is not None:
-                for position in self._binding.carried:
-                    carry[position] = self._binding.carry(position)
-            self._binding = None
-            raise NoMemoryForBuffers("the budget has no memory for its buffers") from None
         binding.run(count, rows, self._integers())
         for position, its in enumerate(form.carries):
             if isinstance(its, CarriedArray):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ctrlgrad.engines.native import objects, target
@@ -141,7 +141,7 @@ def _code() -> objects.Loaded:
 
 
 @functools.cache
-def _function() -> object:
+def _function() -> Callable[..., int]:
     return _RUN(_code()["run"])
 
 
@@ -156,7 +156,7 @@ def run(address: int, once: int, half: int, odd: int, iterations: int, functions
     Raises:
         Failed: a function has refused; what follows has not been called.
     """
-    found = _function()(address, once, half, odd, iterations, functions.launch, functions.multiply)  # type: ignore[operator]
+    found = _function()(address, once, half, odd, iterations, functions.launch, functions.multiply)
     if found:
         raise Failed(found >> 32, found & 0xFFFFFFFF)
 
