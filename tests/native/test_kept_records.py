@@ -77,6 +77,8 @@ def test_what_is_one_object_comes_back_as_one_and_what_are_two_as_two() -> None:
     one, other = Block(()), Block(())
     a, b, c = again((one, other, one))
     assert a is c and a is not b
+    a, b = again(({}, {}))
+    assert a is not b
     # Equal by what they say: one row is enough.
     assert written((Size(2), Size(2)), NOTHING_MORE).count(b"[") == written((Size(2),), NOTHING_MORE).count(b"[")
 

@@ -108,7 +108,8 @@ class _Writer:
         self._tell = _Tells({**_records().tell, **vocabulary.tell})
         # Of each object its row; the object is held, so that no other one gets its id.
         self._rows: dict[int, tuple[int, Any]] = {}
-        # Those of objects that are equal by what they say, which may be one; others equal themselves only.
+        # Those of objects that are equal by what they say, which may be one. What may change, or equals itself only,
+        # stays as many as it is.
         self._merged: dict[tuple[Any, ...], int] = {}
 
     def place(self, item: Any) -> int:
@@ -127,7 +128,7 @@ class _Writer:
         else:
             kind, parts = self._tell[cls](item)
             row = [self.kinds.setdefault(kind, len(self.kinds)), *map(self.place, parts)]
-            key = None if cls.__eq__ is object.__eq__ else tuple(row)
+            key = None if cls.__hash__ in (None, object.__hash__) else tuple(row)
             place = self._merged.get(key) if key is not None else None
             if place is None:
                 place = self._row(key, row)
