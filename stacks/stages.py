@@ -10,6 +10,7 @@ were. A stage says what stands on the forward side in place of its nodes, so tha
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,7 +37,7 @@ class Patch:
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class Stage(ABC):
     """`after` differs from `before` at no position but those of the patches, which are undone in this order."""
 
     before: Value
@@ -45,10 +46,10 @@ class Stage:
     # The forward nodes that it changes.
     nodes: tuple[Node, ...]
 
+    @abstractmethod
     def prepared(self, node: Node) -> Sequence[Node]:
         """What stands on the forward side for a node, or for what took its place already: that makes what is patched,
         too."""
-        raise NotImplementedError
 
 
 def prepared(nodes: Iterable[Node], stages: Iterable[Stage]) -> list[Node]:

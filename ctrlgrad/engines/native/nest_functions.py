@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 
 from ctrlgrad.engines.native.axes import is_small
-from ctrlgrad.engines.native.nests import KernelWriter
+from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.text import Writer, type_of
-from ctrlgrad.plan.model import Array, Check, Kernel, Register
+from ctrlgrad.plan.model import Array, Kernel, Register
 from ctrlgrad.plan.sizes import Size
 
 
@@ -77,7 +77,7 @@ class NestFunctions:
             lambda array: given.take(array, "ptr", lambda: place(array)),
             lambda register: given.take(register, type_of(register.dtype), lambda: number(register)),
             lambda wanted: given.take(wanted, "i64", lambda: size(wanted)),
-            _cannot_fail,
+            cannot_fail,
             self.vector_bytes,
         ).write()
         inner.line("ret void")
@@ -87,7 +87,3 @@ class NestFunctions:
         self.names[rest] = name
         writer.line(f"call void @{name}({', '.join(given.arguments)})")
         return f"define internal void @{name}{rest}" if is_new else None
-
-
-def _cannot_fail(holds: str, check: Check, found: str) -> None:
-    raise AssertionError("a nest with checks is no function")

@@ -34,6 +34,11 @@ UNROLL, ROWS, MOST_OF_ROWS = 4, 4, 16
 MOST_OF_A_TURN, MANY = 16, 512
 
 
+def cannot_fail(holds: str, check: Check, found: str) -> None:
+    """The `fail` of a kernel without checks, whose text stands in a function of its own."""
+    raise AssertionError("a kernel with checks is written where it stands")
+
+
 class KernelWriter:
     """Writes one kernel into a function. `place` gives the address of an array, `number` a register, `size` a size."""
 

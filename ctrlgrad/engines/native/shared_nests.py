@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable
 
 from ctrlgrad.engines.native.axes import Axis
-from ctrlgrad.engines.native.nests import KernelWriter
+from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
 from ctrlgrad.engines.native.reductions import combine, element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
-from ctrlgrad.plan.model import Array, Check, Kernel, Register
+from ctrlgrad.plan.model import Array, Kernel, Register
 from ctrlgrad.plan.sizes import ZERO, Size, product
 
 # In instructions for one element, an elementary function being some tens of them: what a nest must have to be shared,
@@ -65,7 +65,7 @@ class SharedKernel:
         name: str,
     ) -> None:
         self.w, self.kernel, self.name = writer, kernel, name
-        self.outer = KernelWriter(writer, kernel, place, number, size, _cannot_fail, vector_bytes)
+        self.outer = KernelWriter(writer, kernel, place, number, size, cannot_fail, vector_bytes)
         self.inner = Writer(writer.declarations)
         self.table: list[tuple[str, str]] = []
         self.known: dict[str, str] = {}
@@ -75,7 +75,7 @@ class SharedKernel:
             lambda array: self.captured("ptr", place(array)),
             lambda register: self.captured(type_of(register.dtype), number(register)),
             lambda given: self.captured("i64", size(given)),
-            _cannot_fail,
+            cannot_fail,
             vector_bytes,
         )
 
@@ -145,7 +145,3 @@ class SharedKernel:
                 other = outer.elements.load(table, str(number), write.view.dtype, piece, 1)
                 total = combine(w, write.how, dtype, total, other, 1)
             outer.elements.store(outer.bases[len(self.kernel.operands) + k], offset, dtype, pieces, piece, total, 1)
-
-
-def _cannot_fail(holds: str, check: Check, found: str) -> None:
-    raise AssertionError("a nest with checks is not cut")
