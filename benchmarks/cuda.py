@@ -15,10 +15,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from rich.console import Console
@@ -35,10 +36,11 @@ from ctrlgrad.engines.cuda.context import Context, Counts
 from ctrlgrad.engines.cuda.cupy_library import cupy_library
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.library import ArrayLibrary
+from ctrlgrad.engines.cuda.prepared import runner
 from ctrlgrad.errors import MemoryBudgetError
 from ctrlgrad.memory.devices.device import Device
 
-SIZE, TINY = (200, 64, 128, 256), (12, 4, 8, 8)
+SIZE, TINY = (200, 64, 128, 256), (40, 4, 8, 8)
 LENGTHS, TINY_LENGTHS = (100, 200, 500, 1000, 2000, 4000), (10, 60)
 WARM_UP = 2
 MICRO = 1e6
@@ -49,6 +51,14 @@ WAYS: Mapping[str, tuple[bool, bool | None]] = {
     "budget, as the planner likes": (True, None),
     "budget, swapped": (True, True),
     "budget, kept on the device": (True, False),
+}
+
+
+# How launches are put on the stream, by the name of the row: what the engine does by itself is the first.
+LAUNCHING: Mapping[str, Callable[[], AbstractContextManager[Any]]] = {
+    "in graphs": nullcontext,
+    "from lists": lambda: patch.object(runner, "LEAST_IN_GRAPH", 1 << 62),
+    "step by step": lambda: patch.object(runner.Body, "form", lambda *_: "it was asked for"),
 }
 
 
@@ -63,6 +73,7 @@ class Row:
     least: float | None = None
     loss: float | None = None
     launches: float | None = None
+    graphs: int | None = None
     reads: int | None = None
     device_bytes: int | None = None
     host_bytes: int | None = None
@@ -153,6 +164,7 @@ def of_ctrlgrad(
             row.note = f"out of memory: {error.problem}"
             return row
         _take(row, seconds, float(results[0]))
+        row.graphs = counts.graphs
         row.launches, row.reads = counts.launches / steps, counts.reads + counts.predicate_reads + counts.results
         if found is not None:
             stats = found.manager(library.name).stats
@@ -225,7 +237,16 @@ def table(title: str, rows: Sequence[Row]) -> Table:
     """Rows as text."""
     found = Table(title=title, title_justify="left")
     found.add_column("")
-    heads = ("iterations", "us/iteration", "least", "launches/iteration", "waits/step", "device MiB", "host MiB")
+    heads = (
+        "iterations",
+        "us/iteration",
+        "least",
+        "launches/iteration",
+        "graphs/step",
+        "waits/step",
+        "device MiB",
+        "host MiB",
+    )
     for head in (*heads, "copied MiB/step", "chunks again/step", "loss"):
         found.add_column(head, justify="right")
     found.add_column("")
@@ -236,6 +257,7 @@ def table(title: str, rows: Sequence[Row]) -> Table:
             row.name,
             str(row.length),
             *(_number(x, ".1f") for x in numbers),
+            _number(row.graphs, "d"),
             _number(row.reads, "d"),
             *(_number(None if x is None else x / 2**20, ".1f") for x in sizes),
             _number(row.recomputed_chunks, "d"),
@@ -277,14 +299,19 @@ def main(
     with library.running():
         name = device_name(library)
     results = Results(description(), name, options.budget, size)
-    console = Console(width=200, record=True)
+    console = Console(width=210, record=True)
     console.print(f"{results.machine['date']}, {name}, ctrlgrad {results.machine['ctrlgrad']}")
 
     def measured(length: int, way: str) -> Row:
         given = None if devices is None else devices()
         return of_ctrlgrad(library, (length, *size[1:]), way, options.budget, options.repeats, given)
 
-    results.step = [measured(size[0], way) for way in ("no budget", "budget, as the planner likes")]
+    for name, launching in LAUNCHING.items():
+        with launching():
+            row = measured(size[0], "no budget")
+        row.name = f"{row.name}, {name}"
+        results.step.append(row)
+    results.step.append(measured(size[0], "budget, as the planner likes"))
     results.step += [of_torch(size, options.repeats), of_jax(size, options.repeats)]
     console.print(table(f"LSTM training step, (T, batch, input, hidden) = {size}", results.step))
     for length in options.lengths or (TINY_LENGTHS if options.tiny else LENGTHS):

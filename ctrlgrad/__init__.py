@@ -18,34 +18,37 @@ if importlib.util.find_spec("ctrlgrad.gradients") is None:
         "elsewhere: after a plain install, Python started in the checkout finds its folder `ctrlgrad` first."
     )
 
-from ctrlgrad import dataflow, debug, memory, numpy, tree, tree_util
-from ctrlgrad.dataflow import device
-from ctrlgrad.engines.device_array import DeviceArray
-from ctrlgrad.errors import CtrlgradError, GradientMismatch
-from ctrlgrad.frontend.associative_scan import associative_scan
-from ctrlgrad.frontend.branches import cond
-from ctrlgrad.frontend.float0 import float0
-from ctrlgrad.frontend.host_calls import pure_callback
-from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
-from ctrlgrad.frontend.switches import case, switch
-from ctrlgrad.frontend.tensor_array import TensorArray
-from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
-from ctrlgrad.function import Function, function
-from ctrlgrad.numpy import ndarray as Array
-from ctrlgrad.options import options
-from ctrlgrad.signature import TensorSpec
-from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
-from ctrlgrad.transforms.closures import closure_convert, custom_gradient
-from ctrlgrad.transforms.custom_jvp import custom_jvp
-from ctrlgrad.transforms.custom_vjp import custom_vjp
-from ctrlgrad.transforms.custom_vmap import custom_vmap
-from ctrlgrad.transforms.eval_shape import eval_shape
-from ctrlgrad.transforms.grad import grad, stop_gradient, value_and_grad, vjp
-from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
-from ctrlgrad.transforms.jacobians import hessian, jacfwd, jacrev
-from ctrlgrad.transforms.jvp import jvp
-from ctrlgrad.transforms.linearize import linear_transpose, linearize
-from ctrlgrad.transforms.vmap import vmap
+from ctrlgrad.collector import kept_objects
+
+with kept_objects():
+    from ctrlgrad import dataflow, debug, memory, numpy, tree, tree_util
+    from ctrlgrad.dataflow import device
+    from ctrlgrad.engines.device_array import DeviceArray
+    from ctrlgrad.errors import CtrlgradError, GradientMismatch
+    from ctrlgrad.frontend.associative_scan import associative_scan
+    from ctrlgrad.frontend.branches import cond
+    from ctrlgrad.frontend.float0 import float0
+    from ctrlgrad.frontend.host_calls import pure_callback
+    from ctrlgrad.frontend.loops import foldl, foldr, fori_loop, map, scan
+    from ctrlgrad.frontend.switches import case, switch
+    from ctrlgrad.frontend.tensor_array import TensorArray
+    from ctrlgrad.frontend.while_loops import unknown_dims, while_loop
+    from ctrlgrad.function import Function, function
+    from ctrlgrad.numpy import ndarray as Array
+    from ctrlgrad.options import options
+    from ctrlgrad.signature import TensorSpec
+    from ctrlgrad.transforms.checkpoint import checkpoint, checkpoint_policies
+    from ctrlgrad.transforms.closures import closure_convert, custom_gradient
+    from ctrlgrad.transforms.custom_jvp import custom_jvp
+    from ctrlgrad.transforms.custom_vjp import custom_vjp
+    from ctrlgrad.transforms.custom_vmap import custom_vmap
+    from ctrlgrad.transforms.eval_shape import eval_shape
+    from ctrlgrad.transforms.grad import grad, stop_gradient, value_and_grad, vjp
+    from ctrlgrad.transforms.implicit import custom_linear_solve, custom_root
+    from ctrlgrad.transforms.jacobians import hessian, jacfwd, jacrev
+    from ctrlgrad.transforms.jvp import jvp
+    from ctrlgrad.transforms.linearize import linear_transpose, linearize
+    from ctrlgrad.transforms.vmap import vmap
 
 # As they are called in JAX.
 jit = function

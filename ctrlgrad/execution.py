@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad import memory
+from ctrlgrad.collector import kept_objects
 from ctrlgrad.dataflow.engine import run_dataflow
 from ctrlgrad.engines import asks_for_memory, current_without, optimised_graph, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import IN_BLOCKS, as_lists
@@ -87,14 +87,9 @@ def _run_on(engine: str, graph: Graph, arguments: Sequence[Any], check_nans: boo
 
 @functools.cache
 def _load_native() -> None:
-    """Load the native engine and llvmlite, once. What modules define stays: to look for garbage there takes long."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    """Load the native engine and llvmlite, once."""
+    with kept_objects():
         import ctrlgrad.engines.native.engine  # noqa: F401
-    finally:
-        if collects:
-            gc.enable()
 
 
 def program_of(graph: Graph, arguments: Sequence[Any]) -> Callable[[Sequence[Any]], list[Any]] | None:

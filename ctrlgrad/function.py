@@ -393,11 +393,7 @@ def function(
     return Function(fn, engine, signature, name, fixed, donated)
 
 
-def _of_card(fn: Callable[..., Any]) -> Function:
-    return Function(fn, "cuda", None, None)
-
-
 # How NumPy's functions compute on results that stayed on a card.
-_COMPUTE = OnCard(_of_card, MOST_BOUND)
+_COMPUTE = OnCard(lambda fn: Function(fn, "cuda", None, None), MOST_BOUND)
 
 __all__ = ["Function", "function"]

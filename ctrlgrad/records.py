@@ -1,15 +1,19 @@
-"""Frozen dataclasses whose classes cost little to make, for modules that define many of them.
+"""Dataclasses whose classes cost little to make, for modules that define many of them.
 
 `@record` is `@dataclass(frozen=True, slots=True)`, and its classes are dataclasses (`fields`, `replace`, patterns). But
-`dataclass` writes and compiles the text of six methods for each class, about half a millisecond of every start of a
-program; here `__init__` alone is text, and the other methods are closures over the names of the fields.
+`dataclass` writes and compiles the text of up to eight methods for each class, about half a millisecond of every start
+of a program. Here an `__init__` is compiled once for all classes of as many fields, which differ in the fields' names,
+and the other methods are closures over those names.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from operator import attrgetter
+from types import FunctionType
 from typing import Any, NoReturn, TypeVar, dataclass_transform, overload
 
 Class = TypeVar("Class", bound=type)
@@ -18,12 +22,12 @@ Class = TypeVar("Class", bound=type)
 @overload
 def record(cls: Class) -> Class: ...
 @overload
-def record(*, eq: bool = True, kw_only: bool = False) -> Callable[[Class], Class]: ...
+def record(*, eq: bool = True, kw_only: bool = False, frozen: bool = True) -> Callable[[Class], Class]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
-def record(cls: Any = None, *, eq: bool = True, kw_only: bool = False) -> Any:
-    """A frozen dataclass with slots; with `eq=False` an object equals itself only.
+def record(cls: Any = None, *, eq: bool = True, kw_only: bool = False, frozen: bool = True) -> Any:
+    """A dataclass with slots, frozen unless told otherwise; with `eq=False` an object equals itself only.
 
-    Fields may have a default (no factory), and the class a `__post_init__`.
+    Fields may have a default or a factory, and the class a `__post_init__`, which sets those with `init=False`.
 
     >>> @record
     ... class Point:
@@ -35,50 +39,110 @@ def record(cls: Any = None, *, eq: bool = True, kw_only: bool = False) -> Any:
     True
     """
     if cls is None:
-        return lambda cls: _record(cls, eq, kw_only)
-    return _record(cls, eq, kw_only)
+        return lambda cls: _record(cls, eq, kw_only, frozen)
+    return _record(cls, eq, kw_only, frozen)
 
 
-def _record(cls: Any, eq: bool, kw_only: bool) -> Any:
+def _record(cls: Any, eq: bool, kw_only: bool, frozen: bool) -> Any:
     own = set(vars(cls))
-    slotted = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
+    slotted = _with_slots(cls, kw_only)
     found = fields(slotted)
     methods: dict[str, Any] = {
         "__init__": _init(slotted, found),
         "__repr__": _repr,
-        "__setattr__": _refuse_assignment,
-        "__delattr__": _refuse_deletion,
-        **_copying(slotted, [f.name for f in found]),
+        "__getstate__": _state,
+        "__setstate__": _set_state,
     }
+    if frozen:
+        methods |= {"__setattr__": _refuse_assignment, "__delattr__": _refuse_deletion}
     if eq:
-        methods |= _comparisons([f.name for f in found if f.compare])
+        methods |= _comparisons([f.name for f in found if f.compare], frozen)
     for name, method in methods.items():
         if name not in own:
             setattr(slotted, name, method)
     return slotted
 
 
+def _with_slots(cls: Any, kw_only: bool) -> Any:
+    """The class as a dataclass without methods."""
+    types: dict[str, Any] = inspect.get_annotations(cls)
+    # `dataclass` looks into annotations that are text for what is no field, and into the signature for what it does not
+    # say: both take longer than all the rest.
+    cls.__annotations__ = {name: object if _is_of_field(type) else type for name, type in types.items()}
+    if cls.__doc__ is None:
+        cls.__doc__ = f"{cls.__name__}({', '.join(types)})"
+    slotted: Any = dataclass(init=False, repr=False, eq=False, slots=True, kw_only=kw_only)(cls)
+    slotted.__annotations__ = types
+    for f in fields(slotted):
+        if f.type is object:
+            f.type = types.get(f.name, f.type)
+    return slotted
+
+
+def _is_of_field(type: Any) -> bool:
+    return isinstance(type, str) and not any(word in type for word in ("ClassVar", "InitVar", "KW_ONLY"))
+
+
 def _init(cls: Any, found: tuple[Field[Any], ...]) -> Any:
-    names: dict[str, Any] = {}
-    positional, by_name, body = ["self"], ["*"], []
     for f in found:
-        if not f.init or f.default_factory is not MISSING:
-            raise TypeError(f"{cls.__name__}.{f.name}: fields of a record have no factory, and are all given")
-        names[f"set_{f.name}"] = getattr(cls, f.name).__set__  # the slot's: object.__setattr__ would look for it
-        body.append(f"set_{f.name}(self, {f.name})")
-        parameter = f.name
-        if f.default is not MISSING:
-            names[f"default_{f.name}"] = f.default
-            parameter += f"=default_{f.name}"
-        (by_name if f.kw_only else positional).append(parameter)
-    if hasattr(cls, "__post_init__"):
+        if not f.init and _default(f) is not MISSING:
+            raise TypeError(f"{cls.__name__}.{f.name}: a field that is not given has no default either")
+    positional, by_name = [f for f in found if f.init and not f.kw_only], [f for f in found if f.init and f.kw_only]
+    ordered = [*positional, *by_name]
+    makes = "".join("p" if f.default_factory is MISSING else "f" for f in ordered)
+    # The slots' own setters: object.__setattr__ would look for them.
+    setters = [getattr(cls, f.name).__set__ for f in ordered]
+    pattern = _pattern(makes, len(positional), hasattr(cls, "__post_init__"))
+    given = pattern(*setters, *(f.default_factory for f in ordered if f.default_factory is not MISSING))
+    code = given.__code__.replace(
+        co_varnames=("self", *(f.name for f in ordered)), co_qualname=f"{cls.__qualname__}.__init__"
+    )
+    defaults = [_default(f) for f in positional]
+    while defaults and defaults[0] is MISSING:
+        del defaults[0]
+    if MISSING in defaults:
+        raise TypeError(f"{cls.__name__}: a field without a default follows one that has one")
+    init = FunctionType(code, given.__globals__, "__init__", tuple(defaults), given.__closure__)
+    init.__kwdefaults__ = {f.name: _default(f) for f in by_name if _default(f) is not MISSING}
+    init.__annotations__ = {f.name: f.type for f in ordered} | {"return": None}
+    return init
+
+
+class _Factory:
+    """Stands for what a factory makes, as the default of a parameter."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_MADE = _Factory()
+
+
+def _default(f: Field[Any]) -> Any:
+    return f.default if f.default_factory is MISSING else _MADE
+
+
+@functools.cache
+def _pattern(makes: str, positional: int, has_post_init: bool) -> Any:
+    """What makes an `__init__` of setters of slots and factories: a letter each for a field with one ("f") or without.
+
+    Its parameters have names of their own, and so many are positional.
+    """
+    numbers = range(len(makes))
+    parameters = ["self", *(f"p{n}" for n in numbers[:positional])]
+    if positional < len(makes):
+        parameters += ["*", *(f"p{n}" for n in numbers[positional:])]
+    body = [f"s{n}(self, {f'f{n}() if p{n} is MADE else ' if makes[n] == 'f' else ''}p{n})" for n in numbers]
+    if has_post_init:
         body.append("self.__post_init__()")
-    parameters = ", ".join(positional + (by_name if len(by_name) > 1 else []))
-    exec(f"def __init__({parameters}): {'; '.join(body) or 'pass'}", names)
-    return names["__init__"]
+    given = [*(f"s{n}" for n in numbers), *(f"f{n}" for n in numbers if makes[n] == "f")]
+    names: dict[str, Any] = {"MADE": _MADE}
+    inner = f"def __init__({', '.join(parameters)}): {'; '.join(body) or 'pass'}"
+    exec(f"def pattern({', '.join(given)}):\n    {inner}\n    return __init__", names)
+    return names["pattern"]
 
 
-def _comparisons(names: list[str]) -> dict[str, Any]:
+def _comparisons(names: list[str], frozen: bool) -> dict[str, Any]:
     key: Callable[[Any], Any] = attrgetter(*names) if names else lambda one: ()
 
     def __eq__(one: Any, other: Any) -> bool:
@@ -87,7 +151,7 @@ def _comparisons(names: list[str]) -> dict[str, Any]:
     def __hash__(one: Any) -> int:
         return hash(key(one))
 
-    return {"__eq__": __eq__, "__hash__": __hash__}
+    return {"__eq__": __eq__, "__hash__": __hash__ if frozen else None}
 
 
 def _repr(one: Any) -> str:
@@ -103,21 +167,13 @@ def _refuse_deletion(one: Any, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-# Copies (`copy.copy`, `copy.deepcopy`): by default a state is set attribute by attribute, which is refused here.
+# Copies (`copy.copy`, `copy.deepcopy`): by default a state is set attribute by attribute, which may be refused here.
 
 
-def _copying(cls: Any, names: list[str]) -> dict[str, Any]:
-    get: Callable[[Any], Any] = attrgetter(*names) if names else lambda one: ()
-    # Of one name it gives the value, not a tuple of values.
-    state: Callable[[Any], Any] = (lambda one: (get(one),)) if len(names) == 1 else get
-    setters = [getattr(cls, name).__set__ for name in names]
+def _state(one: Any) -> tuple[Any, ...]:
+    return tuple(getattr(one, f.name) for f in fields(one))
 
-    def __getstate__(one: Any) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = state(one)
-        return found
 
-    def __setstate__(one: Any, state: tuple[Any, ...]) -> None:
-        for put, value in zip(setters, state, strict=True):
-            put(one, value)
-
-    return {"__getstate__": __getstate__, "__setstate__": __setstate__}
+def _set_state(one: Any, state: tuple[Any, ...]) -> None:
+    for f, value in zip(fields(one), state, strict=True):
+        object.__setattr__(one, f.name, value)

@@ -15,8 +15,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FrameType
+
+from ctrlgrad.records import record
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(_PACKAGE)
@@ -36,7 +38,7 @@ _MACHINERY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Source:
     """A line of the user's code."""
 

@@ -23,17 +23,17 @@ None in place of a rule: the result does not depend differentiably on that opera
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.errors import DifferentiationError
 from ctrlgrad.ir import Node
 from ctrlgrad.ir.attributes import Hook
 from ctrlgrad.ops.term import Term
+from ctrlgrad.records import record
 
 Map = Callable[..., Term]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReverseRule:
     """How an op's cotangents flow back. `pullbacks` is one rule per operand, or one for all (`variadic`)."""
 

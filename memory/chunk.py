@@ -12,7 +12,7 @@ import math
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,11 +21,12 @@ from ctrlgrad.errors import ExecutionError
 from ctrlgrad.memory.arena.arena import Slot
 from ctrlgrad.memory.checkpointing.states import States
 from ctrlgrad.memory.residency.policy import Policy
+from ctrlgrad.records import record
 
 # Records.
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False, frozen=False)
 class BlockRecord:
     """What the manager knows of a block. `slots` has the block's bytes by level, None where they are not."""
 
@@ -62,7 +63,7 @@ class BlockRecord:
         return self.slots.count(None) < len(self.slots)
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False, frozen=False)
 class ChunkRecord:
     """What the manager knows of a chunk. `number` counts over all loops, `index` within the loop."""
 
@@ -84,7 +85,7 @@ class ChunkRecord:
         return any(block.holders for block in self.blocks)
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False, frozen=False)
 class LoopRecord:
     """What the manager knows of one run of a loop that pushes."""
 

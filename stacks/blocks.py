@@ -13,15 +13,16 @@ rows at and above `count` mean nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.records import record
 from ctrlgrad.stacks.storage import UNLIMITED, Resident, Storage, Supply, Tail, Tails
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class Block:
     """One contiguous array of rows, `count` of them in use."""
 
@@ -42,7 +43,7 @@ class Block:
         self.storage.close()
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class BlockStack:
     """A run-time stack as blocks; all elements have one shape."""
 

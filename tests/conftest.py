@@ -47,7 +47,21 @@ def _plans_are_made_anew(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         monkeypatch.setattr(kept_plans, "key_of", lambda graph, told: None)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.get_closest_marker("in_turn"):
+        from instruments.tables import parametrize_in_turn
+
+        parametrize_in_turn(metafunc)
+
+
+def pytest_collection() -> None:
+    # Tests stay until the end: nothing among them is garbage, and looking takes a quarter of the time of collecting.
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
     # By now the modules of the tests have imported it, or none will.
     if "jax" in sys.modules:
         share_contexts()

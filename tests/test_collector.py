@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ctrlgrad as cg
-from ctrlgrad.collector import only_new_objects
+from ctrlgrad.collector import kept_objects, only_new_objects
 from ctrlgrad.engines.native import engine, kept_graphs
 
 
@@ -96,3 +96,45 @@ def test_a_forked_child_begins_anew() -> None:
             os._exit(0 if gc.get_threshold() == before else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert gc.get_threshold() == before
+
+
+@pytest.fixture
+def nothing_frozen() -> Iterator[None]:
+    """As in most programs; what the tests themselves have frozen is frozen again."""
+    gc.unfreeze()
+    gc.collect()
+    yield
+    gc.enable()
+    gc.freeze()
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_no_garbage_is_looked_for_during_imports_nor_in_what_they_leave() -> None:
+    seen: list[int] = []
+
+    def watch(phase: str, info: Any) -> None:
+        seen.append(info["generation"])
+
+    gc.callbacks.append(watch)
+    try:
+        with kept_objects():
+            kept: list[list[int]] = [[] for _ in range(10 * gc.get_threshold()[0])]
+        count = len(seen)
+    finally:
+        gc.callbacks.remove(watch)
+    assert count == 0 and gc.isenabled() and gc.get_freeze_count() == 0
+    gc.collect(1)
+    assert any(x is kept for x in gc.get_objects(2)) and not any(x is kept for x in gc.get_objects(1))
+
+
+@pytest.mark.usefixtures("nothing_frozen")
+def test_a_collector_that_is_off_stays_off_and_what_is_frozen_stays_frozen() -> None:
+    gc.freeze()
+    before = gc.get_freeze_count()
+    with kept_objects():
+        pass
+    assert gc.get_freeze_count() > before // 2 > 100
+    gc.disable()
+    with pytest.raises(LookupError), kept_objects():
+        raise LookupError
+    assert not gc.isenabled()

@@ -241,6 +241,18 @@ def test_what_the_caller_does_not_ask_for_is_not_saved() -> None:
     assert count(gradient_graph(f, *args, argnums=(0, 1)), *args).pushes == 20
 
 
+@pytest.mark.parametrize("name", ["exp", "tanh", "power", "logaddexp"])
+def test_what_takes_several_times_as_long_as_exp_is_saved_and_not_computed_again(name: str) -> None:
+    """Both the carry and a function of it are wanted, which follows from the carry."""
+    functions = {"power": lambda x: x**1.7, "logaddexp": lambda x: cnp.logaddexp(x, 1.0)}
+    function = functions.get(name) or getattr(cnp, name)
+
+    def loss(x: Any) -> Any:
+        return cg.fori_loop(0, 3, lambda _, x: cnp.sin(x) * cnp.cos(function(x)), x)
+
+    assert count(gradient_graph(loss, 0.5), 0.5).pushes == 3 * (2 if name in functions else 1)
+
+
 def test_shapes_are_saved_instead_of_values() -> None:
     """A mean's gradient needs its operand's size; never the operand."""
     spec = (cg.TensorSpec((None,), np.float64), cg.TensorSpec((), np.int64))

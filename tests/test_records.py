@@ -1,9 +1,11 @@
-"""Records are frozen dataclasses with slots, in all that the package and its users do with them."""
+"""Records are dataclasses with slots, frozen unless told otherwise, in all that is done with them."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
+import typing
 
 import pytest
 
@@ -69,9 +71,58 @@ def test_records_are_copied() -> None:
         assert again == named and again.hidden == [1] and type(again) is Named
 
 
-def test_a_field_with_a_factory_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"Many\.items: fields of a record have no factory"):
+@record(frozen=False)
+class Basket:
+    """Some."""
+
+    name: str
+    items: list[int] = dataclasses.field(default_factory=list)
+    kinds: typing.ClassVar[int] = 3
+
+
+def test_records_that_are_not_frozen_change_and_have_no_hash() -> None:
+    one, other = Basket("a"), Basket("a")
+    one.items.append(1)
+    assert (one.items, other.items, Basket("a", [2]).items) == ([1], [], [2])
+    other.items = [1]
+    assert one == other and not hasattr(one, "__dict__") and copy.deepcopy(one) == one
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)
+
+
+def test_fields_keep_their_types_and_classes_what_is_no_field() -> None:
+    assert {f.name: f.type for f in dataclasses.fields(Basket)} == {"name": "str", "items": "list[int]"}
+    assert Basket.kinds == 3 and Basket.__annotations__["name"] == "str"
+    assert (Point.__doc__, Basket.__doc__) == ("Point(x, y)", "Some.")
+    assert (
+        str(inspect.signature(Named))
+        == "(x: 'float', y: 'float' = 0.0, *, name: 'str', hidden: 'list[int]' = None) -> None"
+    )
+
+
+def test_a_field_that_is_not_given_is_set_later() -> None:
+    @record(frozen=False)
+    class Pair:
+        first: int
+        both: int = dataclasses.field(init=False)
+
+        def __post_init__(self) -> None:
+            self.both = 2 * self.first
+
+    assert Pair(3).both == 6
+    with pytest.raises(TypeError, match="positional argument"):
+        Pair(3, 4)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Many\.items: a field that is not given has no default either"):
 
         @record
         class Many:
-            items: list[int] = dataclasses.field(default_factory=list)
+            items: int = dataclasses.field(init=False, default=1)
+
+
+def test_a_field_without_a_default_behind_one_that_has_one_is_refused() -> None:
+    with pytest.raises(TypeError, match="without a default"):
+
+        @record
+        class Many:
+            first: int = 1
+            second: int  # type: ignore[misc]

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.attributes import Enter
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
+from ctrlgrad.dataflow.graph import Enter, FlatGraph, FlatNode
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.errors import VerificationError, locate
 from ctrlgrad.ir import BOOL, OPS, Graph, Op, TensorType, Type, Value, join

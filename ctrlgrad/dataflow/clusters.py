@@ -24,8 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.attributes import Cluster, Enter
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, consumers, in_order, is_loop_merge, producers
+from ctrlgrad.dataflow.graph import Cluster, Enter, FlatGraph, FlatNode, consumers, in_order, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import Guard, frames_of, guard_of, guards_of
 from ctrlgrad.ir import OPS, Graph, Node, StackType, Value
 

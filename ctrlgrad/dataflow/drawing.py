@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.attributes import Enter, Message
 from ctrlgrad.dataflow.devices import parse_device
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, FlatPrinter, label_of
+from ctrlgrad.dataflow.graph import Enter, FlatGraph, FlatNode, FlatPrinter, Message, label_of
 from ctrlgrad.dataflow.partition import Partition
 from ctrlgrad.dataflow.scopes import ROOT, Frames, frames_of
 from ctrlgrad.ir import Node, Op, Value, attributes
 from ctrlgrad.ir.drawing import CARRIED, DECIDES, DOTTED, RETURNED, Drawing, label
+from ctrlgrad.records import record
 
 # How many ops of a cluster are written out.
 MOST_LINES = 8
@@ -176,7 +176,7 @@ def _drawn_in(node: FlatNode, frames: Frames) -> str:
 # Traces.
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Firing:
     """One firing; times in seconds from the recorder's start.
 
@@ -194,7 +194,7 @@ class Firing:
     edge: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Passage:
     """One end of a message."""
 

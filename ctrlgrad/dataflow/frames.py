@@ -27,13 +27,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ctrlgrad.dataflow.attributes import Recv
 from ctrlgrad.dataflow.devices import DeviceRun
-from ctrlgrad.dataflow.graph import FlatNode
+from ctrlgrad.dataflow.graph import FlatNode, Recv
 from ctrlgrad.dataflow.scopes import describe
 from ctrlgrad.engines.reference.control_kernels import in_iteration
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Node
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 # The number of the iteration of each frame around, the root's 0 first.
@@ -82,7 +82,7 @@ class Step(ABC):
 # Tokens.
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dead:
     """Why a value is dead: which Switch, in which iteration, chose another side."""
 
@@ -91,7 +91,7 @@ class Dead:
     chosen: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Targets:
     """The consumers of one value: operands with their slots, controls, and operands of Merges with their slots."""
 
@@ -241,7 +241,7 @@ class Iteration:
         return found
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False, frozen=False)
 class FrameRun:
     """One execution of a loop; see the module's invariants."""
 

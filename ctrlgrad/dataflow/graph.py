@@ -32,18 +32,59 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from ctrlgrad.dataflow.attributes import Cluster, Enter, LoopCond, Recv, Send
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.ir import Graph, Node, Op, Type, Value, attributes, printer
 from ctrlgrad.ir.attributes import Attributes
 from ctrlgrad.ir.effects import has_effect
 from ctrlgrad.ir.printer import Printer, format_attrs
 from ctrlgrad.ir.types import RegionType
+from ctrlgrad.records import record
 
 # What `tf.while_loop` and `ctrlgrad.while_loop` have as their default.
 PARALLEL_ITERATIONS = 32
+
+
+@record(kw_only=True)
+class Enter(Attributes):
+    frame: str
+    # Whether the value is in all iterations of the frame, not in the first alone.
+    constant: bool
+    # How many iterations of the frame may be in flight.
+    parallel_iterations: int
+    # Whether the value is the number of iterations of a reversed loop.
+    count: bool = False
+    # Whether it opens a loop that only controls what a device has in the frame.
+    control: bool = False
+
+
+@record(kw_only=True)
+class LoopCond(Attributes):
+    # The loop that the frame was lowered from; errors name it.
+    loop: Node | None = None
+    maximum_iterations: int | None = None
+
+
+@record(kw_only=True)
+class Message(Attributes):
+    # The number of an edge of the partition.
+    edge: int
+
+
+@record(kw_only=True)
+class Send(Message):
+    receiver: str
+
+
+@record(kw_only=True)
+class Recv(Message):
+    sender: str
+
+
+@record(kw_only=True)
+class Cluster(Attributes):
+    # Whether its last operand and result are effect tokens.
+    effect: bool
 
 
 def _not_inferred(operands: Sequence[Type], attrs: Attributes, regions: Sequence[RegionType]) -> Sequence[Type]:
@@ -65,7 +106,7 @@ CLUSTER = Op("Cluster", None, _not_inferred, family=Cluster)
 PRIMITIVES = {op.name: op for op in (SWITCH, MERGE, ENTER, EXIT, NEXT_ITERATION, LOOP_COND, SEND, RECV, CLUSTER)}
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record(eq=False)
 class FlatNode(Node):
     """One node. `device` is None where the placement has not been decided."""
 
@@ -99,7 +140,7 @@ class FlatNode(Node):
         return f"FlatNode({self.op.name}: {', '.join(str(v.type) for v in self.operands)})"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record(eq=False)
 class FlatGraph(Graph):
     """A function on values as a flat graph."""
 
@@ -241,9 +282,15 @@ __all__ = [
     "RECV",
     "SEND",
     "SWITCH",
+    "Cluster",
+    "Enter",
     "FlatGraph",
     "FlatNode",
     "FlatPrinter",
+    "LoopCond",
+    "Message",
+    "Recv",
+    "Send",
     "carry_switches",
     "consumers",
     "in_order",

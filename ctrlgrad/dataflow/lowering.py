@@ -28,9 +28,8 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.attributes import Enter, LoopCond
 from ctrlgrad.dataflow.builder import FlatBuilder
-from ctrlgrad.dataflow.graph import FlatGraph
+from ctrlgrad.dataflow.graph import Enter, FlatGraph, LoopCond
 from ctrlgrad.ir import BOOL, OPS, Branch, Call, Graph, Loop, Node, Op, Value, is_loop, view
 from ctrlgrad.ir.attributes import NO_ATTRS, Given
 from ctrlgrad.ir.effects import nodes_with_effects

@@ -19,7 +19,7 @@ import json
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,9 +30,10 @@ from ctrlgrad.dataflow.partition import Edge
 from ctrlgrad.dtypes import dtype_code
 from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.ir import StackType, TensorType
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Message:
     """What arrives: a value, or that it is dead. A report carries neither."""
 
@@ -101,7 +102,7 @@ _ARRAY, _SCALAR = -1, -2
 _ELEMENT = struct.Struct("<8sQ")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Header:
     """What a message says of itself."""
 

@@ -31,9 +31,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.attributes import Cluster, Enter, LoopCond, Recv, Send
 from ctrlgrad.dataflow.devices import DEFAULT
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, in_order, is_loop_merge, producers
+from ctrlgrad.dataflow.graph import (
+    Cluster,
+    Enter,
+    FlatGraph,
+    FlatNode,
+    LoopCond,
+    Recv,
+    Send,
+    in_order,
+    is_loop_merge,
+    producers,
+)
 from ctrlgrad.dataflow.scopes import (
     NO_GUARD,
     ROOT,

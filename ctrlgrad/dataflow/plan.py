@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.attributes import Enter, LoopCond, Recv
 from ctrlgrad.dataflow.devices import PieceOf
 from ctrlgrad.dataflow.frames import NOWHERE, FramePlan, Step, Targets
-from ctrlgrad.dataflow.graph import FlatNode, is_loop_merge, producers
+from ctrlgrad.dataflow.graph import Enter, FlatNode, LoopCond, Recv, is_loop_merge, producers
 from ctrlgrad.dataflow.partition import Part
 from ctrlgrad.dataflow.scopes import ROOT
 from ctrlgrad.dataflow.steps import (

@@ -18,11 +18,11 @@ from itertools import pairwise
 from typing import Any
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.attributes import Cluster, Enter
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, is_loop_merge, producers
+from ctrlgrad.dataflow.graph import Cluster, Enter, FlatGraph, FlatNode, is_loop_merge, producers
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import CtrlgradError, VerificationError
 from ctrlgrad.ir import BOOL, Op, TensorType, Type, Value
+from ctrlgrad.records import record
 
 # How many results a primitive has; None: one or more.
 _RESULTS: dict[Op, int | None] = {
@@ -162,7 +162,7 @@ def _types_of(values: Sequence[Value]) -> str:
 ROOT = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Within:
     """That a predicate is at least `low` and at most `high`; None where there is no bound, as at a Switch's ends.
 

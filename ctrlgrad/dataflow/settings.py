@@ -20,11 +20,10 @@ from typing import Any
 
 from ctrlgrad import memory
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.attributes import LoopCond
 from ctrlgrad.dataflow.clusters import CUTS, cluster
 from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
 from ctrlgrad.dataflow.drawing import Recorder
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode
+from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, LoopCond
 from ctrlgrad.dataflow.lowering import lower
 from ctrlgrad.dataflow.mpi_run import identity_of, names_ranks, on_ranks
 from ctrlgrad.dataflow.partition import Partition, partition

@@ -12,10 +12,9 @@ Sources: "Implementation of Control Flow in TensorFlow" (2017), section 4.2; Yu 
 
 from __future__ import annotations
 
-from ctrlgrad.dataflow.attributes import Cluster, Enter, LoopCond, Send
 from ctrlgrad.dataflow.devices import Piece
 from ctrlgrad.dataflow.frames import Dead, Execution, Iteration, Step, Targets, deliver, deliver_dead
-from ctrlgrad.dataflow.graph import FlatNode
+from ctrlgrad.dataflow.graph import Cluster, Enter, FlatNode, LoopCond, Send
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.errors import ExecutionError
 from ctrlgrad.ir import Op, Value

@@ -21,8 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.attributes import Enter
-from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, carry_switches, consumers, is_loop_merge, producers
+from ctrlgrad.dataflow.graph import Enter, FlatGraph, FlatNode, carry_switches, consumers, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import (
     ROOT,
     Frames,

@@ -8,10 +8,10 @@ many as the one before, and no more than push `chunk_bytes`.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from ctrlgrad.engines.chunks import Chunk, EntryState, ManagedLoop, Measured, Rerun, chunk_bytes
+from ctrlgrad.records import record
 
 # Iterations of the one chunk of a loop that is one: as many as it takes.
 UNBOUNDED = 1 << 62
@@ -19,7 +19,7 @@ UNBOUNDED = 1 << 62
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
+@record
 class Closed(Generic[R]):
     """A chunk that nothing is pushed on any more: how it ran, to whoever runs it again, and for how long.
 
@@ -61,7 +61,7 @@ class LoopRun(Protocol[R]):
         """The loop has failed."""
 
 
-@dataclass
+@record(frozen=False)
 class Lengths:
     """How many iterations the chunks of one run of a loop have."""
 

@@ -196,6 +196,9 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.dtype == BFLOAT16:
+            # So whoever asks whether there is one takes DLPack, which has a name for it.
+            raise AttributeError("the CUDA array interface has no name for bfloat16, but DLPack has")
         self._is_lent = True
         with self._library.running():
             return dict(self.array.__cuda_array_interface__)
@@ -237,12 +240,11 @@ def type_on_card(x: Any) -> tuple[np.dtype, tuple[int, ...]]:
         dtype = np.dtype(name)
     except TypeError:
         dtype = np.dtype(object)
-    # No kernels are there for bfloat16 (see `ctrlgrad.engines.cuda.compile`).
-    if dtype.name not in NAMES or dtype == BFLOAT16:
+    if dtype.name not in NAMES:
         raise TypeMismatchError(
             f"dtype {x.dtype} is not supported",
             source=here(),
-            expected="a bool, an integer, a float or a complex dtype that NumPy has",
+            expected="a bool, an integer, a float, bfloat16 among them, or a complex dtype",
             got=f"{type(x).__name__} of {x.dtype}",
             hint="convert the array to float32 before",
         )

@@ -1,7 +1,7 @@
 """How exactly a card computes: one choice for products, their sums, and what kernels may contract.
 
-- "ieee": operands and sums of products are rounded in the dtypes that they have (sums of float16 in float32), and a
-  multiplication and an addition are two operations.
+- "ieee": operands and sums of products are rounded in the dtypes that they have (sums of floats of 16 bits in
+  float32), and a multiplication and an addition are two operations.
 - "tf32": products of float32 round their operands to 10 bits of fraction, and sum in float32.
 - "bf16": products of float32 round their operands to 7 bits of fraction, and sum in float32.
 

@@ -7,7 +7,6 @@ its type, its value in a graph, NumPy's promotion, and the shape of a result who
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from ctrlgrad.frontend.unsized import Unsized
 from ctrlgrad.ir import OPS, Builder, Graph, StackType, TensorType, Type, Value
 from ctrlgrad.options import current_options, default_float
 from ctrlgrad.passes.inline_calls import without_calls
+from ctrlgrad.records import record
 from ctrlgrad.source import here
 
 _SCALARS = (bool, int, float, complex)
@@ -42,7 +42,7 @@ def evaluate(graph: Graph, arrays: Sequence[Any]) -> list[Any]:
     ]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record(eq=False)
 class EagerStack:
     """The stack of a `TensorArray` outside a trace: its type and its rows (None for a slot never written)."""
 
@@ -64,6 +64,13 @@ def type_of(x: Any) -> Type:
         return x.type
     array = _array(x)
     return TensorType(array.dtype, x.known if isinstance(x, Unsized) else array.shape)
+
+
+def tensor_type(x: Any) -> TensorType:
+    """The type of what is known to be no stack."""
+    t = type_of(x)
+    assert isinstance(t, TensorType)
+    return t
 
 
 def check_dtype(dtype: np.dtype) -> None:

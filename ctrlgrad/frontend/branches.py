@@ -64,8 +64,9 @@ def truth_of(pred: Any) -> Any:
         t = type_of(pred)
     except (TypeError, ValueError):
         return pred
-    is_number = isinstance(t, TensorType) and t.rank == 0 and dtype_kind(t.dtype) in "iufc"
-    return apply("not_equal", [pred, cast(0, t.dtype)]) if is_number else pred  # type: ignore[union-attr]
+    if isinstance(t, TensorType) and t.rank == 0 and dtype_kind(t.dtype) in "iufc":
+        return apply("not_equal", [pred, cast(0, t.dtype)])
+    return pred
 
 
 def branch(

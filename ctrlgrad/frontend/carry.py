@@ -37,7 +37,7 @@ class Carry:
     def of(operation: str, init: Any, source: Source | None) -> Carry:
         leaves, treedef = tree.flatten(init)
         check_leaves(f"{operation}: the initial carry", leaves)
-        dtypes = [None if isinstance(type_of(x), StackType) else type_of(x).dtype for x in leaves]  # type: ignore[union-attr]
+        dtypes = [t.dtype if isinstance(t, TensorType) else None for t in map(type_of, leaves)]
         return Carry(operation, init, source, leaves, treedef, dtypes)
 
     @property

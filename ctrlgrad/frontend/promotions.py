@@ -115,7 +115,10 @@ def _was_cast(value: Value, user: Node, makers: Mapping[Value, Node]) -> bool:
 
 def _refuses(node: Node, wanted: np.dtype, given: np.dtype) -> bool:
     """Whether an op has no result in a dtype whatever it is combined with, by its own type rule."""
-    types = [TensorType(wanted, v.type.shape) if _dtype(v) == given else v.type for v in node.operands]  # type: ignore[union-attr]
+    types = [
+        TensorType(wanted, t.shape) if isinstance(t, TensorType) and t.dtype == given else t
+        for t in (v.type for v in node.operands)
+    ]
     try:
         node.op.infer(types, node.attrs, [region.type for region in node.regions])
     except TypeMismatchError:

@@ -16,7 +16,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Literal
 
 from ctrlgrad.errors import TypeMismatchError, locate
-from ctrlgrad.frontend.apply import cast, type_of
+from ctrlgrad.frontend.apply import cast, tensor_type, type_of
 from ctrlgrad.interop import (  # noqa: F401  (they fill the table)
     arrays,
     bit_generator,
@@ -92,7 +92,7 @@ class Reader:
         if not hasattr(aval, "dtype"):  # a token
             return x
         result = cast(x, dtype_of(aval))
-        if len(type_of(result).shape) != aval.ndim + len(key_words(aval)) and not self.is_elementwise:  # type: ignore[union-attr]
+        if tensor_type(result).rank != aval.ndim + len(key_words(aval)) and not self.is_elementwise:
             raise TypeMismatchError(
                 f"from_jax: the translation of {equation.name!r} has another rank than JAX's",
                 source=equation.source,

@@ -41,7 +41,7 @@ def _text(version: int) -> str:
     return f"""
 declare i64 @cg_enter(ptr, ptr, ptr)
 
-define internal void @collect(ptr %call, i64 %which, ptr %addresses) {{
+define internal void @collect(ptr %call, i64 %which, ptr %addresses) nounwind {{
 start:
   %list = getelementptr i8, ptr %call, i64 %which
   %count.p = getelementptr i8, ptr %list, i64 {_COUNT}
@@ -66,7 +66,7 @@ done:
   ret void
 }}
 
-define ptr @cg_xla(ptr %call) {{
+define ptr @cg_xla(ptr %call) nounwind {{
 start:
   %extension.p = getelementptr i8, ptr %call, i64 {_EXTENSION}
   %extension = load ptr, ptr %extension.p

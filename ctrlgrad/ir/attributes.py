@@ -14,7 +14,7 @@ import numbers
 import types
 import typing
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -258,7 +258,7 @@ class Branch(Attributes):
     """Says nothing, but that the first operand selects a region, which sees the others."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NamedAxis:
     """The rows of a mapped function that has given them a name; `level` tells apart those of one name."""
 

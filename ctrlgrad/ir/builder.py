@@ -8,7 +8,6 @@ copies a graph's nodes into a builder.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ from ctrlgrad.ir.attributes import NO_ATTRS, Constant, Given
 from ctrlgrad.ir.graph import Graph, Node, Value
 from ctrlgrad.ir.op import OPS, Op
 from ctrlgrad.ir.types import Type
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 # Elements up to which equal constants of one graph are one.
@@ -161,7 +161,7 @@ def free_values(graphs: Iterable[Graph]) -> list[Value]:
     return list(free)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Closed:
     """Regions over the same operands: the captures first, then each region's former inputs."""
 

@@ -40,7 +40,27 @@ class Counting:
     @classmethod
     def of(cls, loop: Loop, number: Number) -> Counting | None:
         """None where a loop does not count so; `number` knows the constants in front of it."""
-        test = _producer(loop.cond, loop.predicate)
+        return cls._by(_producer(loop.cond, loop.predicate), loop, number)
+
+    @classmethod
+    def each(cls, loop: Loop, number: Number) -> tuple[Counting, ...]:
+        """Of a loop that goes on while several such tests hold, how it counts by each of them; none where by one it
+        does not count."""
+        found: list[Counting] = []
+        pending = [loop.predicate]
+        while pending:
+            test = _producer(loop.cond, pending.pop())
+            if test is not None and test.op.name == "logical_and":
+                pending += test.operands
+                continue
+            counting = cls._by(test, loop, number)
+            if counting is None:
+                return ()
+            found.append(counting)
+        return tuple(found)
+
+    @classmethod
+    def _by(cls, test: Node | None, loop: Loop, number: Number) -> Counting | None:
         if test is None or test.op.name not in _TURNED:
             return None
         for carry in loop.carries:

@@ -19,7 +19,9 @@ def has_effect(op: Op, regions: Iterable[Graph]) -> bool:
 
 def must_run(node: Node) -> bool:
     """Whether a node does more than compute its results: an effect, or a promise that fails where it is not kept."""
-    return Trait.EFFECT in node.op.traits or _promises(node) or any(map(must_run, _inside(node)))
+    if Trait.EFFECT in node.op.traits:
+        return True
+    return bool(node.regions) and (_promises(node) or any(map(must_run, _inside(node))))
 
 
 def _promises(node: Node) -> bool:

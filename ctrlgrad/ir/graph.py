@@ -7,7 +7,7 @@ closed: it sees nothing but its own inputs. All three classes are immutable and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ctrlgrad.ir.attributes import NO_ATTRS, Attributes
@@ -16,10 +16,11 @@ from ctrlgrad.ir.op import Op, Use
 from ctrlgrad.ir.printer import format_graph
 from ctrlgrad.ir.svg import format_svg
 from ctrlgrad.ir.types import RegionType, TensorType, Type
+from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record(eq=False)
 class Value:
     """One SSA value. `hint` is the name it would like to have in printed text."""
 
@@ -36,7 +37,7 @@ class Value:
         return f"Value({self.type}{'' if self.hint is None else f', {self.hint!r}'})"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record(eq=False)
 class Node:
     """One application of an op. `attrs` holds what is known when the graph is built, in the fields of its family."""
 
@@ -61,7 +62,7 @@ class Node:
         return f"Node({self.op.name}: {', '.join(str(v.type) for v in self.operands)})"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@record(eq=False)
 class Graph:
     """A function on values: `inputs`, `nodes` in order, `outputs`."""
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from ctrlgrad.errors import VerificationError
 from ctrlgrad.ir.attributes import NO_ATTRS, Attributes, Given
 from ctrlgrad.ir.types import RegionType, Type
+from ctrlgrad.records import record
 
 
 class Trait(enum.Enum):
@@ -74,7 +75,7 @@ _CHANGES = (Use.UPDATE, Use.PUSH, Use.POP)
 TypeRule = Callable[[Sequence[Type], Any, Sequence[RegionType]], Sequence[Type]]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Op:
     """A declaration. `arity` is None for a variable number of operands.
 

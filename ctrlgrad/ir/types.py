@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, dtype_kind
+from ctrlgrad.records import record
 
 Dim = int | None
 Shape = tuple[Dim, ...]
@@ -32,7 +32,7 @@ def dtype_name(dtype: np.dtype) -> str:
     return dtype.name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TensorType:
     """An array of one dtype; `shape` holds an int per known dimension and None per unknown one."""
 
@@ -70,7 +70,7 @@ class TensorType:
         return f"{dtype_name(self.dtype)}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StackType:
     """A list of tensors of type `element`, grown and shrunk at its end or indexed."""
 
@@ -90,7 +90,7 @@ class StackType:
 Type = TensorType | StackType
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RegionType:
     """What the type rule of an op sees of a region: the types of its inputs and outputs."""
 

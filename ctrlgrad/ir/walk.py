@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 
 from ctrlgrad.ir.graph import Graph, Node, Value
 
@@ -23,10 +24,7 @@ def definitions(graph: Graph) -> dict[Value, Node]:
 
 def uses(graph: Graph) -> Counter[Value]:
     """How often each value is an operand or output of this graph."""
-    counts: Counter[Value] = Counter(graph.outputs)
-    for node in graph.nodes:
-        counts.update(node.operands)
-    return counts
+    return Counter(chain(graph.outputs, chain.from_iterable(node.operands for node in graph.nodes)))
 
 
 def count_ops(graph: Graph) -> Counter[str]:

@@ -20,13 +20,13 @@ import atexit
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.mpi.watch import FAILED, Ending, Watch
+from ctrlgrad.records import record
 
 if TYPE_CHECKING:
     from ctrlgrad.mpi.world import World
@@ -42,7 +42,7 @@ _VARIABLES = (
 _RANK_ALONE = "PMIX_RANK"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Launch:
     """This process among those that were started together; `size` is None where the launcher does not say."""
 
@@ -77,7 +77,7 @@ def number_of_ranks() -> int:
     return join().world.size if launch.size is None else launch.size
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Joined:
     """What a process has that has found the others: what they exchange, and how they end."""
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ctrlgrad.records import record
+
 # Seconds between reports of a rank that waits.
 IDLE_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class IdleReport:
     """One rank, idle: how many messages it has sent and received, and what its nodes wait for, a line each."""
 

@@ -27,11 +27,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
 from ctrlgrad.errors import CtrlgradError, ExecutionError, UserInputError
+from ctrlgrad.records import record
 
 FAILED, STOPPED = 1, 130
 # Seconds: to connect at the start, between keepalive probes, and for rank 0 to answer a failure.
@@ -43,7 +43,7 @@ _HEADER = struct.Struct("<cBII")
 _READY, _FAILED, _INTERRUPTED, _END, _GOODBYE, _LEFT = b"R", b"F", b"I", b"E", b"G", b"L"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ending:
     """Why all ranks end: a word for the kind, the text, and the exit code."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mpi4py
 import numpy as np
 
 from ctrlgrad.errors import ExecutionError, UserInputError
+from ctrlgrad.records import record
 
 # Read when MPI is imported: whoever only reads this module does not start it.
 mpi4py.rc.initialize = False
@@ -25,7 +25,7 @@ from mpi4py import MPI  # noqa: E402
 JOINED = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Arrived:
     """A message as it came: `data` is uint8 `[bytes]`."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ctrlgrad.ir.types import RegionType, TensorType, Type, broadcast_shapes
 from ctrlgrad.ops.checks import require_kind, tensors
 from ctrlgrad.ops.special import FORMULAS, of_arrays
 from ctrlgrad.ops.term import Term, emit, where
+from ctrlgrad.records import record
 
 BOOL = np.dtype(bool)
 
@@ -65,7 +65,7 @@ def _rule(name: str, kinds: str, result: np.dtype | None) -> TypeRule:
 Partial = Callable[..., Term]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Facts:
     """What an elementwise op is to the stages that need no more than this: one entry, read by all of them."""
 
@@ -90,10 +90,14 @@ def add(
     numpy: Callable[..., Any] | None = None,
     jax: str = "",
     total: Trait | None = None,
+    cheap: bool = True,
     attributes: type[Attributes] = Attributes,
 ) -> None:
-    """Declare an op with its facts; NumPy and `jax.numpy` have it by its name unless something else is said."""
-    traits = [Trait.ELEMENTWISE, Trait.CHEAP, *([total] if total is not None else ())]
+    """Declare an op with its facts; NumPy and `jax.numpy` have it by its name unless something else is said.
+
+    Not cheap is what takes several times as long as `exp`: its results are saved for the backward side.
+    """
+    traits = [Trait.ELEMENTWISE, *([Trait.CHEAP] if cheap else ()), *([total] if total is not None else ())]
     declare(name, arity, infer, *traits, attributes=attributes)
     FACTS[name] = Facts(partials, numpy or getattr(np, name), jax or f"numpy.{name}")
 
@@ -149,6 +153,7 @@ _unary(
     "erfinv",
     "f",
     lambda t, z, x: t * (emit("exp", z * z) * (math.sqrt(math.pi) / 2)),
+    cheap=False,
     numpy=of_arrays(FORMULAS["erfinv"]),
     jax="scipy.special.erfinv",
 )
@@ -170,7 +175,7 @@ def _power_exponent(t: Term, z: Term, x: Term, y: Term) -> Term:
     return t * (z * emit("log", where(x.equals(0), 1, x)))
 
 
-_binary("power", INEXACT, _power_base, _power_exponent)
+_binary("power", INEXACT, _power_base, _power_exponent, cheap=False)
 
 
 def _share(x: Term, y: Term, chosen: Term) -> Term:
@@ -206,7 +211,13 @@ def _softmax_of_two(t: Term, z: Term, x: Term) -> Term:
     return t * emit("exp", where(x.equals(math.inf), 0, x - where(z.equals(-math.inf), 0, z)))
 
 
-_binary("logaddexp", "f", lambda t, z, x, y: _softmax_of_two(t, z, x), lambda t, z, x, y: _softmax_of_two(t, z, y))
+_binary(
+    "logaddexp",
+    "f",
+    lambda t, z, x, y: _softmax_of_two(t, z, x),
+    lambda t, z, x, y: _softmax_of_two(t, z, y),
+    cheap=False,
+)
 
 # Of complex numbers, the sign varies continuously: the frontend divides by the modulus.
 _without_derivative(1, REAL, "sign")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from ctrlgrad.dtypes import computed_dtype
+from ctrlgrad.records import record
 
 
 class Formula(Protocol):
@@ -21,7 +21,7 @@ class Formula(Protocol):
     def __call__(self, x: Any, of: Functions) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Functions:
     """What a formula is built of, for values of one kind."""
 

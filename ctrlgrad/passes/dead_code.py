@@ -64,13 +64,14 @@ class _Pruning:
 
     def _loop(self, loop: Loop, results: frozenset[int]) -> Loop:
         cond, in_cond = self.live_nodes(loop.cond, [loop.predicate])
-        carries = [c for i, c in enumerate(loop.carries) if i in results or c.in_cond in in_cond]
+        needed = {i for i, c in enumerate(loop.carries) if i in results or c.in_cond in in_cond}
         while True:
+            carries = [loop.carries[i] for i in sorted(needed)]
             body, in_body = self.live_nodes(loop.body, [c.next for c in carries])
-            more = [c for c in loop.carries if c in carries or c.in_body in in_body]
-            if more == carries:
+            more = {i for i, c in enumerate(loop.carries) if c.in_body in in_body} - needed
+            if not more:
                 break
-            carries = more
+            needed |= more
         captures = [c for c in loop.captures if c.in_body in in_body or c.in_cond in in_cond]
         return loop.rebuilt(captures=captures, carries=carries, cond=cond, body=body)
 

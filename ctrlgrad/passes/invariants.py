@@ -80,7 +80,7 @@ def _hoist_from(region: Graph, outside: dict[Value, Value], builder: Builder) ->
 def _is_invariant(node: Node, outside: dict[Value, Value], constants: dict[Value, Node]) -> bool:
     if node.regions or node.op.name == "constant":
         return False
-    # What is computed again behind a barrier is computed again once, in front of the loop.
-    if node.op.name != "barrier" and not is_total(node):
+    if not all(v in outside or v in constants for v in node.operands):
         return False
-    return all(v in outside or v in constants for v in node.operands)
+    # What is computed again behind a barrier is computed again once, in front of the loop.
+    return node.op.name == "barrier" or is_total(node)

@@ -119,7 +119,7 @@ def upstream(loop: Loop, values: Iterable[Value]) -> set[Value]:
     needed = set(values)
     while True:
         for node in reversed(loop.body.nodes):
-            if any(v in needed for v in node.results):
+            if not needed.isdisjoint(node.results):
                 needed.update(node.operands)
         more = {c.next for c in loop.carries if c.in_body in needed} - needed
         if not more:

@@ -36,10 +36,10 @@ class _Sinking(Rewriter):
             v
             for v, node in self._producers.items()
             if v in readers
+            and all(map(_is_slice, readers[v]))
             and v not in graph.outputs
             and _can_sink(node)
             and not _accumulates(node, self._producers)
-            and all(map(_is_slice, readers[v]))
             and _pays(node, readers[v])
         }
         self._sunk: dict[tuple[Value, str], Value] = {}

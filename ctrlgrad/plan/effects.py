@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ctrlgrad.plan.model import (
     Load,
     Loop,
     NewStack,
+    Numbers,
     Operand,
     Outside,
     Pack,
@@ -44,8 +46,11 @@ from ctrlgrad.plan.model import (
 from ctrlgrad.plan.sizes import Size
 
 INDEX = np.dtype(np.int64)
-# What is part of a step, and may hold numbers and sizes.
-_PARTS = (*typing.get_args(Step), Array, Check, Operand, View, Write)
+# The fields of a step, and of what is part of one and may hold numbers and sizes.
+_FIELDS = {
+    cls: tuple(f.name for f in dataclasses.fields(cls))
+    for cls in (*typing.get_args(Step), Array, Check, Operand, View, Write)
+}
 
 
 def blocks_of(step: Step) -> tuple[Block, ...]:
@@ -65,63 +70,83 @@ def _of(item: object) -> Iterator[Array | Stack]:
             yield from _of(each)
 
 
-def reads(step: Step) -> Iterator[Array | Stack]:
+def _row(row: Numbers | Array) -> tuple[Value, ...]:
+    return row if isinstance(row, tuple) else (row,)
+
+
+def _result(step: Any) -> tuple[Value, ...]:
+    return (step.result,)
+
+
+def _stack(step: Any) -> tuple[Stack, ...]:
+    return (step.stack,)
+
+
+def _nothing(step: Step) -> tuple[()]:
+    return ()
+
+
+# By class. Every stage asks for this of every step, some of them at every depth.
+_READS: dict[type, Callable[[Any], tuple[Array | Stack, ...]]] = {
+    Branch: _nothing,
+    Compute: _nothing,
+    CopyStack: _stack,
+    Factorise: lambda step: tuple(view.array for view in (step.a, step.b) if view is not None),
+    FromStack: _stack,
+    Guard: _nothing,
+    Kernel: lambda step: (
+        *[operand.view.array for operand in step.operands],
+        *[write.base for write in step.writes if write.base is not None],
+    ),
+    Length: _stack,
+    Load: lambda step: (step.view.array,),
+    Loop: lambda step: tuple(_of(tuple(c.init for c in step.carries))),
+    NewStack: _nothing,
+    Outside: lambda step: tuple(_of(step.operands)),
+    Pack: lambda step: (step.view.array,),
+    Pop: _stack,
+    Product: lambda step: tuple(
+        array for array in (step.a.array, step.b.array, step.base, step.packed) if array is not None
+    ),
+    Push: lambda step: (step.stack, *_of(step.row)),
+    ReadRow: _stack,
+    ToStack: lambda step: (step.rows.array,),
+    WriteRow: lambda step: (step.stack, *_of(step.row)),
+}
+_DEFINES: dict[type, Callable[[Any], tuple[Value, ...]]] = {
+    Branch: lambda step: step.results,
+    Compute: lambda step: step.results,
+    CopyStack: _result,
+    Factorise: lambda step: (step.result, step.done),
+    FromStack: _result,
+    Guard: _nothing,
+    Kernel: lambda step: tuple([write.view.array for write in step.writes]),
+    Length: _result,
+    Load: lambda step: step.results,
+    Loop: lambda step: tuple([c.result for c in step.carries]),
+    NewStack: _result,
+    Outside: lambda step: (
+        *[value for result in step.results for value in _row(result)],
+        *[register for register, _, _ in step.sizes],
+    ),
+    Pack: _result,
+    Pop: lambda step: (step.result, *_row(step.row)),
+    Product: _result,
+    Push: _result,
+    ReadRow: lambda step: _row(step.row),
+    ToStack: _result,
+    WriteRow: _result,
+}
+
+
+def reads(step: Step) -> tuple[Array | Stack, ...]:
     """The arrays and stacks that a step reads itself; not what the blocks inside it do."""
-    if isinstance(step, Kernel):
-        for operand in step.operands:
-            yield operand.view.array
-        for write in step.writes:
-            if write.base is not None:
-                yield write.base
-    elif isinstance(step, Load):
-        yield step.view.array
-    elif isinstance(step, Product):
-        yield from (step.a.array, step.b.array)
-        yield from (array for array in (step.base, step.packed) if array is not None)
-    elif isinstance(step, Pack):
-        yield step.view.array
-    elif isinstance(step, Factorise):
-        yield from (view.array for view in (step.a, step.b) if view is not None)
-    elif isinstance(step, Outside):
-        yield from _of(step.operands)
-    elif isinstance(step, Push | WriteRow):
-        yield step.stack
-        yield from _of(step.row)
-    elif isinstance(step, Pop | ReadRow | Length | FromStack | CopyStack):
-        yield step.stack
-    elif isinstance(step, ToStack):
-        yield step.rows.array
-    elif isinstance(step, Loop):
-        yield from _of(tuple(c.init for c in step.carries))
-    else:
-        assert isinstance(step, Compute | Guard | NewStack | Branch)
+    return _READS[step.__class__](step)
 
 
-def defines(step: Step) -> Iterator[Value]:
+def defines(step: Step) -> tuple[Value, ...]:
     """What a step defines for the steps after it."""
-    if isinstance(step, Compute | Load):
-        yield from step.results
-    elif isinstance(step, Kernel):
-        yield from (write.view.array for write in step.writes)
-    elif isinstance(step, Product | Pack | Push | WriteRow | Length | NewStack | ToStack | FromStack | CopyStack):
-        yield step.result
-    elif isinstance(step, Factorise):
-        yield from (step.result, step.done)
-    elif isinstance(step, Outside):
-        for result in step.results:
-            yield from result if isinstance(result, tuple) else (result,)
-        yield from (register for register, _, _ in step.sizes)
-    elif isinstance(step, Pop):
-        yield step.result
-        yield from step.row if isinstance(step.row, tuple) else (step.row,)
-    elif isinstance(step, ReadRow):
-        yield from step.row if isinstance(step.row, tuple) else (step.row,)
-    elif isinstance(step, Loop):
-        yield from (c.result for c in step.carries)
-    elif isinstance(step, Branch):
-        yield from step.results
-    else:
-        assert isinstance(step, Guard)
+    return _DEFINES[step.__class__](step)
 
 
 def numbers_of(step: Step) -> tuple[Register, ...]:
@@ -145,9 +170,9 @@ def _collect(item: object, found: dict[Register, None]) -> None:
     elif isinstance(item, tuple):
         for each in item:
             _collect(each, found)
-    elif isinstance(item, _PARTS):
-        for each in dataclasses.fields(item):
-            _collect(getattr(item, each.name), found)
+    else:
+        for name in _FIELDS.get(item.__class__, ()):
+            _collect(getattr(item, name), found)
 
 
 def yields(step: Step) -> Iterator[tuple[Block, tuple[Value, ...]]]:
@@ -158,18 +183,15 @@ def yields(step: Step) -> Iterator[tuple[Block, tuple[Value, ...]]]:
         yield from zip(step.blocks, step.outputs, strict=True)
 
 
-def deep_reads(step: Step, known: dict[Step, set[Array | Stack]] | None = None) -> set[Array | Stack]:
+def deep_reads(step: Step, known: dict[Step, frozenset[Array | Stack]]) -> frozenset[Array | Stack]:
     """All arrays and stacks that a step needs from before it, by the blocks inside it too.
 
-    `known` remembers that of steps with blocks, for those who ask at every depth.
+    `known` remembers it for those who ask at every depth.
     """
-    found = set(reads(step))
-    blocks = blocks_of(step)
-    if not blocks:
-        return found
-    if known is not None and step in known:
+    if step in known:
         return known[step]
-    for block in blocks:
+    found = set(reads(step))
+    for block in blocks_of(step):
         inner: set[Array | Stack] = set()
         for each in block.steps:
             inner |= deep_reads(each, known)
@@ -177,13 +199,12 @@ def deep_reads(step: Step, known: dict[Step, set[Array | Stack]] | None = None) 
             if whose is block:
                 inner.update(v for v in values if isinstance(v, Array | Stack))
         for each in block.steps:
-            inner.difference_update(v for v in defines(each) if isinstance(v, Array | Stack))
+            inner.difference_update(defines(each))
         if isinstance(step, Loop):
             inner.difference_update(c.inside for c in step.carries if isinstance(c.inside, Array | Stack))
         found |= inner
-    if known is not None:
-        known[step] = found
-    return found
+    known[step] = frozenset(found)
+    return known[step]
 
 
 def walk(block: Block) -> Iterator[Step]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ctrlgrad.plan.effects import count_reads, deep_reads
 from ctrlgrad.plan.expression import ExpressionBuilder, Number
@@ -31,17 +31,21 @@ from ctrlgrad.plan.model import (
     View,
     Write,
 )
-from ctrlgrad.plan.sizes import Sizes
+from ctrlgrad.plan.sizes import ZERO, Sizes
 from ctrlgrad.records import record
 
 
 @record
 class Limits:
-    """The most arrays and numbers that a kernel reads, arrays that it writes, and nodes that it comes from."""
+    """The most arrays and numbers that a kernel reads, arrays that it writes, and nodes that it comes from.
+
+    `one_reduction`: what a kernel reduces it reduces over the same axes.
+    """
 
     reads: int
     writes: int
     nodes: int
+    one_reduction: bool = False
 
 
 Updated = Callable[[Step], Iterable[Array]]
@@ -52,7 +56,7 @@ def fuse(plan: Plan, limits: Limits | None = None, updated: Updated = lambda ste
     return replace(plan, body=_Fusion(count_reads(plan), limits, updated).block(plan.body))
 
 
-@dataclass
+@record(frozen=False)
 class _Group:
     """Kernels of one space that have not been written yet."""
 
@@ -98,6 +102,8 @@ class _Group:
         if len(self.operands) + len(self.numbers) + len(loaded) + len(numbers) > limits.reads:
             return False
         if len(self.nodes) + len(kernel.nodes) > limits.nodes:
+            return False
+        if limits.one_reduction and len({_reduced_axes(w) for w in (*self.writes, *kernel.writes)} - {()}) > 1:
             return False
         if len(self.writes) + len(kernel.writes) <= limits.writes:
             return True
@@ -183,6 +189,12 @@ def _trimmed(group: _Group, outputs: list[int], writes: list[Write], checks: lis
     return Kernel(group.space, tuple(operands), tuple(numbers), expression, tuple(writes), tuple(checks), nodes)  # type: ignore[arg-type]
 
 
+def _reduced_axes(write: Write) -> tuple[int, ...]:
+    if write.how == "store":
+        return ()
+    return tuple(axis for axis, stride in enumerate(write.view.strides) if stride == ZERO)
+
+
 def _moves_inside(operands: Iterable[Operand], writes: Iterable[Write]) -> bool:
     """Whether elements of an array go to other places of what updates it: then it could not be done in place."""
     for write in writes:
@@ -197,7 +209,7 @@ def _moves_inside(operands: Iterable[Operand], writes: Iterable[Write]) -> bool:
 class _Fusion:
     def __init__(self, reads: Counter[Array], limits: Limits | None, updated: Updated) -> None:
         self.reads, self.limits, self.updated = reads, limits, updated
-        self.known: dict[Step, set[Array | Stack]] = {}
+        self.known: dict[Step, frozenset[Array | Stack]] = {}
 
     def block(self, block: Block) -> Block:
         groups: list[_Group] = []

@@ -13,7 +13,7 @@ part needs the old value elsewhere, the kernel stays as it is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ctrlgrad.plan.effects import deep_reads
 from ctrlgrad.plan.fusion import fuse
@@ -36,6 +36,7 @@ from ctrlgrad.plan.model import (
     Write,
 )
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
+from ctrlgrad.records import record
 
 # Parts that are worth a kernel each: how many at most, and how many points the whole has at least where that is known.
 MOST_PARTS, FEWEST_POINTS = 4, 256
@@ -48,7 +49,7 @@ def split_at_joints(plan: Plan) -> Plan:
     return fuse(replace(plan, body=body)) if splitting.has_split else plan
 
 
-@dataclass
+@record(frozen=False)
 class _Joint:
     """Kernels that write the parts of an array, one behind the other along an axis."""
 
@@ -99,7 +100,7 @@ def _is_whole(operand: Operand) -> bool:
 class _Splitting:
     def __init__(self, plan: Plan) -> None:
         self.live = Liveness(plan)
-        self.known: dict[Step, set[Array | Stack]] = {}
+        self.known: dict[Step, frozenset[Array | Stack]] = {}
         self.has_split = False
 
     def block(self, block: Block, carried: Mapping[Array, Array]) -> Block:
@@ -147,7 +148,7 @@ class _Splitting:
         view = kernel.writes[0].view
         return view == _part(view.array.view, axis, view.shape[axis : axis + 1], 0)
 
-    def may_wait(self, joint: _Joint, step: Step, read: set[Array | Stack]) -> bool:
+    def may_wait(self, joint: _Joint, step: Step, read: frozenset[Array | Stack]) -> bool:
         """Whether the parts may be written after a step: it reads none, and updates nothing that they are made of."""
         if not isinstance(step, Compute | Load | Guard | Push | Kernel) or read.intersection(joint.arrays):
             return False

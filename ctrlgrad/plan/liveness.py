@@ -24,27 +24,26 @@ class Liveness:
     def __init__(self, plan: Plan) -> None:
         self.after: dict[Step, Live] = {}
         self.reads: dict[Step, Live] = {}
-        self._known: dict[Step, set[Array | Stack]] = {}
         self._block(plan.body, kept(plan.results))
 
     def _block(self, block: Block, at_end: Live) -> None:
         live = set(at_end)
         for step in reversed(block.steps):
             self.after[step] = after = frozenset(live)
-            self.reads[step] = read = frozenset(deep_reads(step, self._known))
+            self.reads[step] = read = deep_reads(step, self.reads)
             if isinstance(step, Loop):
                 self._loop(step, after)
             elif isinstance(step, Branch):
                 for inner, values in zip(step.blocks, step.outputs, strict=True):
                     self._block(inner, after | kept(values))
-            live -= {v for v in defines(step) if isinstance(v, Array | Stack)}
+            live.difference_update(defines(step))
             live |= read
 
     def _loop(self, step: Loop, after: Live) -> None:
         captured = set(self.reads[step] - kept(c.init for c in step.carries))
         for each in (step.condition, step.body):
             for inner in each.steps:
-                captured |= deep_reads(inner, self._known)
+                captured |= deep_reads(inner, self.reads)
         inside = kept(c.inside for c in step.carries)
         defined = {v for b in (step.condition, step.body) for s in b.steps for v in defines(s)}
         # What comes from outside is needed by the next iteration too.

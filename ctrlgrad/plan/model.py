@@ -12,7 +12,7 @@ views are in `values`, which is part of this module for those who import it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import numpy as np
@@ -354,7 +354,7 @@ Step = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Plan:
     """A whole graph. `arguments` and `results` are in the graph's order (a complex number is two registers)."""
 

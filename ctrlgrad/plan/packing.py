@@ -7,7 +7,7 @@ from a size on that is worth it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def pack_constants(plan: Plan, panels: Mapping[np.dtype, Panels]) -> Plan:
     return replace(plan, body=_Packing(panels).block(plan.body))
 
 
-@dataclass
+@record(frozen=False)
 class _Packing:
     panels: Mapping[np.dtype, Panels]
     count: int = 0

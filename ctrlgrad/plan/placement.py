@@ -13,7 +13,7 @@ is still to be moved. Arrays in arguments, constants, slots and popped rows are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from ctrlgrad.plan.effects import defines, names_of, walk
 from ctrlgrad.plan.liveness import Liveness
@@ -41,6 +41,7 @@ from ctrlgrad.plan.overwriting import may_overwrite, operands_of, results_of, ro
 from ctrlgrad.plan.places import Buffer, Place
 from ctrlgrad.plan.releases import releases
 from ctrlgrad.plan.stack_handles import assign_handles
+from ctrlgrad.records import record
 
 
 def place(plan: Plan) -> Plan:
@@ -49,7 +50,7 @@ def place(plan: Plan) -> Plan:
     return replace(placed, releases=releases(placed))
 
 
-@dataclass
+@record(frozen=False)
 class _Wanted:
     """A buffer that an array should lie in, once nothing of `blocked` is needed any more."""
 
@@ -69,6 +70,8 @@ class _Placement:
         # Arrays that are made in the slot of a push: which push, and the handle of its stack.
         self.slots: dict[Array, int] = {}
         self.slot_handles: dict[Array, int] = {}
+        # Of the stacks that each step uses, for those that were asked about.
+        self.used_handles: dict[Step, frozenset[int]] = {}
         self.entry_names = {register.name for register, _, _ in plan.sizes}
         for argument in plan.arguments:
             if isinstance(argument, tuple):
@@ -244,11 +247,12 @@ class _Placement:
 
     def _touches(self, step: Step, handle: int) -> bool:
         """Whether a step uses the stack of a handle, puts another one there, or makes a row in its slot."""
-        handles = self.plan.handles
-        used = (*self.live.reads[step], *defines(step))
-        if any(isinstance(v, Stack) and handles[v] == handle for v in used):
-            return True
-        return any(self.slot_handles.get(array) == handle for array in results_of(step))
+        used = self.used_handles.get(step)
+        if used is None:
+            handles = self.plan.handles
+            found = (*self.live.reads[step], *defines(step))
+            used = self.used_handles[step] = frozenset(handles[v] for v in found if isinstance(v, Stack))
+        return handle in used or any(self.slot_handles.get(array) == handle for array in results_of(step))
 
     def loop(self, step: Loop) -> Loop:
         arrays = [c for c in step.carries if isinstance(c.inside, Array)]

@@ -19,9 +19,12 @@ class Size:
     names: tuple[str, ...] = ()
 
     def __mul__(self, other: Size) -> Size:
-        if not self.factor or not other.factor:
+        factor = self.factor * other.factor
+        if not factor:
             return Size(0)
-        return Size(self.factor * other.factor, tuple(sorted((*self.names, *other.names))))
+        if self.names and other.names:
+            return Size(factor, tuple(sorted((*self.names, *other.names))))
+        return Size(factor, self.names or other.names)
 
     @property
     def is_known(self) -> bool:
@@ -38,10 +41,12 @@ Sizes = tuple[Size, ...]
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    total = ONE
+    factor = 1
+    names: list[str] = []
     for size in sizes:
-        total = total * size
-    return total
+        factor *= size.factor
+        names += size.names
+    return Size(factor, tuple(sorted(names))) if factor else ZERO
 
 
 def row_major(shape: Sequence[Size]) -> Sizes:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ctrlgrad import tree
 from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.frontend.apply import cast, is_weak, type_of, value_in
+from ctrlgrad.frontend.apply import cast, is_weak, tensor_type, type_of, value_in
 from ctrlgrad.frontend.checks import check_callable, check_leaves, same_structure
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
@@ -62,7 +62,7 @@ class _Closed:
 
 
 def _strong(x: Any) -> Any:
-    return tree.map(lambda leaf: cast(leaf, type_of(leaf).dtype), x)  # type: ignore[union-attr]
+    return tree.map(lambda leaf: cast(leaf, tensor_type(leaf).dtype), x)
 
 
 def _negative(x: Any) -> Any:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ctrlgrad.errors import TierRefusedError
 from ctrlgrad.memory.arena.ledger import Account
 from ctrlgrad.memory.arena.order import Mark, Order
 from ctrlgrad.memory.devices.device import Device, Piece
 from ctrlgrad.memory.profile.actions import Action, Give, Take
+from ctrlgrad.records import record
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False, frozen=False)
 class Slot:
     """Bytes of one tier. They hold what they are meant to hold after the mark `written`; None: nothing yet."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from ctrlgrad.memory.devices.device import Event, Stream
 from ctrlgrad.memory.profile.actions import Action, Await, Signal
+from ctrlgrad.records import record
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False, frozen=False)
 class Mark:
     """A place in a stream; `seen` once the host knows that it is done, `failure` if the work before it failed."""
 
@@ -59,7 +59,9 @@ class Order:
         try:
             mark.event.wait()
         except Exception as failure:
+            # Nothing that is kept holds frames: neither this one, nor another that was being handled.
             mark.failure = failure.with_traceback(None)
+            mark.failure.__context__ = None
         mark.seen = True
         self._log(Await("host", mark.number))
 

@@ -7,14 +7,15 @@ such a group, so both grow with the square root of the length, and every chunk i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ctrlgrad.memory.arena.order import Mark
 from ctrlgrad.memory.checkpointing.binomial import OnlineStates
+from ctrlgrad.records import record
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False, frozen=False)
 class Kept:
     """A state, the bytes that holding it costs, and a mark after the last computation that uses it."""
 
@@ -32,7 +33,7 @@ def most_state_bytes(limit: int, is_mixed: bool) -> int:
     return limit // (2 if is_mixed else 8)
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False, frozen=False)
 class States:
     """States by the index of the chunk that starts from them."""
 

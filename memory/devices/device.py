@@ -10,13 +10,14 @@ The protocol says nothing of budgets: those are the manager's. A tier refuses by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from ctrlgrad.records import record
 
-@dataclass(eq=False, slots=True)
+
+@record(eq=False, frozen=False)
 class Piece:
     """Contiguous bytes of one tier. What `handle` is only the device knows."""
 

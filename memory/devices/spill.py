@@ -21,12 +21,12 @@ import threading
 import time
 import weakref
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from ctrlgrad.errors import BlockLostError, ExecutionError, TierRefusedError, UserInputError
 from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.devices.free_list import FreeList, Range
+from ctrlgrad.records import record
 
 PREFIX = "ctrlgrad-spill-"
 # Bytes that are written or read at once, and that have one checksum. After each call the thread waits for Python's
@@ -46,7 +46,7 @@ LIMITS = {
 _numbers = itertools.count()
 
 
-@dataclass(eq=False, slots=True)
+@record(eq=False, frozen=False)
 class Extent:
     """Bytes in the file: where, how many of them were written, and the checksum of each piece."""
 

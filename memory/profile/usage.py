@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from ctrlgrad.memory.profile.records import Recording
 from ctrlgrad.memory.sizes import show_size
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sample:
     """From a time on, so many bytes are in use."""
 

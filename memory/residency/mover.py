@@ -7,8 +7,6 @@ the marks after all copies that use it have been seen.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ctrlgrad.memory.arena.arena import Arena, Slot
 from ctrlgrad.memory.arena.order import Mark, Order
 from ctrlgrad.memory.chunk import BlockRecord, ChunkRecord
@@ -17,9 +15,10 @@ from ctrlgrad.memory.profile.actions import CopyOut, Drop, Evict, Fetch, Free, L
 from ctrlgrad.memory.profile.recorder import Recorder
 from ctrlgrad.memory.profile.statistics import Statistics
 from ctrlgrad.memory.residency.index import ResidencyIndex
+from ctrlgrad.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Transfer:
     """A copy that was started: between which levels, how many bytes, and the events around it."""
 

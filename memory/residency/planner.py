@@ -16,6 +16,7 @@ from ctrlgrad.memory.chunk import ChunkRecord, LoopRecord
 from ctrlgrad.memory.devices.device import Device, Event
 from ctrlgrad.memory.residency.mover import Transfer
 from ctrlgrad.memory.residency.policy import ChunkTimes, Policy, copied_share
+from ctrlgrad.records import record
 
 # What the backward pass of a chunk takes, in its forward times, until it has been measured.
 USUAL_BACKWARD = 2.0
@@ -43,7 +44,7 @@ class LoopTimes:
     backward: Rate = field(default_factory=Rate)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Pass:
     """A chunk's backward pass: its loop's label, its bytes, and the events around it."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from corpus.python_forms import FORMS
-from instruments.tables import some
+from instruments.tables import programs_at_orders
 from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg
@@ -31,14 +31,20 @@ def _same(got: Any, expected: Any, rtol: float) -> None:
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * scale)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
-def test_program(program: Program, request: pytest.FixtureRequest) -> None:
+def written(program: Program) -> Program:
+    """A program of the corpus as its twin in plain Python, traced by AutoGraph."""
     plain = FORMS.get(program.name, program.numpy_fn)
     assert plain is not None
-    written = dataclasses.replace(program, fn=cg.function(plain, autograph=True))
-    arguments = program.leaves
-    _same(written.function()(*program.args), run_graph(program.graph(), arguments), 1e-10)
-    if program.argnums:
-        # By one engine: what machine code makes of the corpus is judged in tests/native.
-        for order, rtol in some(((1, 1e-9), (2, 1e-8)), 1, request.config, PROGRAMS.index(program)):
-            _same(run_graph(written.graph(order), arguments), run_graph(program.graph(order), arguments), rtol)
+    return dataclasses.replace(program, fn=cg.function(plain, autograph=True))
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+def test_program(program: Program) -> None:
+    _same(written(program).function()(*program.args), program.expected(), 1e-10)
+
+
+@programs_at_orders(1, 2, share=(0, 3))
+def test_derivatives(program: Program, order: int) -> None:
+    """By one engine: what machine code makes of the corpus is judged in tests/native."""
+    found = run_graph(written(program).graph(order), program.leaves)
+    _same(found, program.expected(order), {1: 1e-9, 2: 1e-8}[order])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from instruments.tables import are_whole
 from python_programs import CASES, Case
 
 import ctrlgrad as cg
@@ -41,6 +42,8 @@ def test_unknown_sizes(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_derivatives(case: Case) -> None:
+def test_derivatives(case: Case, request: pytest.FixtureRequest) -> None:
+    """Of second order in a short run for every third: of a graph, wherever it is from, the corpus judges them."""
     fn = cg.function(case.fn, autograph=True)
-    cg.check_grads(fn, [np.asarray(x) for x in case.args], order=2, against=("finite_differences",))
+    order = 2 if are_whole(request.config) or any(case is c for c in CASES[::3]) else 1
+    cg.check_grads(fn, [np.asarray(x) for x in case.args], order=order, against=("finite_differences",))

@@ -3,15 +3,23 @@
 import json
 import random
 import signal
+from functools import cache
 
 import pytest
-from typer.testing import CliRunner
+from typer import main, testing
 
 from ctrlgrad.cli import app
 from ctrlgrad.train import metrics, trainer
 
 SMALL = ("--hidden", "8", "--batch", "4")
 DRAW = metrics.plot
+built = cache(main.get_command)
+
+
+@pytest.fixture(autouse=True)
+def _command_is_built_once(monkeypatch):
+    """Of the functions' signatures, which takes as long as a command of bad input does."""
+    monkeypatch.setattr(testing, "_get_command", built)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +53,7 @@ def command():
     """Run the command in this process: `command("train", "--steps", 3)`."""
 
     def run(*arguments):
-        return CliRunner().invoke(app, [str(a) for a in arguments])
+        return testing.CliRunner().invoke(app, [str(a) for a in arguments])
 
     return run
 

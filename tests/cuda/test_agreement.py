@@ -70,7 +70,7 @@ def test_every_way_to_run_a_loop_is_met() -> None:
     assert min(found[mode] for mode in ("counted", "masked", "read")) >= 5
 
 
-@in_turn("name, dtype", list(CASES), list(TOLERANCE))
+@in_turn("name, dtype", list(CASES), list(TOLERANCE), share=(0, 2))
 def test_case(name: str, dtype: str) -> None:
     """The ops' test cases and their gradients, in double and in single."""
     case = CASES[name]

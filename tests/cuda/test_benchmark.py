@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from instruments.stand_in import StandIn, StandInDevice
 
-from benchmarks.cuda import TINY, TINY_LENGTHS, WAYS, main
+from benchmarks.cuda import LAUNCHING, TINY, TINY_LENGTHS, WAYS, main
 
 
 def test_the_benchmark_runs_and_its_rows_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +27,12 @@ def test_the_benchmark_runs_and_its_rows_agree(tmp_path: Path, capsys: pytest.Ca
         # Swapped it fits; kept on the device the longer one does not.
         assert group[2]["copied_bytes"] > 0 and group[2]["device_bytes"] <= 24 << 10
     assert "out of memory" in rows[-1]["note"]
+    # Once in graphs, once from lists, once step by step: the same loss, by fewer launches of the host's.
+    first = found["step"][:3]
+    assert [row["name"] for row in first] == [f"no budget, {name}" for name in LAUNCHING]
+    assert len({round(row["loss"], 5) for row in first}) == 1
+    assert first[0]["graphs"] and not first[1]["graphs"] and not first[2]["graphs"]
+    assert first[0]["launches"] < first[1]["launches"]
     # Peers that are not there say so.
     assert all(row["loss"] is not None or row["note"] for row in found["step"])
     text = capsys.readouterr().out

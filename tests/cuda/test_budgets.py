@@ -39,7 +39,7 @@ def gradient_of(program: Program, order: int) -> tuple[Graph, list[Any]]:
     return program.graph(order), program.leaves
 
 
-@in_turn("program, way", PROGRAMS, [SWAP, RECOMPUTE])
+@in_turn("program, way", PROGRAMS, [SWAP, RECOMPUTE], share=(1, 2))
 def test_corpus_in_less_and_less_memory(
     program: Program, way: str, short_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +79,7 @@ def assert_same_in_less_and_less_memory(
         assert manager.stats.peak_bytes["device"] <= limit
 
 
-@pytest.mark.parametrize("way", [SWAP, RECOMPUTE, FREE])
+@pytest.mark.parametrize("way", [SWAP, RECOMPUTE, pytest.param(FREE, marks=pytest.mark.long)])
 def test_loops_over_chunks_inside_loops_over_chunks(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a distributed loop inside another one pushes belongs to the chunk of that one."""
     monkeypatch.setattr("ctrlgrad.passes.heavy.HEAVY", 1)

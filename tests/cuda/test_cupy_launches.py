@@ -11,6 +11,7 @@ import pytest
 from ctrlgrad.engines.cuda import cupy_launches
 from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
 from ctrlgrad.engines.cuda.prepared.binding import setting
+from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
 from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
 from ctrlgrad.engines.cuda.prepared.walker import KERNEL, PRODUCT, Functions
 
@@ -26,7 +27,9 @@ class Cupy:
             get_cublas_handle=lambda: 7,
             cublas=SimpleNamespace(setStream=lambda *given: self.told.append(given), CUBLASError=KeyError),
             driver=SimpleNamespace(CUDADriverError=ValueError),
-            runtime=SimpleNamespace(runtimeGetVersion=lambda: 13010),
+            runtime=SimpleNamespace(runtimeGetVersion=lambda: 13010, driverGetVersion=lambda: 12040),
+            nvrtc=SimpleNamespace(getVersion=lambda: (12, 4)),
+            Stream=lambda non_blocking: SimpleNamespace(ptr=6 if non_blocking else 0),
         )
 
     def RawKernel(self, code: str, name: str, options: tuple[str, ...]) -> Any:
@@ -49,7 +52,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 def test_a_kernel_is_compiled_once_for_each_way_of_rounding() -> None:
     cupy = Cupy()
-    launches = CupyLaunches(cupy)
+    launches = CupyLaunches(cupy, 512)
     spec = setting(2)
     assert [launches.function(spec, c) for c in (False, True, False)] == [101, 102, 101]
     assert cupy.compiled == [(source(spec), NAME, (f"--fmad={c}",)) for c in ("false", "true")]
@@ -58,7 +61,7 @@ def test_a_kernel_is_compiled_once_for_each_way_of_rounding() -> None:
 
 def test_products_are_on_the_stream_of_the_kernels(asked: list[tuple[str, str]]) -> None:
     cupy = Cupy()
-    found = CupyLaunches(cupy).launcher(True)
+    found = CupyLaunches(cupy, 512).launcher(True)
     assert (found.stream, found.handle, cupy.told) == (5, 7, [(7, 5)])
     assert asked == [("libcublas.so.13", "cublasGemmStridedBatchedEx"), ("libcuda.so.1", "cuLaunchKernel")]
     assert found.functions == Functions(launch=2, multiply=1)
@@ -66,13 +69,13 @@ def test_products_are_on_the_stream_of_the_kernels(asked: list[tuple[str, str]])
 
 def test_without_products_there_is_no_handle(asked: list[tuple[str, str]]) -> None:
     cupy = Cupy()
-    found = CupyLaunches(cupy).launcher(False)
+    found = CupyLaunches(cupy, 512).launcher(False)
     assert (found.handle, cupy.told, found.functions) == (0, [], Functions(1, 0))
 
 
 def test_a_status_is_an_error_of_whom_it_came_from() -> None:
     cupy = Cupy()
-    found = cupy_launches.CupyLauncher(cupy, Functions(0, 0), 5, 7)
+    found = cupy_launches.CupyLauncher(CupyLaunches(cupy, 512), Functions(0, 0), 5, 7)
     assert isinstance(found.error(KERNEL, 700), ValueError) and isinstance(found.error(PRODUCT, 13), KeyError)
 
 
@@ -80,3 +83,69 @@ def test_the_address_of_a_function() -> None:
     """Of a library that every machine has."""
     address = cupy_launches.address_of("libm.so.6", "fabs")
     assert ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(address)(-2.0) == 2.0
+
+
+# Graphs.
+
+
+def test_addresses_of_the_driver_for_graphs(asked: list[tuple[str, str]]) -> None:
+    found = CupyLaunches(Cupy(), 512).launcher(False).graphs()
+    assert asked[1:] == [("libcuda.so.1", name) for name in FUNCTIONS]
+    assert found == {name: number for number, name in enumerate(FUNCTIONS, 2)}
+
+
+@pytest.mark.parametrize(
+    ("driver", "compiler", "reason"),
+    [
+        (12030, (12, 4), "the driver is CUDA 12.3's"),
+        (12040, (12, 3), "the compiler is CUDA 12.3's"),
+        (11080, (11, 8), "the driver is CUDA 11.8's"),
+    ],
+)
+def test_graphs_need_a_driver_and_a_compiler_that_have_while_nodes(
+    driver: int, compiler: tuple[int, int], reason: str, asked: list[tuple[str, str]]
+) -> None:
+    cupy = Cupy()
+    cupy.cuda.runtime.driverGetVersion, cupy.cuda.nvrtc.getVersion = lambda: driver, lambda: compiler
+    assert CupyLaunches(cupy, 512).launcher(False).graphs() == f"{reason}, and while nodes came with 12.4"
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Calls of cuBLAS by address: the function, and what it is given."""
+    found: list[tuple[Any, ...]] = []
+    held = []
+
+    def address_of(library: str, function: str) -> int:
+        count = {"cublasSetStream_v2": 2, "cublasSetWorkspace_v2": 3}.get(function, 1)
+
+        def called(*given: int) -> int:
+            found.append((library, function, *given))
+            return 7 if given[1] == 77 else 0
+
+        held.append(ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * count)(called))
+        return ctypes.cast(held[-1], ctypes.c_void_p).value or 0
+
+    monkeypatch.setattr(cupy_launches, "address_of", address_of)
+    return found
+
+
+def test_products_are_captured_in_their_own_workspace_and_then_as_before(told: list[tuple[str, ...]]) -> None:
+    launches, library = CupyLaunches(Cupy(), 512), "libcublas.so.13"
+    workspace = SimpleNamespace(data=SimpleNamespace(ptr=4096), nbytes=512)
+    with launches.launcher(True).capturing(workspace) as stream:
+        assert stream == 6
+        assert told == [(library, "cublasSetStream_v2", 7, 6), (library, "cublasSetWorkspace_v2", 7, 4096, 512)]
+        assert launches.captures.locked()
+    assert told[2:] == [(library, "cublasSetStream_v2", 7, 5)] and not launches.captures.locked()
+    with launches.launcher(False).capturing(None) as stream:
+        assert stream == 6
+    assert len(told) == 3
+
+
+def test_a_workspace_that_cublas_does_not_take_is_its_error(told: list[tuple[str, ...]]) -> None:
+    launches = CupyLaunches(Cupy(), 512)
+    workspace = SimpleNamespace(data=SimpleNamespace(ptr=77), nbytes=512)
+    with pytest.raises(KeyError), launches.launcher(True).capturing(workspace):
+        raise AssertionError("nothing is captured")
+    assert told[-1][1:] == ("cublasSetStream_v2", 7, 5) and not launches.captures.locked()

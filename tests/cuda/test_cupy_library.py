@@ -18,6 +18,7 @@ from instruments.fake_cupy import Card, install_with_arrays
 from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.engines.cuda.account import RunMemory
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.errors import MemoryBudgetError, TierRefusedError, UserInputError
 from ctrlgrad.memory.budget import Budget
 from ctrlgrad.memory.loop import LoopMemory
@@ -117,6 +118,21 @@ def test_results_are_not_pinned(card: Card, library: CupyLibrary) -> None:
         (found,) = library.read([array])
     np.testing.assert_array_equal(found, x)
     assert card.pinned == []
+
+
+def test_kernels_round_after_each_operation_unless_they_may_not(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that add where positions repeat have their order, and their bits, from the text."""
+    compiled: dict[str, list[Any]] = {}
+    cupy = sys.modules["cupy"]
+    monkeypatch.setattr(
+        cupy, "ElementwiseKernel", lambda *given, options=(), **_: compiled.setdefault(given[3], []).append(options)
+    )
+    library = CupyLibrary(cupy, 0)
+    text = KernelText((Parameter("float32", "a0"),), (Parameter("float32", "o0"),), "o0 = a0 * a0 + a0;")
+    library.kernel(text, False)
+    library.kernel(text, True)
+    assert compiled[text.name] == [("--fmad=false",), ("--fmad=true",)]
+    assert compiled["add_rows"] == [("--fmad=false",)]
 
 
 def test_uncounted_memory(memory: RunMemory) -> None:

@@ -9,6 +9,7 @@ import pytest
 from instruments.stand_in import StandIn, StandInArray, StandInDevice, memory_at
 
 import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import IndexOutOfRangeError, TypeMismatchError, UserInputError
@@ -181,8 +182,18 @@ def test_torch_tensors_enter(card: StandIn) -> None:
     memory = np.arange(4.0)
     found = cg.function(written, engine="cuda")(Tensor(memory))
     assert np.asarray(found).tolist() == [-1.0, -1.0, -1.0, 3.0] and memory[0] == 0.0
-    with pytest.raises(TypeMismatchError, match=r"torch\.bfloat16 is not supported"):
-        cg.function(written, engine="cuda")(Tensor(memory, "torch.bfloat16"))
+    with pytest.raises(TypeMismatchError, match=r"torch\.float8_e5m2 is not supported"):
+        cg.function(written, engine="cuda")(Tensor(memory, "torch.float8_e5m2"))
+
+
+def test_bfloat16_enters_and_is_lent_by_dlpack_alone(card: StandIn) -> None:
+    """The interface has no name for it: who asks for one must not get bytes of any dtype."""
+    memory = np.arange(4.0).astype(cnp.bfloat16)
+    found = cg.function(lambda x: 2 * x, engine="cuda")(Tensor(memory, "torch.bfloat16"))
+    assert found.dtype == cnp.bfloat16 and found.nbytes == 8 and np.asarray(found).tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert (found + 1).dtype == cnp.bfloat16 and float(found[1]) == 2.0
+    assert not hasattr(found, "__cuda_array_interface__") and found.__dlpack_device__() == (2, 0)
+    assert hasattr(found.astype("float32"), "__cuda_array_interface__")
 
 
 @pytest.mark.parametrize("make", [Foreign, Tensor])

@@ -108,6 +108,11 @@ def printed(make: Callable[..., Number], *dtypes: str) -> str:
         (lambda x: x.convert("float16"), ["int32"], "float16 v0 = float16(float32(a0));\nv0"),
         (lambda x: x.convert("float32"), ["float16"], "float32 v0 = float32(a0);\nv0"),
         (lambda x: x.convert("int8"), ["float16"], "int8 v0 = int8(float32(a0));\nv0"),
+        (lambda x, y: x + y, ["bfloat16"] * 2, "bfloat16 v0 = np_bfloat16(float32(a0) + float32(a1));\nv0"),
+        (lambda x: x < 0.5, ["bfloat16"], "bool v0 = float32(a0) < float32(np_bfloat16(float32(0.5)));\nv0"),
+        (lambda x: x.convert("bfloat16"), ["float64"], "bfloat16 v0 = np_bfloat16(float32(a0));\nv0"),
+        (lambda x: x.convert("bfloat16"), ["float16"], "bfloat16 v0 = np_bfloat16(float32(a0));\nv0"),
+        (lambda x: x.convert("float64"), ["bfloat16"], "float64 v0 = float64(a0);\nv0"),
         (lambda x, y: x / y, ["float64"] * 2, "float64 v0 = a0 / a1;\nv0"),
         (lambda x, y: x / y, ["int8"] * 2, "int8 v0 = np_quotient(a0, a1);\nv0"),
         (lambda x, y: x.binary("remainder", y), ["uint8"] * 2, "uint8 v0 = np_remainder(a0, a1);\nv0"),
@@ -281,6 +286,31 @@ def test_elementary_functions_have_the_bits_of_the_processors(tmp_path: Path) ->
         result = np.empty_like(operands[0])
         _run(loaded, number, operands, result)
         np.testing.assert_array_equal(result, run(operands)[0], f"{function.name} of {function.dtype}")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+def test_bfloat16_is_rounded_to_the_bits_of_the_processors(tmp_path: Path) -> None:
+    """Of floats next to the middle between two, of all sizes, and of NaNs; and every bfloat16 is read as it is."""
+    upper = np.arange(2**16, dtype=np.uint32) << 16
+    floats = np.concatenate([upper + below for below in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF)]).astype(np.uint32)
+    narrow = np.arange(2**16, dtype=np.uint16)
+    kernels, expressions = [], []
+    for source, target in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        builder = ExpressionBuilder()
+        expressions.append(builder.finish(builder.emit("load", (), source, 0).convert(target)))
+        text = statements(expressions[-1], lambda leaf: "a0")
+        operation = "\n".join([*text.lines, f"o0 = {text.outputs[0]};"])
+        kernels.append(KernelText((Parameter(source, "a0"),), (Parameter(target, "o0"),), operation))
+    loaded = _compiled(kernels, tmp_path)
+    programs = compiled([Expressions(expression, 1) for expression in expressions])
+    for number, (operand, dtype, word) in enumerate(
+        [(floats.view(np.float32), "bfloat16", "u2"), (narrow.view("bfloat16"), "float32", "u4")]
+    ):
+        found = np.empty(operand.shape, dtype)
+        _run(loaded, number, [operand], found)
+        np.testing.assert_array_equal(found.view(word), programs[number]([operand])[0].view(word))
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(found.view(word), operand.astype(dtype).view(word))
 
 
 def _by_nvcc(texts: Sequence[KernelText], folder: Path) -> int:

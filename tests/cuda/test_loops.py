@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.comparing import assert_same
+from instruments.driver import Driver
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference, on_stand_in
 
@@ -19,8 +20,10 @@ from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.errors import IndexOutOfRangeError, MaximumIterationsError
 from ctrlgrad.ir import Graph
 
-# Trips at which chunks end: 4, 4 + 8, 4 + 8 + 16, ...
+# Trips at which chunks end: 4, 4 + 8, 4 + 8 + 16, ... With a graph the third has no end but the loop's, or that of a
+# block: of 16 rows, 32, 64 and 128, of which it fills the rest of the first too.
 ENDS = [FIRST_CHUNK * (2**k - 1) for k in range(1, 4)]
+GRAPH_ENDS = [[*ENDS[:2], 1 << 12], [*ENDS[:2], 16 + 32, 48 + 64, 112 + 128]]
 
 
 def halving(x: Any) -> Any:
@@ -51,7 +54,7 @@ def mode_of(graph: Graph, *args: Any) -> list[tuple[str, str]]:
 
 
 def reads_of(trips: int) -> int:
-    """How often a masked loop asks: once a chunk, the last time when the predicate was false."""
+    """How often a masked loop asks without graphs: once a chunk, the last time when the predicate was false."""
     asked, end, chunk = 1, FIRST_CHUNK, FIRST_CHUNK
     while trips > end:
         chunk = min(2 * chunk, MOST_CHUNK)
@@ -59,12 +62,19 @@ def reads_of(trips: int) -> int:
     return asked
 
 
-TRIPS = sorted({0, 1, 2, 3, *(end + d for end in ENDS for d in (-1, 0, 1)), 60, 61, 124, 130})
+@pytest.fixture(params=[False, True], ids=["from lists", "in graphs"])
+def in_graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if not request.param:
+        monkeypatch.setattr(Driver, "graphs", lambda self: "not asked for")
+    return bool(request.param)
+
+
+TRIPS = sorted({0, 1, 2, 3, *(end + d for end in (*ENDS, 48, 112) for d in (-1, 0, 1)), 60, 61, 124, 130})
 
 
 @pytest.mark.parametrize("trips", TRIPS)
 @pytest.mark.parametrize("order", [0, 1])
-def test_masked_at_every_trip_count(trips: int, order: int) -> None:
+def test_masked_at_every_trip_count(trips: int, order: int, in_graphs: bool) -> None:
     def loss(x: Any) -> Any:
         count, x, total = counting(x)
         return np.sum(np.sin(x)) + np.sum(total * total) + count
@@ -74,18 +84,20 @@ def test_masked_at_every_trip_count(trips: int, order: int) -> None:
     ran = on_stand_in(graph, [x])
     assert_same(ran.results, on_reference(graph, [x]))
     # The loop of the gradient counts down on the host, from the number of iterations: it asks nothing.
-    assert ran.counts.predicate_reads == reads_of(trips)
+    asked = sum(trips > end for end in GRAPH_ENDS[order]) + 1 if in_graphs else reads_of(trips)
+    assert ran.counts.predicate_reads == asked
     assert [mode for mode, _ in mode_of(graph, x)] == ["masked", "counted"][: order + 1]
     if not order:
         assert ran.results[0] == trips
 
 
-def test_no_more_iterations_run_past_the_end_than_were_taken() -> None:
+def test_no_more_iterations_run_past_the_end_than_were_taken(in_graphs: bool) -> None:
     """But for the first chunk."""
 
     def kernels(trips: int) -> int:
-        x = np.array([float(trips), 2.0, 3.0])
-        return on_stand_in(cg.function(counting).graph(x), [x]).counts.kernels
+        x, library = np.array([float(trips), 2.0, 3.0]), StandIn()
+        on_stand_in(cg.function(counting).graph(x), [x], library=library)
+        return library.work
 
     first = kernels(1)
     each = (kernels(FIRST_CHUNK + 1) - first) // (2 * FIRST_CHUNK)

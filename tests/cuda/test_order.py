@@ -42,8 +42,8 @@ def test_a_loop_whose_prepared_buffers_do_not_fit_runs_step_by_step(
     """With the same results, and `explain` says why."""
     force(monkeypatch, SWAP)
     bodies: list[Body] = []
-    unbind = Iterations._unbind
-    monkeypatch.setattr(Iterations, "_unbind", lambda self: (bodies.append(self.body), unbind(self))[1])
+    refuse = Iterations._refuse
+    monkeypatch.setattr(Iterations, "_refuse", lambda self, why: (bodies.append(self.body), refuse(self, why))[1])
     program = BY_NAME["lstm"]
     graph, leaves = program.graph(1), program.leaves
     _, _, stats = recorded_run(monkeypatch, graph, leaves, None, 0.3)

@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from instruments.bodies import chosen, joined, multiplied, reduced
 from instruments.comparing import assert_same
+from instruments.compiled_kernels import Spec, compiled, written
 from instruments.driver import Driver
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference, on_stand_in
 from programs import BY_NAME
 
 import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
 from ctrlgrad.engines.cuda.prepared import kernel_text
-from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
+from ctrlgrad.engines.cuda.prepared.graphs import condition
+from ctrlgrad.engines.cuda.prepared.kernel_text import source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
+from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
 from ctrlgrad.ir import Graph
-
-# One thread does what all do, and takes a kernel's arguments as the driver does: by the addresses of its parameters.
-AS_THE_DRIVER = """\
-#include <cmath>
-#include <utility>
-using namespace std;
-#define __device__
-#define __global__
-static const struct { unsigned x; } blockIdx = {0}, threadIdx = {0}, blockDim = {1}, gridDim = {1};
-template <class... A, size_t... I> void called(void (*kernel)(A...), void** given, index_sequence<I...>) {
-    kernel(*(typename remove_const<A>::type*)given[I]...);
-}
-template <class... A> void called(void (*kernel)(A...), void** given) {
-    called(kernel, given, index_sequence_for<A...>());
-}
-"""
 
 
 def mixed(x: Any, k: Any) -> Any:
@@ -51,39 +41,36 @@ def mixed(x: Any, k: Any) -> Any:
     return cg.fori_loop(0, 3, body, (x[0], x[0] > 0, x[0, 0] * 0.0))
 
 
+def many(x: Any) -> Any:
+    """As many iterations as make a graph."""
+    return cg.fori_loop(0, 41, lambda i, y: y * 0.5 + x * i, x)
+
+
+def until(x: Any) -> Any:
+    """Also, whose end depends on what they compute."""
+    return cg.while_loop(lambda x: np.sum(x) < 90.0, lambda x: x + 0.3, x)
+
+
 def programs() -> list[tuple[Graph, list[Any]]]:
     x = np.linspace(-1.0, 1.0, 27).reshape(3, 3, 3)
-    found = [(cg.function(mixed).graph(x, np.float32(2.0)), [x, np.float32(2.0)])]
+    found = [(cg.function(fn).graph(x[2]), [x[2]]) for fn in (many, until)]
+    found += [(cg.function(mixed).graph(x, np.float32(2.0)), [x, np.float32(2.0)])]
+    found += [(cg.function(chosen).graph(x), [x])]
     for name in ("lstm", "attention_over_a_growing_memory", "conjugate_gradients", "soft_sorting_network"):
         found.append((BY_NAME[name].graph(1), BY_NAME[name].leaves))
+    for fn in (joined, multiplied, reduced):
+        loss = lambda x, fn=fn: cnp.sum(cnp.sin(fn(x)))
+        found.append((cg.function(cg.grad(loss)).graph(x), [x]))
     return found
 
 
-def specs_of(cases: Sequence[tuple[Graph, list[Any]]]) -> list[KernelSpec]:
-    found: dict[KernelSpec, None] = {}
+def specs_of(cases: Sequence[tuple[Graph, list[Any]]]) -> list[Spec]:
+    found: dict[Spec, None] = {}
     for graph, arguments in cases:
         library = StandIn()
         on_stand_in(graph, arguments, library=library)
         found |= dict.fromkeys(library.driver.specs)
     return list(found)
-
-
-def written(specs: Sequence[KernelSpec]) -> str:
-    """All kernels, each in a namespace of its own."""
-    parts = []
-    for number, spec in enumerate(specs):
-        text = source(spec).replace('extern "C" ', "")
-        parts += [f"namespace n{number} {{", text, "}"]
-    return "\n".join(parts)
-
-
-def compiled(specs: Sequence[KernelSpec], folder: Path) -> list[Callable[[Any], None]]:
-    calls = [f'extern "C" void call_{n}(void** given) {{ called(n{n}::{NAME}, given); }}' for n in range(len(specs))]
-    (folder / "kernels.cpp").write_text("\n".join([AS_THE_DRIVER, written(specs), *calls]), encoding="utf-8")
-    command = ["g++", "-std=c++14", "-O0", "-fwrapv", "-ffp-contract=off", "-w", "-shared", "-fPIC"]
-    subprocess.run([*command, str(folder / "kernels.cpp"), "-o", str(folder / "kernels.so")], check=True, timeout=300)
-    loaded = ctypes.CDLL(str(folder / "kernels.so"))
-    return [getattr(loaded, f"call_{n}") for n in range(len(specs))]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
@@ -92,21 +79,27 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     cases = programs()
     specs = specs_of(cases)
     functions = dict(zip(specs, compiled(specs, tmp_path), strict=True))
-    interpret, launched = Driver._launch, set()
+    interpret, launched = Driver.run, set()
 
-    def launch(self: Driver, function: int, *rest: int) -> None:
-        spec = self.specs[function - 1]
+    def run(self: Driver, spec: Spec, words: Sequence[int], blocks: int, threads: int) -> None:
         launched.add(spec)
         # The stand-in looks whether all addresses are somebody's; the compiled text computes.
-        monkeypatch.setattr(self, "_computed", lambda spec, inputs, outer: [])
-        interpret(self, function, *rest)
-        functions[spec](ctypes.c_void_p(rest[-2]))
+        with monkeypatch.context() as patched:
+            patched.setattr(self, "_computed", lambda spec, inputs: [])
+            patched.setattr(self, "_chosen", lambda spec, inputs, flag, site: inputs)
+            patched.setattr(self, "reduced", lambda spec, arrays, its: None)
+            interpret(self, spec, words, blocks, threads)
+        given = np.array(words, np.int64)
+        pointers = given.ctypes.data + given.itemsize * np.arange(len(given))
+        assert functions[spec](ctypes.c_void_p(pointers.ctypes.data), blocks, threads, len(launched) % 2 == 0)
 
-    monkeypatch.setattr(Driver, "_launch", launch)
+    monkeypatch.setattr(Driver, "run", run)
     for graph, arguments in cases:
         assert_same(on_stand_in(graph, arguments).results, on_reference(graph, arguments), 1e-9)
     assert launched == set(specs) and len(specs) > 30
-    assert any(spec.reduced for spec in specs)
+    assert any(isinstance(spec, ReductionSpec) for spec in specs)
+    # With and without a predicate.
+    assert {condition(False), condition(True)} <= launched
 
 
 def test_a_launch_has_threads_for_all_elements(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,13 +107,47 @@ def test_a_launch_has_threads_for_all_elements(monkeypatch: pytest.MonkeyPatch) 
     found = {}
     for size in (2, 128, 129, 1000):
         graph = cg.function(lambda x: cg.fori_loop(0, 2, lambda i, x: x * 2.0, x)).graph(np.ones(size))
-        spec = next(s for s in specs_of([(graph, [np.ones(size)])]) if s.shape == (size,))
+        spec = next(s for s in specs_of([(graph, [np.ones(size)])]) if isinstance(s, KernelSpec) and s.shape == (size,))
         found[size] = kernel_text.grid_of(spec)
     assert found == {2: 1, 128: 1, 129: 2, 1000: 2}
 
 
+NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
+
+
+@NVCC
+def test_a_graphs_condition_compiles_for_a_card(tmp_path: Path) -> None:
+    """To machine code, as CUDA's compiler knows the function that stores it."""
+    specs = [condition(False), condition(True)]
+    (tmp_path / "kernels.cu").write_text(written(specs), encoding="utf-8")
+    command = ["nvcc", "--cubin", "-arch=sm_90", "-Werror", "all-warnings", str(tmp_path / "kernels.cu")]
+    subprocess.run([*command, "-o", str(tmp_path / "kernels.cubin")], check=True, timeout=300)
+    assert len(set(re.findall(rb"\.text\.(\w*launched\w*)", (tmp_path / "kernels.cubin").read_bytes()))) == 2
+
+
+def test_the_text_of_a_condition() -> None:
+    assert source(condition(True)).partition("extern")[2].split("\n") == [
+        ' "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);',
+        'extern "C" __global__ void launched(char* b_a0, char* b_a1, char* b_a2, const unsigned long long h_o0) {',
+        "char* const p_a0 = b_a0;",
+        "char* const p_a1 = b_a1;",
+        "char* const p_a2 = b_a2;",
+        "const long long stride = (long long)blockDim.x * gridDim.x;",
+        "for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < 1LL; i += stride) {",
+        "const int64 a0 = *(const int64*)(p_a0);",
+        "const int64 a1 = *(const int64*)(p_a1);",
+        "const bool a2 = *(const bool*)(p_a2);",
+        "bool o0;",
+        "o0 = (a0 + int64(2) <= a1) & a2;",
+        "cudaGraphSetConditional(h_o0, o0);",
+        "}",
+        "}",
+        "",
+    ]
+
+
 @pytest.mark.long
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
+@NVCC
 def test_as_the_cuda_compiler_reads_it(tmp_path: Path) -> None:
     specs = specs_of(programs())
     (tmp_path / "kernels.cu").write_text(written(specs), encoding="utf-8")

@@ -18,13 +18,17 @@ from random_programs.engines import Settings, judge
 from random_programs.expected import UnsuitableError
 from random_programs.generate import generate
 
+from ctrlgrad.engines.cuda.prepared import runner
 from ctrlgrad.ir import Graph
 
 RANDOM_PROGRAMS = int(os.environ.get("CTRLGRAD_CUDA_RANDOM_PROGRAMS", "8"))
 
 
 @pytest.mark.parametrize("kinds", ["", "f", "biuf"])
-def test_random_programs(kinds: str) -> None:
+def test_random_programs(kinds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kinds:
+        # Their loops are short, and graphs nonetheless.
+        monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 2)
     reads = examined = 0
 
     def there(settings: Settings, graph: Graph, arguments: Sequence[Any], _: random.Random) -> list[Any]:

@@ -14,7 +14,7 @@ from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
-from ctrlgrad.engines.cuda.cupy_library import CHECK
+from ctrlgrad.engines.cuda.index_check import CHECK
 from ctrlgrad.engines.cuda.scatter import ADD, WRITE, rows_of
 
 NONE, ALL = None, slice(None)

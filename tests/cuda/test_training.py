@@ -12,7 +12,8 @@ from instruments.stand_in import StandIn
 from typer.testing import CliRunner
 
 import ctrlgrad as cg
-from ctrlgrad import optim, tree
+import ctrlgrad.numpy as cnp
+from ctrlgrad import nn, optim, tree
 from ctrlgrad.cli import app
 from ctrlgrad.engines.cuda import cupy_library
 from ctrlgrad.engines.device_array import DeviceArray
@@ -68,6 +69,40 @@ def test_adam_on_the_card_is_adam(card: StandIn, reads: list[int]) -> None:
     for found, expected in zip(tree.leaves(there), tree.leaves(here), strict=True):
         assert found.dtype == expected.dtype
         np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6)
+
+
+def test_adam_on_bfloat16_is_the_processors_to_the_bit(card: StandIn, reads: list[int]) -> None:
+    """Parameters and gradients of 16 bits, the state as `init` makes it."""
+    optimiser = optim.adam(0.1)
+    params, grads = (tree.map(lambda x: x.astype(cnp.bfloat16), part) for part in params_and_grads())
+    there, here = (params, optimiser.init(params)), (params, optimiser.init(params))
+    for _ in range(3):
+        here = optimiser.update(grads, here[1], here[0])
+        there = optimiser.update(on_card(grads), there[1], there[0])
+    assert_on_card(there[0])
+    assert reads == [] and all(p.dtype == cnp.bfloat16 for p in tree.leaves(there[0]))
+    for found, expected in zip(tree.leaves(there), tree.leaves(here), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(np.asarray(found), expected)
+
+
+def test_layers_of_bfloat16_have_the_gradients_of_the_processors(card: StandIn) -> None:
+    """An LSTM over a sequence: products, a loop, pushes and pops, sums."""
+    rng = np.random.default_rng(0)
+    cell = nn.lstm_init(rng, 3, 4, cnp.bfloat16)
+    xs, zeros = rng.normal(size=(5, 2, 3)).astype(cnp.bfloat16), np.zeros((2, 4), cnp.bfloat16)
+
+    def loss(cell: Any) -> Any:
+        step = lambda state, x: (nn.lstm_cell(cell, state, x), None)
+        (h, c), _ = cg.lax.scan(step, (zeros, zeros), xs)
+        return cnp.sum(h * c)
+
+    found = cg.function(cg.grad(loss), engine="cuda")(cell)
+    expected = cg.function(cg.grad(loss), engine="reference")(cell)
+    assert_on_card(found)
+    for a, b in zip(tree.leaves(found), tree.leaves(expected), strict=True):
+        assert a.dtype == b.dtype == cnp.bfloat16
+        np.testing.assert_array_equal(np.asarray(a), b)
 
 
 def test_every_step_of_adam_runs_the_same_graph(card: StandIn) -> None:

@@ -29,7 +29,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 DEVICES = (["cuda:0"], ["cpu:0", "cuda:0"], ["cpu:0", "cuda:0", "cuda:1"])
 
 
-@programs_at_orders(0, 1)
+@programs_at_orders(0, 1, share=(0, 2))
 def test_corpus(program: Program, order: int, request: pytest.FixtureRequest) -> None:
     graph, leaves = program.graph(order), program.leaves
     expected = program.expected(order)

@@ -18,8 +18,7 @@ from programs import BY_NAME
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import FlatGraph, FlatNode
-from ctrlgrad.dataflow.attributes import Enter
-from ctrlgrad.dataflow.graph import FlatPrinter, carry_switches, consumers, is_loop_merge, producers
+from ctrlgrad.dataflow.graph import Enter, FlatPrinter, carry_switches, consumers, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import frames_of
 from ctrlgrad.ir import Value, attributes
 

@@ -27,7 +27,7 @@ WAYS: tuple[dict[str, Any], ...] = (
 )
 
 
-@programs_at_orders(0, 1)
+@programs_at_orders(0, 1, share=(1, 2))
 def test_corpus(program: Program, order: int, request: pytest.FixtureRequest) -> None:
     graph, leaves = program.graph(order), program.leaves
     expected = program.expected(order)

@@ -14,7 +14,7 @@ from instruments.dataflow_runs import run
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import FlatGraph, Recorder, Settings
-from ctrlgrad.dataflow.attributes import Enter
+from ctrlgrad.dataflow.graph import Enter
 from ctrlgrad.dataflow.partition import Partition
 from ctrlgrad.dataflow.scopes import frames_of
 from ctrlgrad.dataflow.settings import partitioned

@@ -223,10 +223,13 @@ def judged(label: str) -> tuple[Any, Any, Any]:
     def judge(*xs: Any) -> tuple[Any, Any, Any]:
         if label not in DIFFERENTIABLE:
             return fn(*xs), None, None
-        along = directions(floats)
-        return fn(*xs), jax.grad(loss, argnums=tuple(range(len(places))))(*xs), jax.jvp(loss, xs, along)
+        return fn(*xs), *jax.value_and_grad(loss, argnums=tuple(range(len(places))))(*xs)
 
-    return compiled(label, judge)(*floats)
+    values, lost, gradient = compiled(label, judge)(*floats)
+    if gradient is None:
+        return values, None, None
+    slope = sum(float(np.sum(np.asarray(g) * d)) for g, d in zip(gradient, directions(floats), strict=True))
+    return values, gradient, (lost, slope)
 
 
 def directions(floats: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
 
 
 @functools.cache
@@ -28,8 +25,7 @@ def reason_to_skip() -> str | None:
     return None if count else "there is no CUDA device"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = [item for item in items if HERE in item.path.parents]
-    if here and (reason := reason_to_skip()) is not None:
-        for item in here:
-            item.add_marker(pytest.mark.skip(reason=reason))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    # Called for the tests of this folder only.
+    if (reason := reason_to_skip()) is not None:
+        item.add_marker(pytest.mark.skip(reason=reason))

@@ -24,6 +24,8 @@ from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.cupy_library import CupyLibrary, cupy_library
 from ctrlgrad.engines.cuda.engine import run_with
 from ctrlgrad.engines.cuda.kernel import KernelText
+from ctrlgrad.engines.cuda.prepared import runner
+from ctrlgrad.engines.cuda.report import explain_on
 from ctrlgrad.engines.device_array import DeviceArray
 from ctrlgrad.errors import IndexOutOfRangeError, MemoryBudgetError
 from ctrlgrad.execution import run_on
@@ -53,6 +55,30 @@ def test_corpus(library: CupyLibrary, program: Program, kinds: str) -> None:
         assert_same(found, program.expected(order), 1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "int64", "float16", "float32", "float64", "complex64"])
+def test_reductions(library: CupyLibrary, dtype: str) -> None:
+    """Of a block's elements and of more, over inner and outer axes; twice the same bits."""
+
+    def reduced(x: Any) -> tuple[Any, ...]:
+        found = []
+        for axis in (None, 0, 1, -1, (0, 2)):
+            if x.dtype == bool:
+                found += [np.any(x, axis=axis), np.all(x, axis=axis)]
+            else:
+                found.append(np.sum(x * x, axis=axis))
+            if np.dtype(x.dtype).kind in "iuf":
+                found += [np.max(x, axis=axis), np.min(x, axis=axis, keepdims=True)]
+        return (*found, *((np.argmax(x, axis=1), np.argmin(x, axis=0)) if np.dtype(x.dtype).kind != "c" else ()))
+
+    for shape in ((3, 5, 7), (2, 40_000, 3), (300, 2, 70)):
+        x = (np.random.default_rng(0).normal(size=shape) * 2).astype(dtype)
+        graph = cg.function(reduced).graph(x)
+        (found, _), (again, _) = run(library, graph, [x]), run(library, graph, [x])
+        assert_same(found, run_on("reference", graph, [x]), 2e-3 if dtype == "float16" else 1e-5)
+        for one, other in zip(found, again, strict=True):
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
 @pytest.mark.parametrize("steps", [1, 2, 50])
 @pytest.mark.parametrize("kinds", ["", "biuf"], ids=["on the host", "on the device"])
 def test_prepared_launches(library: CupyLibrary, steps: int, kinds: str) -> None:
@@ -70,6 +96,51 @@ def test_prepared_launches(library: CupyLibrary, steps: int, kinds: str) -> None
         found, context = run(library, graph, args, kinds)
         assert_same(found, run_on("reference", graph, args), 1e-9)
         assert 2 <= context.counts.runs <= 6
+
+
+@pytest.mark.parametrize("steps", [40, 41, 200])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_graphs(library: CupyLibrary, dtype: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recurrent network and its gradients: each loop is a graph, and has the bits that it has from the list."""
+
+    def loss(w: Any, u: Any, x: Any) -> Any:
+        step = lambda t, h: cnp.tanh(x[t] @ w + h @ u) * (0.9 + t * 0.001).astype(dtype)
+        return cnp.sum(cg.fori_loop(0, steps, step, x[0, :, :64]) ** 2)
+
+    rng = np.random.default_rng(0)
+    args = [rng.normal(size=(65, 64)) / 32, rng.normal(size=(64, 64)) / 32, rng.normal(size=(steps, 32, 65))]
+    args = [x.astype(dtype) for x in args]
+    graph = cg.function(cg.value_and_grad(loss, argnums=(0, 1, 2))).graph(*args)
+    launching = [loop.launching for loop in explain_on(library, optimised_graph(graph), args).all_loops()]
+    # Those over chunks of products run step by step.
+    listed = [text for text in launching if text.startswith("from a list")]
+    assert len(listed) >= 2 and all(", in a graph" in text and "not in" not in text for text in listed), launching
+    found, context = run(library, graph, args)
+    assert context.counts.graphs >= len(listed)
+    assert_same(found, run_on("reference", graph, args), 1e-9 if dtype == "float64" else 1e-4)
+    monkeypatch.setattr(runner, "LEAST_IN_GRAPH", 1 << 62)
+    again, context = run(library, graph, args)
+    assert not context.counts.graphs
+    for x, y in zip(found, again, strict=True):
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y))
+
+
+@pytest.mark.parametrize("trips", [12, 13, 14, 101, 5000])
+def test_graphs_that_ask_a_predicate(library: CupyLibrary, trips: int) -> None:
+    """The end of the loop is found on the card; what it saves is what its gradient pops."""
+
+    def loss(x: Any) -> Any:
+        body = lambda c: (c[0] - 1.0, np.sin(c[1] * 1.1) + c[1] * 0.5, c[2] + 1)
+        _, y, count = cg.while_loop(lambda c: c[0][0] > 0.5, body, (x, x * 0.01, 0))
+        return np.sum(y * y) + count
+
+    x = np.array([float(trips), 0.3])
+    graph = cg.function(cg.value_and_grad(loss)).graph(x)
+    found, context = run(library, graph, [x], "f")
+    assert_same(found, run_on("reference", graph, [x]), 1e-9)
+    assert (context.counts.graphs > 0) == (trips > 12)
+    # At the ends of blocks: 16 rows, 32, 64, ...
+    assert context.counts.predicate_reads <= 16
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -6,7 +6,15 @@ import ctypes
 
 import numpy as np
 
-NAMES = {0: "float32", 1: "float64", 2: "float16", 4: "complex64", 5: "complex128"}
+from ctrlgrad.dtypes import computed_dtype
+
+NAMES = {0: "float32", 1: "float64", 2: "float16", 14: "bfloat16", 4: "complex64", 5: "complex128"}
+# cublasComputeType_t of the dtypes that factors and sum may have with it.
+COMPUTED = {
+    68: {"float16", "bfloat16", "float32", "complex64"},
+    **{compute: {"float32", "complex64"} for compute in (74, 75, 77)},
+    70: {"float64", "complex128"},
+}
 
 
 def memory(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
@@ -30,8 +38,8 @@ class Cublas:
         assert lda >= (k if ta else m) and ldb >= (n if tb else k) and ldc >= m and count >= 1
         self.computed.append(compute)
         dtype = NAMES[a_type]
-        scale = {"float16": "float32"}.get(dtype, dtype)
-        assert a_type == b_type == c_type
+        scale = computed_dtype(np.dtype(dtype)).name
+        assert a_type == b_type == c_type and dtype in COMPUTED[compute]
         factors = [memory(at, scale, (1,), (1,))[0] for at in (alpha, beta)]
         given_a = memory(a, dtype, (count, k, m) if ta else (count, m, k), (a_stride, 1, lda))
         given_b = memory(b, dtype, (count, n, k) if tb else (count, k, n), (b_stride, 1, ldb))

@@ -9,62 +9,98 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
+from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
-from ctrlgrad.engines.cuda.prepared.model import Access, KernelSpec
+from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.prepared.walker import Functions
+from ctrlgrad.engines.cuda.reductions import tree
+from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
 from instruments.cublas import NAMES, Cublas
+from instruments.graph_driver import CAPTURE_STREAM, Graphs, Handle
+from instruments.reductions import Geometry, blocks_of, geometry, reduction, scan
+from instruments.text import run_text
 
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 _LAUNCH = ctypes.CFUNCTYPE(_I, _P, *[_I] * 7, _P, _P, _P)
 _GEMM = ctypes.CFUNCTYPE(_I, _P, *[_I] * 5, _P, *[_P, _I, _I, _L] * 2, _P, _P, _I, _I, _L, _I, _I, _I)
 STREAM, HANDLE = 11, 7
 
-Text = Callable[..., list[np.ndarray]]
+
+def _within(x: np.ndarray, sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+    """Elements of an array that lie in it."""
+    found = as_strided(x, sizes, strides)
+    low, high = np.lib.array_utils.byte_bounds(x)
+    mine = np.lib.array_utils.byte_bounds(found) if found.size else (low, high)
+    assert low <= mine[0] and mine[1] <= high
+    return found
 
 
 class Driver:
-    """A launcher (see `ctrlgrad.engines.cuda.library.Launcher`). `run_text` says what a kernel's statements mean."""
+    """A launcher (see `ctrlgrad.engines.cuda.library.Launcher`)."""
 
-    stream, handle = STREAM, HANDLE
+    stream, handle, workspace_bytes = STREAM, HANDLE, 512
 
-    def __init__(self, ran: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None], run_text: Text) -> None:
-        self._ran, self._run_text = ran, run_text
-        self.specs: list[KernelSpec] = []
+    def __init__(self, ran: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]) -> None:
+        self._ran = ran
+        self.specs: list[KernelSpec | ReductionSpec] = []
         self._known: dict[tuple[int, int], weakref.ref[np.ndarray]] = {}
         # Threads share a library.
         self._lock = threading.Lock()
         self._fault: BaseException | None = None
         self._cublas = Cublas()
+        self.graph_calls = Graphs(self._guarded)
+        # Why there are no graphs, if there are none.
+        self.without_graphs = ""
+        self._capture = threading.Lock()
+        self._on = Handle(STREAM)
+        # Calls of the two functions by machine code.
+        self.launches = 0
         # Held, since machine code has their addresses.
         self._callbacks = _LAUNCH(self._guarded(self._launch)), _GEMM(self._guarded(self._multiply))
         addresses = [ctypes.cast(callback, _P).value or 0 for callback in self._callbacks]
         self.functions = Functions(*addresses)
 
-    def _guarded(self, function: Callable[..., None]) -> Callable[..., int]:
+    def _guarded(self, function: Callable[..., int | None]) -> Callable[..., int]:
         def called(*args: int | None) -> int:
             try:
-                function(*(x or 0 for x in args))
+                return function(*(x or 0 for x in args)) or 0
             except BaseException as error:
                 self._fault = error
                 return 719
-            return 0
 
         return called
 
+    def graphs(self) -> Mapping[str, int] | str:
+        return self.without_graphs or self.graph_calls.addresses
+
+    @contextmanager
+    def capturing(self, workspace: Any) -> Iterator[int]:
+        with self._capture:
+            if workspace is None:
+                yield CAPTURE_STREAM
+                return
+            self.address(workspace)
+            with self._on.on(CAPTURE_STREAM, workspace):
+                yield CAPTURE_STREAM
+
     def error(self, kind: int, status: int) -> BaseException:
-        assert status == 719 and self._fault is not None
+        if status != 719:
+            return RuntimeError(f"status {status}")
+        assert self._fault is not None
         fault, self._fault = self._fault, None
         return fault
 
     def address(self, array: Any) -> int:
         """Of an array of the stand-in's; from now on launches may name memory of what it is a view of."""
-        memory = array._root().data
+        memory = array.root().data
         low, high = np.lib.array_utils.byte_bounds(memory)
         with self._lock:
             if len(self._known) > 256:
@@ -72,8 +108,9 @@ class Driver:
             self._known[low, high] = weakref.ref(memory)
         return int(array.data.ctypes.data)
 
-    def function(self, spec: KernelSpec) -> int:
+    def function(self, spec: KernelSpec | ReductionSpec) -> int:
         if spec not in self.specs:
+            self.graph_calls.forbid("compilation")
             self.specs.append(spec)
         return 1 + self.specs.index(spec)
 
@@ -89,57 +126,178 @@ class Driver:
 
     def _launch(self, function: int, *rest: int) -> None:
         *sizes, stream, parameters, extra = rest
+        self.launches += 1
         spec = self.specs[function - 1]
-        assert sizes == [grid_of(spec), 1, 1, BLOCK, 1, 1, 0] and stream == STREAM and not extra
-        left = iter(range(1 << 20))
+        blocks, threads = sizes[0], sizes[3]
+        assert sizes == [blocks, 1, 1, threads, 1, 1, 0] and not extra
         pointers = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))
+        count = spec.is_moving + sum(access.has_parameter for access in spec.accesses)
+        count += len(spec.numbers) if isinstance(spec, ReductionSpec) else 2 * bool(spec.chosen)
+        # Read at the launch, whenever the kernel runs.
+        words = [ctypes.c_int64.from_address(pointers[n] or 0).value for n in range(count)]
+        graph = self.graph_calls.capturing(stream)
+        assert graph is not None or stream == STREAM, "a launch on a stream that others use"
+        if graph is None:
+            self.run(spec, words, blocks, threads)
+        else:
+            graph.nodes.append(lambda: self.run(spec, words, blocks, threads))
+
+    def run(self, spec: KernelSpec | ReductionSpec, given: Sequence[int], blocks: int, threads: int) -> None:
+        """Run a kernel with these parameters, a word each."""
+        left = iter(given)
 
         def parameter() -> int:
-            return ctypes.c_int64.from_address(pointers[next(left)] or 0).value
+            return next(left)
 
         words = self._array(parameter(), "int64", [1], [8]) if spec.is_moving else np.zeros(1, np.int64)
-        text = spec.text
-        outer = spec.shape[: len(spec.shape) - spec.reduced]
 
-        def argument(access: Access, dtype: str, shape: Sequence[int]) -> Any:
+        def argument(access: Access, dtype: str) -> Any:
+            """A number, or an address."""
             word = parameter() if access.has_parameter else 0
             if access.word is not None:
                 known = self._array(words.ctypes.data, "int64", [access.word + 1], [8])
                 word += int(known[access.word] + words[0] * access.step)
             if access.strides is not None:
-                return self._array(word, dtype, shape, access.strides)
+                return word
             if access.word is not None:
                 return np.dtype(dtype).type(word)
             return np.array([word]).view(np.uint8)[: np.dtype(dtype).itemsize].view(dtype)[0]
 
-        inputs = [argument(a, p.dtype, spec.shape) for a, p in zip(spec.inputs, text.inputs, strict=True)]
-        outputs = [argument(a, p.dtype, outer) for a, p in zip(spec.outputs, text.outputs, strict=True)]
-        self._ran([x for x in inputs if isinstance(x, np.ndarray)], outputs)
         with np.errstate(all="ignore"):
-            for out, value in zip(outputs, self._computed(spec, inputs, outer), strict=False):
+            if isinstance(spec, ReductionSpec):
+                found = [argument(a, p.dtype) for a, p in zip(spec.accesses, spec.parameters, strict=True)]
+                numbers = [parameter() for _ in spec.numbers]
+                assert (blocks, threads) == (blocks_of(spec, geometry(spec, numbers)), tree.BLOCK)
+                self._reduce(spec, found, numbers)
+                return
+            assert (blocks, threads) == (grid_of(spec), BLOCK)
+            named = [*spec.text.inputs, *spec.text.outputs]
+            read = len(spec.inputs)
+            found = [argument(a, p.dtype) for a, p in zip(spec.inputs, named[:read], strict=True)]
+            found += [
+                parameter() if a.strides is None else argument(a, p.dtype)
+                for a, p in zip(spec.outputs, named[read:], strict=True)
+            ]
+            arrays = [
+                x if a.strides is None else self._array(x, p.dtype, spec.shape, a.strides)
+                for x, a, p in zip(found, spec.accesses, named, strict=True)
+            ]
+            if spec.chosen:
+                # All that indices may choose is read.
+                shape = (*spec.shape, *(axis.size for axis in spec.chosen))
+                strides = (*(spec.inputs[0].strides or ()), *(axis.stride for axis in spec.chosen))
+                arrays[0] = self._array(found[0], named[0].dtype, shape, strides)
+                flag, site = self._array(parameter(), "int64", [3], [8]), parameter()
+                self._ran([flag], [flag])
+            inputs = arrays[:read]
+            conditions = [access.strides is None for access in spec.outputs]
+            outputs = [self._condition(x) if c else x for x, c in zip(arrays[read:], conditions, strict=True)]
+            written = [x for x, c in zip(outputs, conditions, strict=True) if not c]
+            self._ran([x for x in inputs if isinstance(x, np.ndarray)], written)
+            if spec.chosen:
+                inputs = self._chosen(spec, inputs, flag, site)
+            for out, value in zip(outputs, self._computed(spec, inputs), strict=False):
                 out[...] = value
 
-    def _computed(self, spec: KernelSpec, inputs: list[Any], outer: Sequence[int]) -> list[np.ndarray]:
-        if not spec.reduced:
-            return self._run_text(spec.text, inputs)
-        found = [np.zeros(outer, p.dtype) for p in spec.text.outputs]
-        for index in np.ndindex(*spec.shape[len(outer) :]):
-            found = self._run_text(spec.text, [x[(..., *index)] for x in inputs], found)
-        return found
+    def _condition(self, handle: int) -> np.ndarray:
+        assert self.graph_calls.is_condition(handle), "no condition of a graph"
+        return np.ndarray((), np.uint64, (ctypes.c_char * 8).from_address(handle))
+
+    def _chosen(self, spec: KernelSpec, inputs: list[Any], flag: np.ndarray, site: int) -> list[Any]:
+        """What indices choose of the first input, and the indices."""
+        grid = np.indices(spec.shape)
+        places = []
+        for index, axis in zip(inputs[1:], spec.chosen, strict=True):
+            bad = index[(index < -axis.size) | (index >= axis.size)]
+            if bad.size and not flag[0]:
+                flag[:] = site, bad[0], axis.size
+            places.append(index.astype(np.int64) % axis.size)
+        return [inputs[0][(*grid, *places)], *inputs[1:]]
+
+    def _computed(self, spec: KernelSpec, inputs: list[Any]) -> list[np.ndarray]:
+        return run_text(spec.text, inputs)
+
+    def _reduce(self, spec: ReductionSpec, found: list[Any], numbers: Sequence[int]) -> None:
+        its, known = geometry(spec, numbers), iter(range(1 << 20))
+        read = len(spec.text.inputs)
+        arrays = []
+        for k, (x, a, p) in enumerate(zip(found, spec.accesses, spec.parameters, strict=True)):
+            if a.strides is None:
+                arrays.append(x)
+            elif spec.is_scan or k < read + len(spec.text.stored):
+                arrays.append(self._array(x, p.dtype, its.sizes, its.strides[next(known)]))
+            else:
+                size = np.dtype(p.dtype).itemsize
+                arrays.append(self._array(x, p.dtype, [its.parts, its.results], [size * its.results, size]))
+        self._ran([x for x in arrays[:read] if isinstance(x, np.ndarray)], arrays[read:])
+        self.reduced(spec, arrays, its)
+
+    def reduce(self, spec: ReductionSpec, arguments: Sequence[Any], numbers: Sequence[int]) -> None:
+        """A launch outside of lists, on arrays and numbers."""
+        its, known = geometry(spec, numbers), iter(range(1 << 20))
+        read, stored = len(spec.text.inputs), len(spec.text.stored)
+        arrays = []
+        for k, (x, a, p) in enumerate(zip(arguments, spec.accesses, spec.parameters, strict=True)):
+            assert x.dtype == p.dtype, (x.dtype, p)
+            if a.strides is None:
+                arrays.append(x)
+            elif spec.is_scan or k < read + stored:
+                arrays.append(_within(x, its.sizes, its.strides[next(known)]))
+            else:
+                assert x.flags.c_contiguous and x.size == its.parts * its.results
+                arrays.append(x.reshape(its.parts, its.results))
+        with np.errstate(all="ignore"):
+            self.reduced(spec, arrays, its)
+
+    @staticmethod
+    def geometry(spec: ReductionSpec, numbers: Sequence[int]) -> Geometry:
+        return geometry(spec, numbers)
+
+    def reduced(self, spec: ReductionSpec, arrays: list[Any], its: Geometry) -> None:
+        """Compute, and write."""
+        if spec.is_scan:
+            arrays[1][...] = scan(spec, arrays[0], its)
+            return
+        read = len(spec.text.inputs)
+        stored, written = reduction(spec, arrays[:read], its)
+        for out, value in zip(arrays[read:], (*stored, *written), strict=True):
+            out[...] = value
 
     def _multiply(self, *given: int) -> None:
-        (_, ta, tb, m, n, k, _, *factors, beta, out, kind, ldc, _, count, _, _) = given
-        a, a_kind, lda, _, b, b_kind, ldb, _ = factors
-        assert given[0] == HANDLE and count == 1
+        self.launches += 1
+        graph = self.graph_calls.capturing(self._on.stream)
+        assert graph is not None or self._on.stream == STREAM
+        if graph is None:
+            self.multiply(given)
+            return
+        workspace = self._on.workspace
+        graph.allocates |= workspace is None or workspace.nbytes < self.workspace_bytes
+        span = None if workspace is None else (self.address(workspace), workspace.nbytes)
+
+        def multiply() -> None:
+            if span is not None:
+                self._array(span[0], "uint8", [span[1]], [1])
+            self.multiply(given)
+
+        graph.nodes.append(multiply)
+
+    def multiply(self, given: Sequence[int]) -> None:
+        """What cuBLAS computes."""
+        (_, ta, tb, m, n, k, _, *factors, beta, out, kind, ldc, apart, count, _, _) = given
+        a, a_kind, lda, a_apart, b, b_kind, ldb, b_apart = factors
+        assert given[0] == HANDLE
         dtype = NAMES[kind]
         size = np.dtype(dtype).itemsize
 
-        def matrix(address: int, rows: int, leading: int, columns: int) -> np.ndarray:
-            return self._array(address, dtype, [rows, columns], [size, size * leading])
+        def matrices(address: int, rows: int, leading: int, columns: int, stride: int) -> np.ndarray:
+            return self._array(address, dtype, [count, rows, columns], [size * stride, size, size * leading])
 
-        assert NAMES[a_kind] == NAMES[b_kind] == dtype
-        reads = [matrix(a, k if ta else m, lda, m if ta else k), matrix(b, n if tb else k, ldb, k if tb else n)]
-        result = matrix(out, m, ldc, n)
+        assert NAMES[a_kind] == NAMES[b_kind] == dtype and (count == 1 or apart >= m * n)
+        reads = [
+            matrices(a, k if ta else m, lda, m if ta else k, a_apart),
+            matrices(b, n if tb else k, ldb, k if tb else n, b_apart),
+        ]
+        result = matrices(out, m, ldc, n, apart)
         adds = np.dtype(dtype).type(np.ctypeslib.as_array((ctypes.c_char * size).from_address(beta)).view(dtype)[0])
         self._ran([*reads, result] if adds else reads, [result])
         self._cublas.gemmStridedBatchedEx(*given)
@@ -151,8 +309,9 @@ class OnDriver:
     depth: int
     texts: dict[KernelText, None]
 
-    def __init__(self, run_text: Text) -> None:
-        self.driver = Driver(self._ran, run_text)
+    def __init__(self) -> None:
+        self.driver = Driver(self._ran)
+        self.reductions: dict[ReductionSpec, None] = {}
         # How much has been computed, for who must wait for all of it.
         self.work = 0
 
@@ -166,8 +325,11 @@ class OnDriver:
     def address(self, array: Any) -> int:
         return self.driver.address(array)
 
-    def function(self, spec: KernelSpec, contracts: bool) -> int:
-        self.texts[spec.text] = None
+    def function(self, spec: KernelSpec | ReductionSpec, contracts: bool) -> int:
+        if isinstance(spec, ReductionSpec):
+            self.reductions[spec] = None
+        else:
+            self.texts[spec.text] = None
         return self.driver.function(spec)
 
     def launcher(self, multiplies: bool) -> Driver:

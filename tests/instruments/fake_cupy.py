@@ -290,6 +290,7 @@ def module(card: Card) -> types.ModuleType:
         PinnedMemoryPointer=PinnedMemoryPointer,
         Stream=Stream,
         alloc=alloc,
+        alloc_pinned_memory=lambda size: PinnedMemoryPointer(PinnedMemory(size), 0),
         get_elapsed_time=elapsed,
         memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
         runtime=runtime,

@@ -51,7 +51,8 @@ MEANING |= {
 }
 MEANING |= {name: _typed(name) for name in KERNEL_DTYPES if not name.startswith("complex")}
 MEANING |= {name: _complex(name) for name in ("complex64", "complex128")}
-MEANING |= {f"bits_{name}": _bits(name) for name in (*C_TYPES, "float16")}
+MEANING |= {f"bits_{name}": _bits(name) for name in (*C_TYPES, "float16", "bfloat16")}
+MEANING["np_bfloat16"] = _typed("bfloat16")
 MEANING |= {
     function_name(f.name, f.dtype): FACTS[f.name].numpy if f.name in FACTS else getattr(np, f.name)
     for f in all_elementary()

@@ -6,7 +6,8 @@ NumPy. All is done at once, in the order in which it is put on streams, which is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,38 +33,84 @@ class RecordedDevice(CudaDevice):
 
 
 class RecordedLibrary(StandIn):
-    """The stand-in, whose work is on the compute stream of a device."""
+    """The stand-in, whose work is on the compute stream of a device, from whose arena its arrays are."""
 
-    def __init__(self, card: Card) -> None:
-        super().__init__()
+    def __init__(self, card: Card, **copies: Any) -> None:
+        super().__init__(**copies)
         self.card = card
         self.stream: Any = None
+        # Where memory is that arrays lie in, and how far it goes.
+        self._known: dict[int, int] = {}
+
+    def allocated(self, array: StandInArray) -> None:
+        self._knows(array.data)
 
     def launched(self, reads: Sequence[Any], writes: Sequence[Any]) -> None:
         if self.stream is not None:
             self.card.tell("launched", self.stream, self._spans(reads), self._spans(writes))
 
+    def lent(self, x: Any) -> StandInArray:
+        found = super().lent(x)
+        # Whoever lends it has written it.
+        if self._knows(found.data):
+            self.launched([], [found])
+        return found
+
+    def read(self, arrays: Sequence[StandInArray]) -> list[np.ndarray]:
+        found = super().read(arrays)
+        event = object()
+        self.card.tell("recorded", event, self.stream)
+        self.card.tell("host waited", event)
+        return found
+
+    def _knows(self, data: np.ndarray) -> bool:
+        """Take note of the memory that an array lies in; whether it was not known."""
+        while isinstance(data.base, np.ndarray):
+            data = data.base
+        start = data.ctypes.data
+        if self.stream is None or not data.nbytes or self._is_known(start):
+            return False
+        self._known[start] = start + data.nbytes
+        self.card.tell("allocated", start, data.nbytes, self.stream)
+        weakref.finalize(data, self._forget, start)
+        return True
+
+    def _forget(self, start: int) -> None:
+        del self._known[start]
+        self.card.tell("freed", start)
+
+    def _is_known(self, address: int) -> bool:
+        manager = ((start, start + data.nbytes) for start, data in self.card.live.items())
+        return any(start <= address < end for start, end in (*self._known.items(), *manager))
+
     def _spans(self, arrays: Sequence[Any]) -> list[tuple[int, int]]:
-        """Where arrays lie that are the manager's. All others are used on the compute stream alone."""
+        """Where arrays lie."""
         found = []
         for x in arrays:
             if isinstance(x, list | tuple):
                 found += self._spans(x)
             if isinstance(x, StandInArray) and x.size:
                 low, high = np.lib.array_utils.byte_bounds(x.data)
-                if any(start <= low < start + data.nbytes for start, data in self.card.live.items()):
-                    found.append((low, high - low))
+                assert self._is_known(low), "an array of which the library was not told"
+                found.append((low, high - low))
         return found
 
 
 def recorded_run(
-    monkeypatch: pytest.MonkeyPatch, graph: Graph, arguments: Sequence[Any], limit: int | None, haste: float
+    monkeypatch: pytest.MonkeyPatch,
+    graph: Graph,
+    arguments: Sequence[Any],
+    limit: int | None,
+    haste: float,
+    installed: Callable[[Card], None] = lambda card: None,
 ) -> tuple[list[Any], list[Entry], Any]:
     """The results of a run under a budget, its record, and what the manager did.
 
-    `haste` is how often the host finds an event done when it looks, from 0 to 1.
+    `haste` is how often the host finds an event done when it looks, from 0 to 1. `installed` is called with the
+    fake before anything runs.
     """
     card = install(monkeypatch)
+    installed(card)
     card.is_inline, card.haste = True, haste
     entries: list[Entry] = []
     library = RecordedLibrary(card)

@@ -14,180 +14,29 @@ error, and so is work on an array of another device.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import BFLOAT16, computed_dtype
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Memory, Rows
+from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
+from ctrlgrad.engines.device_array import type_on_card
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Piece, Stream
 from ctrlgrad.memory.devices.simulated import SimulatedDevice
 from instruments.driver import OnDriver
-from instruments.kernel_functions import MEANING
+from instruments.stand_in_arrays import CURRENT, StandInArray, check_home, computed, memory_at, operand
+from instruments.text import run_text
 
-# Of a thread: the library that it works with, and the session's memory that it counts its arrays against.
-_CURRENT = threading.local()
-
-
-def memory_at(interface: Mapping[str, Any]) -> np.ndarray:
-    """The memory that a CUDA array interface tells of, which is the processor's here."""
-    memory = type("Memory", (), {"__array_interface__": {**interface, "version": 3}})
-    return np.asarray(memory())
-
-
-class StandInArray:
-    """An array on the device that there is not."""
-
-    __slots__ = ("_held", "base", "data", "home")
-    __array_ufunc__ = None
-
-    def __init__(self, data: np.ndarray, base: StandInArray | None = None, held: object = None) -> None:
-        memory: Memory | None = getattr(_CURRENT, "memory", None)
-        self.home: StandIn | None = getattr(_CURRENT, "library", None)
-        # What lives as long as the array's memory.
-        self._held = memory.count(data.nbytes) if base is None and held is None and memory is not None else held
-        self.data = data
-        self.base = base
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TypeError("implicit conversion of a device array to a NumPy array")
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {**self.data.__array_interface__, "version": 3, "stream": 7}
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.data.__dlpack__()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 2, 0
-
-    def __bool__(self) -> bool:
-        raise TypeError("implicit conversion of a device array to a bool")
-
-    __int__ = __float__ = __index__ = __bool__
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __iter__(self) -> Iterator[StandInArray]:
-        return (self[i] for i in range(len(self)))
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("shape", "strides", "dtype", "ndim", "size", "nbytes"):
-            return getattr(self.data, name)
-        raise AttributeError(name)
-
-    def __getitem__(self, key: Any) -> StandInArray:
-        found, is_view = self.data[_index(key, self.shape)], not _has_array(key)
-        if is_view and not isinstance(found, np.ndarray):
-            found = self.data[(*key, ...) if isinstance(key, tuple) else (key, ...)]
-        return StandInArray(np.asarray(found), self._root() if is_view else None)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        place = self.data[_index(key, self.shape)]
-        if self.home is not None and isinstance(place, np.ndarray):
-            self.home.launched([value], [StandInArray(place, self)])
-        self.data[_index(key, self.shape)] = _operand(value)
-
-    def _root(self) -> StandInArray:
-        return self if self.base is None else self.base
-
-    def astype(self, dtype: Any, copy: bool = True) -> StandInArray:
-        return self if not copy and self.dtype == dtype else StandInArray(self.data.astype(dtype))
-
-    def view(self, dtype: Any) -> StandInArray:
-        return StandInArray(self.data.view(dtype))
-
-    def sum(self, **options: Any) -> StandInArray:
-        return StandInArray(np.asarray(self.data.sum(**options)))
-
-    def reshape(self, shape: Sequence[int]) -> StandInArray:
-        return _wrapped(self.data.reshape(shape), [self])
-
-    @property
-    def real(self) -> StandInArray:
-        return StandInArray(self.data.real, self._root())
-
-    @real.setter
-    def real(self, value: StandInArray) -> None:
-        self.data.real = value.data
-
-    @property
-    def imag(self) -> StandInArray:
-        return StandInArray(self.data.imag, self._root())
-
-    @imag.setter
-    def imag(self, value: StandInArray) -> None:
-        self.data.imag = value.data
-
-
-def _operator(name: str) -> Callable[[StandInArray, Any], StandInArray]:
-    def method(self: StandInArray, other: Any) -> StandInArray:
-        return StandInArray(np.asarray(getattr(self.data, name)(_operand(other))))
-
-    return method
-
-
-for _name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__mod__", "__lt__", "__gt__"):
-    setattr(StandInArray, _name, _operator(_name))
-
-
-def _operand(x: Any) -> Any:
-    """What a function of the library takes: its arrays and scalars, and no array of NumPy's."""
-    if isinstance(x, StandInArray):
-        _check_home(x)
-        return x.data
-    if isinstance(x, np.ndarray):
-        raise TypeError("unsupported type: a NumPy array")
-    if isinstance(x, list | tuple):
-        return type(x)(map(_operand, x))
-    return x
-
-
-def _check_home(x: StandInArray) -> None:
-    here = getattr(_CURRENT, "library", None)
-    assert x.home is here or None in (x.home, here), "work on an array of another device"
-
-
-def _has_array(key: Any) -> bool:
-    return any(isinstance(item, StandInArray) for item in (key if isinstance(key, tuple) else (key,)))
-
-
-def _index(key: Any, shape: tuple[int, ...]) -> Any:
-    """A key for NumPy; index arrays are wrapped around, as CuPy does it instead of raising."""
-    if not isinstance(key, tuple):
-        key = (key,)
-    found, axis = [], 0
-    for item in key:
-        if isinstance(item, StandInArray):
-            item = item.data % shape[axis] if shape[axis] else item.data
-        found.append(item)
-        axis += item is not None
-    return tuple(found)
-
-
-def _wrapped(result: Any, arguments: Sequence[Any]) -> Any:
-    if isinstance(result, list | tuple):
-        return type(result)(_wrapped(x, arguments) for x in result)
-    array = np.asarray(result)
-    if not array.size:
-        return StandInArray(array.copy())  # NumPy does not say whose view nothing is
-    for x in arguments:
-        if isinstance(x, StandInArray) and array is x.data:
-            return x
-        if isinstance(x, StandInArray) and array.base is not None and np.may_share_memory(array, x.data):
-            return StandInArray(array, x._root())
-    return StandInArray(array)
+# Functions of CuPy 14's that have no loops, or no templates, for bfloat16.
+_WITHOUT_BFLOAT16 = {"all", "any", "argmax", "argmin", "argsort", "cumprod", "cumsum", "nonzero", "searchsorted"}
 
 
 class _Namespace:
@@ -204,46 +53,21 @@ class _Namespace:
 
         def function(*args: Any, out: StandInArray | None = None, **options: Any) -> Any:
             self._library.work += 1
-            arguments = [_operand(x) for x in args]
-            self._library.launched(args, [out])
+            arguments = [operand(x) for x in args]
+            if name in _WITHOUT_BFLOAT16 and any(getattr(x, "dtype", None) == BFLOAT16 for x in arguments):
+                raise TypeError(f"{name} has no bfloat16")
             if out is not None:
                 found(*arguments, out=out.data, **options)
+                self._library.launched(args, [out])
                 return out
-            return _wrapped(found(*arguments, **options), args)
+            return computed(found(*arguments, **options), args)
 
         return function
 
 
-_STATEMENT = re.compile(r"(?:(?P<dtype>\w+) )?(?P<name>\w+) = (?P<value>.+);")
-
-
-def run_text(text: KernelText, inputs: Sequence[Any], before: Sequence[Any] = ()) -> list[np.ndarray]:
-    """The outputs of a kernel's text, each of the shape that its statement gives. `before` are the outputs so far."""
-    named = [*zip(text.inputs, inputs, strict=True), *zip(text.outputs, before, strict=False)]
-    names: dict[str, Any] = {p.name: x for p, x in named}
-    dtypes = {p.name: p.dtype for p in text.outputs}
-    for name, dtype, value in _statements(text.operation):
-        names[name] = np.asarray(eval(value, MEANING, names)).astype(dtype or dtypes[name])
-    return [names[p.name] for p in text.outputs]
-
-
-@functools.cache
-def _statements(operation: str) -> list[tuple[str, str | None, CodeType]]:
-    """Of each statement the name that it defines, the dtype that it declares, and its value as Python.
-
-    Kept, since a loop launches a kernel again and again.
-    """
-    found = []
-    for line in operation.split("\n"):
-        statement = _STATEMENT.fullmatch(line)
-        assert statement is not None, line
-        found.append((statement["name"], statement["dtype"], compile(statement["value"], "<kernel>", "eval")))
-    return found
-
-
 def _by_row(rows: Rows) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]:
     """An array, the rows of it in their order, and what is for each."""
-    whole, places, order, value = (_operand(x) for x in (rows.whole, rows.places, rows.order, rows.value))
+    whole, places, order, value = (operand(x) for x in (rows.whole, rows.places, rows.order, rows.value))
     assert np.all(places[:-1] <= places[1:]) and value.flags.c_contiguous
     assert value.shape == (len(places), np.prod(whole.shape[rows.axes :]))
     shape = whole.shape[: rows.axes], whole.shape[rows.axes :]
@@ -264,7 +88,7 @@ class StandIn(OnDriver):
         # How the copies beside the computation go: what a simulated device can be told.
         self._copies = copies
         self._copier: StandInCopier | None = None
-        super().__init__(run_text)
+        super().__init__()
 
     def prepared(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         self.launched(*([StandInArray(x, held="its owner's") for x in arrays] for arrays in (reads, writes)))
@@ -281,17 +105,20 @@ class StandIn(OnDriver):
 
     @contextmanager
     def running(self, memory: Memory | None = None) -> Iterator[None]:
-        before = getattr(_CURRENT, "memory", None), getattr(_CURRENT, "library", None)
+        before = getattr(CURRENT, "memory", None), getattr(CURRENT, "library", None)
         self._depths.depth = self.depth + 1
-        _CURRENT.memory, _CURRENT.library = memory, self
+        CURRENT.memory, CURRENT.library = memory, self
         try:
             yield
         finally:
             self._depths.depth -= 1
-            _CURRENT.memory, _CURRENT.library = before
+            CURRENT.memory, CURRENT.library = before
 
     def launched(self, reads: Sequence[Any], writes: Sequence[Any]) -> None:
-        """Called before each piece of work with what it reads and writes, arrays among other things."""
+        """Called for each piece of work with what it reads and writes, arrays among other things."""
+
+    def allocated(self, array: StandInArray) -> None:
+        """Called for each array in memory of its own."""
 
     def copier(self) -> StandInCopier:
         if self._copier is None:
@@ -305,21 +132,26 @@ class StandIn(OnDriver):
         return isinstance(x, StandInArray)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> StandInArray:
+        self.driver.graph_calls.forbid("allocation")
         # What is read before it is written shows.
         return StandInArray(np.full(tuple(shape), 113, np.uint8 if dtype.kind == "b" else dtype).astype(dtype))
 
     def upload(self, x: Any) -> StandInArray:
-        return StandInArray(np.array(x))
+        found = StandInArray(np.array(x))
+        self.launched([], [found])
+        return found
 
     def lent(self, x: Any) -> StandInArray:
         if isinstance(x, StandInArray):
-            return StandInArray(x.data, x._root())
-        interface = x.__cuda_array_interface__
-        owner = StandInArray(memory_at(interface), held=x)
+            return StandInArray(x.data, x.root())
+        # The dtype is DLPack's to say: the interface has no name for bfloat16.
+        owner = StandInArray(memory_at(x.__cuda_array_interface__).view(type_on_card(x)[0]), held=x)
         return StandInArray(owner.data, owner)
 
     def read(self, arrays: Sequence[StandInArray]) -> list[np.ndarray]:
-        return [_operand(x).copy() for x in arrays]
+        self.driver.graph_calls.forbid("waiting")
+        self.launched(arrays, [])
+        return [operand(x).copy() for x in arrays]
 
     def kernel(self, text: KernelText, contracts: bool) -> Callable[[Sequence[Any], Sequence[Any]], None]:
         self.texts[text] = None
@@ -331,7 +163,7 @@ class StandIn(OnDriver):
             given = []
             for parameter, x in zip(text.inputs, inputs, strict=True):
                 assert x.dtype == parameter.dtype, (parameter, x.dtype)
-                given.append(np.broadcast_to(_operand(x), shape) if isinstance(x, StandInArray) else x)
+                given.append(np.broadcast_to(operand(x), shape) if isinstance(x, StandInArray) else x)
                 assert isinstance(x, StandInArray | np.generic), type(x)
             for parameter, out in zip(text.outputs, outputs, strict=True):
                 assert out.dtype == parameter.dtype and out.shape == shape
@@ -342,24 +174,40 @@ class StandIn(OnDriver):
 
         return run
 
+    def reduce(self, launch: ReductionLaunch, contracts: bool) -> None:
+        assert self.depth, "work outside of the stream"
+        self.reductions[launch.spec] = None
+        self.work += 1
+        spec, arguments = launch.spec, launch.arguments
+        assert all(isinstance(x, StandInArray | np.generic) for x in arguments)
+        read = len(spec.text.inputs)
+        self.launched(arguments[:read], arguments[read:])
+        self.driver.reduce(spec, [operand(x) for x in arguments], launch.numbers)
+
     def check_indices(self, indices: StandInArray, size: int, site: int, flag: StandInArray) -> None:
+        self.launched([indices, flag], [flag])
         bad = indices.data[(indices.data < -size) | (indices.data >= size)]
         if bad.size and not flag.data[0]:
             flag.data[:] = site, bad.reshape(-1)[0], size
 
     def add_rows(self, rows: Rows) -> None:
+        self.launched([rows.whole, rows.places, rows.order, rows.value], [rows.whole])
         np.add.at(*_by_row(rows))
 
     def write_rows(self, rows: Rows) -> None:
+        self.launched([rows.places, rows.order, rows.value], [rows.whole])
         whole, places, value = _by_row(rows)
         for place, row in zip(zip(*places, strict=True), value, strict=True):
             whole[place] = row
 
     def matmul(self, a: StandInArray, b: StandInArray, precision: Precision) -> StandInArray:
-        found: StandInArray = self.xp.matmul(a, b)
-        return found
+        dtype = a.dtype
+        computed = computed_dtype(dtype)
+        found: StandInArray = self.xp.matmul(a.astype(computed, copy=False), b.astype(computed, copy=False))
+        return found.astype(dtype, copy=False)
 
     def add_product(self, total: StandInArray, a: StandInArray, b: StandInArray, precision: Precision) -> None:
+        self.launched([total, a, b], [total])
         total.data += a.data @ b.data
 
 
@@ -401,7 +249,7 @@ class StandInCopier(StandInDevice):
         super().copy(source, target, nbytes, stream)
 
     def piece_of(self, array: StandInArray) -> Piece:
-        _check_home(array)
+        check_home(array)
         piece = self.tiers[0].allocate(0)
         piece.nbytes, piece.handle.data = array.nbytes, array.data.reshape(-1).view(np.uint8)
         assert piece.handle.data.base is not None, "the memory of another array"
@@ -418,4 +266,4 @@ class StandInCopier(StandInDevice):
         return {tier.name: tier.used for tier in self.tiers}
 
 
-__all__ = ["StandIn", "StandInArray", "StandInCopier", "StandInDevice", "run_text"]
+__all__ = ["StandIn", "StandInArray", "StandInCopier", "StandInDevice", "memory_at", "run_text"]

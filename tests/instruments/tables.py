@@ -1,7 +1,8 @@
 """Tables of more points than a run has time for: each run has every row, at one of the columns in turn.
 
-The other points are marked `long`, which setup.cfg deselects; `pytest -m "long or not long"` runs all. Which column a
-row has depends on the test too, so that two tests of the same programs meet them at different orders.
+The other points are marked `long`, and are made only where setup.cfg's choice of tests is replaced by another:
+`pytest -m "long or not long"` runs all. Which column a row has depends on the test too, so that two tests of the same
+programs meet them at different orders.
 """
 
 from __future__ import annotations
@@ -28,12 +29,21 @@ def in_turn(
         points = []
         for n, row in enumerate(rows):
             for k, column in enumerate(columns):
-                is_its_turn = (first + n - k) % len(columns) == 0 and n % share[1] == share[0]
+                is_its_turn = (first + n // share[1] - k) % len(columns) == 0 and n % share[1] == share[0]
                 marks = [] if is_its_turn else [pytest.mark.long]
                 points.append(pytest.param(row, column, id=f"{getattr(row, '__name__', row)}-{column}", marks=marks))
-        return pytest.mark.parametrize(names, points)(test)
+        return pytest.mark.in_turn(names, points)(test)
 
     return decorate
+
+
+def parametrize_in_turn(metafunc: pytest.Metafunc) -> None:
+    """What `in_turn` asks of pytest when it collects a test: a short run does not even make the `long` points."""
+    for mark in metafunc.definition.iter_markers("in_turn"):
+        names, points = mark.args
+        if not are_whole(metafunc.config):
+            points = [point for point in points if not point.marks]
+        metafunc.parametrize(names, points)
 
 
 def are_whole(config: pytest.Config) -> bool:

@@ -193,3 +193,22 @@ def test_an_end_beyond_the_dtype_is_left_to_the_loop() -> None:
     """A bound that its dtype does not go beyond is never passed: such a loop ends by its limit alone."""
     given = np.array(120, "int8"), np.array(127, "int8")
     assert told(counted(lambda i, n: i <= n, 1, given, known=True)).outputs[1].type == INDEX
+
+
+def test_a_loop_counts_by_each_of_several_tests() -> None:
+    def program(i: Any, j: Any, n: Any, x: Any) -> Any:
+        test = lambda c: cnp.logical_and(c[0] < n, cnp.logical_and(c[1] > 3, c[0] <= 50))
+        return cg.while_loop(test, lambda c: (c[0] + 1, c[1] - 1, c[2] * 2.0), (i, j, x))
+
+    def each(program: Callable[..., Any], *given: Any) -> tuple[Counting, ...]:
+        graph = cg.function(program).graph(*given)
+        (loop,) = (Loop.of(node) for node in graph.nodes if is_loop(node))
+        return Counting.each(loop, constants(graph))
+
+    i, x = np.int64(0), np.float64(1.0)
+    assert sorted((c.step, c.beyond) for c in each(program, i, i, i, x)) == [(-1, 0), (1, 0), (1, 1)]
+    # One by which it does not count is enough.
+    either = lambda i, n, x: cg.while_loop(
+        lambda c: cnp.logical_and(c[0] < n, c[1] < 9.0), lambda c: (c[0] + 1, c[1] * 2.0), (i, x)
+    )
+    assert each(either, i, i, x) == ()

@@ -41,7 +41,7 @@ def assert_all_given_back(manager: Manager) -> None:
     assert not kinds["blocks"] and not kinds["entry states"] and not manager.index, kinds
 
 
-@programs_at_orders(1, 2)
+@programs_at_orders(1, 2, share=(0, 3))
 def test_corpus_in_less_and_less_memory(program: Program, order: int) -> None:
     """Down to a budget that does not do: until then the values are those of the unlimited run."""
     graph, leaves = program.graph(order), program.leaves

@@ -14,6 +14,7 @@ from error_function import erfinv
 from evaluating import Program, compiled, vector_width
 
 from ctrlgrad.engines.native import library, target
+from ctrlgrad.plan.elementary.constants import DOUBLE, SINGLE
 from ctrlgrad.plan.elementary.table import all_elementary, elementary
 from ctrlgrad.plan.expression import ExpressionBuilder, call
 
@@ -176,6 +177,25 @@ def test_subnormal_results_are_rounded_not_flushed():
     exp, sigmoid = (elementary(name, np.dtype(np.float32)) for name in ("exp", "sigmoid"))
     assert np.array_equal(_run(exp, x), np.exp(x.astype(np.float64)).astype(np.float32))
     assert (_run(sigmoid, x)[:3] > 0).all()
+
+
+@pytest.mark.parametrize("f", [SINGLE, DOUBLE], ids=lambda f: f.dtype.name)
+def test_far_below_its_range_exp_is_a_product_with_zeros_not_one_that_rounds_to_zero(f):
+    count = round(f.exp_range[0] / np.log(2))
+    power = np.array(f.zero_exponent, f.integer) << f.mantissa_bits
+    assert count == 2 * f.zero_exponent
+    assert (power + np.array(1, f.dtype).view(f.integer)).view(f.dtype) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_logaddexp_keeps_small_terms_of_zero(dtype):
+    """As in softplus: beside 0, the result is as close to the exact one as that of exp is."""
+    function = elementary("logaddexp", np.dtype(dtype))
+    x = np.array([-1e-3, -0.5, -1, -20, -40, -80, -87, -100, -700, -745, -1000, -np.inf], dtype)
+    got = _run(function, x, np.zeros_like(x))
+    want = np.logaddexp(x.astype(np.longdouble), 0)
+    smallest = np.finfo(dtype).smallest_subnormal
+    assert np.all(np.abs(got - want) <= 2 * np.maximum(np.spacing(want.astype(dtype)), smallest))
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])

@@ -43,7 +43,7 @@ def graphs_in(kept: Path) -> list[Path]:
     return [path for path in kept.iterdir() if b'"source of a node"' in path.read_bytes()]
 
 
-@programs_at_orders(0, 1, 2)
+@programs_at_orders(0, 1, 2, share=(2, 3))
 def test_a_graph_comes_back_as_it_was(program: Program, order: int) -> None:
     graph = program.graph(order)
     made = optimised_graph(graph)

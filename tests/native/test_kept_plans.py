@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from instruments.comparing import assert_same_bits
-from instruments.tables import programs_at_orders
+from instruments.tables import programs_at_orders, some
 from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg
@@ -70,16 +70,17 @@ def printed(plan: Plan) -> str:
     return format_plan(plan) + PlanWriter(plan, target.host().vector_bytes).function("plan")
 
 
-def test_of_two_plans_that_print_differently_the_keys_differ(kept_plans: Path) -> None:
+def test_of_two_plans_that_print_differently_the_keys_differ(kept_plans: Path, request: pytest.FixtureRequest) -> None:
     texts: dict[str, str] = {}
-    for number, program in enumerate(PROGRAMS):
+    programs = some(PROGRAMS, 60, request.config)
+    for number, program in enumerate(programs):
         graph = program.graph(number % 2)
         if fingerprint(graph) is None:
             continue
         key = key_of(graph, program.leaves)
         text = printed(engine.plan_of(graph, engine.shapes_of(graph, program.leaves)))
         assert texts.setdefault(key, text) == text
-    assert len(set(texts.values())) == len(texts) > 80
+    assert len(set(texts.values())) == len(texts) > len(programs) - 16
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_the_sizes_that_are_known_are_in_the_key(kept_plans: Path) -> None:
     assert keys[0] == keys[1] and len(set(keys)) == 4
 
 
-@programs_at_orders(0, 1, 2)
+@programs_at_orders(0, 1, 2, share=(1, 3))
 def test_a_plan_comes_back_as_it_was(kept_plans: Path, program: Program, order: int) -> None:
     graph = program.graph(order)
     if fingerprint(graph) is None:

@@ -12,7 +12,7 @@ from op_cases.looped import assert_each_agrees_in_one_form
 MANY = (*FEW_DTYPES, "float16")
 OTHERS_EVERY = 4
 # Cases of an op in a short run.
-MOST = 12
+MOST = 8
 
 
 @pytest.mark.parametrize("op", sorted(MAKERS))

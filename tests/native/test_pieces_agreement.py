@@ -52,7 +52,7 @@ def run_everywhere(graph: Graph, leaves: Sequence[Any]) -> list[Any]:
     return interpret(everywhere(graph), leaves, Run(), with_parts(REFERENCE))
 
 
-@programs_at_orders(0, 1, 2)
+@programs_at_orders(0, 1, 2, share=(0, 3))
 def test_corpus(program: Program, order: int, parts_run: list[Graph]) -> None:
     graph, leaves = program.graph(order), program.leaves
     before = [x.copy() for x in leaves]

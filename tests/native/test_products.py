@@ -14,9 +14,9 @@ import pytest
 from native.matrices import FLOATS, dense
 
 import ctrlgrad as cg
-from ctrlgrad.engines.native import engine, objects, target
+from ctrlgrad.engines.native import objects, target
 from ctrlgrad.engines.native.objects import ObjectCode
-from ctrlgrad.engines.native.products import blocks, kernels, library, pool, real, routines, shared
+from ctrlgrad.engines.native.products import blocks, kernels, library, pool, real, routines, shared, times
 from ctrlgrad.engines.native.products.library import Products, products
 from ctrlgrad.engines.native.products.tiles import heights
 from ctrlgrad.errors import UserInputError
@@ -368,22 +368,22 @@ def test_a_product_needs_the_kernels_of_its_sizes_only() -> None:
     assert found(193, 120, True) == ["tile_1x2", "tile_6x2"]
     # Few rows read B where it lies, if that is in rows; fewer rows are multiplied one by one, if it is in columns.
     assert found(8, 8, False, rows_of_b=True) == ["tile_2x2", "tile_6x2"]
-    assert found(3, 8, False) == ["tile_1x2", "tile_2x2", "pack_b", "by_vectors"]
-    assert len(found(None, None, False)) == len(kernels.kernels(kind))
+    assert found(3, 8, False) == ["tile_1x2", "tile_2x2", "pack_b", "by_vectors", "times_rows"]
+    assert len(found(None, None, False)) == len(kernels.kernels(kind)) + len(times.names(kind))
 
 
 def test_programs_of_matrices_and_vectors_wait_for_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    addresses = engine._addresses
-    monkeypatch.setattr(engine, "_addresses", lambda names: (asked.extend(names), addresses(names))[1])
+    addresses = library.addresses
+    monkeypatch.setattr(library, "addresses", lambda names: (asked.extend(names), addresses(names))[1])
     rng = np.random.default_rng(0)
     a, x = dense(rng, 37, 29, "float64"), rng.standard_normal(29)
     product = cg.function(lambda a, x: cg.numpy.tanh(a @ x), engine="native")
     np.testing.assert_allclose(product(a, x), np.tanh(a @ x), rtol=1e-12)
-    assert {name for name in asked if "tanh" not in name} == {"cg_gemv_f64"}
+    assert set(asked) == {"cg_times_rows_f64"}
 
 
 def test_every_routine_has_its_name() -> None:
     names, tiles = list(routines.Routines(target.host())), 3 * len(heights(real.reals(target.host())[0]))
-    assert len(names) == len(set(names)) == 2 * (2 + 4 + 2) + 2 * tiles + 2 * 8 + 6 + 5
+    assert len(names) == len(set(names)) == 2 * (3 + 2 + 4 + 2) + 2 * tiles + 2 * 8 + 6 + 5
     assert all(name.startswith("cg_") and products().address(name) for name in names)

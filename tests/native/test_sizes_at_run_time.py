@@ -193,3 +193,23 @@ def test_a_stride_that_stands_still_is_caught_where_it_should_move(monkeypatch: 
             agree(executed(graph, arguments), expected)
     monkeypatch.setattr(broadcasting, "_moves", moves)
     agree(executed(graph, arguments), expected)
+
+
+@pytest.mark.parametrize(("spec", "looks"), [(cg.TensorSpec((6,)), 1), (ANY, 3)], ids=["known", "unknown"])
+def test_arguments_are_looked_at_once_where_the_graph_knows_all_sizes(
+    spec: Any, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    shapes_of = engine.shapes_of
+    monkeypatch.setattr(engine, "shapes_of", lambda *given: (seen.append(True), shapes_of(*given))[1])
+    graph = cg.function(lambda x: cnp.sin(x) * 2.0, signature=(spec,)).graph(X)
+    for k in range(3):
+        agree(engine.run(graph, [X + k]), [np.sin(X + k) * 2.0])
+    assert len(seen) == looks
+
+
+def test_a_graph_that_knows_all_sizes_gets_another_plan_where_slices_differ() -> None:
+    graph = graph_of(product_of_slices, X, np.int64(2), np.int64(2))
+    for k, m in ((2, 2), (1, 3), (3, 1), (4, 4)):
+        arguments = [X, np.int64(k), np.int64(m)]
+        agree(engine.run(graph, arguments), run_on("reference", graph, arguments))

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from llvmlite import binding
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
-from ctrlgrad.engines.native import engine
+from ctrlgrad.engines.native import engine, target
 from ctrlgrad.engines.native.emit import PlanWriter
 from ctrlgrad.engines.native.frame import Request
 from ctrlgrad.engines.native.runtime import Frame
@@ -63,6 +64,22 @@ def test_the_gradient_of_an_lstm_takes_few_lines() -> None:
     # 1,757 lines and 229 blocks when this was written; a fourth more would be a fourth of LLVM's time.
     assert text.count("\n") < 2200
     assert len(re.findall(r"^[\w.]+:$", text, re.MULTILINE)) < 285
+
+
+def test_loops_leave_nothing_to_strength_reduction() -> None:
+    """What LLVM's costliest search could change in loops with many addresses, if it saw what their counters are."""
+    x, w = RNG.standard_normal((5, 9, 33)), RNG.standard_normal((9, 33))
+    fn = lambda x, w: cnp.sum(cg.fori_loop(0, 5, lambda t, c: cnp.tanh(c + x[t]) * w, w) + x[:, 3, 0][:, None, None])
+    module = binding.parse_assembly(text_of(plan_of(cg.grad(fn), x, w)))
+    compiler = target._Compiler(target.USUAL, target.GOOD)
+    builder, prepare, reduce = compiler._builder, compiler._passes, binding.create_new_module_pass_manager()
+    prepare.add_loop_simplify_pass()
+    prepare.add_lcssa_pass()
+    prepare.run(module, builder)
+    before = str(module)
+    reduce.add_loop_strength_reduce_pass()
+    reduce.run(module, builder)
+    assert before.count(" phi ") > 9 and str(module) == before
 
 
 @pytest.mark.parametrize("n", [16, 32, 48, 64, 40, 33])

@@ -38,7 +38,7 @@ def test_the_plan_of_a_small_program_holds(name: str) -> None:
     check_all(placed(graph, program.arguments))
 
 
-@programs_at_orders(0, 1, 2)
+@programs_at_orders(0, 1, 2, share=(0, 2))
 def test_the_plans_of_the_corpus_hold(program: Program, order: int) -> None:
     graph = program.graph(order)
     arguments = program.leaves

@@ -50,7 +50,7 @@ def test_small_programs(name: str) -> None:
     agree(graph, [np.asarray(x) for x in program.arguments])
 
 
-@programs_at_orders(0, 1, 2)
+@programs_at_orders(0, 1, 2, share=(1, 3))
 def test_the_corpus(program: Program, order: int) -> None:
     agree(optimised_graph(program.graph(order)), program.leaves)
 

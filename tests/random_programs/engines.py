@@ -117,6 +117,8 @@ def judge(program: Program, settings: Settings, seed: int = 0, chosen: Runner | 
                 again = lambda graph=graph: run(settings, graph, arguments, draw)
                 device = _DEVICES.get(settings.engine, _processor)
                 compared["budgets"] += _within_less_and_less(program, graph, again, right, device)
+                if settings.engine == "cuda":
+                    compared["recorded runs"] += _judged(program, graph, arguments, draw, right)
     except Exception as error:
         raise ProgramMismatch(
             f"{settings.engine}, order {order}: {type(error).__name__}: {error}\n\n{describe(program)}"
@@ -189,6 +191,12 @@ def _within_less_and_less(
         limit = (peak if limit is None else limit) // 3
         met += 1
     return met
+
+
+def _judged(program: Program, graph: Graph, arguments: Sequence[Any], draw: random.Random, right: Sequence[Any]) -> int:
+    from random_programs.schedules import judged_runs
+
+    return judged_runs(graph, arguments, draw, lambda found: _same(program, found, right))
 
 
 # How each engine runs a graph.

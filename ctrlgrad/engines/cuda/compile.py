@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ctrlgrad.dtypes import BFLOAT16
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.kernels import DEVICE, Kernel
@@ -20,8 +19,7 @@ from ctrlgrad.engines.cuda.placement import HOST, Place, Places, fetched, place
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Slots, Step, Where, scalar
 from ctrlgrad.engines.cuda.regions import Item, ProductSum, RegionKernel, constants_of, schedule, updated_by
 from ctrlgrad.engines.reference.kernels import IN_PLACE, PURE
-from ctrlgrad.errors import TypeMismatchError
-from ctrlgrad.ir import Graph, Node, StackType, Value, attributes
+from ctrlgrad.ir import Graph, Node, Value, attributes
 
 # Makes the kernel of a node with regions, or of a callback, its operands living where they are said to.
 Control = Callable[[Node, Places], Kernel]
@@ -32,7 +30,6 @@ def compile_region(
 ) -> Program:
     """The program of a region. Outputs that are `wanted` on the device are sent there."""
     places = place(graph, inputs)
-    _refuse_bfloat16(graph, places)
     items = schedule(graph, places)
     constants = constants_of(graph)
     slots = Slots()
@@ -69,21 +66,6 @@ def compile_region(
     unused_inputs = slots.all_of(v for v in graph.inputs if v not in last)
     held = {slots.numbers[v]: attributes.Constant.of(node).value for v, node in constants.items() if v in slots.numbers}
     return Program(len(graph.inputs), unused_inputs, held, len(slots.numbers), steps, outputs, uploads)
-
-
-def _refuse_bfloat16(graph: Graph, places: Mapping[Value, Place]) -> None:
-    """Array libraries have no bfloat16, and no kernels are generated for it."""
-    sources = {v: node.source for node in graph.nodes for v in node.results}
-    for value, its in places.items():
-        t = value.type.element if isinstance(value.type, StackType) else value.type
-        if its is ON_DEVICE and t.dtype == BFLOAT16:
-            raise TypeMismatchError(
-                "engine='cuda' has no bfloat16",
-                source=sources.get(value),
-                expected="float16, float32 or float64 on a card",
-                got=str(value.type),
-                hint="convert with .astype(numpy.float32), or compute with engine='native'",
-            )
 
 
 def _reads(item: Item) -> list[Value]:

@@ -25,13 +25,15 @@ INT64 = np.dtype(np.int64)
 
 @dataclass
 class Counts:
-    """What a run did. Each of the first four is at least one launch; a function of the library may make several."""
+    """What a run did. Each of the first five is at least one launch; a function of the library may make several."""
 
-    # Generated kernels, matrix products, other functions of the library, and copies to the device.
+    # Generated kernels, matrix products, other functions of the library, and copies to the device: one by one.
     kernels: int = 0
     products: int = 0
     calls: int = 0
     uploads: int = 0
+    # Graphs, whose kernels and products the host does not launch.
+    graphs: int = 0
     # Runs of prepared iterations: how often Python had a part in their launches.
     runs: int = 0
     # Waits for the device: for a loop's predicate, and for other values; and copies of results to the host.
@@ -43,7 +45,7 @@ class Counts:
 
     @property
     def launches(self) -> int:
-        return self.kernels + self.products + self.calls + self.uploads
+        return self.kernels + self.products + self.calls + self.uploads + self.graphs
 
 
 @dataclass
@@ -127,12 +129,19 @@ class Context:
 
     def check_indices(self, node: Node, indices: Any, size: int) -> None:
         """Have the device note an index that is out of range."""
+        self.counts.kernels += 1
+        self.library.check_indices(indices, size, self.site(node), self.index_flag())
+
+    def index_flag(self) -> Any:
+        """Where kernels note an index that is out of range."""
         if self.flag is None:
             self.counts.uploads += 1
             self.flag = self.library.upload(np.zeros(3, INT64))
-        site = self.sites.setdefault(node, len(self.sites) + 1)
-        self.counts.kernels += 1
-        self.library.check_indices(indices, size, site, self.flag)
+        return self.flag
+
+    def site(self, node: Node) -> int:
+        """What a kernel notes as the node whose index it is."""
+        return self.sites.setdefault(node, len(self.sites) + 1)
 
     def raise_flagged(self, flag: np.ndarray) -> None:
         """The error of an index that the device found out of range."""

@@ -2,8 +2,9 @@
 
 A loop whose predicate is on the host (a counter against a bound) reads nothing. One whose predicate is on the device
 runs chunks of masked iterations where that is allowed (see `masking`), and else reads its predicate before each
-iteration. A read waits for what was put on the engine's stream so far, never for the whole device. In a session loops
-run in chunks for the memory manager too (see `chunks`).
+iteration. A chunk that is a graph leaves out the iterations past the end, so it is as long as its blocks are. A read
+waits for what was put on the engine's stream so far, never for the whole device. In a session loops run in chunks for
+the memory manager too (see `chunks`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ctrlgrad.engines.cuda.compile import Control, compile_region
 from ctrlgrad.engines.cuda.context import Context, Speculation
 from ctrlgrad.engines.cuda.masking import Masked, masked_body
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place, Places, carried, outputs_of, results_of
-from ctrlgrad.engines.cuda.prepared.runner import Body, Iterations, LoopState
+from ctrlgrad.engines.cuda.prepared.runner import LEAST_IN_GRAPH, Body, Iterations, LoopState
 from ctrlgrad.engines.cuda.program import Program, to_device
 from ctrlgrad.engines.cuda.replay import BodyReplay, Ran
 from ctrlgrad.engines.cuda.roles import roles_of
@@ -64,7 +65,7 @@ class Loop:
                 body, inputs, wanted = found.graph, (*inputs, DEVICE, DEVICE), (*wanted, DEVICE, DEVICE)
         self.body = Body(compile_region(body, inputs, CONTROL, wanted))
         # How it counts, where how often it goes on is known beforehand.
-        self.counting = Counting.of(self.parts, lambda value: None) if self.mode == "counted" else None
+        self.counting = Counting.each(self.parts, lambda value: None) if self.mode == "counted" else ()
         self.roles = roles_of(node)
         # On the host a stack has no blocks, which a chunk could be run again for.
         self.can_replay = self.roles.can_replay and any(self.places[i] is DEVICE for i in self.roles.pushed)
@@ -91,7 +92,8 @@ class Loop:
             if self.masked is not None:
                 self._run_masked(self.masked, state, context, chunks, number)
             else:
-                self._run(state, context, chunks, number)
+                with Iterations(self.body, context, state) as iterations:
+                    self._run(iterations, state, context, chunks, number)
             chunks.finish()
         except BaseException as error:
             is_own = isinstance(error, MaximumIterationsError) and error.source is self.node.source
@@ -117,8 +119,14 @@ class Loop:
                 if isinstance(value, DeviceStack) and not len(value):
                     value.capacity = chunk
 
-    def _run(self, state: LoopState, context: Context, chunks: Chunks, number: Callable[[int], int]) -> None:
-        iterations = Iterations(self.body, context, state)
+    def _run(
+        self,
+        iterations: Iterations,
+        state: LoopState,
+        context: Context,
+        chunks: Chunks,
+        number: Callable[[int], int],
+    ) -> None:
         while left := self._left(state, context):
             if self.maximum is not None:
                 if state.trips == self.maximum:
@@ -131,8 +139,8 @@ class Loop:
 
     def _left(self, state: LoopState, context: Context) -> int:
         """How many iterations there are to come, as far as that is known: one if the loop goes on, else none."""
-        if self.counting is not None:
-            return max(0, self._distance(self.counting, state))
+        if self.counting:
+            return max(0, min(self._distance(counting, state) for counting in self.counting))
         test = self.cond(state.shared + state.carry, context)[0]
         return int(bool(test) if self.mode == "counted" else bool(context.predicate(test)[0]))
 
@@ -153,12 +161,25 @@ class Loop:
         alive = context.on_device(self.cond(state.shared + state.carry, context)[0])
         state.carry += [alive, context.on_device(np.int64(0))]
         del alive
-        iterations = Iterations(self.body, context, state)
+        with Iterations(self.body, context, state, len(state.carry) - 2) as iterations:
+            self._run_chunks(masked, iterations, state, context, chunks, number)
+        del state.carry[-2:]
+
+    def _run_chunks(
+        self,
+        masked: Masked,
+        iterations: Iterations,
+        state: LoopState,
+        context: Context,
+        chunks: Chunks,
+        number: Callable[[int], int],
+    ) -> None:
         most = FIRST_CHUNK
         while True:
-            size = min(most, chunks.before())
+            longest = chunks.before()
             if self.maximum is not None:
-                size = min(size, self.maximum - state.trips)
+                longest = min(longest, self.maximum - state.trips)
+            size = min(most, longest)
             lengths = {i: len(state.carry[i]) for i in masked.pushes}
             # The numbers on the host between runs of iterations, by how many there were before.
             history = {0: self._on_host(state)}
@@ -168,7 +189,7 @@ class Loop:
                 while ahead < size:
                     speculation.iteration = state.trips + ahead
                     context.run.iterations[-1] = number(speculation.iteration)
-                    ahead += iterations.advance(size - ahead)
+                    ahead += iterations.advance(size - ahead, longest - ahead if most >= LEAST_IN_GRAPH else 0)
                     history[ahead] = self._on_host(state)
             finally:
                 context.speculation = None
@@ -180,9 +201,9 @@ class Loop:
             state.trips = int(trips)
             if not goes_on:
                 self._cut(masked, state, lengths, history, iterations.steps(), counted)
-            chunks.after(size)
+                iterations.uncount(ahead - counted)
+            chunks.after(ahead)
             if not goes_on:
-                del state.carry[-2:]
                 return
             if state.trips == self.maximum:
                 raise too_many_iterations(self.node, self.maximum, state.trips)

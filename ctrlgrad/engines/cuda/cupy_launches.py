@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NEEDED
 from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.prepared.walker import PRODUCT, Functions
+from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
+from ctrlgrad.engines.cuda.reductions.tree import BLOCK
 
 
 @functools.cache
@@ -25,44 +33,98 @@ def address_of(library: str, function: str) -> int:
 class CupyLauncher:
     """See `ctrlgrad.engines.cuda.library.Launcher`."""
 
-    cupy: Any
+    launches: CupyLaunches
     functions: Functions
     stream: int
     handle: int
 
+    @property
+    def workspace_bytes(self) -> int:
+        return self.launches.workspace_bytes
+
     def error(self, kind: int, status: int) -> Exception:
-        cuda = self.cupy.cuda
+        cuda = self.launches.cupy.cuda
         found: Exception = cuda.cublas.CUBLASError(status) if kind == PRODUCT else cuda.driver.CUDADriverError(status)
         return found
 
+    def graphs(self) -> Mapping[str, int] | str:
+        cuda = self.launches.cupy.cuda
+        version = cuda.runtime.driverGetVersion()
+        versions = {"driver": (version // 1000, version % 1000 // 10), "compiler": tuple(cuda.nvrtc.getVersion())}
+        for what, (major, minor) in versions.items():
+            if (major, minor) < NEEDED:
+                return f"the {what} is CUDA {major}.{minor}'s, and while nodes came with {'.'.join(map(str, NEEDED))}"
+        return {name: address_of("libcuda.so.1", name) for name in FUNCTIONS}
+
+    @contextmanager
+    def capturing(self, workspace: Any) -> Iterator[int]:
+        with self.launches.captures:
+            stream = int(self.launches.capture_stream.ptr)
+            if workspace is None:
+                yield stream
+                return
+            # CuPy itself has no products in a capture.
+            library = self.launches.cublas
+            try:
+                self._called(library, "cublasSetStream_v2", stream)
+                self._called(library, "cublasSetWorkspace_v2", int(workspace.data.ptr), int(workspace.nbytes))
+                yield stream
+            finally:
+                # And the workspace that it had.
+                self._called(library, "cublasSetStream_v2", self.stream)
+
+    def _called(self, library: str, function: str, *given: int) -> None:
+        types = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)[: 1 + len(given)]
+        call = ctypes.CFUNCTYPE(ctypes.c_int, *types)(address_of(library, function))
+        if status := call(self.handle, *given):
+            raise self.error(PRODUCT, status)
+
 
 class CupyLaunches:
-    """Of one device."""
+    """Of one device. Products that are captured get a workspace of so many bytes."""
 
-    def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
+    def __init__(self, cupy: Any, workspace_bytes: int) -> None:
+        self.cupy, self.workspace_bytes = cupy, workspace_bytes
         # CuPy's kernels, which hold the code.
-        self._kernels: dict[tuple[KernelSpec, bool], Any] = {}
+        self._kernels: dict[tuple[KernelSpec | ReductionSpec, bool], Any] = {}
+        # One capture at a time: they have one stream.
+        self.captures = threading.Lock()
 
-    def function(self, spec: KernelSpec, contracts: bool) -> int:
+    @functools.cached_property
+    def capture_stream(self) -> Any:
+        """Of the device that is current when it is first asked for, which is the library's."""
+        return self.cupy.cuda.Stream(non_blocking=True)
+
+    @property
+    def cublas(self) -> str:
+        """The name of cuBLAS's library, which CuPy has loaded."""
+        return f"libcublas.so.{self.cupy.cuda.runtime.runtimeGetVersion() // 1000}"
+
+    def function(self, spec: KernelSpec | ReductionSpec, contracts: bool) -> int:
         """A kernel as the driver knows it; `contracts`: a product and a sum may be rounded once."""
+        return int(self._kernel(spec, contracts).kernel.ptr)
+
+    def reduce(self, launch: ReductionLaunch, contracts: bool) -> None:
+        """Launch a reduction on CuPy's current stream."""
+        given = (*launch.arguments, *map(np.int64, launch.numbers))
+        self._kernel(launch.spec, contracts)((launch.blocks,), (BLOCK,), given)
+
+    def _kernel(self, spec: KernelSpec | ReductionSpec, contracts: bool) -> Any:
         if (spec, contracts) not in self._kernels:
             options = (f"--fmad={str(contracts).lower()}",)
-            self._kernels[spec, contracts] = self._cupy.RawKernel(source(spec), NAME, options)
-        return int(self._kernels[spec, contracts].kernel.ptr)
+            self._kernels[spec, contracts] = self.cupy.RawKernel(source(spec), NAME, options)
+        return self._kernels[spec, contracts]
 
     def launcher(self, multiplies: bool) -> CupyLauncher:
         """For the stream that is CuPy's current one; where there are products, the handle is told of it."""
-        cuda = self._cupy.cuda
+        cuda = self.cupy.cuda
         stream, handle, multiply = int(cuda.get_current_stream().ptr), 0, 0
         if multiplies:
             handle = int(cuda.get_cublas_handle())
             cuda.cublas.setStream(handle, stream)
-            version = cuda.runtime.runtimeGetVersion() // 1000
-            multiply = address_of(f"libcublas.so.{version}", "cublasGemmStridedBatchedEx")
-        return CupyLauncher(
-            self._cupy, Functions(address_of("libcuda.so.1", "cuLaunchKernel"), multiply), stream, handle
-        )
+            multiply = address_of(self.cublas, "cublasGemmStridedBatchedEx")
+        functions = Functions(address_of("libcuda.so.1", "cuLaunchKernel"), multiply)
+        return CupyLauncher(self, functions, stream, handle)
 
 
 __all__ = ["CupyLauncher", "CupyLaunches", "address_of"]

@@ -26,10 +26,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
+from ctrlgrad.engines.cuda.index_check import CHECK
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.library import Kernel, Launcher, Memory, Rows
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
-from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, product, workspace_bytes
+from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, largest_piece, product, workspace_bytes
+from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
 from ctrlgrad.engines.cuda.scatter import ADD, WRITE
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import UserInputError
@@ -39,13 +41,6 @@ from ctrlgrad.memory.devices.device import Piece
 from ctrlgrad.memory.session import register_device
 from ctrlgrad.memory.sizes import rounded_up
 
-# An index that is out of range is noted, the first in the stream's order; of several in one kernel, one of them is.
-# Who sets the site, which is never zero, from zero notes the rest: what is noted is of one index.
-CHECK = """\
-if (index < -n || index >= n) {
-    unsigned long long* word = reinterpret_cast<unsigned long long*>(&flag[0]);
-    if (atomicCAS(word, 0ULL, (unsigned long long)site) == 0ULL) { flag[1] = index; flag[2] = n; }
-}"""
 # Results of fewer bytes are read through pinned memory, which is quicker for a number; larger ones are never pinned.
 _PINNED_READ = 64 << 10
 # The most pinned memory that is allocated at once, where the host budget does not ask for less.
@@ -60,11 +55,12 @@ class CupyLibrary:
     def __init__(self, cupy: Any, number: int) -> None:
         self._cupy = cupy
         # Before cuBLAS is first used. What the user has set stays.
-        self.workspace_bytes = workspace_bytes(os.environ.setdefault(WORKSPACE_VARIABLE, WORKSPACE))
+        workspace = os.environ.setdefault(WORKSPACE_VARIABLE, WORKSPACE)
+        self.workspace_bytes = workspace_bytes(workspace)
         self._device, self._number = cupy.cuda.Device(number), number
         self.name = f"cuda:{number}"
         self._kernels: dict[tuple[KernelText, bool], Kernel] = {}
-        self._launches = CupyLaunches(cupy)
+        self._launches = CupyLaunches(cupy, largest_piece(workspace))
         self._copier: _CopyDevice | None = None
         self._lock = threading.Lock()
         # Arrays that other libraries have lent: of a thread those of the run under way, and those of runs whose work
@@ -223,10 +219,13 @@ class CupyLibrary:
                 self._copier = _CopyDevice(self._number, self._streams)
             return self._copier
 
+    def reduce(self, launch: ReductionLaunch, contracts: bool) -> None:
+        self._launches.reduce(launch, contracts)
+
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
-    def function(self, spec: KernelSpec, contracts: bool) -> int:
+    def function(self, spec: KernelSpec | ReductionSpec, contracts: bool) -> int:
         return self._launches.function(spec, contracts)
 
     def launcher(self, multiplies: bool) -> Launcher:
@@ -391,4 +390,4 @@ def cupy_library(number: int = 0) -> CupyLibrary:
     return library
 
 
-__all__ = ["CHECK", "CupyLibrary", "cupy_library", "device_count"]
+__all__ = ["CupyLibrary", "cupy_library", "device_count"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ctrlgrad.dtypes import BFLOAT16, dtype_kind
 from ctrlgrad.engines.cuda.functions import KERNEL_DTYPES
 from ctrlgrad.ir import Node, TensorType, Trait, Value
 from ctrlgrad.plan.elementary.table import Elementary, elementary
@@ -23,7 +24,7 @@ from ctrlgrad.plan.expression import Expression, Instruction
 # Whole numbers up to here are written into a kernel; others are passed to it.
 _LARGEST_LITERAL = 2**31 - 1
 
-_HALF = np.dtype(np.float16)
+_HALF, _FLOAT32, _FLOAT64 = (np.dtype(f"f{size}") for size in (2, 4, 8))
 
 _OPERATORS = {
     "add": "+",
@@ -50,7 +51,6 @@ _CALLS = {
     "trunc": "trunc",
     "rint": "rint",
     "copysign": "copysign",
-    "select": "np_select",
 }
 
 Leaf = Callable[[Instruction], str]
@@ -94,26 +94,42 @@ def statements(expression: Expression, leaf: Leaf) -> Statements:
 
 def _operation(instruction: Instruction, names: list[str], dtypes: list[np.dtype]) -> str:
     op, dtype = instruction.op, instruction.dtype
-    if op not in ("select", "bits") and (op, dtype.kind) != ("convert", "f"):
-        # Half floats are computed with as single ones, and rounded.
-        names = [f"float32({x})" if its == _HALF else x for x, its in zip(names, dtypes, strict=True)]
+    if op == "select":
+        return f"np_select({', '.join(names)})"
+    if op == "bits":
+        return f"bits_{dtype.name}({names[0]})"
+    if op != "convert" or dtype not in (_FLOAT32, _FLOAT64):
+        # Floats of 16 bits are computed with as single ones, and rounded: to half floats by what initialises them.
+        names = [f"float32({x})" if its in (_HALF, BFLOAT16) else x for x, its in zip(names, dtypes, strict=True)]
+    text = _computation(instruction, names, dtypes)
+    return rounded(dtype.name, text) if dtype == BFLOAT16 else text
+
+
+def rounded(dtype: str, text: str) -> str:
+    """A number of the dtype, of one that it is computed in, or of its parts."""
+    return f"np_bfloat16({text})" if dtype == BFLOAT16.name else f"{dtype}({text})"
+
+
+def _computation(instruction: Instruction, names: list[str], dtypes: list[np.dtype]) -> str:
+    op, dtype = instruction.op, instruction.dtype
     if op in _OPERATORS:
         return f"{names[0]} {_OPERATORS[op]} {names[1]}"
     if op == "negative":
         return f"-{names[0]}"
     if op == "divide":
-        return f"{names[0]} / {names[1]}" if dtype.kind == "f" else f"np_quotient({names[0]}, {names[1]})"
+        return f"{names[0]} / {names[1]}" if dtype_kind(dtype) == "f" else f"np_quotient({names[0]}, {names[1]})"
     if op == "not":
         return f"{names[0]} == false" if dtype.kind == "b" else f"~{names[0]}"
     if op == "shift_left":
         unsigned = f"uint{8 * dtype.itemsize}"
         return f"{dtype.name}({unsigned}({names[0]}) << {unsigned}({names[1]}))"
     if op == "convert":
-        if dtype == _HALF and dtypes[0].kind != "f":
+        if dtype == BFLOAT16:
+            # Rounded to a float first, as in JAX.
+            return names[0] if dtypes[0] in (_FLOAT32, _HALF) else f"float32({names[0]})"
+        if dtype == _HALF and dtype_kind(dtypes[0]) != "f":
             return f"float16(float32({names[0]}))"
         return f"{names[0]} != 0" if dtype.kind == "b" else f"{dtype.name}({names[0]})"
-    if op == "bits":
-        return f"bits_{dtype.name}({names[0]})"
     name = function_name(instruction.value, dtypes[0]) if op == "call" else _CALLS[op]
     return f"{name}({', '.join(names)})"
 
@@ -127,9 +143,9 @@ def literal(value: np.generic, dtype: np.dtype) -> str:
     """A constant: in C++ and in Python one number of the dtype."""
     if dtype.kind == "b":
         return "true" if bool(value) else "false"
-    if dtype.kind == "f":
+    if dtype_kind(dtype) == "f":
         if math.isfinite(float(value)):
-            return f"{dtype.name}({float(value)!r})"
+            return f"np_bfloat16(float32({float(value)!r}))" if dtype == BFLOAT16 else f"{dtype.name}({float(value)!r})"
         bits = int(np.asarray(value, dtype).view(f"u{dtype.itemsize}"))
         return f"bits_{dtype.name}(uint{8 * dtype.itemsize}({bits:#x}))"
     number = int(value)
@@ -178,5 +194,6 @@ __all__ = [
     "is_fusible",
     "kernel_constant",
     "literal",
+    "rounded",
     "statements",
 ]

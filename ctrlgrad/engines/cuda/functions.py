@@ -6,6 +6,8 @@ expressions (see `elementary_functions`).
 
 from __future__ import annotations
 
+import re
+
 # The dtypes of C that kernels compute with, and their C types: in kernels they go by NumPy's names.
 C_TYPES: dict[str, str] = {
     "int8": "signed char",
@@ -46,7 +48,7 @@ def _bits_of(name: str) -> str:
     return f"template <class T> __device__ inline {name} bits_{name}(T x) {{ return np_bits<{name}>(x); }}\n"
 
 
-# For kernels in which there are half floats or complex numbers: CuPy's types, or what of them kernels use.
+# For kernels in which there are floats of 16 bits or complex numbers: CuPy's types, or what of them kernels use.
 _HALF = """
 #if __has_include(<cupy/float16.cuh>)
 #include <cupy/float16.cuh>
@@ -64,6 +66,30 @@ public:
 };
 #endif
 """ + _bits_of("float16")
+# The upper half of a float, of two that are as near the even one: half a unit is added to the bits, and what goes over
+# is carried. A NaN, whose bits might be carried too far, keeps its sign alone. So it is on the processor.
+_BFLOAT16 = (
+    """
+#if __has_include(<cupy/bfloat16.cuh>)
+#include <cupy/bfloat16.cuh>
+#else
+class bfloat16 {
+    unsigned short data;
+public:
+    __device__ bfloat16() {}
+    __device__ operator float() const { return np_bits<float>((unsigned int)data << 16); }
+};
+#endif
+"""
+    + _bits_of("bfloat16")
+    + """
+__device__ inline bfloat16 np_bfloat16(float x) {
+    const unsigned int bits = np_bits<unsigned int>(x), upper = bits >> 16;
+    const unsigned int rounded = (bits + 0x7fff + (upper & 1)) >> 16;
+    return bits_bfloat16((unsigned short)(x != x ? (upper & 0x8000) | 0x7fc0 : rounded));
+}
+"""
+)
 _COMPLEX = """
 #if __has_include(<cupy/complex.cuh>)
 #include <cupy/complex.cuh>
@@ -86,14 +112,16 @@ template <class T> __device__ inline T np_imag(const complex<T>& z) { return z.i
 
 def preamble(text: str) -> str:
     """What a kernel's text needs besides elementary functions."""
-    return PREAMBLE + (_HALF if "float16" in text else "") + (_COMPLEX if "complex" in text else "")
+    half = _HALF if re.search("(?<!b)float16", text) else ""
+    bfloat16 = _BFLOAT16 if "bfloat16" in text else ""
+    return PREAMBLE + half + bfloat16 + (_COMPLEX if "complex" in text else "")
 
 
 PREAMBLE = (
     "".join(f"typedef {c} {name};\n" for name, c in C_TYPES.items()) + _DEFINITIONS + "".join(map(_bits_of, C_TYPES))
 )
 
-KERNEL_DTYPES = frozenset(("bool", *C_TYPES, "float16", "complex64", "complex128"))
+KERNEL_DTYPES = frozenset(("bool", *C_TYPES, "float16", "bfloat16", "complex64", "complex128"))
 """The dtypes that kernels compute with, by NumPy's names."""
 
 __all__ = ["C_TYPES", "KERNEL_DTYPES", "PREAMBLE", "preamble"]

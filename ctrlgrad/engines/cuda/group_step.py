@@ -1,4 +1,5 @@
-"""How a group runs: its kernel's outputs are slots of stacks, parts of concatenations, or arrays of their own.
+"""How a group runs: its kernel's outputs are slots of stacks, parts of concatenations, arrays of their own, or
+reductions of the elements.
 
 Where all sizes are known, so is the kernel's shape. Else the operands' shapes say whether every node of the group has
 the shape of the whole (a size that is not known beforehand may turn out to be 1 in one operand alone); where not, the
@@ -19,6 +20,10 @@ from ctrlgrad.engines.cuda.kernels.stacks import commit, own_device_stack, put
 from ctrlgrad.engines.cuda.library import Kernel
 from ctrlgrad.engines.cuda.placement import Place
 from ctrlgrad.engines.cuda.program import Slots, Values, explained, scalar
+from ctrlgrad.engines.cuda.reductions.combining import reduction_text
+from ctrlgrad.engines.cuda.reductions.model import ReductionText
+from ctrlgrad.engines.cuda.reductions.ops import check_elements, reduced_axes, reduced_shape
+from ctrlgrad.engines.cuda.reductions.running import reduce
 from ctrlgrad.engines.cuda.regions import RegionKernel, Target, alone
 from ctrlgrad.engines.cuda.stacks import Stack
 from ctrlgrad.ir import Node, Value, attributes
@@ -36,6 +41,11 @@ class _Write:
     result: int
     value: int | None
 
+    def shape(self, space: Shape) -> Shape:
+        """Of the array, in a kernel over a space."""
+        node = self.target.reduction
+        return space if node is None else reduced_shape(node, space)
+
 
 class GroupStep:
     """One kernel."""
@@ -49,7 +59,8 @@ class GroupStep:
         dead: tuple[int, ...] = (),
     ) -> None:
         self.kernel, self.places, self.constants, self.slots = kernel, places, constants, slots
-        self.text: KernelText = kernel_text(kernel.plan)
+        self.reductions = [target.reduction for target in kernel.targets if target.reduction is not None]
+        self.text: KernelText | ReductionText = (reduction_text if self.reductions else kernel_text)(kernel.plan)
         self.reads = slots.all_of(kernel.inputs)
         self.shape = None if None in kernel.shape else tuple(d for d in kernel.shape if d is not None)
         self.writes = [_write(target, slots) for target in kernel.targets]
@@ -75,13 +86,17 @@ class GroupStep:
         else:
             self._launch(values, context, inputs, shape)
 
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Those over which all of its reductions are."""
+        return reduced_axes(self.reductions[0]) if self.reductions else ()
+
     def _launch(self, values: Values, context: Context, inputs: list[Any], shape: Shape) -> None:
+        for node in self.reductions:
+            check_elements(node, shape, self.axes)
         held = [[values[write.stack]] if write.stack is not None else [] for write in self.writes]
         for slot in self.dead:
             values[slot] = None
-        contracts = context.precision != "ieee"
-        if contracts not in self._compiled:
-            self._compiled[contracts] = context.library.kernel(self.text, contracts)
         wholes: dict[Node, Any] = {}
         stacks: dict[Node, Stack] = {}
         outputs: list[Any] = []
@@ -93,9 +108,8 @@ class GroupStep:
             elif concat is not None:
                 outputs.append(_part(context, wholes, concat, write, shape))
             else:
-                outputs.append(context.library.empty(shape, write.dtype))
-        context.counts.kernels += 1
-        self._compiled[contracts](inputs, outputs)
+                outputs.append(context.library.empty(write.shape(shape), write.dtype))
+        self._run(context, inputs, outputs, shape)
         for write, array in zip(self.writes, outputs, strict=True):
             push, concat = write.target.push, write.target.concat
             if push is not None:
@@ -106,6 +120,22 @@ class GroupStep:
                 values[write.result] = array if concat is None else wholes[concat]
             if write.value is not None:
                 values[write.value] = array
+
+    def _run(self, context: Context, inputs: list[Any], outputs: list[Any], shape: Shape) -> None:
+        if isinstance(self.text, ReductionText):
+            stored, results = self.separated(outputs)
+            reduce(context, self.text, shape, self.axes, inputs, stored, results)
+            return
+        contracts = context.precision != "ieee"
+        if contracts not in self._compiled:
+            self._compiled[contracts] = context.library.kernel(self.text, contracts)
+        context.counts.kernels += 1
+        self._compiled[contracts](inputs, outputs)
+
+    def separated(self, outputs: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Outputs that are stored at each element, and those that are reductions."""
+        pairs = list(zip(self.writes, outputs, strict=True))
+        return [x for w, x in pairs if w.target.reduction is None], [x for w, x in pairs if w.target.reduction]
 
     # Sizes that are known only now.
 
@@ -124,6 +154,7 @@ class GroupStep:
             is_push = any(node is target.push for target in kernel.targets)
             given = [found.get(v, ()) for v in node.operands[is_push:]]
             try:
+                # A reduction's is that of what it reduces.
                 found[node.result] = np.broadcast_shapes(*given)
             except ValueError:
                 if len(kernel.nodes) > 1:

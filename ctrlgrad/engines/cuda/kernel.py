@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from ctrlgrad.engines.cuda.elementary_functions import definitions
-from ctrlgrad.engines.cuda.expressions import statements
+from ctrlgrad.engines.cuda.expressions import Leaf, Statements, statements
 from ctrlgrad.engines.cuda.functions import preamble
 from ctrlgrad.plan.elementary.table import Elementary
 from ctrlgrad.plan.expression import Instruction
@@ -51,8 +51,8 @@ class KernelText:
         return f"{head}\n{self.operation}"
 
 
-def kernel_text(kernel: Kernel) -> KernelText:
-    """The text of a plan's kernel: operands are called a0, a1, ..., numbers s0, ..., and what is written o0, ..."""
+def leaf_of(kernel: Kernel) -> Leaf:
+    """How a kernel's text calls what it reads: operands a0, a1, ..., numbers s0, ..."""
 
     def leaf(instruction: Instruction) -> str:
         if instruction.op == "scalar":
@@ -62,15 +62,26 @@ def kernel_text(kernel: Kernel) -> KernelText:
         is_complex = kernel.operands[operand].view.dtype.kind == "c"
         return f"{('np_real', 'np_imag')[part]}(a{operand})" if is_complex else f"a{operand}"
 
-    text = statements(kernel.expression, leaf)
-    lines = []
-    for i, write in enumerate(kernel.writes):
-        first, *rest = (text.outputs[output] for output in write.outputs)
-        lines.append(f"o{i} = {write.view.dtype.name}({first}, {rest[0]});" if rest else f"o{i} = {first};")
+    return leaf
+
+
+def element_lines(kernel: Kernel, text: Statements) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...], list[str]]:
+    """Of a kernel's text what it reads, what it writes of each element (o0, ...), and the lines that do."""
     inputs = [Parameter(operand.view.dtype.name, f"a{i}") for i, operand in enumerate(kernel.operands)]
     inputs += [Parameter(register.dtype.name, f"s{i}") for i, register in enumerate(kernel.numbers)]
-    outputs = [Parameter(write.view.dtype.name, f"o{i}") for i, write in enumerate(kernel.writes)]
-    return KernelText(tuple(inputs), tuple(outputs), "\n".join([*text.lines, *lines]), text.functions)
+    outputs, lines = [], []
+    for i, write in enumerate(write for write in kernel.writes if write.how == "store"):
+        first, *rest = (text.outputs[output] for output in write.outputs)
+        lines.append(f"o{i} = {write.view.dtype.name}({first}, {rest[0]});" if rest else f"o{i} = {first};")
+        outputs.append(Parameter(write.view.dtype.name, f"o{i}"))
+    return tuple(inputs), tuple(outputs), lines
 
 
-__all__ = ["KernelText", "Parameter", "kernel_text"]
+def kernel_text(kernel: Kernel) -> KernelText:
+    """The text of a plan's kernel without reductions."""
+    text = statements(kernel.expression, leaf_of(kernel))
+    inputs, outputs, lines = element_lines(kernel, text)
+    return KernelText(inputs, outputs, "\n".join([*text.lines, *lines]), text.functions)
+
+
+__all__ = ["KernelText", "Parameter", "element_lines", "kernel_text", "leaf_of"]

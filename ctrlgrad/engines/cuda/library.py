@@ -7,7 +7,7 @@ refuses what CuPy refuses (mixing with NumPy's arrays, implicit copies to the ho
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.kernel import KernelText
     from ctrlgrad.engines.cuda.prepared.model import KernelSpec
     from ctrlgrad.engines.cuda.prepared.walker import Functions
+    from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
 
 # Takes the inputs (device arrays that broadcast together, or scalars) and the outputs, all of the full shape.
 Kernel = Callable[[Sequence[Any], Sequence[Any]], None]
@@ -94,6 +95,20 @@ class Launcher(Protocol):
     def error(self, kind: int, status: int) -> Exception:
         """What a status says that a function of a kind has answered."""
 
+    def graphs(self) -> Mapping[str, int] | str:
+        """The addresses of the driver's functions for graphs (`ctrlgrad.engines.cuda.prepared.graphs`), by their names,
+        or why there are none."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The bytes of the workspace that products in a graph are given: the largest piece of the others' one."""
+
+    def capturing(self, workspace: Any) -> AbstractContextManager[int]:
+        """A stream that nothing else uses, for a capture; products are on it too meanwhile, with this workspace.
+
+        `workspace` is an array of bytes, or None where there are no products.
+        """
+
 
 class ArrayLibrary(Protocol):
     """Arrays on a device, and one stream on which all work on them is put in order."""
@@ -136,11 +151,14 @@ class ArrayLibrary(Protocol):
     def kernel(self, text: KernelText, contracts: bool) -> Kernel:
         """The compiled form of an elementwise kernel; `contracts`: a product and a sum may be rounded once."""
 
+    def reduce(self, launch: ReductionLaunch, contracts: bool) -> None:
+        """Launch a reduction's kernel, on arrays and scalars."""
+
     def address(self, array: Any) -> int:
         """Where an array's first element is."""
 
-    def function(self, spec: KernelSpec, contracts: bool) -> int:
-        """The compiled form of a prepared kernel, for CUDA; it lives as long as the library."""
+    def function(self, spec: KernelSpec | ReductionSpec, contracts: bool) -> int:
+        """The compiled form of a prepared kernel or of a reduction, for CUDA; it lives as long as the library."""
 
     def launcher(self, multiplies: bool) -> Launcher:
         """What a list of launches on the stream calls; `multiplies`: products too."""

@@ -17,14 +17,15 @@ from ctrlgrad.engines.precision import Precision
 # cudaDataType_t of the dtypes, and the dtype of the factors of product and sum.
 _TYPES = {
     "float16": (2, "float32"),
+    "bfloat16": (14, "float32"),
     "float32": (0, "float32"),
     "float64": (1, "float64"),
     "complex64": (4, "complex64"),
     "complex128": (5, "complex128"),
 }
-# cublasComputeType_t.
-_COMPUTE_64F = 70
-_COMPUTE_32F: dict[Precision, int] = {"ieee": 68, "tf32": 77, "bf16": 75}
+# cublasComputeType_t. Those that round operands are for float32 and complex64 alone.
+_COMPUTE_64F, _COMPUTE_32F = 70, 68
+_ROUNDING: dict[Precision, int] = {"ieee": _COMPUTE_32F, "tf32": 77, "bf16": 75}
 _DEFAULT_ALGORITHM = -1
 # What cuBLAS takes beside the pool for each stream of a handle: sizes in KiB and how many of each. By itself it would
 # take four times as much on a Hopper. CuPy tells the handle its stream at every product, which takes back any other
@@ -40,6 +41,15 @@ def workspace_bytes(configuration: str) -> int:
     """
     numbers = [int(part) for part in configuration.split(":") if part]
     return 1024 * sum(size * count for size, count in zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def largest_piece(configuration: str) -> int:
+    """The bytes of the largest piece of such a workspace, which is the most that one product uses.
+
+    >>> largest_piece(":4096:2:16:8")
+    4194304
+    """
+    return 1024 * max([int(part) for part in configuration.split(":") if part][::2], default=0)
 
 
 @dataclass(frozen=True)
@@ -139,7 +149,9 @@ def parameters(
     """
     kind, scale = _TYPES[dtype.name]
     m, n, k = sizes
-    compute = _COMPUTE_64F if scale in ("float64", "complex128") else _COMPUTE_32F[precision]
+    compute = _COMPUTE_64F if scale in ("float64", "complex128") else _COMPUTE_32F
+    if scale == dtype.name and compute == _COMPUTE_32F:
+        compute = _ROUNDING[precision]
     zero = _NUMBERS[scale].ctypes.data
     one = zero + _NUMBERS[scale].itemsize
     # By columns: the transpose of the result is the product of the transposes, in the other order.

@@ -1,9 +1,10 @@
 """A region as a plan, whose fusion says which of its nodes are one kernel.
 
 Nodes become steps over arrays (values on the device) and registers (scalars on the host). An elementwise node is a
-kernel over its shape. So is a push: it makes a stack of an old one by writing one row more, straight into its slot; and
-so is a concatenation of values of one shape, which are written part by part. All else is a step of which the plan knows
-what it reads and what it may overwrite: kernels that read this go before it, for else it would be copied.
+kernel over its shape. So is a reduction, over the shape of what it reduces: what is computed of each element for it
+alone is never written. So is a push: it makes a stack of an old one by writing one row more, straight into its slot;
+and so is a concatenation of values of one shape, which are written part by part. All else is a step of which the plan
+knows what it reads and what it may overwrite: kernels that read this go before it, for else it would be copied.
 
 Sizes that are not known have names, by their axes; values of one declared shape are taken for equally large, and a run
 in which they are not has the kernel's nodes one by one. A product of matrices that is only added to something is added
@@ -18,8 +19,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ctrlgrad.dtypes import computed_dtype
 from ctrlgrad.engines.cuda.expressions import has_kernel_type, is_fusible, kernel_constant
 from ctrlgrad.engines.cuda.placement import DEVICE, HOST, Place
+from ctrlgrad.engines.cuda.reductions.combining import is_reduced
+from ctrlgrad.engines.cuda.reductions.ops import HOW, reduced_axes
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Use, Value, attributes
 from ctrlgrad.ir.types import Shape
 from ctrlgrad.plan.accumulation import accumulate
@@ -28,17 +32,17 @@ from ctrlgrad.plan.expression import ExpressionBuilder, Number
 from ctrlgrad.plan.fusion import Limits, fuse
 from ctrlgrad.plan.lowering.tensors import Splat, Tensor, broadcast, expression_of, parts_of
 from ctrlgrad.plan.model import Array, Block, Kernel, Outside, Plan, Product, Register, Step, View, Write
-from ctrlgrad.plan.sizes import Size, Sizes, row_major
+from ctrlgrad.plan.sizes import ZERO, Size, Sizes, row_major
 
 # Bounds that keep a kernel's arguments in its parameter space (4 KiB before CUDA 12.1, 32 KiB since).
-LIMITS = Limits(reads=24, writes=24, nodes=96)
+LIMITS = Limits(reads=24, writes=24, nodes=96, one_reduction=True)
 
 
 @dataclass(frozen=True)
 class Target:
     """Where a kernel writes a value: an array of its own, a slot of a stack, or a part of a concatenation.
 
-    `value` is the array itself, where it is read later too: there.
+    `value` is the array itself, where it is read later too: there. `reduction` is what the value is of the elements.
     """
 
     result: Value
@@ -47,6 +51,7 @@ class Target:
     concat: Node | None = None
     part: int = 0
     value: Value | None = None
+    reduction: Node | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +169,8 @@ class _Lowering:
         places = [self.places[v] for v in node.results]
         if places == [DEVICE] and is_fusible(node):
             return self.elementwise(node)
+        if places == [DEVICE] and _is_reduction(node):
+            return self.reduction(node)
         if self.is_slot_write(node):
             return self.push(node)
         if self.is_written_in_parts(node):
@@ -210,6 +217,21 @@ class _Lowering:
         expression, operands, numbers = expression_of(tensors, make)
         write = Write(array.view, tuple(range(len(parts_of(dtype)))))
         return Kernel(array.shape, operands, numbers, expression, (write,), nodes=(node,))
+
+    def reduction(self, node: Node) -> Kernel:
+        """Floats of 16 bits are added up in float32, as NumPy does, and rounded at the end."""
+        (operand, *_), array = node.operands, self.array(node.result)
+        self.makers[array] = node
+        space = _sizes(operand.tensor.shape)
+        axes = reduced_axes(node)
+        kept = row_major([size for axis, size in enumerate(space) if axis not in axes])
+        steps = iter(kept)
+        strides = tuple(ZERO if axis in axes else next(steps) for axis in range(len(space)))
+        expression, operands, numbers = expression_of(
+            [self.tensor(operand, space)], lambda builder, leaf: [x.convert(computed_dtype(x.dtype)) for x in leaf]
+        )
+        write = Write(View(array, (), space, strides), tuple(range(len(expression.outputs))), HOW[node.op.name])
+        return Kernel(space, operands, numbers, expression, (write,), nodes=(node,))
 
     def push(self, node: Node) -> Kernel:
         stack, row = node.operands
@@ -259,7 +281,7 @@ class _Lowering:
 
     def kernel_item(self, kernel: Kernel) -> RegionKernel:
         # What is pushed, or is a part of something, is written there alone.
-        shared = {write.outputs for write in kernel.writes if write.view.array in self.makers}
+        shared = {w.outputs for w in kernel.writes if w.view.array in self.makers and w.how == "store"}
         elsewhere: dict[tuple[int, ...], Value] = {}
         writes = []
         for write in kernel.writes:
@@ -276,6 +298,9 @@ class _Lowering:
             if maker is None:
                 targets.append(Target(result, array.dtype))
                 continue
+            if write.how != "store":
+                targets.append(Target(result, array.dtype, reduction=maker))
+                continue
             value = elsewhere.pop(write.outputs, None)
             if maker.op.has_use(Use.PUSH):
                 targets.append(Target(result, array.dtype, push=maker, value=value))
@@ -287,13 +312,23 @@ class _Lowering:
         return RegionKernel(replace(kernel, writes=tuple(writes)), inputs, tuple(targets))
 
 
+def _is_reduction(node: Node) -> bool:
+    """Whether a kernel reduces by it: an array that may have elements, over axes that are known."""
+    if node.op.name not in HOW:
+        return False
+    operand = node.operands[0].tensor
+    if 0 in operand.shape or (node.op.name == "sum_to" and not (operand.is_static and node.result.tensor.is_static)):
+        return False
+    return bool(reduced_axes(node)) and is_reduced(HOW[node.op.name], operand.dtype)
+
+
 def _is_product(node: Node) -> bool:
     """Whether BLAS can add to it: of matrices of known sizes, in a dtype that it adds up in."""
     values = (*node.operands, node.result)
     if node.op.name != "matmul" or not all(v.tensor.rank == 2 and v.tensor.is_static for v in values):
         return False
     dtype = node.result.tensor.dtype
-    return dtype.kind in "fc" and dtype.name != "float16" and all(v.tensor.dtype == dtype for v in node.operands)
+    return dtype.kind in "fc" and computed_dtype(dtype) == dtype and all(v.tensor.dtype == dtype for v in node.operands)
 
 
 def _sizes(shape: Shape) -> Sizes:

@@ -72,9 +72,10 @@ class BodyReplay(Replay[Ran]):
             # As the first time: which iterations are prepared follows from blocks and numbers.
             loop = LoopState(list(self.shared), carry)
             del carry
-            iterations = Iterations(self.body, context, loop)
-            while loop.trips < ran.iterations:
-                loop.trips += iterations.advance(ran.iterations - loop.trips)
+            predicate = len(loop.carry) - 2 if self.is_masked else None
+            with Iterations(self.body, context, loop, predicate) as iterations:
+                while loop.trips < ran.iterations:
+                    loop.trips += iterations.advance(ran.iterations - loop.trips)
         after, _ = entry_state(loop.carry, self.roles, context)
         del loop, iterations
         again.end()

@@ -42,6 +42,7 @@ def _by_kind(counts: Counts) -> Mapping[str, int]:
         "runs of prepared launches": counts.runs,
         "kernels": counts.kernels,
         "products": counts.products,
+        "graphs": counts.graphs,
         "functions of the library": counts.calls,
         "copies to the device": counts.uploads,
         "reads of predicates": counts.predicate_reads,

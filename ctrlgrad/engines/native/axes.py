@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.plan.model import Kernel, View
-from ctrlgrad.plan.sizes import ONE, Size, product
+from ctrlgrad.plan.sizes import ONE, ZERO, Size, product
 from ctrlgrad.records import record
 
 # A nest of at most so many points, and of so many instructions for all of them, is written without loops: then LLVM
@@ -51,4 +52,30 @@ def is_small(kernel: Kernel) -> bool:
     return points.is_known and points.factor <= MOST_POINTS and work <= MOST_INSTRUCTIONS
 
 
-__all__ = ["Axis", "axes_of", "is_small"]
+def addresses_stand_still(kernel: Kernel, axis: Axis, uniform: Collection[int]) -> bool:
+    """Whether indices that gather, and these outputs, are the same all along an axis."""
+    varies: list[bool] = []
+    for instruction in kernel.expression.instructions:
+        found = any(varies[a] for a in instruction.args)
+        if instruction.op == "load":
+            if found:
+                return False
+            found = axis.strides[instruction.value[0]] != ZERO
+        elif instruction.op == "index":
+            found = instruction.value == axis.index
+        varies.append(found)
+    return not any(varies[kernel.expression.outputs[k]] for k in uniform)
+
+
+def lanes_of(kernel: Kernel, views: Sequence[View], vector_bytes: int) -> int:
+    """How many elements a whole vector of a kernel has; 1 where there are none."""
+    dtypes = [view.dtype for view in views]
+    if any(dtype_kind(d) == "c" for d in dtypes):
+        return 1
+    floats = [i.dtype.itemsize for i in kernel.expression.instructions if dtype_kind(i.dtype) in "fiu"]
+    # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
+    narrow = [d.itemsize for d in dtypes if dtype_kind(d) != "b"] or floats or [1]
+    return vector_bytes // max(min(max(narrow), 8), 1)
+
+
+__all__ = ["Axis", "addresses_stand_still", "axes_of", "is_small", "lanes_of"]

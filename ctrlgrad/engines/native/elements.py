@@ -1,8 +1,12 @@
-"""Elements of arrays, read and written: one or a vector of them, by an address and a position in elements."""
+"""Elements of arrays, read and written: one or a vector of them, by an address and a position in elements.
+
+Of a vector, only the first lanes may be meant. Where the text knows how many, they are read and written in pieces,
+which every processor does at once; where only the run knows, by a mask.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,6 +14,9 @@ import numpy as np
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.engines.native.reductions import element_parts
 from ctrlgrad.engines.native.text import Writer, memory_type_of, type_of
+
+First = int | str
+"""How many of a vector's first lanes are meant, or the name of their mask."""
 
 
 class Elements:
@@ -27,21 +34,88 @@ class Elements:
         yield
         self._known = None
 
-    def load(self, base: str, at: str, dtype: np.dtype, part: int, width: int, further: int = 0) -> str:
+    def load(
+        self, base: str, at: str, dtype: np.dtype, part: int, width: int, further: int = 0, first: First | None = None
+    ) -> str:
+        """An element, or a vector, or its first lanes: then the others are 0."""
         real, parts = element_parts(dtype)
-        address = self._address(base, at, real, parts, part, further)
         kind = memory_type_of(real, width)
-        value = self.w.op(f"load {kind}, ptr {address}, align {real.itemsize}")
+        if isinstance(first, int):
+            value = "zeroinitializer"
+            for start, lanes in _pieces(width, first):
+                piece = memory_type_of(real, lanes)
+                address = self._address(base, at, real, parts, part, further + start)
+                loaded = self.w.op(f"load {piece}, ptr {address}, align {real.itemsize}")
+                value = self._inserted(value, loaded, real, width, start, lanes)
+        else:
+            address = self._address(base, at, real, parts, part, further)
+            value = self._loaded(kind, address, real, width, first)
         return self.w.op(f"trunc {kind} {value} to {type_of(real, width)}") if dtype_kind(real) == "b" else value
 
     def store(
-        self, base: str, at: str, dtype: np.dtype, parts: int, part: int, value: str, width: int, further: int = 0
+        self,
+        base: str,
+        at: str,
+        dtype: np.dtype,
+        parts: int,
+        part: int,
+        value: str,
+        width: int,
+        further: int = 0,
+        first: First | None = None,
     ) -> None:
-        address = self._address(base, at, dtype, parts, part, further)
+        """Write an element, or a vector, or its first lanes."""
         kind = memory_type_of(dtype, width)
         if dtype_kind(dtype) == "b":
             value = self.w.op(f"zext {type_of(dtype, width)} {value} to {kind}")
-        self.w.line(f"store {kind} {value}, ptr {address}, align {dtype.itemsize}")
+        if isinstance(first, str):
+            address = self._address(base, at, dtype, parts, part, further)
+            name = f"@llvm.masked.store.{_suffix(dtype, width)}.p0"
+            self.w.declare(f"void {name}({kind}, ptr, i32 immarg, <{width} x i1>)")
+            self.w.line(
+                f"call void {name}({kind} {value}, ptr {address}, i32 {dtype.itemsize}, <{width} x i1> {first})"
+            )
+            return
+        for start, lanes in [(0, width)] if first is None else _pieces(width, first):
+            address = self._address(base, at, dtype, parts, part, further + start)
+            piece = value if lanes == width else self._extracted(value, dtype, width, start, lanes)
+            self.w.line(f"store {memory_type_of(dtype, lanes)} {piece}, ptr {address}, align {dtype.itemsize}")
+
+    def first(self, width: int, count: int | str) -> First:
+        """So many of a vector's first lanes."""
+        if isinstance(count, int):
+            return count
+        count = self.w.in_all_lanes(self.w.op(f"trunc i64 {count} to i32"), "i32", width)
+        numbers = ", ".join(f"i32 {k}" for k in range(width))
+        return self.w.op(f"icmp ugt <{width} x i32> {count}, <{numbers}>")
+
+    def _loaded(self, kind: str, address: str, dtype: np.dtype, width: int, mask: str | None) -> str:
+        """What lies at an address, all of it or what a mask has."""
+        if mask is None:
+            return self.w.op(f"load {kind}, ptr {address}, align {dtype.itemsize}")
+        name = f"@llvm.masked.load.{_suffix(dtype, width)}.p0"
+        self.w.declare(f"{kind} {name}(ptr, i32 immarg, <{width} x i1>, {kind})")
+        where = f"ptr {address}, i32 {dtype.itemsize}, <{width} x i1> {mask}"
+        return self.w.op(f"call {kind} {name}({where}, {kind} zeroinitializer)")
+
+    def _inserted(self, vector: str, piece: str, dtype: np.dtype, width: int, first: int, lanes: int) -> str:
+        """A vector with a piece in it, whose lanes before it are there and whose other lanes are 0."""
+        kind, of_piece = memory_type_of(dtype, width), memory_type_of(dtype, lanes)
+        if lanes == 1:
+            return self.w.op(f"insertelement {kind} {vector}, {of_piece} {piece}, i64 {first}")
+        widened = _lanes(min(k, lanes) for k in range(width))
+        piece = self.w.op(f"shufflevector {of_piece} {piece}, {of_piece} zeroinitializer, {widened}")
+        if first == 0:
+            return piece
+        places = _lanes(k if k < first else min(width + k - first, 2 * width - 1) for k in range(width))
+        return self.w.op(f"shufflevector {kind} {vector}, {kind} {piece}, {places}")
+
+    def _extracted(self, vector: str, dtype: np.dtype, width: int, first: int, lanes: int) -> str:
+        """A piece of a vector."""
+        kind = memory_type_of(dtype, width)
+        if lanes == 1:
+            return self.w.op(f"extractelement {kind} {vector}, i64 {first}")
+        return self.w.op(f"shufflevector {kind} {vector}, {kind} poison, {_lanes(range(first, first + lanes))}")
 
     def _address(self, base: str, at: str, dtype: np.dtype, parts: int, part: int, further: int) -> str:
         kind = memory_type_of(dtype)
@@ -59,4 +133,26 @@ class Elements:
         return self._known[text]
 
 
-__all__ = ["Elements"]
+def _suffix(dtype: np.dtype, width: int) -> str:
+    """How the names of intrinsics for what lies in memory end: `v4f64`, `v8i32`."""
+    letter = "f" if memory_type_of(dtype) in ("half", "float", "double") else "i"
+    return f"v{width}{letter}{8 * dtype.itemsize}"
+
+
+def _pieces(width: int, count: int) -> Iterator[tuple[int, int]]:
+    """The first lanes of a vector as few vectors of powers of two: where each begins, how many it has."""
+    first, lanes = 0, width
+    while first < count:
+        if lanes <= count - first:
+            yield first, lanes
+            first += lanes
+        lanes //= 2
+
+
+def _lanes(numbers: Iterable[int]) -> str:
+    """Numbers of lanes."""
+    found = [f"i32 {number}" for number in numbers]
+    return f"<{len(found)} x i32> <{', '.join(found)}>"
+
+
+__all__ = ["Elements", "First"]

@@ -12,6 +12,7 @@ from ctrlgrad.engines.native import frame, library
 from ctrlgrad.engines.native.expressions import emit_call, emit_expression
 from ctrlgrad.engines.native.factor_calls import FactorsWriter
 from ctrlgrad.engines.native.frame import Request, Status
+from ctrlgrad.engines.native.loops import counted
 from ctrlgrad.engines.native.nest_functions import NestFunctions
 from ctrlgrad.engines.native.nests import KernelWriter
 from ctrlgrad.engines.native.outside_text import OutsideText
@@ -269,7 +270,8 @@ class PlanWriter(OutsideText):
         for carry, value in zip(pairs, following, strict=True):
             assert isinstance(carry.inside, Register)
             w.line(f"store {type_of(carry.inside.dtype)} {value}, ptr {variables[carry.inside]}")
-        w.line(f"store i64 {w.op(f'add i64 {self.number(step.counter)}, 1')}, ptr {variables[step.counter]}")
+        after = w.op(f"add i64 {self.number(step.counter)}, 1")
+        w.line(f"store i64 {counted(w, after)}, ptr {variables[step.counter]}")
         w.branch(head)
         w.label(exit)
         self.store_word(word, w.op(f"load i64, ptr {ticks}"))

@@ -7,6 +7,7 @@ On disk are plans (`kept_plans`) and machine code (`objects`), for the processes
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -14,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.collector import only_new_objects
+from ctrlgrad.collector import kept_objects, only_new_objects
 from ctrlgrad.engines.compiling import compiling
 from ctrlgrad.engines.native import kept_plans, objects, target
 from ctrlgrad.engines.native.failures import NeedsAnotherPlan, SizesDoNotFit
 from ctrlgrad.engines.native.kept_plans import Code, KeptPlan
 from ctrlgrad.engines.native.runtime import Program
-from ctrlgrad.ir import Graph, StackType
+from ctrlgrad.ir import Graph, StackType, TensorType
 from ctrlgrad.ir.caching import Cache, Recent
 from ctrlgrad.plan import PASSES
 from ctrlgrad.plan.arguments import ArgumentShape
@@ -40,6 +41,7 @@ _ROUTINES = (
     "cg_parallel",
     "cg_pivots",
     "cg_tile",
+    "cg_times",
 )
 
 _FUNCTIONS: Recent[str, objects.Loaded] = Recent(FUNCTIONS)
@@ -55,9 +57,11 @@ def plan_of(
     return _judged(_making().plan_of(graph, shapes, without, dropped))
 
 
+@functools.cache
 def _making() -> Any:
     """How plans and their texts are made."""
-    from ctrlgrad.engines.native import making  # who finds them on disk does without
+    with kept_objects():
+        from ctrlgrad.engines.native import making  # who finds them on disk does without
 
     return making
 
@@ -71,20 +75,27 @@ def _judged(plan: Plan) -> Plan:
     return plan
 
 
-def _addresses(symbols: Sequence[str]) -> dict[str, int]:
-    """Of the routines that a module calls. What knows of them is a part of the first calls that need some."""
+def _routines(symbols: Sequence[str]) -> list[tuple[Any, list[str]]]:
+    """The routines that a module calls, with those who have them: a part of the first calls that need some."""
     of_products = [name for name in symbols if name.startswith(_ROUTINES)]
     others = [name for name in symbols if not name.startswith(_ROUTINES)]
-    found: dict[str, int] = {}
+    found: list[tuple[Any, list[str]]] = []
     if others:
         from ctrlgrad.engines.native import library
 
-        found |= library.addresses(others)
+        found.append((library, others))
     if of_products:
-        from ctrlgrad.engines.native.products.library import products
-
-        found |= {name: products().address(name) for name in of_products}
+        found.append((_products(), of_products))
     return found
+
+
+@functools.cache
+def _products() -> Any:
+    """What has the routines of products for this machine."""
+    with kept_objects():
+        from ctrlgrad.engines.native.products import library
+
+    return library
 
 
 def shapes_of(graph: Graph, arguments: Sequence[Any]) -> tuple[ArgumentShape, ...]:
@@ -140,8 +151,17 @@ def _linked(plan: Plan, code: Code, text: Callable[[], str]) -> Program:
     """A plan with its code from memory, from disk, or compiled now."""
 
     def load() -> objects.Loaded:
+        key = objects.key_of([code.name], [])
         make = lambda: objects.ObjectCode(("plan",), target.compiled(text(), level=_level()))
-        return objects.library(objects.key_of([code.name], []), make, _addresses(code.calls))
+        routines = _routines(code.calls)
+        for provider, names in routines:
+            provider.prepare(names)
+        if routines:
+            objects.prepare(key, make)
+        uses: dict[str, int] = {}
+        for provider, names in routines:
+            uses |= provider.addresses(names)
+        return objects.library(key, make, uses)
 
     again = lambda loop: compiled(_judged(_making().place(loop)))
     return Program(plan, _FUNCTIONS.get(code.name, load), again)
@@ -174,16 +194,25 @@ class Patterns:
         self.programs: Recent[tuple[tuple[ArgumentShape, ...], frozenset[Assumption]], Program] = Recent(PATTERNS)
         # What a run has shown not to be so: no plan takes it for granted any more.
         self.dropped: frozenset[Assumption] = frozenset()
+        # Of a graph that says all sizes itself: its program, and what was dropped when it was made.
+        self.is_static = all(isinstance(v.type, TensorType) and v.type.is_static for v in graph.inputs)
+        self.only: tuple[frozenset[Assumption], Program] | None = None
 
     def program(self, arguments: Sequence[Any]) -> Program:
         """The program for such arguments."""
+        only = self.only
+        if only is not None and only[0] is self.dropped:
+            return only[1]
         shapes, dropped = shapes_of(self.graph, arguments), self.dropped
 
         def make() -> Program:
             with compiling(self.graph.name), only_new_objects():
                 return _program(self.graph, shapes, self.without, dropped)
 
-        return self.programs.get((shapes, dropped), make)
+        found = self.programs.get((shapes, dropped), make)
+        if self.is_static:
+            self.only = dropped, found
+        return found
 
     def drop(self, found: NeedsAnotherPlan) -> None:
         """Make no more plans that take for granted what turned out not to be so."""

@@ -59,7 +59,7 @@ def _word(name: str, base: str, position: int, kind: str = "i64") -> str:
 _TEXT = f"""
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 
-define ptr @cg_take(ptr %entry) {{
+define ptr @cg_take(ptr %entry) nounwind {{
 start:
   br label %look
 look:
@@ -81,7 +81,7 @@ none:
   ret ptr null
 }}
 
-define void @cg_give(ptr %entry, ptr %lent) {{
+define void @cg_give(ptr %entry, ptr %lent) nounwind {{
 start:
   %word = ptrtoint ptr %lent to i64
   br label %look
@@ -100,7 +100,7 @@ done:
   ret void
 }}
 
-define internal void @move(ptr %moves, i64 %count, ptr %addresses, i1 %is_out) {{
+define internal void @move(ptr %moves, i64 %count, ptr %addresses, i1 %is_out) nounwind {{
 start:
   br label %head
 head:
@@ -146,7 +146,7 @@ done:
   ret void
 }}
 
-define i64 @cg_enter(ptr %entry, ptr %addresses, ptr %message) {{
+define i64 @cg_enter(ptr %entry, ptr %addresses, ptr %message) nounwind {{
 start:
   %lent = call ptr @cg_take(ptr %entry)
   %is_none = icmp eq ptr %lent, null

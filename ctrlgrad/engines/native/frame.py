@@ -6,12 +6,13 @@ the function asks for what it lacks by calling back (`Request`), and leaves a st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 from ctrlgrad.plan.chunks import ChunkedLoop, loops_in_chunks
 from ctrlgrad.plan.effects import walk
 from ctrlgrad.plan.model import Array, Loop, Outside, Plan, Register, Stack, Value, View
+from ctrlgrad.records import record
 
 # The first words.
 CALLBACK, STATUS, SITE, FOUND, BOUND, WORKSPACE, WORKSPACE_BYTES, IS_MANAGED, SCRATCH, SCRATCH_BYTES = range(10)
@@ -79,7 +80,7 @@ ADDRESS, BYTES, BUFFER_IDLE = range(3)
 BUFFER_WORDS = 3
 
 
-@dataclass
+@record(frozen=False)
 class Layout:
     """Where everything of a plan stands in its frame."""
 

@@ -106,40 +106,43 @@ class _Writer:
         self.rows: list[list[Any]] = []
         self.blocks: list[bytes] = []
         self._tell = _Tells({**_records().tell, **vocabulary.tell})
-        # Of each object its row; the object is held, so that no other one gets its id.
-        self._rows: dict[int, tuple[int, Any]] = {}
+        # Of each object its row, by its id; it is held, so that no other one gets that id.
+        self._places: dict[int, int] = {}
+        self._held: list[Any] = []
         # Those of objects that are equal by what they say, which may be one. What may change, or equals itself only,
         # stays as many as it is.
         self._merged: dict[tuple[Any, ...], int] = {}
 
     def place(self, item: Any) -> int:
         """The row of an object."""
+        places = self._places
+        place = places.get(id(item))
+        if place is not None:
+            return place
         cls = item.__class__
+        key: tuple[Any, ...] | None = None
+        row: list[Any]
         if cls in _ATOMS:
-            said = (cls, repr(item) if cls is float else item)  # 0.0 equals -0.0
-            place = self._merged.get(said)
-            return self._row(said, [_ATOM, item]) if place is None else place
-        met = self._rows.get(id(item))
-        if met is not None:
-            return met[0]
-        if cls is bytes:
+            key, row = (cls, repr(item) if cls is float else item), [_ATOM, item]  # 0.0 equals -0.0
+        elif cls is bytes:
             self.blocks.append(item)
-            place = self._row(None, [_BYTES, len(item)])
+            row = [_BYTES, len(item)]
         else:
             kind, parts = self._tell[cls](item)
-            row = [self.kinds.setdefault(kind, len(self.kinds)), *map(self.place, parts)]
-            key = None if cls.__hash__ in (None, object.__hash__) else tuple(row)
-            place = self._merged.get(key) if key is not None else None
-            if place is None:
-                place = self._row(key, row)
-        self._rows[id(item)] = place, item
-        return place
-
-    def _row(self, key: tuple[Any, ...] | None, row: list[Any]) -> int:
-        place = len(self.rows)
-        self.rows.append(row)
-        if key is not None:
-            self._merged[key] = place
+            row = [self.kinds.setdefault(kind, len(self.kinds))]
+            for part in parts:
+                known = places.get(id(part))
+                row.append(self.place(part) if known is None else known)
+            if cls.__hash__ is not None and cls.__hash__ is not object.__hash__:
+                key = tuple(row)
+        place = None if key is None else self._merged.get(key)
+        if place is None:
+            place = len(self.rows)
+            self.rows.append(row)
+            if key is not None:
+                self._merged[key] = place
+        places[id(item)] = place
+        self._held.append(item)
         return place
 
 

@@ -52,19 +52,33 @@ def addresses(symbols: Iterable[str]) -> dict[str, int]:
         return {name: _address(name) for name in symbols}
 
 
+def prepare(symbols: Iterable[str]) -> None:
+    """Have elementary functions compiled meanwhile whose addresses will be asked for."""
+    for name in symbols:
+        if name not in _ADDRESSES:
+            prepare(_used(name))
+            objects.prepare(_key(name), functools.partial(_made, name))
+
+
 def _address(name: str) -> int:
     if name not in _ADDRESSES:
-        function, width = _parsed(name)
-        inner = _inner(function)
-        uses = {} if inner is None else {symbol(inner.name, inner.dtype): _address(symbol(inner.name, inner.dtype))}
-
-        def make() -> objects.ObjectCode:
-            code = target.compiled(module_text(function, width))
-            return objects.ObjectCode((name,), code)
-
-        key = objects.key_of(["elementary function", name], _modules())
-        _ADDRESSES[name] = objects.library(key, make, uses).kept()[name]
+        uses = {used: _address(used) for used in _used(name)}
+        _ADDRESSES[name] = objects.library(_key(name), lambda: _made(name), uses).kept()[name]
     return _ADDRESSES[name]
+
+
+def _key(name: str) -> str | None:
+    return objects.key_of(["elementary function", name], _modules())
+
+
+def _made(name: str) -> objects.ObjectCode:
+    return objects.ObjectCode((name,), target.compiled(module_text(*_parsed(name))))
+
+
+def _used(name: str) -> list[str]:
+    """The elementary functions that one calls."""
+    inner = _inner(_parsed(name)[0])
+    return [] if inner is None else [symbol(inner.name, inner.dtype)]
 
 
 def _parsed(name: str) -> tuple[Elementary, int]:
@@ -91,7 +105,7 @@ def module_text(function: Elementary, width: int) -> str:
     arguments = [f"%x{k}" for k in range(function.arity)]
     writer.line(f"ret {kind} {_body(writer, function, width, arguments)}")
     given = ", ".join(f"{kind} {x}" for x in arguments)
-    return writer.module(writer.function(f"{kind} @{symbol(function.name, function.dtype, width)}({given}) nounwind"))
+    return writer.module(writer.function(f"{kind} @{symbol(function.name, function.dtype, width)}({given})"))
 
 
 def emit_in_place(

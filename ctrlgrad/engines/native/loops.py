@@ -22,9 +22,22 @@ def counted_loop(writer: Writer, start: str, end: str, step: int | str = 1) -> I
     writer.label(body)
     yield i
     following = writer.op(f"add nsw i64 {i}, {step}")
-    writer.line(f"store i64 {following}, ptr {variable}")
+    writer.line(f"store i64 {counted(writer, following)}, ptr {variable}")
     writer.branch(head)
     writer.label(exit)
 
 
-__all__ = ["counted_loop"]
+def counted(writer: Writer, number: str) -> str:
+    """The same number, of which LLVM does not know that it grows by as much in each iteration.
+
+    Where it knows, it looks for what else could be counted instead ("loop strength reduction"): for half of the time
+    that it takes in all, where a loop has many addresses, and what it finds is no faster than a processor's own
+    addresses of a base and an index. What hides the number is taken away before instructions are chosen.
+    """
+    writer.declare("ptr @llvm.launder.invariant.group.p0(ptr)")
+    address = writer.op(f"inttoptr i64 {number} to ptr")
+    hidden = writer.op(f"call ptr @llvm.launder.invariant.group.p0(ptr {address})")
+    return writer.op(f"ptrtoint ptr {hidden} to i64")
+
+
+__all__ = ["counted", "counted_loop"]

@@ -1,4 +1,5 @@
-"""Kernels as loop nests: explicit vectors along the innermost axis, one element at a time for what is left over.
+"""Kernels as loop nests: explicit vectors along the innermost axis, and part of one for what is left over; one element
+at a time where only the run knows how many that are.
 
 Reductions along the innermost axes stay in registers until these loops are over; others add to memory.
 """
@@ -6,13 +7,14 @@ Reductions along the innermost axes stay in registers until these loops are over
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
-from ctrlgrad.engines.native.axes import Axis, axes_of, is_small
-from ctrlgrad.engines.native.elements import Elements
+from ctrlgrad.engines.native.axes import Axis, addresses_stand_still, axes_of, is_small, lanes_of
+from ctrlgrad.engines.native.elements import Elements, First
 from ctrlgrad.engines.native.expressions import emit_expression
 from ctrlgrad.engines.native.flat_rows import FlatRows, Known, Lanes, flat_rows
 from ctrlgrad.engines.native.loops import counted_loop
@@ -54,11 +56,11 @@ class KernelWriter:
     ) -> None:
         self.w, self.kernel = writer, kernel
         self.place, self.number, self.size, self.fail = place, number, size, fail
-        self.vector_bytes = vector_bytes
         # Outputs that are one number for all lanes of a vector: what is checked, and where something goes.
         self.uniform = {k for check in kernel.checks for k in (check.output, check.found)}
         self.uniform |= {k for write in kernel.writes for k in write.indices}
         self.views = [o.view for o in kernel.operands] + [w.view for w in kernel.writes]
+        self.whole_width = lanes_of(kernel, self.views, vector_bytes)
         self.bases = [place(view.array) for view in self.views]
         self.indices: dict[int, str] = {}
         # Reductions that stay in registers: from which depth of the nest on, and their variables.
@@ -69,6 +71,9 @@ class KernelWriter:
         self.is_single = self.is_small and product(kernel.space).factor <= MOST_SINGLE
         instructions = kernel.expression.instructions
         self.is_short = len(instructions) <= MOST_OF_A_TURN and not any(i.op == "call" for i in instructions)
+        # Whether part of a vector whose size the run knows is a vector: processors have masks for four bytes and eight,
+        # and take longer with them than with a few elements one by one.
+        self.has_masks = vector_bytes > 16 and not self.is_short and all(v.dtype.itemsize >= 4 for v in self.views)
 
     def each(self, start: str, end: str, step: int = 1) -> Iterator[str]:
         """The numbers start, start + step, ... below end: one after the other where they are few, else in a loop."""
@@ -200,7 +205,7 @@ class KernelWriter:
 
     def flat_rows(self, axes: Sequence[Axis]) -> FlatRows | None:
         """How short rows are taken end to end; None where they are not."""
-        return None if self.is_small else flat_rows(self.kernel, axes[-2], axes[-1], self.whole_width())
+        return None if self.is_small else flat_rows(self.kernel, axes[-2], axes[-1], self.whole_width)
 
     def end_to_end(self, form: FlatRows, axes: Sequence[Axis], offsets: list[str], start: str, end: str) -> str:
         """Several short rows at a time, end to end, as long as there are so many; where they end."""
@@ -224,7 +229,7 @@ class KernelWriter:
     def width(self, axis: Axis) -> int:
         """How many elements a vector of this nest has; 1 where it goes element by element."""
         kernel = self.kernel
-        if self.is_single or not self.addresses_stand_still(axis):
+        if self.is_single or not addresses_stand_still(kernel, axis, self.uniform):
             return 1
         count = len(kernel.operands)
         if any(axis.strides[k] not in (ZERO, ONE) for k in range(count)):
@@ -233,37 +238,11 @@ class KernelWriter:
             stride = axis.strides[count + k]
             if stride != ONE and not (k in self.still and stride == ZERO):
                 return 1
-        width = self.whole_width()
+        width = self.whole_width
         if axis.size.is_known:
-            while width > 1 and width > axis.size.factor:
+            while width > 1 and width // 2 >= axis.size.factor:
                 width //= 2
         return width
-
-    def whole_width(self) -> int:
-        """How many elements a whole vector has; 1 where there are none."""
-        dtypes = [view.dtype for view in self.views]
-        if any(dtype_kind(d) == "c" for d in dtypes):
-            return 1
-        floats = [i.dtype.itemsize for i in self.kernel.expression.instructions if dtype_kind(i.dtype) in "fiu"]
-        # Positions are 64 bits wide and say nothing of what is computed; of bools alone a vector has one in each byte.
-        narrow = [d.itemsize for d in dtypes if dtype_kind(d) != "b"] or floats or [1]
-        return self.vector_bytes // max(min(max(narrow), 8), 1)
-
-    def addresses_stand_still(self, axis: Axis) -> bool:
-        """Whether indices that gather and scatter, and what is checked, are the same all along an axis."""
-        varies: list[bool] = []
-        instructions = self.kernel.expression.instructions
-        for instruction in instructions:
-            found = any(varies[a] for a in instruction.args)
-            if instruction.op == "load":
-                if found:
-                    return False
-                found = axis.strides[instruction.value[0]] != ZERO
-            elif instruction.op == "index":
-                found = instruction.value == axis.index
-            varies.append(found)
-        outputs = self.kernel.expression.outputs
-        return not any(varies[outputs[k]] for k in self.uniform)
 
     def ends(self, depth: int, axis: Axis) -> tuple[str, str]:
         """Where the loop over an axis begins and ends."""
@@ -278,6 +257,9 @@ class KernelWriter:
                 start = self.strip(axis, rows, start, total, width, unroll)
             start = self.strip(axis, rows, start, total, width, 1)
             if not self.has_rest(axis, width):
+                return
+            if self.takes_part(start, total):
+                self.part_of_vector(axis, rows, start, total, width)
                 return
         for i in self.each(start, total):
             with self.elements.turn():
@@ -308,6 +290,19 @@ class KernelWriter:
                         self.point(offsets, width, k + row, axis, k * width)
         return end
 
+    def takes_part(self, start: str, total: str) -> bool:
+        """Whether what whole vectors leave over is taken as part of one."""
+        return self.has_masks or (is_number(start) and is_number(total))
+
+    def part_of_vector(self, axis: Axis, rows: Sequence[list[str]], start: str, total: str, width: int) -> None:
+        """What whole vectors leave over: computed as a vector, whose first lanes are read and written."""
+        w, is_known = self.w, is_number(start) and is_number(total)
+        with nullcontext() if is_known else w.when(w.op(f"icmp slt i64 {start}, {total}")), self.elements.turn():
+            left = int(total) - int(start) if is_known else w.op(f"sub i64 {total}, {start}")
+            first = self.elements.first(width, left)
+            for row, offsets in enumerate(rows):
+                self.point(self.moved(axis, offsets, start), width, row, axis, first=first)
+
     def whole(self, start: str, total: str, step: int) -> str:
         """Where whole steps from start on end."""
         w = self.w
@@ -329,8 +324,9 @@ class KernelWriter:
         axis: Axis | None = None,
         further: int = 0,
         known: Known | None = None,
+        first: First | None = None,
     ) -> None:
-        """At the offsets, or a number of elements further along the axis.
+        """At the offsets, or a number of elements further along the axis; of a vector all lanes, or the first ones.
 
         `known` gives what some operands are; others of a vector lie side by side, or are the same along the axis.
         """
@@ -354,35 +350,40 @@ class KernelWriter:
             operand = kernel.operands[place]
             for argument, stride in zip(arguments, operand.gathered, strict=True):
                 at = self.w.add(at, self.times(argument, stride))
-            wide, beyond = (width, further) if moved else (1, 0)
-            return self.elements.load(self.bases[place], at, operand.view.dtype, part, wide, beyond), moved
+            if not moved:
+                return self.elements.load(self.bases[place], at, operand.view.dtype, part, 1), False
+            return self.elements.load(self.bases[place], at, operand.view.dtype, part, width, further, first), True
 
         outputs = emit_expression(w, kernel.expression, leaf, width, self.uniform)
         for check in kernel.checks:
             self.fail(outputs[check.output], check, outputs[check.found])
-        count = len(kernel.operands)
         for k, write in enumerate(kernel.writes):
             if k in self.still:
-                self.sums[k].add([outputs[o] for o in write.outputs], width, lane)
+                self.sums[k].add([outputs[o] for o in write.outputs], width, lane, first)
                 continue
-            at = offsets[count + k]
+            place = len(kernel.operands) + k
+            base, at = self.bases[place], offsets[place]
             for output, stride in zip(write.indices, write.scattered, strict=True):
                 at = self.w.add(at, self.times(outputs[output], stride))
             dtype, parts = element_parts(write.view.dtype)
             for part, output in enumerate(write.outputs):
                 value = outputs[output]
                 if write.how != "store":
-                    before = self.elements.load(self.bases[count + k], at, write.view.dtype, part, width, further)
+                    before = self.elements.load(base, at, write.view.dtype, part, width, further, first)
                     value = combine(w, write.how, dtype, before, value, width)
-                self.elements.store(self.bases[count + k], at, dtype, parts, part, value, width, further)
+                self.elements.store(base, at, dtype, parts, part, value, width, further, first)
 
     # Reductions in registers.
 
     def begin(self, k: int, axes: Sequence[Axis], rows: int = 1) -> None:
         """Sums for each vector of a turn, or for each row of several."""
         width = self.width(axes[-1]) if axes else 1
-        lanes = rows if rows > 1 or width == 1 else self.unroll(axes[-1], width)
-        forms = [(1, row) for row in range(rows)] + [(width, lane) for lane in range(lanes) if width > 1]
+        forms = []
+        if width == 1 or not self.takes_part(*self.ends(len(axes) - 1, axes[-1])):
+            forms += [(1, row) for row in range(rows)]
+        if width > 1:
+            lanes = rows if rows > 1 else self.unroll(axes[-1], width)
+            forms += [(width, lane) for lane in range(lanes)]
         self.sums[k] = Sums(self.w, self.kernel.writes[k], forms)
 
     def finish(self, k: int, offsets: list[str], row: int | None = None) -> None:

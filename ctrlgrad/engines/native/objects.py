@@ -38,7 +38,7 @@ from typing import Any
 
 from llvmlite import binding
 
-from ctrlgrad.engines.native import target
+from ctrlgrad.engines.native import ahead, target
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.records import record
 
@@ -115,11 +115,18 @@ def library(key: str | None, make: Callable[[], ObjectCode], uses: Mapping[str, 
             except CannotLoad:
                 _LOG.info("the object %s does not load: compiling it again", disk.file(key))
                 disk.remove(key)
-    compiled = make()
+    compiled = make() if key is None else ahead.made(key, make)
     addresses = loaded(compiled, uses)
     if key is not None and disk is not None:
         disk.write(key, compiled)
     return addresses
+
+
+def prepare(key: str | None, make: Callable[[], ObjectCode]) -> None:
+    """Have an object that will be asked for compiled meanwhile, where it is not on disk."""
+    disk = None if key is None else open_cache()
+    if key is not None and not (disk is not None and disk.file(key).exists()):
+        ahead.prepare(key, make)
 
 
 # Keys.

@@ -9,7 +9,7 @@ import numpy as np
 from ctrlgrad.engines.native import target
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.plan_text import PlanText
-from ctrlgrad.engines.native.products import blocks, kernels, real
+from ctrlgrad.engines.native.products import blocks, kernels, real, shared, times
 from ctrlgrad.engines.native.stack_text import StackText
 from ctrlgrad.plan.model import Pack, Product
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, row_major
@@ -62,6 +62,8 @@ class ProductWriter:
 
     def call(self, addresses: list[str], m: str, n: str, k: str, scratch: str) -> None:
         step, plan, w = self.step, self.plan, self.w
+        if self.is_vector and self.by_vector(addresses):
+            return
         a, b, c = addresses
         routine = "gemv" if self.is_vector else "gemm" if step.packed is None else "gemm_packed"
         name = f"cg_{routine}_{self.kind}"
@@ -79,13 +81,43 @@ class ProductWriter:
             f"i64 {m}, i64 {n}, i64 {k}, i64 {accumulate}, ptr {scratch})"
         )
 
+    @property
+    def real(self) -> real.Real:
+        return next(kind for kind in real.reals(target.host()) if kind.name == self.kind)
+
     def declare_kernels(self) -> None:
         """Those that a product of these sizes calls; the module is linked with them."""
-        kind = next(kind for kind in real.reals(target.host()) if kind.name == self.kind)
-        m, n = (s.factor if s.is_known else None for s in self.step.result.view.shape[-2:])
+        m, n = map(_known, self.step.result.view.shape[-2:])
         rows_of_b = self.step.b.strides[-1] == ONE
-        for name in blocks.needed(kind, m, n, self.step.packed is not None, rows_of_b):
+        for name in blocks.needed(self.real, m, n, self.step.packed is not None, rows_of_b):
             self.w.declare(kernels.signature(name))
+
+    def by_vector(self, addresses: list[str]) -> bool:
+        """Declare the kernels for a matrix and a vector; and call the one that it is, where that is known here and the
+        product is one for one thread."""
+        step, (a, b, c) = self.step, addresses
+        (m, n), k = step.result.view.shape[-2:], step.a.shape[-1]
+        (ra, ca), (rb, cb), rc = step.a.strides[-2:], step.b.strides[-2:], row_major(step.result.shape)[-2]
+        of_a, of_b = (c, rc, a, ra, ca, b, rb, m, k), (c, ONE, b, cb, rb, a, ca, n, k)
+        ways = [of_b] if _known(n) not in (1, None) else [of_a] if n == ONE else [of_a, of_b]
+        for way in ways:
+            _, out, _, rows, columns, _, x, count, depth = way
+            found, is_sure = times.needed(self.real, *map(_known, (rows, columns, x, out)))
+            for name in found:
+                self.w.declare(kernels.signature(name))
+            work = _known(count * depth)
+            if len(ways) == 1 and is_sure and work and work < shared.WORK_TO_SHARE:
+                numbers = [self.plan.size(value) if isinstance(value, Size) else value for value in way]
+                numbers.append(str(step.base is not None).lower())
+                given = zip(times.PARAMETERS, numbers, strict=True)
+                self.w.line(f"call void @{found[0]}({', '.join(f'{kind} {value}' for (kind, _), value in given)})")
+                return True
+        return False
+
+
+def _known(size: Size) -> int | None:
+    """A size that is known; None of another."""
+    return size.factor if size.is_known else None
 
 
 def moved(plan: PlanText, address: str, i: str, stride: Size, dtype: np.dtype) -> str:

@@ -51,19 +51,27 @@ class Sums:
     def __init__(self, writer: Writer, write: Write, forms: Iterable[tuple[int, int]]) -> None:
         self.w, self.how = writer, write.how
         self.dtype, parts = element_parts(write.view.dtype)
-        neutral = constant(neutral_of(write.how, self.dtype), self.dtype)
         self.variables: dict[tuple[int, int], list[str]] = {}
         for form in forms:
             kind = type_of(self.dtype, form[0])
-            start = neutral if form[0] == 1 else splat(neutral, self.dtype, form[0])
             self.variables[form] = [writer.alloca(kind) for _ in range(parts)]
             for variable in self.variables[form]:
-                writer.line(f"store {kind} {start}, ptr {variable}")
+                writer.line(f"store {kind} {self.start(form[0])}, ptr {variable}")
 
-    def add(self, values: Sequence[str], width: int, which: int) -> None:
-        """One step, for an element's parts or a vector of them."""
+    def start(self, width: int) -> str:
+        """The neutral number, in every lane."""
+        neutral = constant(neutral_of(self.how, self.dtype), self.dtype)
+        return neutral if width == 1 else splat(neutral, self.dtype, width)
+
+    def add(self, values: Sequence[str], width: int, which: int, first: int | str | None = None) -> None:
+        """One step, for an element's parts or a vector of them, of which all lanes count, or so many, or a mask's."""
         kind = type_of(self.dtype, width)
         for variable, value in zip(self.variables[width, which], values, strict=True):
+            if first is not None:
+                mask = first
+                if isinstance(first, int):
+                    mask = f"<{', '.join(f'i1 {int(k < first)}' for k in range(width))}>"
+                value = self.w.op(f"select <{width} x i1> {mask}, {kind} {value}, {kind} {self.start(width)}")
             before = self.w.op(f"load {kind}, ptr {variable}")
             after = combine(self.w, self.how, self.dtype, before, value, width)
             self.w.line(f"store {kind} {after}, ptr {variable}")
@@ -71,7 +79,9 @@ class Sums:
     def total(self, part: int, row: int | None = None) -> str:
         """All variables in one number, or those of one row."""
         w, one = self.w, type_of(self.dtype)
-        single = w.op(f"load {one}, ptr {self.variables[1, row or 0][part]}")
+        single = ""
+        if (1, row or 0) in self.variables:
+            single = w.op(f"load {one}, ptr {self.variables[1, row or 0][part]}")
         vectors = []
         for (width, which), variables in self.variables.items():
             if width > 1 and row in (None, which):
@@ -91,4 +101,4 @@ class Sums:
                 a = w.op(f"extractelement <1 x {one}> {a}, i64 0")
                 b = w.op(f"extractelement <1 x {one}> {b}, i64 0")
             vector = combine(w, self.how, self.dtype, a, b, width)
-        return combine(w, self.how, self.dtype, single, vector, 1)
+        return combine(w, self.how, self.dtype, single, vector, 1) if single else vector

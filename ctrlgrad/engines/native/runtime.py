@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -46,12 +47,16 @@ class Program:
         self.code = code
         self._loops: dict[int, tuple[Program, LoopPlan]] = {}
         self.layout = Layout(plan)
-        self.positions = Positions(plan)
         self.function: Callable[[int], None] = _FUNCTION(code["plan"])
         self.constants = [np.ascontiguousarray(value) for _, value in plan.constants]
         # Frames that no call uses, with little memory; a budget has them go.
         self.idle: list[Frame] = []
         POOL.add(self)
+
+    @functools.cached_property
+    def positions(self) -> Positions:
+        """For callbacks and errors."""
+        return Positions(self.plan)
 
     def __call__(self, arguments: Sequence[Any], silent_callbacks: int = 0) -> list[Any]:
         """The results for arrays, numbers and stacks; so many callbacks are not called, as they were before."""

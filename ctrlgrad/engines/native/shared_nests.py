@@ -122,7 +122,7 @@ class SharedKernel:
         self.call(parts)
         for k, table in tables.items():
             self.combine_parts(k, table, parts)
-        return inner.function(f"internal void @{self.name}(ptr %table, i64 %part, i64 %worker) nounwind")
+        return inner.function(f"internal void @{self.name}(ptr %table, i64 %part, i64 %worker)")
 
     def call(self, parts: int) -> None:
         w = self.w

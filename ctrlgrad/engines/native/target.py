@@ -5,9 +5,10 @@ Only llvmlite's binding is used (to parse, optimise and emit); the text is writt
 
 from __future__ import annotations
 
+import ctypes
 import functools
-import os
-import threading
+import types
+from collections.abc import Sequence
 from typing import Any
 
 import llvmlite
@@ -56,62 +57,99 @@ def facts() -> dict[str, str]:
     }
 
 
-_LOCK = threading.Lock()
-
-
 # LLVM's levels of generating code: the one for what is run often, and the one that takes a sixth of the time.
 GOOD, QUICK = 2, 0
 
+USUAL = ("sroa", "instruction_combine", "simplify_cfg")
+"""Passes for printed code, which is vectors already, with its invariants outside of its loops: registers are made of
+its memory. LLVM's own pipelines take twenty times as long, and what they make of such code is no faster."""
 
-def compiled(text: str, passes: Any = None, level: int = GOOD) -> bytes:
-    """The object that LLVM makes of a module's text for this machine.
 
-    Text that LLVM refuses is a defect of the printer: RuntimeError with LLVM's words. `passes` (a ModulePassManager)
-    replaces the usual ones, which are none at the quick level.
+def compiled(text: str, passes: tuple[str, ...] = USUAL, level: int = GOOD) -> bytes:
+    """The object that LLVM makes of a module's text for this machine; several threads may do so at once.
+
+    Text that LLVM refuses is a defect of the printer: RuntimeError with LLVM's words. Functions should be `nounwind`:
+    nothing is thrown through them, and unwind tables would have to be registered and taken back.
     """
-    with _LOCK:
-        module = binding.parse_assembly(text)
-        module.verify()
-        for function in module.functions:
-            # Nothing is thrown through it: no unwind tables, which would have to be registered and taken back.
-            if not function.is_declaration:
-                function.add_function_attribute("nounwind")
-        machine = _machine(level)
-        if passes is not None or level != QUICK:
-            builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options())
-            (passes or _passes()).run(module, builder)
-        code: bytes = machine.emit_object(module)
-        return code
+    idle = _IDLE.setdefault((passes, level), [])
+    try:
+        compiler = idle.pop()
+    except IndexError:
+        compiler = _Compiler(passes, level)
+    code = compiler.compiled(text)
+    idle.append(compiler)
+    return code
 
 
-def _passes() -> Any:
-    """Printed code is vectors already, with its invariants outside of its loops: registers are made of its memory.
+class _Compiler:
+    """What makes objects of texts, for one thread at a time."""
 
-    LLVM's own pipelines take twenty times as long, and what they make of such code is no faster.
-    """
-    passes = binding.create_new_module_pass_manager()
-    passes.add_sroa_pass()
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
-    return passes
+    def __init__(self, passes: Sequence[str], level: int) -> None:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        found = host()
+        # Position-independent, since an object may lie anywhere, and small, since an object is one piece.
+        self._machine = binding.Target.from_triple(found.triple).create_target_machine(
+            cpu=found.processor, features=found.features, opt=level, reloc="pic", codemodel="small", jit=True
+        )
+        self._builder = binding.create_pass_builder(self._machine, binding.create_pipeline_tuning_options())
+        self._passes = binding.create_new_module_pass_manager()
+        for name in passes:
+            getattr(self._passes, f"add_{name}_pass")()
+        self._calls = _calls()
+
+    def compiled(self, text: str) -> bytes:
+        """Each text has a context of its own: what belongs to none is LLVM's, which is made for threads."""
+        calls, problem = self._calls, ctypes.c_char_p()
+        context = calls.LLVMPY_ContextCreate()
+        module = calls.LLVMPY_ParseAssembly(context, text.encode(), ctypes.byref(problem))
+        try:
+            if not module or calls.LLVMPY_VerifyModule(module, ctypes.byref(problem)):
+                raise RuntimeError(f"LLVM IR parsing error: {(problem.value or b'').decode()}")
+            calls.LLVMPY_RunNewModulePassManager(self._passes, module, self._builder)
+            buffer = calls.LLVMPY_TargetMachineEmitToMemory(self._machine, module, 1, ctypes.byref(problem))
+            if not buffer:
+                raise RuntimeError(f"LLVM makes no object of a text: {(problem.value or b'').decode()}")
+            code = ctypes.string_at(calls.LLVMPY_GetBufferStart(buffer), calls.LLVMPY_GetBufferSize(buffer))
+            calls.LLVMPY_DisposeMemoryBuffer(buffer)
+            return code
+        finally:
+            if module:
+                calls.LLVMPY_DisposeModule(module)
+            calls.LLVMPY_ContextDispose(context)
+            if problem:
+                calls.LLVMPY_DisposeString(problem)
 
 
-def _renew_lock() -> None:
-    """In a forked child: another thread of the parent may have held the lock."""
-    global _LOCK
-    _LOCK = threading.Lock()
+_IDLE: dict[tuple[tuple[str, ...], int], list[_Compiler]] = {}
 
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+# Calls in which LLVM works. The others are over at once.
+_LONG = ("LLVMPY_ParseAssembly", "LLVMPY_RunNewModulePassManager", "LLVMPY_TargetMachineEmitToMemory")
+_SHORT = (
+    "LLVMPY_ContextCreate",
+    "LLVMPY_VerifyModule",
+    "LLVMPY_GetBufferStart",
+    "LLVMPY_GetBufferSize",
+    "LLVMPY_DisposeMemoryBuffer",
+    "LLVMPY_DisposeModule",
+    "LLVMPY_ContextDispose",
+    "LLVMPY_DisposeString",
+)
 
 
 @functools.cache
-def _machine(level: int) -> Any:
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    found = host()
-    # Position-independent, since an object may lie anywhere, and small, since an object is one piece.
-    return binding.Target.from_triple(found.triple).create_target_machine(
-        cpu=found.processor, features=found.features, opt=level, reloc="pic", codemodel="small", jit=True
-    )
+def _calls() -> Any:
+    """llvmlite's functions, as it declares them, but without its lock, which lets one thread at a time into LLVM.
+
+    Python's threads go on during the long ones. A thread that let them go on in each short one too would wait for its
+    next turn as often.
+    """
+    declared = binding.ffi.lib
+    found = {}
+    for kind, names in ((ctypes.CDLL, _LONG), (ctypes.PyDLL, _SHORT)):
+        library = kind(declared._name)
+        for name in names:
+            found[name] = getattr(library, name)
+            found[name].argtypes = getattr(declared, name).argtypes
+            found[name].restype = getattr(declared, name).restype
+    return types.SimpleNamespace(**found)

@@ -193,8 +193,8 @@ class Writer:
         return phi
 
     def function(self, signature: str) -> str:
-        """The function: `void @f(ptr %table)` with what has been written."""
-        return "\n".join([f"define {signature} {{", "entry:", *self._entry, *map(str, self._lines), "}", ""])
+        """The function: `void @f(ptr %table)` with what has been written. Nothing is thrown through it."""
+        return "\n".join([f"define {signature} nounwind {{", "entry:", *self._entry, *map(str, self._lines), "}", ""])
 
     def module(self, *functions: str) -> str:
         """A module of functions with the declarations of this writer."""

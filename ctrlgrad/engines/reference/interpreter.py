@@ -18,11 +18,12 @@ from ctrlgrad.engines.reference.table import InPlace, Pure
 from ctrlgrad.errors import CtrlgradError, ExecutionError, IndexOutOfRangeError, locate
 from ctrlgrad.ir import Graph, Node, StackType, TensorType, Value, attributes
 from ctrlgrad.ir.caching import Cache
+from ctrlgrad.records import record
 
 Values = list[Any]
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class Step:
     """One node over slots: read `operands`, clear `dead`, call, write `results`, clear `unused`."""
 
@@ -35,7 +36,7 @@ class Step:
     unused: tuple[int, ...]
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class Program:
     """A graph over slots; the inputs are the first slots."""
 

@@ -13,18 +13,11 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.errors import ShapeError, TypeMismatchError
-from ctrlgrad.frontend.apply import apply, cast, shape_template, type_of
+from ctrlgrad.frontend.apply import apply, cast, shape_template, tensor_type
 from ctrlgrad.frontend.functions import FUNCTIONS
 from ctrlgrad.frontend.tensor import Tensor
-from ctrlgrad.ir import TensorType
 from ctrlgrad.ir.attributes import DYNAMIC, Item, Key
 from ctrlgrad.source import here
-
-
-def tensor_type(x: Any) -> TensorType:
-    t = type_of(x)
-    assert isinstance(t, TensorType)  # `operand` has refused stacks
-    return t
 
 
 def shape_of(x: Any) -> tuple[int | None, ...]:

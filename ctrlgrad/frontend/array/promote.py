@@ -24,7 +24,7 @@ from ctrlgrad.frontend.apply import (
     too_large,
     type_of,
 )
-from ctrlgrad.frontend.array.dims import dtype_of
+from ctrlgrad.frontend.array.dims import dtype_of, rank_of
 from ctrlgrad.frontend.tensor import Tensor
 from ctrlgrad.ir import TensorType
 from ctrlgrad.options import default_float
@@ -62,8 +62,8 @@ def from_nested(operation: str, x: Any) -> Any:
     if isinstance(x, Tensor):
         return strong(x)
     rows = [from_nested(operation, item) for item in x]
-    dtype = result_type(*(type_of(row).dtype for row in rows))  # type: ignore[union-attr]
-    if len({type_of(row).rank for row in rows}) > 1:  # type: ignore[union-attr]
+    dtype = result_type(*map(dtype_of, rows))
+    if len(set(map(rank_of, rows))) > 1:
         raise ShapeError(
             f"{operation}: the items' ranks differ",
             source=here(),
@@ -116,7 +116,7 @@ def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
             return np.asarray(given, dtype)
         except OverflowError as error:
             raise too_large(operation, given, dtype) from error
-    if dtype_kind(type_of(x).dtype) == "c" and dtype_kind(dtype) in "iuf":  # type: ignore[union-attr]
+    if dtype_kind(dtype_of(x)) == "c" and dtype_kind(dtype) in "iuf":
         raise TypeMismatchError(
             f"{operation}: a complex array does not become {dtype}",
             source=here(),
@@ -130,7 +130,7 @@ def to_dtype(operation: str, x: Any, dtype: Any) -> Any:
 def same_dtype(operation: str, xs: Sequence[Any]) -> list[Any]:
     """Operands as arrays of the dtype they promote to, Python numbers counting as arrays of theirs."""
     arrays = [operand(operation, x) for x in xs]
-    dtype = result_type(*(type_of(x).dtype for x in arrays))  # type: ignore[union-attr]
+    dtype = result_type(*map(dtype_of, arrays))
     return [cast(x, dtype) for x in arrays]
 
 

@@ -23,6 +23,8 @@ class Format:
     dtype: np.dtype
     integer: np.dtype
     """The integer as wide."""
+    unsigned: np.dtype
+    """The unsigned one."""
     mantissa_bits: int
     """How far the exponent lies from the lowest bit."""
     magic: float
@@ -33,8 +35,11 @@ class Format:
     """log 2 as a sum of two, each rounded to the format."""
     log10_2: Coefficients
     """log10 2, likewise."""
+    zero_exponent: int
+    """The power of two whose bits are those of 0."""
     exp_range: Coefficients
-    """Below the first, exp is 0; above the second, it is infinite."""
+    """Below the first, exp is 0; above the second, it is infinite. The first lies so far down that exp is a product
+    with zeros there: processors take long for products that round to 0."""
     expm1_lowest: float
     """Below it, expm1 is -1."""
     expm1_tail: Coefficients
@@ -63,12 +68,14 @@ def _single() -> Format:
     return Format(
         dtype=np.dtype(f),
         integer=np.dtype(np.int32),
+        unsigned=np.dtype(np.uint32),
         mantissa_bits=23,
         magic=1.5 * 2**23,
         pi_half=_of(f, [1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15]),
         ln2=_of(f, [0.6931471824645996, -1.9046542121259336e-09]),
         log10_2=_of(f, [0.3010300099849701, -1.432098883924482e-08]),
-        exp_range=_of(f, [-104, 89]),
+        zero_exponent=-127,
+        exp_range=_of(f, [-176, 89]),
         expm1_lowest=-18.0,
         # Relative error of expm1 2**-26.2.
         expm1_tail=_of(f, [0.49999997, 0.16666543, 0.0416672, 0.00836658, 0.0013882514]),
@@ -94,12 +101,14 @@ def _double() -> Format:
     return Format(
         dtype=np.dtype(f),
         integer=np.dtype(np.int64),
+        unsigned=np.dtype(np.uint64),
         mantissa_bits=52,
         magic=1.5 * 2**52,
         pi_half=_of(f, [1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33]),
         ln2=_of(f, [0.6931471805599453, 2.3190468138462996e-17]),
         log10_2=_of(f, [0.3010299956639812, -2.8037281277851704e-18]),
-        exp_range=_of(f, [-746, 710]),
+        zero_exponent=-1023,
+        exp_range=_of(f, [-1418, 710]),
         expm1_lowest=-40.0,
         # 2**-55.6.
         expm1_tail=_of(

@@ -12,8 +12,7 @@ import numpy as np
 
 from ctrlgrad.dtypes import dtype_kind, finfo
 from ctrlgrad.plan.elementary.constants import SINGLE, Format
-from ctrlgrad.plan.elementary.exponential import Functions, exponentials
-from ctrlgrad.plan.elementary.logarithm import logarithms
+from ctrlgrad.plan.elementary.exponential import Functions
 from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, floor, is_nan, square_root
 from ctrlgrad.plan.expression import Number, fma, select
 
@@ -65,17 +64,6 @@ def lengths(f: Format) -> Functions:
         return select(p.equals(math.inf) | q.equals(math.inf), math.inf, length)
 
     return {"hypot": single if f is SINGLE else double}
-
-
-def sums_of_exponentials(f: Format) -> Functions:
-    """logaddexp."""
-    exp, log1p = exponentials(f)["exp"], logarithms(f)["log1p"]
-
-    def logaddexp(x: Number, y: Number) -> Number:
-        larger = select(x > y, x, y)
-        return larger + select(x.equals(y), f.ln2[0], log1p(exp(-absolute(x - y))))
-
-    return {"logaddexp": logaddexp}
 
 
 # Division of floats with remainder.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ctrlgrad.plan.elementary.constants import Format
-from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, horner
+from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, horner, paired
 from ctrlgrad.plan.expression import Number, fma, select
 from ctrlgrad.records import record
 
@@ -50,15 +50,17 @@ class ExponentialParts:
 
     def tail(self, r: Number) -> Number:
         """expm1(r) for a reduced r."""
-        return fma(r * r, horner(r, self.f.expm1_tail), r)
+        return fma(r * r, paired(r, self.f.expm1_tail), r)
 
     def scaled(self, y: Number, count: Number) -> Number:
-        """y 2**n; neither factor overflows or is subnormal on its own."""
+        """y 2**n; neither factor overflows or is subnormal on its own; both are 0 at the low end of exp's range."""
         width, one_bits = self.f.mantissa_bits, bits_of(1.0, self.f)
-        n = bits(count) - bits_of(self.f.magic, self.f)
+        # The bits of magic are even, and 0 where a shift leaves them: no sum has to take them out. Unsigned, since
+        # processors shift 64 signed bits in several steps.
+        n = count.bits(self.f.unsigned)
         first = n >> 1
         second = n - first
-        return y * bits((first << width) + one_bits) * bits((second << width) + one_bits)
+        return y * ((first << width) + one_bits).bits(self.f.dtype) * ((second << width) + one_bits).bits(self.f.dtype)
 
 
 def exponentials(f: Format) -> Functions:
@@ -101,11 +103,13 @@ def exponentials(f: Format) -> Functions:
         y = half_expm1(a + a)
         return copysign(y / (y + 1.0), x)
 
+    sigmoid_lowest = float(f.dtype.type((f.zero_exponent - (width + 1)) * math.log(2)))
+
     def sigmoid(x: Number) -> Number:
         y = -absolute(x)
-        y = select(y < lowest, lowest, y)
+        y = select(y < sigmoid_lowest, sigmoid_lowest, y)
         count = counted(y)
-        # exp(y) 2**(mantissa_bits + 1) is normal, so that one more factor rounds once where exp(y) is subnormal.
+        # exp(y) 2**(mantissa_bits + 1) is normal or 0, so that one more factor rounds once where exp(y) is subnormal.
         lift = 2.0 ** (width + 1)
         lifted = bits((bits(count) << width) + bits_of(lift, f))
         power = (1.0 + tail(reduced(y, count))) * lifted * (1 / lift)

@@ -10,8 +10,8 @@ import math
 
 from ctrlgrad.dtypes import finfo
 from ctrlgrad.plan.elementary.constants import LOG_TAIL_DOUBLE, LOG_TAIL_SINGLE, SINGLE, Format
-from ctrlgrad.plan.elementary.exponential import Functions, bits_of
-from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, horner, square_root
+from ctrlgrad.plan.elementary.exponential import ExponentialParts, Functions, bits_of
+from ctrlgrad.plan.elementary.notation import absolute, bits, copysign, paired, square_root
 from ctrlgrad.plan.expression import Number, fma, select
 from ctrlgrad.records import record
 
@@ -48,14 +48,14 @@ class Binade:
 
 
 def _rest_single(v: Number) -> Number:
-    return v * v * fma(v, horner(v, LOG_TAIL_SINGLE), -0.5)
+    return v * v * fma(v, paired(v, LOG_TAIL_SINGLE), -0.5)
 
 
 def _rest_double(v: Number) -> Number:
     s = v / (2.0 + v)
     z = s * s
     square = 0.5 * v * v
-    return s * fma(z, horner(z, LOG_TAIL_DOUBLE), square) - square
+    return s * fma(z, paired(z, LOG_TAIL_DOUBLE), square) - square
 
 
 def _bounded(x: Number, y: Number) -> Number:
@@ -115,3 +115,32 @@ def logarithms(f: Format) -> Functions:
 
     public = {"log": log, "log2": log2, "log10": log10, "log1p": log1p}
     return public | {"arctanh": arctanh, "arcsinh": arcsinh, "arccosh": arccosh}
+
+
+def sums_of_exponentials(f: Format) -> Functions:
+    """logaddexp."""
+    parts = ExponentialParts(f)
+    rest = _rest_single if f is SINGLE else _rest_double
+    (lowest, _), (ln2, ln2_rest) = f.exp_range, f.ln2
+    # Below it, log1p(x) is x: its further terms, which may be too small for any float, are left out.
+    negligible = 2.0 ** -(f.mantissa_bits + 2)
+
+    def exp(x: Number) -> Number:
+        """exp for x <= 0."""
+        x = select(x < lowest, lowest, x)
+        count = parts.counted(x)
+        return parts.scaled(1.0 + parts.tail(parts.reduced(x, count)), count)
+
+    def log1p(x: Number) -> Number:
+        """log1p for 0 <= x <= 1: of f = x, or of 1 + x = 2 (1 + f)."""
+        is_large = x > math.sqrt(2) - 1
+        v = select(is_large, fma(x, 0.5, -0.5), x)
+        further = rest(select(x < negligible, 0.0, v))
+        zero = x.builder.constant(0.0, x.dtype)
+        return select(is_large, ln2, zero) + (v + (further + select(is_large, ln2_rest, zero)))
+
+    def logaddexp(x: Number, y: Number) -> Number:
+        larger = select(x > y, x, y)
+        return larger + select(x.equals(y), ln2, log1p(exp(-absolute(x - y))))
+
+    return {"logaddexp": logaddexp}

@@ -18,9 +18,9 @@ from ctrlgrad.dtypes import dtype_kind
 from ctrlgrad.ops import special
 from ctrlgrad.plan.elementary.circular import circular, inverses
 from ctrlgrad.plan.elementary.constants import DOUBLE, SINGLE, Format
-from ctrlgrad.plan.elementary.exact import divisions, is_beyond_fmod, lengths, sums_of_exponentials
+from ctrlgrad.plan.elementary.exact import divisions, is_beyond_fmod, lengths
 from ctrlgrad.plan.elementary.exponential import Functions, exponentials
-from ctrlgrad.plan.elementary.logarithm import logarithms
+from ctrlgrad.plan.elementary.logarithm import logarithms, sums_of_exponentials
 from ctrlgrad.plan.elementary.notation import absolute, square_root
 from ctrlgrad.plan.elementary.power import FEW_BITS, integer_power, powers
 from ctrlgrad.plan.expression import Expression, ExpressionBuilder, Number, select
@@ -109,7 +109,7 @@ def all_elementary() -> list[Elementary]:
 @functools.cache
 def _functions(f: Format) -> Functions:
     functions: Functions = {}
-    for family in (exponentials, logarithms, powers, circular, inverses, lengths, sums_of_exponentials, divisions):
+    for family in (exponentials, logarithms, sums_of_exponentials, powers, circular, inverses, lengths, divisions):
         functions |= family(f)
     given = special.Functions(f is SINGLE, functions["log"], square_root, select)
     return functions | {name: functools.partial(formula, of=given) for name, formula in special.FORMULAS.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ctrlgrad.ir import Node, Value, attributes
@@ -15,9 +15,10 @@ from ctrlgrad.plan.lowering.moving import cut, flipped
 from ctrlgrad.plan.lowering.state import INDEX, Splat, State, Tensor, parts_of
 from ctrlgrad.plan.model import Check, Guard, Kernel, Operand, Register, View, Write
 from ctrlgrad.plan.sizes import ONE, ZERO, Size, Sizes
+from ctrlgrad.records import record
 
 
-@dataclass
+@record(frozen=False)
 class Indexed:
     """`array[key]`: a view at its numbers and slices, moved by arrays of indices along some axes."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ctrlgrad.ir import Node, Value
 from ctrlgrad.plan.sizes import Size, Sizes
+from ctrlgrad.records import record
 
 
 class RowsDiffer(Exception):
@@ -26,7 +25,7 @@ class NumbersDiffer(Exception):
         self.origin = origin
 
 
-@dataclass
+@record(frozen=False)
 class StackFacts:
     """What is known of all versions of one stack."""
 

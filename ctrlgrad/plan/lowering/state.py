@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -38,11 +38,12 @@ from ctrlgrad.plan.model import (
     Write,
 )
 from ctrlgrad.plan.sizes import ZERO, Size, Sizes
+from ctrlgrad.records import record
 
 INDEX = np.dtype(np.int64)
 
 
-@dataclass
+@record(frozen=False)
 class Scope:
     """A block that is being filled, the registers defined in it, and sizes that were checked to fit others."""
 
@@ -114,7 +115,8 @@ class State:
 
     def restore(self, known: Mapping[Stack, tuple[StackFacts, StackFacts]]) -> None:
         for facts, before in known.values():
-            vars(facts).update(vars(before))
+            for f in fields(facts):
+                setattr(facts, f.name, getattr(before, f.name))
 
     def emit(self, step: Step) -> None:
         self.scopes[-1].steps.append(step)

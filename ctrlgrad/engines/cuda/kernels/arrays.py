@@ -6,8 +6,19 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.dtypes import BFLOAT16, computed_dtype
 from ctrlgrad.engines.cuda.context import Context
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Factory, Kernel, call, filled_shape
+from ctrlgrad.engines.cuda.reductions.model import ReductionText
+from ctrlgrad.engines.cuda.reductions.ops import (
+    REDUCTIONS,
+    SCANS,
+    check_elements,
+    node_text,
+    reduced_shape,
+    summed_axes,
+)
+from ctrlgrad.engines.cuda.reductions.running import cumulate, reduce
 from ctrlgrad.engines.cuda.stacks import own_array
 from ctrlgrad.ir import Node, attributes
 
@@ -32,55 +43,52 @@ def add_product(context: Context, operands: list[Any]) -> Any:
     return total
 
 
-def _reduction(name: str, *, one_axis: bool = False, widens: bool = False) -> Factory:
-    """A reduction that the library has; one that `widens` gives sums and products of small integers 64 bits."""
-
-    def factory(node: Node) -> Kernel:
-        axes, keepdims = attributes.Axes.of(node).axes, attributes.Reduction.of(node).keepdims
-        axis = axes[0] if one_axis else axes
-
-        def kernel(context: Context, operands: list[Any]) -> Any:
-            x = context.on_device(operands[0])
-            if axis == ():
-                return x
-            context.counts.calls += 1
-            dtype = {"dtype": x.dtype} if widens else {}
-            return getattr(context.xp, name)(x, axis=axis, keepdims=keepdims, **dtype)
-
-        return kernel
-
-    return factory
+def _comparable(x: Any) -> Any:
+    """An array that the library orders and tests for zero: it has no such functions for bfloat16."""
+    return x.astype(computed_dtype(x.dtype)) if x.dtype == BFLOAT16 else x
 
 
-def _scan(name: str) -> Factory:
-    def factory(node: Node) -> Kernel:
-        axis, backwards = attributes.Axis.of(node).axis, attributes.Scan.of(node).reverse
+def _reduction(node: Node) -> Kernel:
+    """A reduction that is in no kernel with others."""
+    axes, text = attributes.Axes.of(node).axes, node_text(node)
 
-        def kernel(context: Context, operands: list[Any]) -> Any:
-            x, xp = context.on_device(operands[0]), context.xp
-            fn = getattr(xp, name)
-            if backwards:
-                return xp.flip(fn(xp.flip(x, axis), axis=axis, dtype=x.dtype), axis)
-            return fn(x, axis=axis, dtype=x.dtype)
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        x = context.on_device(operands[0])
+        check_elements(node, x.shape, axes)
+        return _reduced(context, text, x, axes, reduced_shape(node, x.shape)) if axes else x
 
-        return call(kernel)
+    return kernel
 
-    return factory
+
+def _reduced(context: Context, text: ReductionText, x: Any, axes: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    (written,) = text.results
+    result = context.library.empty(shape, np.dtype(written.dtype))
+    reduce(context, text, tuple(x.shape), axes, [x], [], [result])
+    return result
+
+
+def _scan(node: Node) -> Kernel:
+    axis, backwards, text = attributes.Axis.of(node).axis, attributes.Scan.of(node).reverse, node_text(node)
+
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        x = context.on_device(operands[0])
+        result = context.library.empty(tuple(x.shape), x.dtype)
+        seen = [context.xp.flip(a, axis) if backwards else a for a in (x, result)]
+        cumulate(context, text, axis, *seen)
+        return result
+
+    return kernel
 
 
 def _sum_to(node: Node) -> Kernel:
+    text = node_text(node)
+
     def kernel(context: Context, operands: list[Any]) -> Any:
         x, *dims = operands
         shape = filled_shape(context, attributes.Shape.of(node).shape, dims)
         x = context.on_device(x)
-        lead = x.ndim - len(shape)
-        over = tuple(range(lead)) + tuple(
-            lead + axis for axis, d in enumerate(shape) if d == 1 and x.shape[lead + axis] != 1
-        )
-        if not over:
-            return x
-        context.counts.calls += 1
-        return x.sum(axis=over, dtype=x.dtype).reshape(shape)
+        axes = summed_axes(x.shape, shape)
+        return _reduced(context, text, x, axes, shape) if axes else x
 
     return kernel
 
@@ -125,7 +133,7 @@ def _argsort(node: Node) -> Kernel:
     axis, descending = attributes.Axis.of(node).axis, attributes.Order.of(node).descending
 
     def kernel(context: Context, operands: list[Any]) -> Any:
-        x, xp = context.on_device(operands[0]), context.xp
+        x, xp = _comparable(context.on_device(operands[0])), context.xp
         if not descending:
             return xp.argsort(x, axis=axis, kind="stable")
         # The ascending order of the flipped elements, flipped: equal elements keep their order.
@@ -137,14 +145,18 @@ def _argsort(node: Node) -> Kernel:
 
 def _searchsorted(node: Node) -> Kernel:
     side = attributes.Search.of(node).side
-    return call(lambda context, xs: context.xp.searchsorted(*map(context.on_device, xs), side=side))
+
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        return context.xp.searchsorted(*(_comparable(context.on_device(x)) for x in operands), side=side)
+
+    return call(kernel)
 
 
 def _nonzero(node: Node) -> Kernel:
     # The library waits for the device here: the size of the result depends on data.
     def kernel(context: Context, operands: list[Any]) -> Any:
         context.counts.reads += 1
-        return context.xp.stack(context.xp.nonzero(context.on_device(operands[0])))
+        return context.xp.stack(context.xp.nonzero(_comparable(context.on_device(operands[0]))))
 
     return call(kernel)
 
@@ -168,10 +180,8 @@ _IDENTITIES = ("stop_gradient", "barrier", "watch", "forget_sizes")
 _VIEWS: dict[str, str] = {"transpose": "axes", "expand_dims": "axes", "squeeze": "axes", "flip": "axes"}
 
 DEVICE["matmul"] = _matmul
-DEVICE |= {name: _reduction(name) for name in ("max", "min", "any", "all")}
-DEVICE |= {name: _reduction(name, widens=True) for name in ("sum", "prod")}
-DEVICE |= {name: _reduction(name, one_axis=True) for name in ("argmax", "argmin")}
-DEVICE |= {name: _scan(name) for name in ("cumsum", "cumprod")}
+DEVICE |= dict.fromkeys(REDUCTIONS, _reduction)
+DEVICE |= dict.fromkeys(SCANS, _scan)
 DEVICE |= {name: _shaped(name) for name in ("reshape", "broadcast_to")}
 DEVICE |= {name: _view(name, attribute) for name, attribute in _VIEWS.items()}
 DEVICE |= dict.fromkeys(_IDENTITIES, _same)

@@ -24,10 +24,13 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Unchanged,
     View,
 )
-from ctrlgrad.engines.cuda.prepared.ops import DEVICE, IDENTITIES, computed, product_sum
+from ctrlgrad.engines.cuda.prepared.ops import DEVICE, IDENTITIES, computed
+from ctrlgrad.engines.cuda.prepared.placement import placed
+from ctrlgrad.engines.cuda.prepared.products import product_sum
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Input, Rates, Reading, StackValue, Unusable
 from ctrlgrad.engines.cuda.prepared.views import viewed
 from ctrlgrad.engines.cuda.program import NodeStep, Program
+from ctrlgrad.engines.cuda.reductions.model import ReductionText
 from ctrlgrad.ir import Node, attributes
 
 
@@ -55,11 +58,12 @@ def prepared(program: Program, inputs: Sequence[Input], captures: int) -> Prepar
     _require(bool(reading.launches.launches), "nothing is computed on the device")
     reading.launches.advance()
     launches = reading.launches
-    launches.buffers[0] = ((1 + len(launches.words),), launches.buffers[0][1])
+    # The counter, the words, and behind them how many iterations a run has.
+    launches.buffers[0] = ((2 + len(launches.words),), launches.buffers[0][1])
     return PreparedBody(
         tuple(launches.launches),
         tuple(launches.words),
-        tuple(launches.buffers),
+        placed(launches.launches, launches.buffers, carries),
         carries,
         tuple(reading.bounds),
         tuple(reading.pushes),
@@ -120,11 +124,15 @@ def _read_group(reading: Reading, step: GroupStep) -> None:
                 wholes[concat] = reading.values[write.result] = reading.launches.buffer(whole, write.dtype)
             output = _joined_part(wholes[concat], axis, write.target.part, step.shape)
         else:
-            output = reading.values[write.result] = reading.launches.buffer(step.shape, write.dtype)
+            output = reading.values[write.result] = reading.launches.buffer(write.shape(step.shape), write.dtype)
         outputs.append(output)
         if write.value is not None:
             reading.values[write.value] = output
-    reading.launches.kernel(step.text, step.shape, inputs, outputs)
+    if isinstance(step.text, ReductionText):
+        stored, results = step.separated(outputs)
+        reading.launches.reduction(step.text, step.shape, step.axes, inputs, stored, results)
+    else:
+        reading.launches.kernel(step.text, step.shape, inputs, outputs)
 
 
 def _joined(shape: Shape, axis: int, parts: int) -> Shape:

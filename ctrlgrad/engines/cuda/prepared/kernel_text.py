@@ -6,12 +6,15 @@ iterations, `words[k]` is an address or a number as it is in the first of them.
 
 from __future__ import annotations
 
-import math
-
+from ctrlgrad.engines.cuda.arguments import NAME, Access, address, declared, number
+from ctrlgrad.engines.cuda.index_check import CHECK
 from ctrlgrad.engines.cuda.kernel import Parameter
-from ctrlgrad.engines.cuda.prepared.model import Access, KernelSpec, Shape
+from ctrlgrad.engines.cuda.prepared.model import KernelSpec, Shape
+from ctrlgrad.engines.cuda.reductions.kernel_text import source as reduction_source
+from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
 
-NAME = "prepared"
+# Stores the condition of a graph. NVRTC has no header that declares it.
+_SET_CONDITION = 'extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);'
 # Threads of a block, and the most blocks: a thread goes on with the elements behind those of the whole grid.
 BLOCK, MOST_BLOCKS = 128, 1 << 16
 
@@ -21,68 +24,75 @@ def grid_of(spec: KernelSpec) -> int:
     return min(-(-spec.threads // BLOCK), MOST_BLOCKS)
 
 
-def source(spec: KernelSpec) -> str:
-    """The text of a kernel named `NAME`: its parameters are the words' address, and those of its accesses in order."""
+def source(spec: KernelSpec | ReductionSpec) -> str:
+    """The text of a kernel named `NAME`: its parameters are the words' address, those of its accesses in order,
+    and where indices of the card choose, the flag's address and the site (see `ctrlgrad.engines.cuda.index_check`).
+    """
+    if isinstance(spec, ReductionSpec):
+        return reduction_source(spec)
     text = spec.text
     named = [*zip(text.inputs, spec.inputs, strict=True), *zip(text.outputs, spec.outputs, strict=True)]
     parameters = ["long long* words"] if spec.is_moving else []
-    parameters += [_parameter(p, access) for p, access in named if access.has_parameter]
-    outer = len(spec.shape) - spec.reduced
+    inputs = len(text.inputs)
+    parameters += [declared(p, access) for p, access in named[:inputs] if access.has_parameter]
+    parameters += [_target(p, access) for p, access in named[inputs:] if access.has_parameter]
+    parameters += ["long long* flag", "const long long site"] if spec.chosen else []
     lines = ["const long long iteration = words[0];"] * spec.is_moving
-    lines += [f"char* const p_{p.name} = {_address(p, access)};" for p, access in named if access.strides is not None]
+    lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if access.strides is not None]
     lines += ["const long long stride = (long long)blockDim.x * gridDim.x;"]
     first = "(long long)blockIdx.x * blockDim.x + threadIdx.x"
     lines += [f"for (long long i = {first}; i < {spec.threads}LL; i += stride) {{"]
-    lines += _indices("i", spec.shape[:outer], 0)
-    loads = [_load(p, access, len(spec.shape)) for p, access in zip(text.inputs, spec.inputs, strict=True)]
-    if spec.reduced:
-        count = math.prod(spec.shape[outer:])
-        lines += [f"{p.dtype} {p.name} = 0;" for p in text.outputs]
-        lines += [f"for (long long r = 0; r < {count}LL; r++) {{", *_indices("r", spec.shape[outer:], outer)]
-        lines += [*loads, text.operation, "}"]
-    else:
-        lines += [*loads, *(f"{p.dtype} {p.name};" for p in text.outputs), text.operation]
+    lines += _indices("i", spec.shape)
+    loads = [_load(p, access) for p, access in zip(text.inputs, spec.inputs, strict=True)]
+    if spec.chosen:
+        lines += [*loads[1:], *_choice(spec)]
+        loads = [_load(text.inputs[0], spec.inputs[0], " + chosen")]
+    lines += [*loads, *(f"{p.dtype} {p.name};" for p in text.outputs), text.operation]
     stores = zip(text.outputs, spec.outputs, strict=True)
-    lines += [f"*({p.dtype}*){_element(p, access)} = {p.name};" for p, access in stores]
+    lines += [_store(p, access) for p, access in stores]
+    preamble = text.preamble + (_SET_CONDITION if any(access.strides is None for access in spec.outputs) else "")
     head = f'extern "C" __global__ void {NAME}({", ".join(parameters)}) {{'
-    return "\n".join([text.preamble, head, *lines, "}", "}", ""])
+    return "\n".join([preamble, head, *lines, "}", "}", ""])
 
 
-def _parameter(p: Parameter, access: Access) -> str:
-    # A number's parameter is its own value, an array's its address.
-    return f"const {p.dtype} n_{p.name}" if access.strides is None else f"char* b_{p.name}"
+def _target(p: Parameter, access: Access) -> str:
+    return f"const unsigned long long h_{p.name}" if access.strides is None else declared(p, access)
 
 
-def _moved(access: Access) -> str:
-    return f"(words[{access.word}] + iteration * {access.step}LL)"
+def _store(p: Parameter, access: Access) -> str:
+    if access.strides is None:
+        return f"cudaGraphSetConditional(h_{p.name}, {p.name});"
+    return f"*({p.dtype}*){_element(p, access)} = {p.name};"
 
 
-def _address(p: Parameter, access: Access) -> str:
-    if access.word is None:
-        return f"b_{p.name}"
-    return f"b_{p.name} + {_moved(access)}" if access.has_parameter else f"(char*){_moved(access)}"
+def _choice(spec: KernelSpec) -> list[str]:
+    """How far indices from the card choose, in bytes; each is checked, and wrapped around."""
+    lines = ["long long chosen = 0;"]
+    for p, axis in zip(spec.text.inputs[1:], spec.chosen, strict=True):
+        lines += [f"{{ const long long index = (long long){p.name}, n = {axis.size}LL;", CHECK]
+        lines += [f"chosen += (index % n + n) % n * {axis.stride}LL; }}"]
+    return lines
 
 
-def _load(p: Parameter, access: Access, rank: int) -> str:
+def _load(p: Parameter, access: Access, plus: str = "") -> str:
     if access.strides is not None:
-        return f"const {p.dtype} {p.name} = *(const {p.dtype}*){_element(p, access)};"
-    value = f"n_{p.name}" if access.word is None else f"({p.dtype}){_moved(access)}"
-    return f"const {p.dtype} {p.name} = {value};"
+        return f"const {p.dtype} {p.name} = *(const {p.dtype}*){_element(p, access, plus)};"
+    return f"const {p.dtype} {p.name} = {number(p, access)};"
 
 
-def _element(p: Parameter, access: Access) -> str:
+def _element(p: Parameter, access: Access, plus: str = "") -> str:
     assert access.strides is not None
     terms = [f" + i{axis} * {stride}LL" for axis, stride in enumerate(access.strides) if stride]
-    return f"(p_{p.name}{''.join(terms)})"
+    return f"(p_{p.name}{''.join(terms)}{plus})"
 
 
-def _indices(flat: str, shape: Shape, first: int) -> list[str]:
+def _indices(flat: str, shape: Shape) -> list[str]:
     """The index along each axis, from the number of the element."""
     lines: list[str] = []
     below = 1
     for axis in reversed(range(len(shape))):
         place = flat if below == 1 else f"({flat} / {below}LL)"
-        lines.append(f"const long long i{first + axis} = {place}{'' if not axis else f' % {shape[axis]}LL'};")
+        lines.append(f"const long long i{axis} = {place}{'' if not axis else f' % {shape[axis]}LL'};")
         below *= shape[axis]
     return lines
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.arguments import Access, joined_axes
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.prepared.model import (
-    Access,
     Affine,
     Buffer,
     CannotPrepare,
+    ChosenAxis,
     Converted,
     KernelLaunch,
     KernelSpec,
@@ -26,7 +27,10 @@ from ctrlgrad.engines.cuda.prepared.model import (
     View,
     contiguous,
 )
-from ctrlgrad.engines.cuda.prepared.views import broadcast
+from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped
+from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionText
+from ctrlgrad.engines.cuda.reductions.stages import scan, stages
+from ctrlgrad.ir import Node
 
 INT64 = np.dtype(np.int64)
 
@@ -35,11 +39,6 @@ def copy_text(source: np.dtype, target: np.dtype) -> KernelText:
     """One array written into another."""
     assert source == target
     return KernelText((Parameter(source.name, "a0"),), (Parameter(target.name, "o0"),), "o0 = a0;")
-
-
-def sum_text(dtype: np.dtype) -> KernelText:
-    """An element added to a sum."""
-    return KernelText((Parameter(dtype.name, "a0"),), (Parameter(dtype.name, "o0"),), "o0 = o0 + a0;")
 
 
 def binary_text(operator: str, dtype: np.dtype) -> KernelText:
@@ -54,21 +53,8 @@ ADVANCE = KernelText((Parameter("int64", "a0"),), (Parameter("int64", "o0"),), "
 def _flattened(inputs: Sequence[Operand], outputs: Sequence[View]) -> tuple[list[Operand], list[View]]:
     """Views of one shape with as few axes as tell where their elements lie, in the same order."""
     views = [x for x in (*inputs, *outputs) if isinstance(x, View)]
-    shape: list[int] = []
-    strides: list[list[int]] = [[] for _ in views]
-    for axis, size in enumerate(outputs[0].shape):
-        steps = [view.strides[axis] for view in views]
-        if size == 1:
-            continue
-        if shape and all(found[-1] == size * step for found, step in zip(strides, steps, strict=True)):
-            # The axis before goes on where this one ends.
-            shape[-1] *= size
-            for found, step in zip(strides, steps, strict=True):
-                found[-1] = step
-        else:
-            shape.append(size)
-            for found, step in zip(strides, steps, strict=True):
-                found.append(step)
+    full = outputs[0].shape
+    shape, strides = joined_axes(full, range(len(full)), [view.strides for view in views])
     flat = iter(strides)
     seen = [
         replace(x, shape=tuple(shape), strides=tuple(next(flat))) if isinstance(x, View) else x
@@ -90,23 +76,55 @@ class Launches:
         self.buffers.append((shape, dtype))
         return View(Buffer(len(self.buffers) - 1), dtype, shape, contiguous(shape, dtype))
 
-    def kernel(
-        self, text: KernelText, shape: Shape, inputs: Sequence[Operand], outputs: Sequence[View], reduced: int = 0
-    ) -> None:
+    def kernel(self, text: KernelText, shape: Shape, inputs: Sequence[Operand], outputs: Sequence[View]) -> None:
         """Nothing is launched where there is nothing to compute."""
-        outer = shape[: len(shape) - reduced]
         # A parameter is a word; what CuPy's own kernels know of half floats and complex numbers is not in these.
         if re.search("float16|complex", str(text)):
             raise CannotPrepare("half floats or complex numbers in a kernel")
-        if 0 in outer:
+        if 0 in shape:
             return
         seen = [broadcast(x, shape) if isinstance(x, View) else x for x in inputs]
-        if not reduced:
-            seen, outputs = _flattened(seen, outputs)
-            shape = outputs[0].shape
+        seen, outputs = _flattened(seen, outputs)
+        shape = outputs[0].shape
         accesses = [self._access(x) for x in (*seen, *outputs)]
-        spec = KernelSpec(text, shape, tuple(accesses[: len(seen)]), tuple(accesses[len(seen) :]), reduced)
+        spec = KernelSpec(text, shape, tuple(accesses[: len(seen)]), tuple(accesses[len(seen) :]))
         self.launches.append(KernelLaunch(spec, (*seen, *outputs)))
+
+    def gather(self, x: View, chosen: Sequence[ChosenAxis], indices: Sequence[View], node: Node) -> View:
+        """A buffer with what indices choose: each further along an axis of its own from where an element of `x` is.
+
+        `x` and the indices have the shape of the result. Like arrays of the library they count from the end below zero.
+        """
+        found = self.buffer(x.shape, x.dtype)
+        inputs = (Parameter(view.dtype.name, f"a{k}") for k, view in enumerate((x, *indices)))
+        text = KernelText(tuple(inputs), (Parameter(x.dtype.name, "o0"),), "o0 = a0;")
+        self.kernel(text, x.shape, [x, *indices], [found])
+        launch = self.launches[-1]
+        assert isinstance(launch, KernelLaunch)
+        self.launches[-1] = replace(launch, spec=replace(launch.spec, chosen=tuple(chosen)), checked=node)
+        return found
+
+    def reduction(
+        self,
+        text: ReductionText,
+        shape: Shape,
+        axes: Sequence[int],
+        inputs: Sequence[Operand],
+        stored: Sequence[View],
+        results: Sequence[View],
+    ) -> None:
+        """See `ctrlgrad.engines.cuda.reductions.stages`."""
+
+        self.launches += stages(text, shape, axes, inputs, stored, results, self._sized, self.buffer)
+
+    def scan(self, text: ReductionText, axis: int, x: View, result: View) -> None:
+        """See `ctrlgrad.engines.cuda.reductions.stages`."""
+        self.launches += scan(text, x.shape, axis, x, result, self._sized)
+
+    def _sized(self, x: Operand) -> Access:
+        """Where the strides are parameters."""
+        found = self._access(x)
+        return found if found.strides is None else replace(found, strides=())
 
     def _access(self, x: Operand) -> Access:
         if isinstance(x, View):
@@ -133,6 +151,14 @@ class Launches:
         self.copied(x, target)
         return target
 
+    def reshaped(self, view: View, shape: Shape) -> View:
+        """The same elements with another shape: the view, or a copy."""
+        found = reshaped(view, shape)
+        if found is None:
+            found = reshaped(self.copy(view), shape)
+        assert found is not None
+        return found
+
     def product(self, a: View, b: View, out: View, adds: bool) -> None:
         self.launches.append(ProductLaunch(a, b, out, adds))
 
@@ -148,7 +174,7 @@ class Launches:
             return replace(x, source=after) if isinstance(x, View) and x.source == before else x
 
         def named(launch: Launch) -> Launch:
-            if isinstance(launch, KernelLaunch):
+            if isinstance(launch, KernelLaunch | ReductionLaunch):
                 return replace(launch, arguments=tuple(map(view, launch.arguments)))
             a, b, out = (view(x) for x in (launch.a, launch.b, launch.out))
             assert isinstance(a, View) and isinstance(b, View) and isinstance(out, View)
@@ -157,4 +183,4 @@ class Launches:
         self.launches = list(map(named, self.launches))
 
 
-__all__ = ["ADVANCE", "INT64", "Launches", "Operand", "binary_text", "copy_text", "sum_text"]
+__all__ = ["ADVANCE", "INT64", "Launches", "Operand", "binary_text", "copy_text"]

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.kernel import KernelText
+from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 from ctrlgrad.ir import Node
 
 Shape = tuple[int, ...]
@@ -110,7 +112,8 @@ class View:
 
     @property
     def is_contiguous(self) -> bool:
-        return self.strides == contiguous(self.shape, self.dtype)
+        steps = zip(self.shape, self.strides, contiguous(self.shape, self.dtype), strict=True)
+        return all(step == in_order for size, step, in_order in steps if size != 1)
 
     @property
     def size(self) -> int:
@@ -129,36 +132,27 @@ def contiguous(shape: Shape, dtype: np.dtype) -> Shape:
 
 
 @dataclass(frozen=True)
-class Access:
-    """How a kernel finds an argument's element: `strides` in bytes by the axes of its shape; None for a number.
+class ChosenAxis:
+    """An axis along which an array of indices chooses: its size, and its stride in bytes."""
 
-    Its address, or the number, is the sum of a parameter (where it has one), and of the word of this number and `step`
-    in each iteration (where it moves).
-    """
-
-    strides: Shape | None
-    has_parameter: bool = True
-    word: int | None = None
-    step: int = 0
+    size: int
+    stride: int
 
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """A kernel with all that stays from launch to launch: what it computes, over which elements, in what order.
-
-    The last `reduced` axes of the shape are gone through by one thread; what the text says of an output is said of its
-    value so far, which is 0 at first.
-    """
+    """A kernel with all that stays from launch to launch: what it computes, and over which elements."""
 
     text: KernelText
     shape: Shape
     inputs: tuple[Access, ...]
     outputs: tuple[Access, ...]
-    reduced: int = 0
+    # More axes of the first input, along each of which the input behind it, or the next one, is the index.
+    chosen: tuple[ChosenAxis, ...] = ()
 
     @property
     def threads(self) -> int:
-        return math.prod(self.shape[: len(self.shape) - self.reduced])
+        return math.prod(self.shape)
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -172,15 +166,22 @@ class KernelSpec:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch: the arguments in the order of the text's inputs and outputs."""
+    """One launch: the arguments in the order of the text's inputs and outputs.
+
+    Where it has indices from the card, those out of range are noted as `checked`'s.
+    """
 
     spec: KernelSpec
     arguments: tuple[Operand, ...]
+    checked: Node | None = None
 
 
 @dataclass(frozen=True)
 class ProductLaunch:
-    """`out = a @ b`, or that added to it; matrices of one dtype, whose addresses stay, `out` by rows."""
+    """`out = a @ b`, or that added to it; matrices of one dtype, whose addresses stay, `out` by rows.
+
+    With a first axis, of one size in all three, that many products.
+    """
 
     a: View
     b: View
@@ -188,7 +189,7 @@ class ProductLaunch:
     adds: bool
 
 
-Launch = KernelLaunch | ProductLaunch
+Launch = KernelLaunch | ReductionLaunch | ProductLaunch
 
 
 # Carries.
@@ -233,6 +234,15 @@ Carry = CarriedArray | CarriedNumber | CarriedRows | Unchanged
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Where each buffer lies: in which carried array's buffer, or in the loop's own memory (buffer 0), and how many
+    bytes from its beginning; None where nothing names it. And the bytes of the loop's own memory."""
+
+    places: tuple[tuple[Source, int] | None, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, eq=False)
 class PreparedBody:
     """An iteration."""
 
@@ -240,7 +250,7 @@ class PreparedBody:
     # Word 0 of the card's is the counter; these are the others, as they are when a run begins: the address of a view of
     # rows, a displacement in bytes, or a number. Buffer 0 has them all.
     words: tuple[View | Affine, ...]
-    buffers: tuple[tuple[Shape, np.dtype], ...]
+    placement: Placement
     carries: tuple[Carry, ...]
     # Indices that must stay below a size, and not fall below zero.
     bounds: tuple[tuple[Affine, int], ...] = ()
@@ -257,7 +267,6 @@ class CannotPrepare(Exception):
 
 
 __all__ = [
-    "Access",
     "Affine",
     "Buffer",
     "CannotPrepare",
@@ -266,6 +275,7 @@ __all__ = [
     "CarriedNumber",
     "CarriedRows",
     "Carry",
+    "ChosenAxis",
     "Converted",
     "Fixed",
     "Given",
@@ -273,6 +283,7 @@ __all__ = [
     "KernelSpec",
     "Launch",
     "Operand",
+    "Placement",
     "PreparedBody",
     "ProductLaunch",
     "Rows",

@@ -1,27 +1,26 @@
-"""What the steps of a body are when it is prepared, beside kernels: views, numbers, products, sums and updates."""
+"""What the steps of a body are when it is prepared, beside groups: views, numbers, products, updates and the like."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
-from ctrlgrad.engines.cuda.prepared.launches import INT64, binary_text, sum_text
+from ctrlgrad.engines.cuda.prepared.choosing import chosen
+from ctrlgrad.engines.cuda.prepared.launches import INT64, binary_text
 from ctrlgrad.engines.cuda.prepared.model import Affine, CannotPrepare, Converted, Fixed, View
+from ctrlgrad.engines.cuda.prepared.products import matmul
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue
-from ctrlgrad.engines.cuda.prepared.views import part, viewed
-from ctrlgrad.engines.cuda.products import layout
+from ctrlgrad.engines.cuda.prepared.views import known_shape, part, viewed
 from ctrlgrad.engines.cuda.program import NodeStep
+from ctrlgrad.engines.cuda.reductions.ops import REDUCTIONS, SCANS, node_text, reduced_shape, summed_axes
 from ctrlgrad.ir import Node, attributes
 
 # Takes the reading so far and gives the values of the results.
 Op = Callable[[Reading, NodeStep], tuple[object, ...]]
-# A sum of more elements takes more than one thread.
-LONGEST_SUM = 1024
-KERNEL_KINDS = "biuf"
 
 
 # Numbers of the host.
@@ -81,28 +80,28 @@ def _viewing(of: Callable[[Node, np.ndarray], np.ndarray]) -> Op:
     return op
 
 
-def _shape(node: Node) -> tuple[int, ...]:
-    shape = attributes.Shape.of(node).shape
-    if None in shape:
-        raise CannotPrepare(f"a size of {node.op.name} is not known")
-    return tuple(d for d in shape if d is not None)
-
-
 def _reshape(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     view = reading.view(step.operands[0])
     if not view.size:
         raise CannotPrepare("an array without elements")
-    if not view.is_contiguous:
-        view = reading.launches.copy(view)
-    return (viewed(view, lambda x: x.reshape(_shape(step.node))),)
+    return (reading.launches.reshaped(view, known_shape(step.node)),)
 
 
 def _getitem(reading: Reading, step: NodeStep) -> tuple[object, ...]:
     indices = [reading.value(slot) for slot in step.operands[1:]]
+    if any(isinstance(index, View) for index in indices):
+        return (_gathered(reading, step.node, reading.view(step.operands[0]), indices),)
     found, bounds = part(reading.view(step.operands[0]), _basic_key(step.node), indices)
     reading.bounds += bounds
     # What is about to be overwritten is read first.
     return (reading.launches.copy(found) if reading.is_updated(found) else found,)
+
+
+def _gathered(reading: Reading, node: Node, x: View, indices: Sequence[object]) -> View:
+    """What a key names in which there are indices from the card."""
+    its = chosen(x, attributes.Index.of(node).key, indices)
+    reading.bounds += its.bounds
+    return reading.launches.gather(its.part, its.axes, its.indices, node)
 
 
 def _basic_key(node: Node) -> tuple[object, ...]:
@@ -136,68 +135,47 @@ def _update(operator: str | None) -> Op:
     return op
 
 
-def _summed(reading: Reading, view: View, axes: tuple[int, ...], shape: tuple[int, ...], dtype: np.dtype) -> View:
-    """A sum over axes by one thread for each element of the result, in their order."""
-    count = math.prod(view.shape[axis] for axis in axes)
-    if view.dtype != dtype or dtype.kind not in "iuf":
-        raise CannotPrepare(f"a sum of {view.dtype}")
-    if not view.size or count > LONGEST_SUM:
-        raise CannotPrepare(f"a sum of {count} elements")
-    others = [axis for axis in range(len(view.shape)) if axis not in axes]
-    turned = viewed(view, lambda x: x.transpose(*others, *axes))
-    out = reading.launches.buffer(tuple(view.shape[axis] for axis in others), dtype)
-    reading.launches.kernel(sum_text(dtype), turned.shape, [turned], [out], reduced=len(axes))
-    return viewed(out, lambda x: x.reshape(shape))
-
-
-def _sum(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+def _reduction(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    """One that is in no kernel with others."""
     view, node = reading.view(step.operands[0]), step.node
-    axes, keeps = attributes.Axes.of(node).axes, attributes.Reduction.of(node).keepdims
-    chosen = tuple(range(len(view.shape))) if axes is None else tuple(axis % len(view.shape) for axis in axes)
-    if not chosen:
+    if node.op.name == "sum_to":
+        shape = known_shape(node)
+        axes = summed_axes(view.shape, shape)
+    else:
+        axes, shape = attributes.Axes.of(node).axes, reduced_shape(node, view.shape)
+    if not axes:
         return (view,)
-    shape = tuple(1 if axis in chosen else size for axis, size in enumerate(view.shape) if keeps or axis not in chosen)
-    return (_summed(reading, view, chosen, shape, node.result.tensor.dtype),)
-
-
-def _sum_to(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    view, shape = reading.view(step.operands[0]), _shape(step.node)
-    lead = len(view.shape) - len(shape)
-    over = [lead + axis for axis, size in enumerate(shape) if size == 1 and view.shape[lead + axis] != 1]
-    axes = (*range(lead), *over)
-    return (_summed(reading, view, axes, shape, step.node.result.tensor.dtype) if axes else view,)
-
-
-def _matrix(reading: Reading, slot: int) -> View:
-    """A factor of a product, where its address stays and the library can read it."""
-    view = reading.view(slot)
-    if len(view.shape) != 2 or view.dtype.name not in ("float32", "float64"):
-        raise CannotPrepare(f"a product of {view.dtype} of rank {len(view.shape)}")
     if not view.size:
-        raise CannotPrepare("a product without elements")
-    found = layout(view.shape, view.strides, view.dtype.itemsize)
-    if found is not None and not view.is_moving:
-        return view
-    # A copy of a transposed matrix is the transposed of a copy: the library reads it as it would have read the matrix.
-    is_transposed = found is not None and found[0] == 1
-    copied = reading.launches.copy(viewed(view, np.transpose) if is_transposed else view)
-    return viewed(copied, np.transpose) if is_transposed else copied
-
-
-def _matmul(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    a, b = (_matrix(reading, slot) for slot in step.operands)
-    out = reading.launches.buffer((a.shape[0], b.shape[1]), a.dtype)
-    reading.launches.product(a, b, out, False)
+        raise CannotPrepare("an array without elements")
+    out = reading.launches.buffer(shape, node.result.tensor.dtype)
+    reading.launches.reduction(node_text(node), view.shape, axes, [view], [], [out])
     return (out,)
 
 
-def product_sum(reading: Reading, step: NodeStep) -> tuple[object, ...]:
-    """A product that is added to the first operand, in place where nobody else reads that."""
-    total, *factors = step.operands
-    a, b = (_matrix(reading, slot) for slot in factors)
-    out = reading.own(total, factors)
-    reading.launches.product(a, b, out, True)
+def _scan(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    view, node = reading.view(step.operands[0]), step.node
+    axis, backwards = attributes.Axis.of(node).axis, attributes.Scan.of(node).reverse
+    if not view.size:
+        raise CannotPrepare("an array without elements")
+    out = reading.launches.buffer(view.shape, view.dtype)
+    seen = [viewed(x, lambda a: np.flip(a, axis)) if backwards else x for x in (view, out)]
+    reading.launches.scan(node_text(node), axis, *seen)
     return (out,)
+
+
+def _concat(reading: Reading, step: NodeStep) -> tuple[object, ...]:
+    """One array written part by part."""
+    parts = [reading.view(slot) for slot in step.operands]
+    axis = attributes.Axis.of(step.node).axis
+    sizes = [view.shape[axis] for view in parts]
+    first = parts[0].shape
+    whole = reading.launches.buffer((*first[:axis], sum(sizes), *first[axis + 1 :]), parts[0].dtype)
+    if not whole.size:
+        raise CannotPrepare("an array without elements")
+    for view, end in zip(parts, itertools.accumulate(sizes), strict=True):
+        key = (*(slice(None),) * axis, slice(end - view.shape[axis], end))
+        reading.launches.copied(view, part(whole, key, ())[0])
+    return (whole,)
 
 
 def _pop(reading: Reading, step: NodeStep) -> tuple[object, ...]:
@@ -217,16 +195,17 @@ DEVICE: dict[str, Op] = {
     "expand_dims": _viewing(lambda node, x: np.expand_dims(x, attributes.Axes.of(node).axes)),
     "squeeze": _viewing(lambda node, x: np.squeeze(x, attributes.Axes.of(node).axes)),
     "flip": _viewing(lambda node, x: np.flip(x, attributes.Axes.of(node).axes)),
-    "broadcast_to": _viewing(lambda node, x: np.broadcast_to(x, _shape(node))),
+    "broadcast_to": _viewing(lambda node, x: np.broadcast_to(x, known_shape(node))),
     "reshape": _reshape,
     "getitem": _getitem,
     "setitem": _update(None),
     "additem": _update("+"),
-    "sum": _sum,
-    "sum_to": _sum_to,
-    "matmul": _matmul,
+    **dict.fromkeys((*REDUCTIONS, "sum_to"), _reduction),
+    **dict.fromkeys(SCANS, _scan),
+    "concat": _concat,
+    "matmul": matmul,
     "stack_pop": _pop,
 }
 IDENTITIES: dict[str, Op] = dict.fromkeys(("stop_gradient", "barrier", "watch", "forget_sizes"), _same)
 
-__all__ = ["DEVICE", "IDENTITIES", "LONGEST_SUM", "computed", "product_sum"]
+__all__ = ["DEVICE", "IDENTITIES", "computed"]

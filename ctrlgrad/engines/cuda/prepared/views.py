@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ctrlgrad.engines.cuda.prepared.model import Affine, CannotPrepare, Shape, View
+from ctrlgrad.ir import Node, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 
 
@@ -50,9 +52,39 @@ def part(view: View, key: Sequence[Any], indices: Sequence[Any]) -> tuple[View, 
     return found, bounds
 
 
+def reshaped(view: View, shape: Shape) -> View | None:
+    """A view that is seen with another shape, in which one size may be -1; None where its elements lie otherwise."""
+    rest = math.prod(size for size in shape if size != -1)
+    sizes = tuple(view.size // rest if size == -1 else size for size in shape)
+    # Elements that are equally far apart, from the last axis: how many, and how far.
+    runs: list[tuple[int, int]] = []
+    for size, step in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if runs and step == runs[-1][0] * runs[-1][1]:
+            runs[-1] = runs[-1][0] * size, runs[-1][1]
+        elif size != 1:
+            runs.append((size, step))
+    ahead, left, step, strides = iter(runs), 1, view.dtype.itemsize, list[int]()
+    for size in reversed(sizes):
+        if left == 1 and size != 1:
+            left, step = next(ahead)
+        if left % size:
+            return None
+        strides.append(step)
+        left, step = left // size, step * size
+    return replace(view, shape=sizes, strides=tuple(reversed(strides)))
+
+
+def known_shape(node: Node) -> Shape:
+    """The shape that a node says, where all of it is known."""
+    shape = attributes.Shape.of(node).shape
+    if None in shape:
+        raise CannotPrepare(f"a size of {node.op.name} is not known")
+    return tuple(d for d in shape if d is not None)
+
+
 def broadcast(view: View, shape: Shape) -> View:
     """A view that is seen with a shape that it broadcasts to."""
     return viewed(view, lambda x: np.broadcast_to(x, shape))
 
 
-__all__ = ["broadcast", "part", "viewed"]
+__all__ = ["broadcast", "known_shape", "part", "reshaped", "viewed"]

@@ -2,7 +2,7 @@
 
 A list is two words an entry: what is called (`KERNEL` or `PRODUCT`) and the address of its arguments, a word each:
 
-- `KERNEL`: function, blocks, threads of a block, stream, and the address of the addresses of its parameters, for
+- `KERNEL`: function, blocks, threads of a block, and the address of the addresses of its parameters, for
   `cuLaunchKernel`;
 - `PRODUCT`: the parameters of `cublasGemmStridedBatchedEx` in their order.
 """
@@ -21,13 +21,12 @@ KERNEL, PRODUCT = 0, 1
 ENTRY = 2
 
 # The parameters of the two functions, where a word is one of the arguments, and else a constant.
-_LAUNCH = ("ptr", "i32", "i32 1", "i32 1", "i32", "i32 1", "i32 1", "i32 0", "ptr", "ptr", "ptr null")
+_LAUNCH = ("ptr", "i32", "i32 1", "i32 1", "i32", "i32 1", "i32 1", "i32 0", "ptr %stream", "ptr", "ptr null")
 _GEMM = (
     *("ptr", "i32", "i32", "i32", "i32", "i32", "ptr"),
     *("ptr", "i32", "i32", "i64", "ptr", "i32", "i32", "i64"),
     *("ptr", "ptr", "i32", "i32", "i64", "i32", "i32", "i32"),
 )
-PRODUCT_WORDS = len(_GEMM)
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,8 @@ def _call(block: str, function: str, parameters: Sequence[str]) -> list[str]:
 _TEXT = "\n".join(
     [
         # Entries [first, last) of the list, in their order; 0, or what refused and its status.
-        "define internal i64 @walk(ptr %list, i64 %first, i64 %last, ptr %launch, ptr %multiply) {",
+        "define internal i64 @walk(ptr %list, i64 %first, i64 %last, ptr %stream, ptr %launch, ptr %multiply)",
+        "nounwind {",
         "entry:",
         "br label %head",
         "head:",
@@ -106,9 +106,10 @@ _TEXT = "\n".join(
         "ret i64 %found",
         "}",
         # The first entries once, then as many iterations, each of which is one of two halves.
-        "define i64 @run(ptr %list, i64 %once, i64 %half, i64 %odd, i64 %iterations, ptr %launch, ptr %multiply) {",
+        "define i64 @run(ptr %list, i64 %once, i64 %half, i64 %odd, i64 %iterations,",
+        " ptr %stream, ptr %launch, ptr %multiply) nounwind {",
         "entry:",
-        "%begun = call i64 @walk(ptr %list, i64 0, i64 %once, ptr %launch, ptr %multiply)",
+        "%begun = call i64 @walk(ptr %list, i64 0, i64 %once, ptr %stream, ptr %launch, ptr %multiply)",
         "br label %head",
         "head:",
         "%k = phi i64 [0, %entry], [%k.next, %iteration]",
@@ -123,7 +124,7 @@ _TEXT = "\n".join(
         "%before = mul i64 %side, %half",
         "%first = add i64 %once, %before",
         "%last = add i64 %first, %half",
-        "%found = call i64 @walk(ptr %list, i64 %first, i64 %last, ptr %launch, ptr %multiply)",
+        "%found = call i64 @walk(ptr %list, i64 %first, i64 %last, ptr %stream, ptr %launch, ptr %multiply)",
         "%k.next = add i64 %k, 1",
         "br label %head",
         "done:",
@@ -131,7 +132,7 @@ _TEXT = "\n".join(
         "}",
     ]
 )
-_RUN = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 4, ctypes.c_void_p, ctypes.c_void_p)
+_RUN = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p, *[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 3)
 
 
 @functools.cache
@@ -145,20 +146,21 @@ def _function() -> Callable[..., int]:
     return _RUN(_code()["run"])
 
 
-def run(address: int, once: int, half: int, odd: int, iterations: int, functions: Functions) -> None:
+def run(address: int, once: int, half: int, odd: int, iterations: int, functions: Functions, stream: int) -> None:
     """Go through a list at an address: its first entries once, then iterations.
 
     Args:
         once: how many entries are first.
         half: how many entries an iteration has; there are twice as many, for iterations of even and odd number.
         odd: 1 where the first iteration is of odd number.
+        stream: where kernels go. Products go where their handle says.
 
     Raises:
         Failed: a function has refused; what follows has not been called.
     """
-    found = _function()(address, once, half, odd, iterations, functions.launch, functions.multiply)
+    found = _function()(address, once, half, odd, iterations, stream, functions.launch, functions.multiply)
     if found:
         raise Failed(found >> 32, found & 0xFFFFFFFF)
 
 
-__all__ = ["ENTRY", "KERNEL", "PRODUCT", "PRODUCT_WORDS", "Failed", "Functions", "run"]
+__all__ = ["ENTRY", "KERNEL", "PRODUCT", "Failed", "Functions", "run"]

@@ -8,6 +8,7 @@ A small product reads B where it lies; a large one, or one whose B does not lie 
 
 from __future__ import annotations
 
+from ctrlgrad.engines.native.products import times
 from ctrlgrad.engines.native.products.function import Function, Number
 from ctrlgrad.engines.native.products.kernels import call as call_kernel
 from ctrlgrad.engines.native.products.pack import SLACK, pack_name
@@ -227,5 +228,6 @@ def needed(real: Real, m: int | None, n: int | None, packed: bool, rows_of_b: bo
         if m is None or m > FEW_ROWS or not rows_of_b:
             found.append(pack_name(real, "b"))
         if m is None or n is None or m <= FEW_LONG_ROWS or n == 1:
-            found.append(by_vectors_name(real))
+            # Few rows and some columns: B lies in columns then, which are the rows that are multiplied.
+            found += [by_vectors_name(real), *(times.names(real) if {m, n} & {1, None} else [times.rows_name(real)])]
     return found

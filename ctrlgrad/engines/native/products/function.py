@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.engines.native.loops import counted_loop
 from ctrlgrad.engines.native.text import Writer
+from ctrlgrad.records import record
 
 Number = str | int
 
 
-@dataclass(frozen=True)
+@record
 class Variable:
     """A local variable: LLVM's type of its value and the slot that holds it."""
 
@@ -32,7 +32,7 @@ class Function(Writer):
     ) -> None:
         super().__init__()
         shown = ", ".join(f"{kind} %{name}" for kind, name in parameters)
-        self._signature = f"{prefix + ' ' if prefix else ''}{result} @{name}({shown}) nounwind"
+        self._signature = f"{prefix + ' ' if prefix else ''}{result} @{name}({shown})"
 
     def text(self) -> str:
         return self.function(self._signature)

@@ -1,11 +1,12 @@
 """The kernels that products of one type call, each an object of its own: a product of given sizes needs few of them.
 
-A table in memory has their addresses. Whoever declares a product also declares the kernels that its sizes need (see
-`blocks.needed`), so that they are compiled and in the table before it runs.
+A table in memory has their addresses (and another one those of `times`). Whoever declares a product also declares the
+kernels that its sizes need (see `blocks.needed`), so that they are compiled and in the table before it runs.
 """
 
 from __future__ import annotations
 
+from ctrlgrad.engines.native.products import times
 from ctrlgrad.engines.native.products.function import Function
 from ctrlgrad.engines.native.products.pack import PARAMETERS as PACK
 from ctrlgrad.engines.native.products.pack import Packing, pack, pack_name
@@ -24,7 +25,7 @@ def kernels(real: Real) -> list[str]:
 
 def compiled_alone(real: Real) -> list[str]:
     """Those that are objects of their own; the others are parts of one."""
-    return [name for name in kernels(real) if name != by_vectors_name(real)]
+    return [*(name for name in kernels(real) if name != by_vectors_name(real)), *times.names(real)]
 
 
 def source(real: Real, name: str) -> str:
@@ -32,13 +33,16 @@ def source(real: Real, name: str) -> str:
     for operand, width in (("a", real.rows), ("b", real.columns)):
         if name == pack_name(real, operand):
             return pack(name, Packing(real, width))
+    if name in times.names(real):
+        return times.rows(real) if name == times.rows_name(real) else times.columns(real)
     of_tiles = ((rows, *width) for rows in heights(real) for width in widths(real))
     return next(tile(real, *size) for size in of_tiles if tile_name(real, *size) == name)
 
 
 def signature(name: str) -> str:
     """As a module declares a kernel."""
-    parameters = TILE if name.startswith("cg_tile") else PACK if name.startswith("cg_pack") else GEMM
+    of = {"cg_tile": TILE, "cg_pack": PACK, "cg_times": times.PARAMETERS}
+    parameters = next((found for start, found in of.items() if name.startswith(start)), GEMM)
     return f"void @{name}({', '.join(kind for kind, _ in parameters)})"
 
 

@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,9 +174,25 @@ def products() -> Products:
         return _products()
 
 
+def prepare(names: Iterable[str]) -> None:
+    """Have routines compiled meanwhile whose addresses will be asked for."""
+    _routines().prepare([*pool.SYMBOLS, *names])
+
+
+def addresses(names: Iterable[str]) -> dict[str, int]:
+    """The addresses of routines by their names."""
+    found = products()
+    return {name: found.address(name) for name in names}
+
+
+@functools.cache
+def _routines() -> Routines:
+    return Routines(target.host())
+
+
 @functools.cache
 def _products() -> Products:
-    routines, kinds = Routines(target.host()), real.reals(target.host())
+    routines, kinds = _routines(), real.reals(target.host())
     library = Products(routines, {"f": kinds[0], "d": kinds[1]})
     library._forget()
     library._resize(default_threads())

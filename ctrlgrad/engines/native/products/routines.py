@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-from llvmlite import binding
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ctrlgrad.engines.native import loops, objects, target, text
 from ctrlgrad.engines.native.objects import ObjectCode
@@ -26,6 +23,7 @@ from ctrlgrad.engines.native.products import (
     shared,
     solves,
     tiles,
+    times,
     vector,
     whole,
 )
@@ -33,10 +31,27 @@ from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.target import Target
 from ctrlgrad.records import record
 
-_MODULES = (blocks, function, kernels, loops, pack, plain, pool, real, shared, solves, text, tiles, vector, whole)
-_VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}")
+_MODULES = (
+    blocks,
+    function,
+    kernels,
+    loops,
+    pack,
+    plain,
+    pool,
+    real,
+    shared,
+    solves,
+    text,
+    tiles,
+    times,
+    vector,
+    whole,
+)
+_VECTORS = ("cg_gemv_{}", "cg_by_vectors_{}", "cg_times_{}")
 _PRODUCTS = ("cg_gemm_{}", "cg_gemm_packed_{}", "cg_gemm_scratch_{}", "cg_kernels_{}")
 _INTRINSICS = (
+    "declare ptr @llvm.launder.invariant.group.p0(ptr)",
     "declare i64 @llvm.smin.i64(i64, i64)",
     "declare i64 @llvm.smax.i64(i64, i64)",
     "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)",
@@ -96,11 +111,9 @@ def compiled(machine: Target, part: Part) -> bytes:
     in a third of the time, and products take at most 2 % longer by it.
     """
     if part.name == "pool":
-        return target.compiled(source(machine, part), level=target.QUICK)
+        return target.compiled(source(machine, part), (), target.QUICK)
     is_quick = part.name == "products" or part.name in {pack.pack_name(k, side) for k in part.kinds for side in "ab"}
-    passes: Any = binding.create_new_module_pass_manager()
-    for name in ("sroa", "simplify_cfg", "instruction_combine", "loop_rotate", "simplify_cfg"):
-        getattr(passes, f"add_{name}_pass")()
+    passes = ("sroa", "simplify_cfg", "instruction_combine", "loop_rotate", "simplify_cfg")
     return target.compiled(source(machine, part), passes, target.QUICK if is_quick else target.GOOD)
 
 
@@ -134,15 +147,25 @@ class Routines(Mapping[str, int]):
         """In a forked child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
+    def prepare(self, names: Iterable[str]) -> None:
+        """Have the parts of routines compiled meanwhile that will be asked for."""
+        for part in dict.fromkeys(self._part_of[name] for name in names if name not in self._found):
+            objects.prepare(*self._source(part))
+
     def _fill_tables(self, kinds: Iterable[Real]) -> None:
         """Have products find the kernels that there are."""
         for kind in kinds:
-            if table := self._found.get(kernels.table_name(kind)):
-                for place, name in enumerate(kernels.kernels(kind)):
-                    if address := self._found.get(name):
-                        ctypes.c_int64.from_address(table + 8 * place).value = address
+            tables = {kernels.table_name(kind): kernels.kernels(kind), times.table_name(kind): times.names(kind)}
+            for table, names in tables.items():
+                for place, name in enumerate(names):
+                    if table in self._found and name in self._found:
+                        ctypes.c_int64.from_address(self._found[table] + 8 * place).value = self._found[name]
 
     def _linked(self, part: Part, uses: Mapping[str, int]) -> Mapping[str, int]:
+        return objects.library(*self._source(part), uses).kept()
+
+    def _source(self, part: Part) -> tuple[str | None, Callable[[], ObjectCode]]:
+        """The key of a part's object, and what makes it."""
         modules = [__file__, *(str(module.__file__) for module in _MODULES)]
         key = objects.key_of([part.name, *(kind.name for kind in part.kinds)], modules)
-        return objects.library(key, lambda: ObjectCode(part.symbols, compiled(self._machine, part)), uses).kept()
+        return key, lambda: ObjectCode(part.symbols, compiled(self._machine, part))

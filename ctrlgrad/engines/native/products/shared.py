@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ctrlgrad.engines.native.products.function import Function
 from ctrlgrad.engines.native.products.real import Real
-from ctrlgrad.engines.native.products.vector import LONGEST
+from ctrlgrad.engines.native.products.times import LONGEST
 from ctrlgrad.engines.native.products.whole import GEMM, given
 
 WORK_TO_SHARE = 1 << 20

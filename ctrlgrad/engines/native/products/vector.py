@@ -1,45 +1,18 @@
 """A matrix by a vector, as a product with one column (or one row) is.
 
-    times(out, step of out, M, row stride, column stride, x, step of x, rows, depth, accumulate)
-
-out[i] = sum over p of M[i, p] x[p]. Where rows lie in memory, as many rows as a vector has lanes are multiplied with x
-at once, each in an accumulator, which are then added up across: one vector of results. Where columns lie in memory,
-eight vectors of results are held while the columns go by, or, where M is larger than a cache, eight columns are read
-from end to end and added to the results in memory. Other strides, and an x or out with gaps, are scalar.
-
     cg_by_vectors_TYPE(the arguments of a product)
 
 is a product with one column, or row by row, by one thread. A module that knows of a product that it has one row or one
-column needs no more than this, and waits for no tiles to be compiled.
+column needs no more than this and the kernels of `times`, and waits for no tiles to be compiled. What no kernel is for,
+other strides, and an x or results with gaps, is scalar.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ctrlgrad.engines.native.products.function import Function, Variable
+from ctrlgrad.engines.native.products import times
+from ctrlgrad.engines.native.products.function import Function
 from ctrlgrad.engines.native.products.real import Real
 from ctrlgrad.engines.native.products.whole import GEMM, without_depth
-
-PARAMETERS = [
-    ("ptr", "out"),
-    ("i64", "so"),
-    ("ptr", "m"),
-    ("i64", "rm"),
-    ("i64", "cm"),
-    ("ptr", "x"),
-    ("i64", "sx"),
-    ("i64", "rows"),
-    ("i64", "k"),
-    ("i1", "more"),
-]
-
-LONGEST = 8
-"""Vectors of results that are held at once, and columns that are read at once."""
-HELD_BYTES = 32 << 10
-"""Bytes of M from which its columns are read from end to end."""
-STREAM_BYTES = 8 << 10
-"""Bytes of results that stay in the first cache meanwhile."""
 
 
 def times_name(real: Real) -> str:
@@ -67,36 +40,17 @@ def by_vectors(real: Real) -> str:
 
 
 def vectors(real: Real) -> list[str]:
-    return [times(real), by_vectors(real)]
+    return [times.table(real), by_strides(real), by_vectors(real)]
 
 
-def times(real: Real) -> str:
-    f = Function(times_name(real), PARAMETERS, prefix="internal")
+def by_strides(real: Real) -> str:
+    f = Function(times_name(real), times.PARAMETERS, prefix="internal")
     dense = f.test("eq", "%sx", 1)
     with f.leaving_when(f.both(f.test("eq", "%cm", 1), dense)):
-        whole = f.sub("%rows", f.rest("%rows", real.lanes))
-        with f.loop(0, whole, real.lanes) as i:
-            _rows_at_once(f, real, i)
-        with f.loop(whole, "%rows") as i:
-            _one_row(f, real, i)
+        times.call(f, real, times.rows_name(real))
         f.leave()
     with f.leaving_when(f.both(f.test("eq", "%rm", 1), f.test("eq", "%so", 1))):
-        with f.leaving_when(f.test("sgt", f.mul("%rows", "%k"), HELD_BYTES // real.bytes)):
-            _streams(f, real)
-            f.leave()
-        start = f.variable("i64", 0)
-        for vectors in (LONGEST, LONGEST // 2, 1):
-            width = vectors * real.lanes
-            first = f.get(start)
-            end = f.sub("%rows", f.rest(f.sub("%rows", first), width))
-            with f.loop(first, end, width) as i:
-                _columns(f, real, i, vectors, None)
-            f.set(start, end)
-        first = f.get(start)
-        count = f.sub("%rows", first)
-        with f.leaving_when(f.test("sgt", count, 0)):
-            _columns(f, real, first, 1, count)
-            f.leave()
+        times.call(f, real, times.columns_name(real))
         f.leave()
     with f.loop(0, "%rows") as i:
         total = f.variable(real.scalar, "0.0")
@@ -105,182 +59,6 @@ def times(real: Real) -> str:
             a = real.element(f, real.at(f, row, f.mul(p, "%cm")))
             b = real.element(f, real.at(f, "%x", f.mul(p, "%sx")))
             f.set(total, real.multiply_add(f, a, b, f.get(total)))
-        _put(f, real, f.get(total), real.at(f, "%out", f.mul(i, "%so")))
+        times.put(f, real, f.get(total), real.at(f, "%out", f.mul(i, "%so")))
     f.leave()
     return f.text()
-
-
-def _put(f: Function, real: Real, value: str, address: str) -> None:
-    old = f.variable(real.scalar, "-0.0")
-    with f.when("%more"):
-        f.set(old, real.element(f, address))
-    real.put(f, f.op(f"fadd {real.scalar} {value}, {f.get(old)}"), address)
-
-
-# Rows in memory.
-
-
-def _rows_at_once(f: Function, real: Real, i: str) -> None:
-    rows = [real.at(f, "%m", f.mul(f.add(i, r), "%rm")) for r in range(real.lanes)]
-    sums = [f.variable(real.vector, "zeroinitializer") for _ in rows]
-
-    def step(p: str, mask: str | None) -> None:
-        x = real.read(f, real.at(f, "%x", p), mask)
-        for row, total in zip(rows, sums, strict=True):
-            f.set(total, real.fma(f, real.read(f, real.at(f, row, p), mask), x, f.get(total)))
-
-    _along(f, real, 1, lambda p, mask, chain: step(p, mask))
-    result = across(f, real, [f.get(total) for total in sums])
-    out = real.at(f, "%out", f.mul(i, "%so"))
-    dense, gaps, done = f.new_label("dense"), f.new_label("gaps"), f.new_label("done")
-    f.branch_if(f.test("eq", "%so", 1), dense, gaps)
-    f.label(dense)
-    old = f.variable(real.vector, "zeroinitializer")
-    with f.when("%more"):
-        f.set(old, real.read(f, out))
-    real.write(f, real.plus(f, result, f.get(old)), out)
-    f.branch(done)
-    f.label(gaps)
-    for lane in range(real.lanes):
-        value = f.op(f"extractelement {real.vector} {result}, i32 {lane}")
-        _put(f, real, value, real.at(f, out, f.mul("%so", lane)) if lane else out)
-    f.branch(done)
-    f.label(done)
-
-
-def _one_row(f: Function, real: Real, i: str) -> None:
-    row = real.at(f, "%m", f.mul(i, "%rm"))
-    sums = [f.variable(real.vector, "zeroinitializer") for _ in range(4)]
-
-    def step(p: str, mask: str | None, chain: int) -> None:
-        a, x = (real.read(f, real.at(f, start, p), mask) for start in (row, "%x"))
-        f.set(sums[chain], real.fma(f, a, x, f.get(sums[chain])))
-
-    _along(f, real, len(sums), step)
-    one, two, three, four = (f.get(total) for total in sums)
-    result = real.total(f, real.plus(f, real.plus(f, one, two), real.plus(f, three, four)))
-    _put(f, real, result, real.at(f, "%out", f.mul(i, "%so")))
-
-
-def _along(f: Function, real: Real, chains: int, step: Callable[[str, str | None, int], None]) -> None:
-    """Along the depth: `chains` vectors at a time, then one, then what is left, by a mask."""
-    start: str | int = 0
-    for at_once in sorted({chains, 1}, reverse=True):
-        width = at_once * real.lanes
-        end = f.sub("%k", f.rest(f.sub("%k", start), width))
-        with f.loop(start, end, width) as p:
-            for chain in range(at_once):
-                step(f.add(p, chain * real.lanes), None, chain)
-        start = end
-    left = f.sub("%k", start)
-    with f.when(f.test("sgt", left, 0)):
-        step(str(start), real.mask(f, left), 0)
-
-
-def across(f: Function, real: Real, vectors: list[str]) -> str:
-    """The vector of the sums of as many vectors as there are lanes.
-
-    In each level the even and the odd elements of two vectors are added up, those of the first before those of the
-    second: by single elements within quarters of 16 bytes, where shuffling is cheap, then by whole quarters.
-    """
-    quarter = 16 // real.bytes
-    now = list(vectors)
-    while len(now) > 1:
-        single = len(now) > real.lanes // quarter
-        unit, span = (1, quarter) if single else (quarter, real.lanes)
-        now = [_evens_and_odds(f, real, one, two, unit, span) for one, two in zip(now[::2], now[1::2], strict=True)]
-    return now[0]
-
-
-def _evens_and_odds(f: Function, real: Real, one: str, two: str, unit: int, span: int) -> str:
-    """In every span: the first vector's even units plus its odd ones, then the second's."""
-    even, odd = (
-        [
-            source + start + first + c
-            for start in range(0, real.lanes, span)
-            for source in (0, real.lanes)
-            for first in range(parity * unit, span, 2 * unit)
-            for c in range(unit)
-        ]
-        for parity in (0, 1)
-    )
-    return real.plus(f, real.shuffled(f, one, two, even), real.shuffled(f, one, two, odd))
-
-
-# Columns in memory.
-
-
-def _columns(f: Function, real: Real, i: str, vectors: int, count: str | None) -> None:
-    """Results i to i + vectors * lanes, or the first `count` of one vector."""
-    mask = None if count is None else real.mask(f, count)
-    sums: list[list[Variable]] = [
-        [f.variable(real.vector, "zeroinitializer") for _ in range(vectors)] for _ in range(LONGEST // vectors)
-    ]
-    start, column, x = real.at(f, "%m", i), f.variable("i64", 0), f.variable("ptr", "%x")
-
-    def step(chain: int) -> None:
-        offset, place = f.get(column), f.get(x)
-        factor = real.spread(f, real.element(f, place))
-        for v, total in enumerate(sums[chain]):
-            a = real.read(f, real.at(f, real.at(f, start, offset), v * real.lanes), mask)
-            f.set(total, real.fma(f, a, factor, f.get(total)))
-        f.set(column, f.add(offset, "%cm"))
-        f.set(x, real.at(f, place, "%sx"))
-
-    whole = f.sub("%k", f.rest("%k", len(sums)))
-    with f.loop(0, whole, len(sums)):
-        for chain in range(len(sums)):
-            step(chain)
-    with f.loop(whole, "%k"):
-        step(0)
-    out = real.at(f, "%out", i)
-    for v in range(vectors):
-        result = f.get(sums[0][v])
-        for others in sums[1:]:
-            result = real.plus(f, result, f.get(others[v]))
-        address = real.at(f, out, v * real.lanes)
-        old = f.variable(real.vector, "zeroinitializer")
-        with f.when("%more"):
-            f.set(old, real.read(f, address, mask))
-        whole_value = real.plus(f, result, f.get(old))
-        if count is None or mask is None:
-            real.write(f, whole_value, address)
-        else:
-            real.write_first(f, whole_value, address, count, mask)
-
-
-def _streams(f: Function, real: Real) -> None:
-    """Some columns at once, from end to end."""
-    chunk = STREAM_BYTES // real.bytes
-    with f.loop(0, "%rows", chunk) as start:
-        end = f.smaller(f.add(start, chunk), "%rows")
-        many = f.sub("%k", f.rest("%k", LONGEST))
-        with f.loop(0, many, LONGEST) as p:
-            _stream(f, real, p, LONGEST, start, end)
-        with f.loop(many, "%k") as p:
-            _stream(f, real, p, 1, start, end)
-
-
-def _stream(f: Function, real: Real, p: str, columns: int, start: str, end: str) -> None:
-    """Columns p to p + columns, times their x, added to the results from start to end (the first set them)."""
-    numbers = [f.add(p, c) for c in range(columns)]
-    factors = [real.spread(f, real.element(f, real.at(f, "%x", f.mul(c, "%sx")))) for c in numbers]
-    places = [real.at(f, "%m", f.mul(c, "%cm")) for c in numbers]
-    adds = f.op(f"or i1 %more, {f.test('ne', p, 0)}")
-    whole = f.sub(end, f.rest(f.sub(end, start), real.lanes))
-
-    def vector(i: str, mask: str | None) -> str:
-        old = f.variable(real.vector, "zeroinitializer")
-        with f.when(adds):
-            f.set(old, real.read(f, real.at(f, "%out", i), mask))
-        sums = [f.get(old), "zeroinitializer"]
-        for c, (factor, place) in enumerate(zip(factors, places, strict=True)):
-            sums[c % 2] = real.fma(f, factor, real.read(f, real.at(f, place, i), mask), sums[c % 2])
-        return real.plus(f, *sums)
-
-    with f.loop(start, whole, real.lanes) as i:
-        real.write(f, vector(i, None), real.at(f, "%out", i))
-    count = f.sub(end, whole)
-    with f.when(f.test("sgt", count, 0)):
-        mask = real.mask(f, count)
-        real.write_first(f, vector(whole, mask), real.at(f, "%out", whole), count, mask)

@@ -1,0 +1,72 @@
+"""How a kernel finds its arguments: parameters, and words on the card that move from iteration to iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ctrlgrad.engines.cuda.kernel import Parameter
+
+NAME = "launched"
+"""What kernels are called that are launched by their parameters."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a kernel finds an argument's element: `strides` in bytes by the axes of its shape; None for a number.
+
+    A kernel whose sizes are parameters has no strides here (()). The address, or the number, is the sum of a parameter
+    (where it has one), and of the word of this number and `step` in each iteration (where it moves). An output that is
+    a number is the condition of a graph, and its parameter the condition's handle.
+    """
+
+    strides: tuple[int, ...] | None
+    has_parameter: bool = True
+    word: int | None = None
+    step: int = 0
+
+
+def declared(p: Parameter, access: Access) -> str:
+    """The parameter: a number's is its own value, an array's its address."""
+    return f"const {p.dtype} n_{p.name}" if access.strides is None else f"char* b_{p.name}"
+
+
+def address(p: Parameter, access: Access) -> str:
+    """Where an array begins."""
+    if access.word is None:
+        return f"b_{p.name}"
+    return f"b_{p.name} + {_moved(access)}" if access.has_parameter else f"(char*){_moved(access)}"
+
+
+def number(p: Parameter, access: Access) -> str:
+    """The value of a number."""
+    return f"n_{p.name}" if access.word is None else f"({p.dtype}){_moved(access)}"
+
+
+def _moved(access: Access) -> str:
+    return f"(words[{access.word}] + iteration * {access.step}LL)"
+
+
+def joined_axes(
+    shape: Sequence[int], axes: Iterable[int], strides: Sequence[Sequence[int]]
+) -> tuple[list[int], list[list[int]]]:
+    """Sizes and strides along some axes, as few as tell where their elements lie, in the same order."""
+    sizes: list[int] = []
+    found: list[list[int]] = [[] for _ in strides]
+    for axis in axes:
+        size, steps = shape[axis], [its[axis] for its in strides]
+        if size == 1:
+            continue
+        if sizes and all(mine[-1] == size * step for mine, step in zip(found, steps, strict=True)):
+            # The axis before goes on where this one ends.
+            sizes[-1] *= size
+            for mine, step in zip(found, steps, strict=True):
+                mine[-1] = step
+        else:
+            sizes.append(size)
+            for mine, step in zip(found, steps, strict=True):
+                mine.append(step)
+    return sizes, found
+
+
+__all__ = ["NAME", "Access", "address", "declared", "joined_axes", "number"]

@@ -1,0 +1,102 @@
+"""Where the temporaries of an iteration lie: those that are not needed together share memory.
+
+The launches of an iteration are a straight line, so a temporary is needed from the first launch that names it to the
+last. Of a carried array's two buffers one is free before what is carried is written, and the other one after it has
+been read. What lies where follows from that and from sizes, not from which array has been made of which: a plan's
+placement gives an array the buffer of another one of its size, here any part of one memory may be used again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.prepared.model import (
+    Buffer,
+    Carried,
+    CarriedArray,
+    Carry,
+    KernelLaunch,
+    Launch,
+    Placement,
+    Shape,
+    Source,
+    View,
+)
+from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
+
+# Where an array may begin: what the driver promises of memory that it allocates.
+ALIGNMENT = 256
+
+
+def views_of(launch: Launch) -> Iterator[View]:
+    """What a launch reads and writes."""
+    named = launch.arguments if isinstance(launch, KernelLaunch | ReductionLaunch) else (launch.a, launch.b, launch.out)
+    return (x for x in named if isinstance(x, View))
+
+
+def placed(
+    launches: Sequence[Launch], buffers: Sequence[tuple[Shape, np.dtype]], carries: Sequence[Carry]
+) -> Placement:
+    """Places for the buffers that launches name. Buffer 0 comes first in a memory of its own, and is needed always."""
+    whole = (-1, len(launches))
+    spans: dict[Source, tuple[int, int]] = {Buffer(0): whole}
+    for position, launch in enumerate(launches):
+        for view in views_of(launch):
+            first, _ = spans.setdefault(view.source, (position, position))
+            spans[view.source] = first, max(spans[view.source][1], position)
+    # Memory that temporaries may have, how much of it, and who has what of it when.
+    memories: list[tuple[Source, int | None, list[_Room]]] = []
+    for position, its in enumerate(carries):
+        if isinstance(its, CarriedArray) and its.is_double:
+            nbytes = math.prod(its.shape) * its.dtype.itemsize
+            # The array before is there until it is read last, the one after from when it is written.
+            before, after = Carried(position), Carried(position, True)
+            last, first = spans.get(before, (-1, -1))[1], spans.get(after, (whole[1], whole[1]))[0]
+            memories.append((before, nbytes, [_Room((-1, last), 0, nbytes)]))
+            memories.append((after, nbytes, [_Room((first, whole[1]), 0, nbytes)]))
+    memories.append((Buffer(0), None, []))
+    found: dict[Source, tuple[Source, int]] = {}
+    sizes = {n: math.prod(shape) * dtype.itemsize for n, (shape, dtype) in enumerate(buffers) if Buffer(n) in spans}
+    for number in sorted(sizes, key=lambda n: (n != 0, -sizes[n], n)):
+        for source, capacity, rooms in memories if number else memories[-1:]:
+            room = _room(rooms, spans[Buffer(number)], sizes[number])
+            if capacity is None or room.end <= capacity:
+                rooms.append(room)
+                found[Buffer(number)] = source, room.begin
+                break
+    places = tuple(found.get(Buffer(number)) for number in range(len(buffers)))
+    return Placement(places, max(room.end for room in memories[-1][2]))
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Bytes from `begin` to `end` of a memory, from one launch to another."""
+
+    span: tuple[int, int]
+    begin: int
+    end: int
+
+
+def _room(others: Sequence[_Room], span: tuple[int, int], nbytes: int) -> _Room:
+    """The lowest room that no other has at the same time."""
+    begin = 0
+    for other in sorted((room for room in others if _meet(room.span, span)), key=lambda room: room.begin):
+        if begin + nbytes <= other.begin:
+            break
+        begin = max(begin, _rounded(other.end))
+    return _Room(span, begin, begin + nbytes)
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] <= b[1] and b[0] <= a[1]
+
+
+__all__ = ["ALIGNMENT", "placed", "views_of"]

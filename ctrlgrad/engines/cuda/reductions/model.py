@@ -1,0 +1,134 @@
+"""What a reduction is made of, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ctrlgrad.engines.cuda.arguments import Access
+from ctrlgrad.engines.cuda.elementary_functions import definitions
+from ctrlgrad.engines.cuda.functions import preamble
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+
+POSITION = Parameter("int64", "position")
+"""The input of an element's text that is its number along the reduced axes."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is written of a reduction: a number of a dtype, from one of the states, or from two a complex one."""
+
+    dtype: str
+    states: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReductionText:
+    """Reductions of one space over the same axes.
+
+    `element` is what happens for one element: its first outputs are written there and then, the others are the
+    element's states. `combination` makes of states x0, x1, ... and those of elements behind them, y0, y1, ..., the
+    states of all, r0, r1, ...; `starts` are the states of no element.
+    """
+
+    element: KernelText
+    combination: KernelText
+    starts: tuple[str, ...]
+    results: tuple[Result, ...]
+
+    @property
+    def states(self) -> tuple[Parameter, ...]:
+        return self.combination.outputs
+
+    @property
+    def inputs(self) -> tuple[Parameter, ...]:
+        """What is read of memory, or passed."""
+        return tuple(p for p in self.element.inputs if p != POSITION)
+
+    @property
+    def stored(self) -> tuple[Parameter, ...]:
+        """What is written of each element."""
+        return self.element.outputs[: len(self.element.outputs) - len(self.states)]
+
+    @property
+    def written(self) -> tuple[Parameter, ...]:
+        """What is written of all."""
+        return tuple(Parameter(result.dtype, f"q{k}") for k, result in enumerate(self.results))
+
+    @property
+    def partial(self) -> ReductionText:
+        """The same, of which the states are written."""
+        results = tuple(Result(state.dtype, (k,)) for k, state in enumerate(self.states))
+        return ReductionText(self.element, self.combination, self.starts, results)
+
+    @property
+    def of_states(self) -> ReductionText:
+        """The reduction of what `partial` has written."""
+        inputs = tuple(Parameter(state.dtype, f"a{k}") for k, state in enumerate(self.states))
+        outputs = tuple(Parameter(state.dtype, f"e{k}") for k, state in enumerate(self.states))
+        text = "\n".join(f"e{k} = a{k};" for k in range(len(self.states)))
+        return ReductionText(KernelText(inputs, outputs, text), self.combination, self.starts, self.results)
+
+    @property
+    def preamble(self) -> str:
+        """What its text calls."""
+        written = " ".join(map(str, (self.element, self.combination, *self.written)))
+        return preamble(written) + definitions((*self.element.functions, *self.combination.functions))
+
+    def __str__(self) -> str:
+        starts = ", ".join(f"{state.name} = {start}" for state, start in zip(self.states, self.starts, strict=True))
+        results = ", ".join(map(str, self.written))
+        return f"{self.element}\nreduced from {starts} to ({results}) by\n{self.combination.operation}"
+
+
+@dataclass(frozen=True)
+class ReductionSpec:
+    """A kernel: the text, how many axes stay and are reduced, and who goes through which elements.
+
+    `lanes` threads of a block share the elements of one result. Neighbours among them are neighbouring elements where
+    `is_inner`, else neighbouring results. The accesses are those of the inputs, and of what is stored and written. A
+    scan writes at each element what is reduced of those up to it.
+    """
+
+    text: ReductionText
+    kept: int
+    reduced: int
+    lanes: int
+    is_inner: bool
+    accesses: tuple[Access, ...]
+    is_scan: bool = False
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether it reads the counter and words."""
+        return any(access.word is not None for access in self.accesses)
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What the accesses are of."""
+        return (*self.text.inputs, *self.text.stored, *self.text.written)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the parameters behind the arrays, int64 each: see `kernel_text`."""
+        sizes = [f"n{axis}" for axis in range(self.kept + self.reduced)]
+        strided = [
+            p.name
+            for p, access in zip(self.parameters, self.accesses, strict=True)
+            if access.strides is not None and (self.is_scan or p not in self.text.written)
+        ]
+        strides = [f"t_{name}_{axis}" for name in strided for axis in range(self.kept + self.reduced)]
+        return ("results", "count", "span", *sizes, *strides)
+
+
+@dataclass(frozen=True)
+class ReductionLaunch:
+    """One launch: arguments in the order of the accesses, then numbers."""
+
+    spec: ReductionSpec
+    arguments: tuple[Any, ...]
+    numbers: tuple[int, ...]
+    blocks: int
+
+
+__all__ = ["POSITION", "ReductionLaunch", "ReductionSpec", "ReductionText", "Result"]

@@ -1,0 +1,125 @@
+"""Objects that are compiled before somebody waits for them, by other threads: LLVM needs no Python.
+
+`prepare` says that an object will be asked for, and `made` gives it: the one that another thread has made; where that
+is still at it, this thread makes others that wait meanwhile; and where nobody has begun, it does so itself. So nothing
+is made twice, and nobody waits while there is something to do. What is prepared must need no lock that a caller of
+`made` may hold.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+Make = Callable[[], Any]
+
+MOST_THREADS = 3
+"""How many threads compile besides those that ask: what a first call needs is a few dozen objects at most."""
+
+
+class _Job:
+    """An object that is wanted."""
+
+    __slots__ = ("done", "error", "is_begun", "make", "result")
+
+    def __init__(self, make: Make) -> None:
+        self.make = make
+        self.is_begun = False
+        self.done = threading.Event()
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        """Make it; an interrupt leaves it as one that nobody has prepared."""
+        try:
+            self.result = self.make()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.done.set()
+
+
+_lock = threading.Lock()
+_jobs: dict[str, _Job] = {}
+_threads = 0
+
+
+def prepare(key: str, make: Make) -> None:
+    """Have an object made by another thread, if the process has a processor for one."""
+    global _threads
+    with _lock:
+        if key in _jobs or not _most_threads():
+            return
+        _jobs[key] = _Job(make)
+        if _threads == _most_threads():
+            return
+        _threads += 1
+    try:
+        # Not a daemon: at its end the interpreter waits for what has been begun, since LLVM cannot be stopped.
+        threading.Thread(target=_work, name="ctrlgrad compiling").start()
+    except RuntimeError:  # no more threads: whoever asks makes it
+        with _lock:
+            _threads -= 1
+
+
+def made(key: str, make: Make) -> Any:
+    """The object of a key, prepared or made now. Raises what making it raises."""
+    with _lock:
+        job = _jobs.get(key)
+    if job is None:
+        return make()
+    while not job.done.is_set():
+        with _lock:
+            mine = _begun(job)
+        if mine is None:
+            job.done.wait()
+        else:
+            mine.run()
+    with _lock:
+        if _jobs.get(key) is job:
+            del _jobs[key]
+    if job.error is not None:
+        raise job.error
+    # None where an interrupt ended it.
+    return make() if job.result is None else job.result
+
+
+def _begun(*first: _Job) -> _Job | None:
+    """A job for this thread, which has the lock: the first one if it waits, else the last that does, if any."""
+    for job in (*first, *reversed(_jobs.values())):
+        if not job.is_begun:
+            job.is_begun = True
+            return job
+    return None
+
+
+def _work() -> None:
+    global _threads
+    while True:
+        with _lock:
+            # At the interpreter's end nobody waits for what has not been begun.
+            job = _begun() if threading.main_thread().is_alive() else None
+            if job is None:
+                _threads -= 1
+                return
+        job.run()
+
+
+@functools.cache
+def _most_threads() -> int:
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(available - 1, MOST_THREADS)
+
+
+def _begin_anew() -> None:
+    """In a forked child: the parent's threads are not there."""
+    global _lock, _threads
+    _lock, _threads = threading.Lock(), 0
+    _jobs.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

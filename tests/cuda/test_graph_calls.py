@@ -1,0 +1,247 @@
+"""What makes a graph is asked of the driver: what it refuses, and the stand-in too, and what CUDA's header declares."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from instruments.comparing import assert_same
+from instruments.driver import STREAM, Driver
+from instruments.graph_driver import CAPTURE_STREAM, INVALIDATED, NOT_SUPPORTED, UNSUPPORTED
+from instruments.graph_loops import rnn
+from instruments.stand_in import StandIn, StandInDevice
+from instruments.stand_in_runs import on_reference, on_stand_in
+
+from ctrlgrad import memory
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.cuda.prepared import binding, graphs
+from ctrlgrad.engines.cuda.prepared.binding import Binding
+from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NodeParameters
+from ctrlgrad.engines.cuda.prepared.words import LaunchList, Words
+from ctrlgrad.engines.cuda.report import explain_on
+
+
+def explained(library: StandIn, steps: int = 40) -> list[str]:
+    graph, arguments = rnn(steps)
+    assert_same(on_stand_in(graph, arguments, library=library).results, on_reference(graph, arguments), 1e-9)
+    return [loop.launching for loop in explain_on(library, optimised_graph(graph), arguments).all_loops()]
+
+
+def test_explain_says_what_is_in_a_graph() -> None:
+    assert [text.partition(", ")[2] for text in explained(StandIn())] == ["in a graph, 2 iterations a turn"] * 2
+    assert [text.partition(", ")[2] for text in explained(StandIn(), 9)] == ["", ""]
+    library = StandIn()
+    library.driver.without_graphs = "the driver is CUDA 12.2's"
+    assert [text.partition(", ")[2] for text in explained(library)] == [
+        "not in a graph (the driver is CUDA 12.2's)"
+    ] * 2
+    assert library.driver.graph_calls.calls == dict.fromkeys(FUNCTIONS, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if "Destroy" not in name and name != "cuGraphLaunch"])
+@pytest.mark.parametrize("status", [NOT_SUPPORTED, UNSUPPORTED, 2])
+def test_what_the_driver_refuses_is_run_from_the_list(name: str, status: int) -> None:
+    """It is asked once a loop, or once a run where there was no memory, and nothing is left behind."""
+    library = StandIn()
+    library.driver.graph_calls.refusals[name] = status
+    texts = explained(library)
+    assert all(f"not in a graph ({name}: " in text and f"(status {status})" in text for text in texts)
+    calls = library.driver.graph_calls.calls
+    assert calls[name] == (4 if status == 2 else 2) and not calls["cuGraphLaunch"]
+    assert calls["cuGraphCreate"] == calls["cuGraphDestroy"] + (name == "cuGraphCreate") * calls[name]
+    assert not library.driver.graph_calls.alive
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if "Destroy" not in name])
+def test_other_errors_of_the_driver_are_raised(name: str) -> None:
+    library = StandIn()
+    library.driver.graph_calls.refusals[name] = 700
+    graph, arguments = rnn(40)
+    with pytest.raises(RuntimeError, match="status 700"):
+        on_stand_in(graph, arguments, library=library)
+    gc.collect()
+    calls = library.driver.graph_calls.calls
+    assert not library.driver.graph_calls.alive
+    assert calls["cuStreamBeginCaptureToGraph"] - (name == "cuStreamBeginCaptureToGraph") == calls["cuStreamEndCapture"]
+
+
+@pytest.mark.parametrize(("status", "is_refusal"), [(3, True), (15, True), (13, False)])
+def test_a_product_that_is_not_captured(status: int, is_refusal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    multiply = Driver._multiply
+
+    def refuse(self: Driver, *given: int) -> int | None:
+        if self.graph_calls.capturing(CAPTURE_STREAM) is not None:
+            return status
+        return multiply(self, *given)
+
+    monkeypatch.setattr(Driver, "_multiply", refuse)
+    library = StandIn()
+    if is_refusal:
+        reason = f"not in a graph (a product was not captured (status {status}))"
+        assert all(reason in text for text in explained(library))
+    else:
+        with pytest.raises(RuntimeError, match=f"status {status}"):
+            explained(library)
+    assert library.driver.graph_calls.capturing(CAPTURE_STREAM) is None and not library.driver.graph_calls.alive
+
+
+def test_products_without_a_workspace_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the driver, since they take memory by themselves."""
+    monkeypatch.setattr(Driver, "workspace_bytes", 0)
+    on = Driver._multiply
+
+    def without(self: Driver, *given: int) -> None:
+        self._on.workspace = None
+        on(self, *given)
+
+    monkeypatch.setattr(Driver, "_multiply", without)
+    assert all("not in a graph (cuGraphInstantiateWithFlags: not supported" in text for text in explained(StandIn()))
+
+
+def test_a_budget_without_memory_for_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Driver, "workspace_bytes", 1 << 20)
+    library, (graph, arguments) = StandIn(), rnn(40)
+    with memory.budget(device=1 << 19, devices={library.name: StandInDevice()}):
+        ran = on_stand_in(graph, arguments, library=library)
+        report = explain_on(library, optimised_graph(graph), arguments)
+    assert_same(ran.results, on_reference(graph, arguments), 1e-9)
+    assert not ran.counts.graphs
+    assert "not in a graph (the budget has no memory for its products)" in str(report)
+    # Without the budget it is one.
+    assert on_stand_in(graph, arguments, library=library).counts.graphs
+
+
+def test_an_interrupt_in_a_capture_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, (graph, arguments) = StandIn(), rnn(40)
+    turn = Binding._turn
+
+    def interrupted(self: Binding, *given: Any) -> None:
+        turn(self, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Binding, "_turn", interrupted)
+        on_stand_in(graph, arguments, library=library)
+    assert not library.driver.graph_calls.alive
+    # Lists are kept, and have been gone through before.
+    graphs = [on_stand_in(graph, arguments, library=library).counts.graphs for _ in range(2)]
+    assert graphs[0] >= 3 and graphs[1] >= graphs[0]
+    gc.collect()
+    assert not library.driver.graph_calls.alive
+
+
+# The stand-in refuses what CUDA refuses.
+
+
+@pytest.mark.parametrize("what", ["allocation", "waiting", "compilation", "instantiation"])
+def test_what_a_capture_does_not_allow(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, (graph, arguments) = StandIn(), rnn(40)
+    driver, out = library.driver, ctypes.c_uint64()
+    turn = Binding._turn
+
+    def forbidden(self: Binding, *given: Any) -> None:
+        turn(self, *given)
+        match what:
+            case "allocation":
+                library.empty((3,), np.dtype(float))
+            case "waiting":
+                library.read([])
+            case "compilation":
+                library.function(binding.setting(17), False)
+            case _:
+                driver.graph_calls._cuGraphInstantiateWithFlags(ctypes.addressof(out), 0, 0)
+
+    monkeypatch.setattr(Binding, "_turn", forbidden)
+    with pytest.raises(RuntimeError, match=f"not permitted when stream is capturing: {what}"):
+        on_stand_in(graph, arguments, library=library)
+    monkeypatch.setattr(Binding, "_turn", lambda self, *given: suppressed(forbidden, self, *given))
+    assert all(f"cuStreamEndCapture: not captured (status {INVALIDATED})" in text for text in explained(library))
+
+
+def suppressed(function: Callable[..., None], *given: Any) -> None:
+    with suppress(RuntimeError):
+        function(*given)
+
+
+def test_a_graph_is_not_launched_on_a_stream_that_captures() -> None:
+    driver = StandIn().driver
+    driver.graph_calls._captures[STREAM] = driver.graph_calls  # type: ignore[assignment]
+    assert driver.graph_calls._cuGraphLaunch(1, STREAM) == UNSUPPORTED
+
+
+def test_a_launch_reads_its_arguments_when_it_is_captured() -> None:
+    """Later changes of the list change no graph."""
+    library, (graph, arguments) = StandIn(), rnn(40)
+    capture, made, expected = Binding.capture, Words.made, on_reference(graph, arguments)
+    lists: list[LaunchList] = []
+
+    def noted(self: Words) -> LaunchList:
+        lists.append(made(self))
+        return lists[-1]
+
+    def then_overwritten(self: Binding, predicate: int | None) -> None:
+        capture(self, predicate)
+        assert lists[-1] is not self.list
+        lists[-1].words[:] = 0
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Words, "made", noted)
+        patched.setattr(Binding, "capture", then_overwritten)
+        assert_same(on_stand_in(graph, arguments, library=library).results, expected, 1e-9)
+
+
+# By CUDA's own header.
+
+HEADER = Path("/usr/local/cuda/include/cuda.h")
+HAS_HEADER = pytest.mark.skipif(not HEADER.exists(), reason="there is no cuda.h")
+# What a parameter is for ctypes; all others are pointers, handles among them.
+TYPES = {
+    "unsigned int": ctypes.c_uint,
+    "unsigned long long": ctypes.c_ulonglong,
+    "size_t": ctypes.c_size_t,
+    "CUstreamCaptureMode": ctypes.c_int,
+}
+
+
+@HAS_HEADER
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_the_parameters_that_cuda_declares(name: str) -> None:
+    """The header gives the newest form of a function the name without a number."""
+    header = HEADER.read_text(encoding="latin-1")
+    plain = name.removesuffix("_v2")
+    assert (plain == name) == (re.search(rf"#define {plain} +{plain}_v2\b", header) is None)
+    if plain == "cuGraphInstantiateWithFlags":
+        plain = "cuGraphInstantiate"
+    declared = re.search(rf"^CUresult CUDAAPI {plain}\((.*?)\);", header, re.MULTILINE | re.DOTALL)
+    assert declared is not None
+    kinds = [" ".join(parameter.split()[:-1]) for parameter in declared[1].split(",")]
+    assert [TYPES.get(kind, ctypes.c_void_p) for kind in kinds] == list(FUNCTIONS[name])
+
+
+@HAS_HEADER
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
+def test_parameters_of_a_node_lie_where_cuda_has_them(tmp_path: Path) -> None:
+    its = "offsetof(CUgraphNodeParams, conditional) + offsetof(CUDA_CONDITIONAL_NODE_PARAMS, {})".format
+    numbers = ["sizeof(CUgraphNodeParams)", "offsetof(CUgraphNodeParams, type)"]
+    numbers += [its(name) for name in ("handle", "type", "size", "phGraph_out", "ctx")]
+    numbers += ["CU_GRAPH_NODE_TYPE_CONDITIONAL", "CU_GRAPH_COND_TYPE_WHILE", "CU_GRAPH_COND_ASSIGN_DEFAULT"]
+    numbers += ["CU_STREAM_CAPTURE_MODE_THREAD_LOCAL", "sizeof(CUgraphConditionalHandle)"]
+    calls = "".join(f'printf("%d\\n", (int)({n}));' for n in numbers)
+    main = f"int main(void) {{ {calls} return 0; }}"
+    (tmp_path / "layout.c").write_text(f"#include <cuda.h>\n#include <stddef.h>\n#include <stdio.h>\n{main}\n")
+    command = ["gcc", f"-I{HEADER.parent}", str(tmp_path / "layout.c"), "-o", str(tmp_path / "layout")]
+    subprocess.run(command, check=True, timeout=60)
+    found = subprocess.run([tmp_path / "layout"], check=True, capture_output=True, text=True, timeout=60).stdout
+    fields = ("kind", "handle", "condition", "size", "bodies", "context")
+    mine = [ctypes.sizeof(NodeParameters), *(getattr(NodeParameters, name).offset for name in fields)]
+    mine += [graphs._CONDITIONAL, graphs._WHILE, graphs._ASSIGN_DEFAULT, graphs._THREAD_LOCAL, 8]
+    assert list(map(int, found.split())) == mine

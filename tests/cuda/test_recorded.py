@@ -1,0 +1,118 @@
+"""What the stand-in does with its arrays is in the record, by whatever road."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import isfunction
+from typing import Any
+
+import numpy as np
+import pytest
+from instruments.stand_in import StandIn, StandInArray
+
+from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.library import ArrayLibrary, Rows
+from ctrlgrad.engines.cuda.reductions.combining import plain_text
+from ctrlgrad.engines.cuda.reductions.running import reduce
+
+DOUBLE = KernelText((Parameter("float64", "a0"),), (Parameter("float64", "o0"),), "o0 = a0 + a0;")
+
+
+class Telling(StandIn):
+    """Which arrays were read and written, by their memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: set[int] = set()
+        self.writes: set[int] = set()
+
+    def launched(self, reads: Any, writes: Any) -> None:
+        self.reads |= {id(x.root()) for x in reads if isinstance(x, StandInArray)}
+        self.writes |= {id(x.root()) for x in writes if isinstance(x, StandInArray)}
+
+
+def _assign(name: str) -> Callable[[Any, Any], Any]:
+    return lambda library, x: setattr(x, name, library.upload(np.zeros(4)))
+
+
+def _rows(library: StandIn, x: StandInArray) -> Rows:
+    return Rows(x, 1, library.upload(np.arange(2)), library.upload(np.arange(2)), library.upload(np.ones((2, 1))))
+
+
+def _total(library: StandIn, x: StandInArray) -> StandInArray:
+    result = library.empty((), x.dtype)
+    reduce(Context(library), plain_text("sum", x.dtype), tuple(x.shape), (0,), [x], [], [result])
+    return result
+
+
+# What reads an array `x`, or writes it (`WRITING`): what is made of it is written.
+READING: dict[str, Callable[[Any, Any], Any]] = {
+    "astype": lambda library, x: x.astype(np.float32),
+    "sum": lambda library, x: x.sum(axis=0),
+    "__getitem__": lambda library, x: x[library.upload(np.array([0, 2]))],
+    **{
+        name: lambda library, x, name=name: getattr(x, name)(2.0)
+        for name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__mod__", "__lt__", "__gt__")
+    },
+    "xp": lambda library, x: library.xp.tanh(x),
+    "matmul": lambda library, x: library.matmul(x, x, "ieee"),
+    "reduce": _total,
+    "read": lambda library, x: library.read([x]),
+    "check_indices": lambda library, x: library.check_indices(x, 9, 1, library.upload(np.zeros(3))),
+    "kernel": lambda library, x: library.kernel(DOUBLE, False)([x], [library.empty((4,), x.dtype)]),
+}
+WRITING: dict[str, Callable[[Any, Any], Any]] = {
+    "__setitem__": lambda library, x: x.__setitem__(0, 1.0),
+    "real": _assign("real"),
+    "imag": lambda library, x: setattr(x.astype(complex), "imag", x),
+    "upload": lambda library, x: x,
+    "add_rows": lambda library, x: library.add_rows(_rows(library, x)),
+    "write_rows": lambda library, x: library.write_rows(_rows(library, x)),
+    "add_product": lambda library, x: library.add_product(x, library.upload(np.ones((4, 4))), x, "ieee"),
+}
+# Views, questions, what hands memory over, and what is recorded where it happens (`instruments.driver`, copies).
+QUIET = {"reshape", "view", "root", "__init__", "__array__", "__bool__", "__int__", "__float__", "__index__", "__len__"}
+QUIET |= {"__iter__", "__getattr__", "__dlpack__", "__dlpack_device__", "__cuda_array_interface__", "_part"}
+QUIET |= {"name", "running", "is_array", "empty", "borrowed", "lent", "copier", "address", "function", "launcher"}
+
+
+@pytest.fixture
+def library() -> Telling:
+    return Telling()
+
+
+@pytest.mark.parametrize("road", READING)
+def test_what_is_read_is_told_and_so_is_the_result(library: Telling, road: str) -> None:
+    with library.running():
+        x = library.upload(np.arange(4.0))
+        library.writes.clear()
+        found = READING[road](library, x)
+    assert id(x) in library.reads
+    assert not isinstance(found, StandInArray) or id(found) in library.writes
+
+
+@pytest.mark.parametrize("road", WRITING)
+def test_what_is_written_is_told(library: Telling, road: str) -> None:
+    with library.running():
+        x = library.upload(np.arange(4.0))
+        if road != "upload":
+            library.writes.clear()
+        WRITING[road](library, x)
+    assert road == "imag" or id(x) in library.writes
+    assert library.writes
+
+
+def test_views_are_no_work(library: Telling) -> None:
+    with library.running():
+        x = library.upload(np.arange(4.0).reshape(2, 2))
+        library.writes.clear()
+        views = [x[0], x[:, None], x.reshape((4,)), x.view(np.int64), library.xp.transpose(x)]
+    assert all(v.base is x for v in views) and not library.reads and not library.writes
+
+
+def test_every_road_is_tested() -> None:
+    """A method that arrays or libraries get is in one of the tables above."""
+    roads = {name for name, found in vars(StandInArray).items() if isfunction(found) or isinstance(found, property)}
+    roads |= {name for name in vars(ArrayLibrary) if not name.startswith("_")}
+    assert roads == (set(READING) | set(WRITING) | QUIET)

@@ -1,0 +1,232 @@
+"""The driver's functions for graphs, as C functions that know what CUDA refuses.
+
+A launch on a stream that captures becomes a node, with its arguments as they are then, and runs when the graph is
+launched. Refused are: whatever may wait or take memory while the thread captures (the capture is spoilt by it), a graph
+in which a product has taken memory by itself, another capture on the same stream, and work on a stream that is none.
+A while node whose body leaves its condition alone would never end: that is an error here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS
+
+CAPTURE_STREAM, CONTEXT = 12, 21
+# CUDA's words: not supported; a stream captures, and its capture is spoilt; an argument is wrong.
+NOT_SUPPORTED, INVALID, UNSUPPORTED, INVALIDATED = 801, 1, 900, 901
+# What a condition is before the body has written it.
+UNWRITTEN = 0xFFFF
+
+
+@dataclass
+class While:
+    """A while node."""
+
+    handle: int
+    default: int
+    body: Graph
+
+
+@dataclass
+class Graph:
+    """A graph, or the body of a node in it."""
+
+    nodes: list[Callable[[], None] | While] = field(default_factory=list)
+    # Whether a product takes memory in it.
+    allocates: bool = False
+    conditions: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Capture:
+    graph: Graph
+    thread: int
+    is_spoilt: bool = False
+
+
+def read(address: int, kind: type[Any]) -> int:
+    return int(kind.from_address(address).value)
+
+
+class Graphs:
+    """All graphs of a driver, by their handles; `guarded` makes a function that the driver answers a status with."""
+
+    def __init__(self, guarded: Callable[[Callable[..., int | None]], Callable[..., int]]) -> None:
+        self._lock = threading.RLock()
+        self._number = 1000
+        self._things: dict[int, Any] = {}
+        self._captures: dict[int, _Capture] = {}
+        # The memory of conditions, and of what the driver answers with.
+        self._memory: dict[int, Any] = {}
+        # How often each function was called, and how many turns each launch had.
+        self.calls: dict[str, int] = dict.fromkeys(FUNCTIONS, 0)
+        self.turns: list[int] = []
+        # A function's name, and what it answers instead of doing anything.
+        self.refusals: dict[str, int] = {}
+        # Held, since the engine has their addresses.
+        self._callbacks = {name: self._function(name, guarded) for name in FUNCTIONS}
+        self.addresses: Mapping[str, int] = {
+            name: ctypes.cast(function, ctypes.c_void_p).value or 0 for name, function in self._callbacks.items()
+        }
+
+    def _function(self, name: str, guarded: Callable[[Callable[..., int | None]], Callable[..., int]]) -> Any:
+        method = getattr(self, "_" + name)
+
+        def called(*given: int) -> int | None:
+            with self._lock:
+                self.calls[name] += 1
+            refusal = self.refusals.get(name)
+            # A capture ends, whatever is said of it.
+            found: int | None = method(*given) if refusal is None or name == "cuStreamEndCapture" else None
+            return found if refusal is None else refusal
+
+        return ctypes.CFUNCTYPE(ctypes.c_int, *FUNCTIONS[name])(guarded(called))
+
+    @property
+    def alive(self) -> int:
+        """Graphs and executables that nobody has destroyed."""
+        return sum(isinstance(x, Graph) for x in self._things.values())
+
+    def _put(self, thing: Any, out: int | None = None) -> int:
+        with self._lock:
+            self._number += 1
+            self._things[self._number] = thing
+            if out is not None:
+                ctypes.c_uint64.from_address(out).value = self._number
+            return self._number
+
+    # Captures.
+
+    def capturing(self, stream: int) -> Graph | None:
+        """Where what is put on a stream goes, if that captures."""
+        found = self._captures.get(stream)
+        return None if found is None else found.graph
+
+    def forbid(self, what: str) -> None:
+        """Something that a capture does not allow: it is spoilt, and the call fails."""
+        for capture in self._captures.values():
+            if capture.thread == threading.get_ident():
+                capture.is_spoilt = True
+                raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
+
+    def _cuStreamBeginCaptureToGraph(
+        self, stream: int, graph: int, dependencies: int, edges: int, count: int, mode: int
+    ) -> int | None:
+        assert stream == CAPTURE_STREAM, "a capture on a stream that others use"
+        assert not dependencies and not edges and not count and mode == 1
+        if stream in self._captures:
+            return INVALID
+        self._captures[stream] = _Capture(self._things[graph], threading.get_ident())
+        return None
+
+    def _cuStreamEndCapture(self, stream: int, out: int) -> int | None:
+        capture = self._captures.pop(stream)
+        assert capture.thread == threading.get_ident()
+        ctypes.c_uint64.from_address(out).value = 0
+        return INVALIDATED if capture.is_spoilt else None
+
+    # Graphs.
+
+    def _cuCtxGetCurrent(self, out: int) -> None:
+        ctypes.c_uint64.from_address(out).value = CONTEXT
+
+    def _cuFuncLoad(self, function: int) -> None:
+        assert function
+        self.forbid("loading")
+
+    def _cuGraphCreate(self, out: int, flags: int) -> None:
+        assert not flags
+        self._put(Graph(), out)
+
+    def _cuGraphConditionalHandleCreate(self, out: int, graph: int, context: int, default: int, flags: int) -> None:
+        assert (context, flags) == (CONTEXT, 1)
+        memory = np.zeros(1, np.uint64)
+        handle = int(memory.ctypes.data)
+        self._memory[handle] = memory
+        self._things[graph].conditions[handle] = default
+        ctypes.c_uint64.from_address(out).value = handle
+
+    def _cuGraphAddNode_v2(self, out: int, graph: int, before: int, edges: int, count: int, given: int) -> None:
+        """The parameters by the places that `cuda.h` gives them."""
+        raw = ctypes.string_at(given, 256)
+        kind, handle = read(given, ctypes.c_int), read(given + 16, ctypes.c_uint64)
+        condition, size = read(given + 24, ctypes.c_int), read(given + 28, ctypes.c_uint)
+        assert (kind, condition, size) == (13, 1, 1) and not (before or edges or count)
+        assert read(given + 40, ctypes.c_uint64) == CONTEXT
+        assert not any(raw[4:16]) and not any(raw[32:40]) and not any(raw[48:])
+        owner = self._things[graph]
+        node = While(handle, owner.conditions[handle], Graph())
+        owner.nodes.append(node)
+        bodies = np.array([self._put(node.body)], np.uint64)
+        self._memory[bodies.ctypes.data] = bodies
+        ctypes.c_uint64.from_address(given + 32).value = bodies.ctypes.data
+        self._put(node, out)
+
+    def _cuGraphInstantiateWithFlags(self, out: int, graph: int, flags: int) -> int | None:
+        self.forbid("instantiation")
+        found: Graph = self._things[graph]
+        assert not flags and found.conditions.keys() == {node.handle for node in _loops(found)}
+        if any(node.body.allocates for node in _loops(found)):
+            return NOT_SUPPORTED
+        self._put(Graph(list(found.nodes), conditions=dict(found.conditions)), out)
+        return None
+
+    def _cuGraphLaunch(self, executable: int, stream: int) -> int | None:
+        if stream in self._captures:
+            return UNSUPPORTED
+        assert stream == 11, "a graph on another stream than its launches"
+        for node in _loops(self._things[executable]):
+            self.turns.append(0)
+            value = node.default
+            condition = ctypes.c_uint64.from_address(node.handle)
+            while value:
+                self.turns[-1] += 1
+                condition.value = UNWRITTEN
+                for run in node.body.nodes:
+                    assert callable(run)
+                    run()
+                value = condition.value
+                assert value != UNWRITTEN, "a while node whose condition nothing writes never ends"
+        return None
+
+    def _cuGraphDestroy(self, graph: int) -> None:
+        for node in _loops(self._things.pop(graph)):
+            self._things = {number: x for number, x in self._things.items() if x is not node.body and x is not node}
+
+    def _cuGraphExecDestroy(self, executable: int) -> None:
+        del self._things[executable]
+
+    def is_condition(self, handle: int) -> bool:
+        """Whether a kernel may set it."""
+        return handle in self._memory
+
+
+def _loops(graph: Graph) -> Iterator[While]:
+    return (node for node in graph.nodes if isinstance(node, While))
+
+
+class Handle(threading.local):
+    """The handle of products, of which each thread has its own: on which stream they are, and in which workspace."""
+
+    def __init__(self, main: int) -> None:
+        self.main = self.stream = main
+        self.workspace: Any = None
+
+    @contextmanager
+    def on(self, stream: int, workspace: Any) -> Iterator[None]:
+        self.stream, self.workspace = stream, workspace
+        try:
+            yield
+        finally:
+            self.stream, self.workspace = self.main, None
+
+
+__all__ = ["CAPTURE_STREAM", "Graph", "Graphs", "Handle", "While"]

@@ -1,0 +1,161 @@
+"""Objects that are compiled before somebody waits for them: once each, by whoever has time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.native import ahead, engine, library, target
+from ctrlgrad.engines.native.products import library as products_library
+from ctrlgrad.engines.native.products.library import Products
+from ctrlgrad.engines.native.products.routines import Routines
+from ctrlgrad.execution import run_on
+from ctrlgrad.ir.caching import Recent
+
+PATIENCE = 60
+
+
+@pytest.fixture(autouse=True)
+def one_more_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(ahead, "_most_threads", lambda: 1)
+    monkeypatch.setattr(ahead, "_jobs", {})
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "ctrlgrad compiling":
+            thread.join(PATIENCE)
+    assert ahead._threads == 0
+
+
+def never() -> str:
+    raise AssertionError("made twice")
+
+
+def waiting(begun: threading.Event, go_on: threading.Event, result: str) -> Callable[[], str]:
+    def make() -> str:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return result
+
+    return make
+
+
+def test_another_thread_makes_what_is_prepared() -> None:
+    makers: list[threading.Thread] = []
+    done = threading.Event()
+
+    def make() -> str:
+        makers.append(threading.current_thread())
+        done.set()
+        return "made"
+
+    ahead.prepare("a", make)
+    assert done.wait(PATIENCE)
+    assert ahead.made("a", never) == "made"
+    assert len(makers) == 1 and makers[0] is not threading.current_thread()
+    assert ahead.made("a", lambda: "again") == "again"  # it is not kept
+
+
+def test_who_asks_makes_the_others_while_another_thread_is_at_it() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    ahead.prepare("slow", waiting(begun, go_on, "slow"))
+    assert begun.wait(PATIENCE)
+    makers = []
+
+    def quick() -> str:
+        makers.append(threading.current_thread())
+        go_on.set()
+        return "quick"
+
+    ahead.prepare("quick", quick)
+    assert ahead.made("slow", never) == "slow"
+    assert ahead.made("quick", never) == "quick"
+    assert makers == [threading.current_thread()]
+
+
+def test_what_nobody_has_begun_is_made_by_who_asks() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    ahead.prepare("slow", waiting(begun, go_on, "slow"))
+    assert begun.wait(PATIENCE)
+    ahead.prepare("other", threading.current_thread)
+    ahead.prepare("mine", threading.current_thread)
+    assert ahead.made("mine", never) is threading.current_thread()
+    go_on.set()
+    ahead.made("slow", never), ahead.made("other", never)
+
+
+def test_an_error_is_told_to_who_asks_for_that_object() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    ahead.prepare("slow", waiting(begun, go_on, "slow"))
+    assert begun.wait(PATIENCE)
+
+    def failing() -> str:
+        go_on.set()
+        raise ValueError("this one")
+
+    ahead.prepare("failing", failing)
+    assert ahead.made("slow", never) == "slow"
+    with pytest.raises(ValueError, match="this one"):
+        ahead.made("failing", never)
+    assert ahead.made("failing", lambda: "made") == "made"
+
+
+def test_what_an_interrupt_has_ended_is_made_again() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    ahead.prepare("slow", waiting(begun, go_on, "slow"))
+    assert begun.wait(PATIENCE)
+
+    def interrupted() -> str:
+        raise KeyboardInterrupt
+
+    ahead.prepare("mine", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ahead.made("mine", never)
+    go_on.set()
+    assert ahead.made("mine", lambda: "made") == "made"
+    assert ahead.made("slow", never) == "slow"
+
+
+def test_a_process_with_one_processor_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "_most_threads", lambda: 0)
+    ahead.prepare("a", never)
+    assert ahead.made("a", threading.current_thread) is threading.current_thread()
+
+
+def test_what_a_plan_calls_is_prepared_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is waited for: its elementary functions, the parts of its products, and itself."""
+    routines, products = Routines(target.host()), products_library.products()
+    told: list[tuple[str, str]] = []
+    prepare, made = ahead.prepare, ahead.made
+    monkeypatch.setattr(ahead, "prepare", lambda key, make: (told.append(("prepare", key)), prepare(key, make))[1])
+    monkeypatch.setattr(ahead, "made", lambda key, make: (told.append(("made", key)), made(key, make))[1])
+    monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(engine, "_FUNCTIONS", Recent(engine.FUNCTIONS))
+    monkeypatch.setattr(library, "_ADDRESSES", {})
+    monkeypatch.setattr(products_library, "_routines", lambda: routines)
+    monkeypatch.setattr(products_library, "products", lambda: Products(routines, products.reals))
+    x = np.random.default_rng(3).standard_normal((20, 24))
+    (found,) = run_on("native", cg.function(lambda x: cnp.tanh(x @ x.T)).graph(x), [x])
+    np.testing.assert_allclose(found, np.tanh(x @ x.T), rtol=1e-12)
+    first = [what for what, _ in told].index("made")
+    prepared, wanted = ({key for what, key in told if what == which} for which in ("prepare", "made"))
+    assert prepared == wanted == {key for _, key in told[:first]} and len(prepared) > 4
+
+
+def test_several_threads_compile_at_once() -> None:
+    """The same objects as one after the other; texts that are refused are refused to who gave them."""
+    lines = "".join(f"  %x{k} = mul i64 %x{k - 1}, {k}\n" for k in range(1, 40))
+    texts = [f"define i64 @f{n}(i64 %x0) nounwind {{\n{lines}  ret i64 %x39\n}}" for n in range(8)]
+    texts[5] = "define i64 @f("
+    alone = [target.compiled(text) for text in texts if text != texts[5]]
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(target.compiled, text) for text in texts]
+        with pytest.raises(RuntimeError, match="LLVM IR parsing error"):
+            found[5].result()
+        assert [code.result() for n, code in enumerate(found) if n != 5] == alone

@@ -1,0 +1,115 @@
+"""What whole vectors leave over is part of a vector: it has the bits that whole vectors give, and nothing beyond it is
+touched."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.native import target
+from ctrlgrad.engines.native.nests import KernelWriter, cannot_fail
+from ctrlgrad.engines.native.text import Writer
+from ctrlgrad.plan.effects import walk
+from ctrlgrad.plan.model import Kernel
+from tests.plan.plans import plan_of
+
+LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 15, 16, 17, 31, 33, 50, 100, 101)
+DTYPES = ("bool", "int8", "uint16", "int32", "int64", "float16", "float32", "float64")
+
+
+@pytest.fixture(params=[16, 32, 64], ids=lambda n: f"{n} bytes")
+def vector_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> int:
+    """Vectors of another processor: LLVM makes several of this one's of them, or uses a part."""
+    monkeypatch.setattr(target.Target, "vector_bytes", property(lambda _: request.param))
+    monkeypatch.setenv("CTRLGRAD_CACHE_DIR", str(tmp_path))
+    return int(request.param)
+
+
+def elementwise(x: Any, y: Any) -> Any:
+    """Long enough for masks, with a function of floats, a comparison and a number for all."""
+    if x.dtype.kind == "b":
+        return x | y, x & ~y
+    if x.dtype.kind == "f":
+        return cnp.exp(-x * x) * y + cnp.log1p(abs(y)) * x[0], x > y
+    t = x * y - x
+    for _ in range(4):
+        t = (t ^ x) * y + (t & y) - (x | t)
+    return t, x > y
+
+
+def arrays(dtype: str, n: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(n)
+    return [(3 * rng.normal(size=n) + shift).astype(dtype) for shift in (0, 1)]
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_each_element_has_the_bits_that_it_has_in_a_whole_vector(dtype: str, is_known: bool, vector_bytes: int) -> None:
+    spec = cg.TensorSpec((None,), dtype)
+    given: dict[str, Any] = {} if is_known else {"signature": (spec, spec)}
+    function = cg.function(elementwise, engine="native", **given)
+    x, y = arrays(dtype, 192)
+    whole = function(x, y)
+    for n in LENGTHS[1::4] if is_known else LENGTHS:
+        for found, expected in zip(function(x[:n].copy(), y[:n].copy()), whole, strict=True):
+            np.testing.assert_array_equal(found, expected[:n], strict=True)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("dtype", ["bool", "int16", "int32", "float32", "float64"])
+def test_reductions_take_the_elements_that_there_are(dtype: str, is_known: bool, vector_bytes: int) -> None:
+    """Numbers below 0 alone, or above, or ones: lanes beyond the end would change each result."""
+
+    def reduce(x: Any) -> Any:
+        if dtype == "bool":
+            return cnp.all(x, axis=-1), cnp.sum(x, axis=-1), cnp.any(~x, axis=-1)
+        y = cnp.exp(x) if x.dtype.kind == "f" else x
+        least = cnp.min(abs(x) if x.dtype.kind == "f" else -x, axis=-1)
+        return cnp.max(x, axis=-1), least, cnp.prod(x // x, axis=-1), cnp.sum(y, axis=-1)
+
+    signature = (cg.TensorSpec((None, None), dtype),)
+    function = cg.function(reduce, engine="native", **({} if is_known else {"signature": signature}))
+    for n in LENGTHS[3::4] if is_known else LENGTHS:
+        for rows in (1, 6):
+            x = np.ones((rows, n), bool) if dtype == "bool" else -np.arange(1, rows * n + 1).reshape(rows, n) % 90 - 91
+            x = x.astype(dtype)
+            with cg.options(engine="reference"):
+                expected = reduce(x)
+            for a, b in zip(function(x), expected, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-5 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nothing_is_written_beyond_the_end(dtype: str, vector_bytes: int) -> None:
+    """Parts of an array are written in a loop; the rest of it stays."""
+
+    def fill(x: Any, n: Any) -> Any:
+        def body(i: Any, x: Any) -> Any:
+            return cnp.at(x)[i, 1:8].set(x[i + 1, 1:8] if dtype == "bool" else x[i, 1:8] * x[i + 1, 1:8])
+
+        return cg.fori_loop(0, n, body, x)
+
+    x = arrays(dtype, 50)[1].reshape(5, 10)
+    with cg.options(engine="reference"):
+        expected = fill(x, 3)
+    np.testing.assert_array_equal(cg.function(fill, engine="native")(x, 3), expected, strict=True)
+
+
+@pytest.mark.parametrize("n", [3, 13, 50, None])
+def test_no_element_is_computed_on_its_own(n: int | None) -> None:
+    """A kernel with a function calls it for vectors alone."""
+
+    def rows(x: Any) -> Any:
+        return cnp.sum(cnp.exp(x) + x, axis=1)
+
+    plan = plan_of(rows, np.ones((4, n or 7)), signature=(cg.TensorSpec((4, n)),))
+    (kernel,) = (step for step in walk(plan.body) if isinstance(step, Kernel))
+    writer = Writer()
+    nothing: list[Any] = [lambda _: "%a", lambda _: "%r", lambda s: str(s.factor) if s.is_known else "%n"]
+    KernelWriter(writer, kernel, *nothing, cannot_fail, 32).write()
+    assert set(re.findall(r"@cg_exp_\w+", writer.function("void @f()"))) == {"@cg_exp_float64_v4"}
