@@ -224,7 +224,6 @@ def events(monkeypatch: pytest.MonkeyPatch, _: Path) -> None:
     assert event.is_done() and clock.per_byte is not None
     assert not order.is_done(Mark(1, "out", _Never()))  # type: ignore[arg-type]
     assert order.is_done(Mark(2, "out", event))
-    # Far from the zero of an event that was never recorded.
     assert event.time is not None and abs(event.time - device.now()) < 600
     device.close()
 

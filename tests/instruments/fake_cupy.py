@@ -266,6 +266,11 @@ def module(card: Card) -> types.ModuleType:
     def elapsed(start: Event, end: Event) -> float:
         assert not start.disable_timing
         assert not end.disable_timing
+        for event in (start, end):
+            if not event.recorded:
+                raise CUDARuntimeError("cudaErrorInvalidResourceHandle: the event was never recorded")
+            if not event.done:
+                raise CUDARuntimeError("cudaErrorNotReady: the event is not done")
         return float(np.float32((end.moment - start.moment) * 1e3))
 
     def array(shape: Sequence[int], dtype: Any, memptr: MemoryPointer) -> np.ndarray:
