@@ -21,7 +21,7 @@ import ctrlgrad.numpy as cnp
 from ctrlgrad.engines import optimised_graph
 from ctrlgrad.engines.cuda import stacks
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.prepared import launches, runner, walker
+from ctrlgrad.engines.cuda.prepared import launches, runner, texts, walker
 from ctrlgrad.engines.cuda.prepared.binding import Binding
 from ctrlgrad.engines.cuda.prepared.runner import Iterations
 from ctrlgrad.engines.cuda.report import explain_on
@@ -244,7 +244,7 @@ def off_by_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counter_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = launches.ADVANCE
+    text = texts.ADVANCE
     monkeypatch.setattr(launches, "ADVANCE", KernelText(text.inputs, text.outputs, "o0 = a0 + int64(0);"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ import pytest
 from cuda.test_prepared_bodies import launching_of
 from instruments.bodies import chosen
 from instruments.comparing import assert_same
-from instruments.compiled_kernels import Called, Spec, compiled, written
+from instruments.compiled_kernels import Called, Spec, call, compiled, written
 from instruments.driver import Driver
 from instruments.order import Judge
 from instruments.recorded import recorded_run
@@ -141,14 +140,12 @@ def _outcomes(monkeypatch: pytest.MonkeyPatch, functions: Mapping[Spec, Called] 
     """What loops give, or how they fail: on the stand-in, or by compiled text."""
     interpret = Driver.run
 
-    def run(self: Driver, spec: Spec, words: Sequence[int], blocks: int, threads: int) -> None:
+    def run(self: Driver, spec: Spec, words: Sequence[bytes], blocks: int, threads: int) -> None:
         # The order of what a kernel notes is that of threads.
         if not getattr(spec, "chosen", ()) or functions is None:
             interpret(self, spec, words, blocks, threads)
             return
-        given = np.array(words, np.int64)
-        pointers = given.ctypes.data + given.itemsize * np.arange(len(given))
-        assert functions[spec](ctypes.c_void_p(pointers.ctypes.data), blocks, threads, False)
+        assert call(functions[spec], words, blocks, threads, False)
 
     found = []
     with monkeypatch.context() as patched:

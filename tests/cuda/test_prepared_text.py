@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from instruments.bodies import chosen, joined, multiplied, reduced
 from instruments.comparing import assert_same
-from instruments.compiled_kernels import Spec, compiled, written
+from instruments.compiled_kernels import Spec, call, compiled, written
 from instruments.driver import Driver
 from instruments.stand_in import StandIn
 from instruments.stand_in_runs import on_reference, on_stand_in
@@ -51,11 +50,19 @@ def until(x: Any) -> Any:
     return cg.while_loop(lambda x: np.sum(x) < 90.0, lambda x: x + 0.3, x)
 
 
+def typed(x: Any) -> Any:
+    """Floats of 16 bits and complex numbers: computed with, added to in place, and two words of the host's."""
+    k = x.dtype.type(0.5 + 0.25j if x.dtype.kind == "c" else 0.5)
+    step = lambda i, y: cnp.at(y * k)[i].add(x[2 - i]) * (cnp.asarray(i).astype(x.dtype) + k)
+    return cg.fori_loop(0, 3, step, x)
+
+
 def programs() -> list[tuple[Graph, list[Any]]]:
     x = np.linspace(-1.0, 1.0, 27).reshape(3, 3, 3)
     found = [(cg.function(fn).graph(x[2]), [x[2]]) for fn in (many, until)]
     found += [(cg.function(mixed).graph(x, np.float32(2.0)), [x, np.float32(2.0)])]
     found += [(cg.function(chosen).graph(x), [x])]
+    found += [(cg.function(typed).graph(y), [y]) for y in (x.astype("f2"), x.astype("bfloat16"), x + 0.5j)]
     for name in ("lstm", "attention_over_a_growing_memory", "conjugate_gradients", "soft_sorting_network"):
         found.append((BY_NAME[name].graph(1), BY_NAME[name].leaves))
     for fn in (joined, multiplied, reduced):
@@ -81,7 +88,7 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     functions = dict(zip(specs, compiled(specs, tmp_path), strict=True))
     interpret, launched = Driver.run, set()
 
-    def run(self: Driver, spec: Spec, words: Sequence[int], blocks: int, threads: int) -> None:
+    def run(self: Driver, spec: Spec, words: Sequence[bytes], blocks: int, threads: int) -> None:
         launched.add(spec)
         # The stand-in looks whether all addresses are somebody's; the compiled text computes.
         with monkeypatch.context() as patched:
@@ -89,9 +96,7 @@ def test_as_a_compiler_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             patched.setattr(self, "_chosen", lambda spec, inputs, flag, site: inputs)
             patched.setattr(self, "reduced", lambda spec, arrays, its: None)
             interpret(self, spec, words, blocks, threads)
-        given = np.array(words, np.int64)
-        pointers = given.ctypes.data + given.itemsize * np.arange(len(given))
-        assert functions[spec](ctypes.c_void_p(pointers.ctypes.data), blocks, threads, len(launched) % 2 == 0)
+        assert call(functions[spec], words, blocks, threads, len(launched) % 2 == 0)
 
     monkeypatch.setattr(Driver, "run", run)
     for graph, arguments in cases:
@@ -150,7 +155,7 @@ def test_the_text_of_a_condition() -> None:
 @NVCC
 def test_as_the_cuda_compiler_reads_it(tmp_path: Path) -> None:
     specs = specs_of(programs())
-    (tmp_path / "kernels.cu").write_text(written(specs), encoding="utf-8")
+    (tmp_path / "kernels.cu").write_text("#include <cuda_fp16.h>\n" + written(specs), encoding="utf-8")
     command = ["nvcc", "--ptx", "-arch=sm_90", "-Werror", "all-warnings", "-diag-suppress", "177"]
     subprocess.run(
         [*command, str(tmp_path / "kernels.cu"), "-o", str(tmp_path / "kernels.ptx")], check=True, timeout=600

@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
@@ -133,4 +135,11 @@ def compiled(specs: Sequence[Spec], folder: Path, changed: Callable[[str], str] 
     return list(map(function, range(len(specs))))
 
 
-__all__ = ["Called", "Spec", "compiled", "written"]
+def call(function: Called, parameters: Sequence[bytes], blocks: int, threads: int, backwards: bool) -> bool:
+    """Call a kernel with parameters as they lie in memory."""
+    memory = np.frombuffer(b"".join(parameters), np.uint8)
+    pointers = memory.ctypes.data + np.cumsum([0, *map(len, parameters)])
+    return function(ctypes.c_void_p(pointers.ctypes.data), blocks, threads, backwards)
+
+
+__all__ = ["Called", "Spec", "call", "compiled", "written"]

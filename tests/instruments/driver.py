@@ -7,6 +7,7 @@ the engine has asked the address of, and that is still held by somebody; so must
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,6 +42,16 @@ def _within(x: np.ndarray, sizes: Sequence[int], strides: Sequence[int]) -> np.n
     mine = np.lib.array_utils.byte_bounds(found) if found.size else (low, high)
     assert low <= mine[0] and mine[1] <= high
     return found
+
+
+def _sizes(spec: KernelSpec | ReductionSpec) -> list[int]:
+    """The bytes of each parameter of a kernel: a number's are at least a word."""
+    named = spec.parameters if isinstance(spec, ReductionSpec) else (*spec.text.inputs, *spec.text.outputs)
+    found = [8] * spec.is_moving
+    for access, p in zip(spec.accesses, named, strict=True):
+        if access.has_parameter:
+            found.append(max(8, np.dtype(p.dtype).itemsize) if access.strides is None else 8)
+    return found + [8] * (len(spec.numbers) if isinstance(spec, ReductionSpec) else 2 * bool(spec.chosen))
 
 
 class Driver:
@@ -131,10 +142,8 @@ class Driver:
         blocks, threads = sizes[0], sizes[3]
         assert sizes == [blocks, 1, 1, threads, 1, 1, 0] and not extra
         pointers = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))
-        count = spec.is_moving + sum(access.has_parameter for access in spec.accesses)
-        count += len(spec.numbers) if isinstance(spec, ReductionSpec) else 2 * bool(spec.chosen)
         # Read at the launch, whenever the kernel runs.
-        words = [ctypes.c_int64.from_address(pointers[n] or 0).value for n in range(count)]
+        words = [ctypes.string_at(pointers[n] or 0, size) for n, size in enumerate(_sizes(spec))]
         graph = self.graph_calls.capturing(stream)
         assert graph is not None or stream == STREAM, "a launch on a stream that others use"
         if graph is None:
@@ -142,26 +151,26 @@ class Driver:
         else:
             graph.nodes.append(lambda: self.run(spec, words, blocks, threads))
 
-    def run(self, spec: KernelSpec | ReductionSpec, given: Sequence[int], blocks: int, threads: int) -> None:
-        """Run a kernel with these parameters, a word each."""
+    def run(self, spec: KernelSpec | ReductionSpec, given: Sequence[bytes], blocks: int, threads: int) -> None:
+        """Run a kernel with these parameters."""
         left = iter(given)
 
         def parameter() -> int:
-            return next(left)
+            return int.from_bytes(next(left), sys.byteorder, signed=True)
 
         words = self._array(parameter(), "int64", [1], [8]) if spec.is_moving else np.zeros(1, np.int64)
 
         def argument(access: Access, dtype: str) -> Any:
             """A number, or an address."""
+            if access.strides is None and access.has_parameter:
+                return np.frombuffer(next(left), dtype, 1)[0]
             word = parameter() if access.has_parameter else 0
             if access.word is not None:
                 known = self._array(words.ctypes.data, "int64", [access.word + 1], [8])
                 word += int(known[access.word] + words[0] * access.step)
             if access.strides is not None:
                 return word
-            if access.word is not None:
-                return np.dtype(dtype).type(word)
-            return np.array([word]).view(np.uint8)[: np.dtype(dtype).itemsize].view(dtype)[0]
+            return np.dtype(dtype).type(word)
 
         with np.errstate(all="ignore"):
             if isinstance(spec, ReductionSpec):

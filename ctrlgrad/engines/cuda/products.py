@@ -23,6 +23,8 @@ _TYPES = {
     "complex64": (4, "complex64"),
     "complex128": (5, "complex128"),
 }
+PRODUCT_DTYPES = frozenset(_TYPES)
+"""The dtypes that cuBLAS multiplies, by NumPy's names."""
 # cublasComputeType_t. Those that round operands are for float32 and complex64 alone.
 _COMPUTE_64F, _COMPUTE_32F = 70, 68
 _ROUNDING: dict[Precision, int] = {"ieee": _COMPUTE_32F, "tf32": 77, "bf16": 75}
@@ -72,7 +74,7 @@ def product(cupy: Any, a: Any, b: Any, precision: Precision, total: Any = None) 
     Args:
         total: `[m, n]`, where a and b are of rank 2.
     """
-    if a.dtype.name not in _TYPES:
+    if a.dtype.name not in PRODUCT_DTYPES:
         return cupy.matmul(a, b)
     if a.ndim == 1:
         return product(cupy, a.reshape(1, -1), b, precision).reshape(b.shape[:-2] + b.shape[-1:] if b.ndim > 1 else ())
@@ -170,4 +172,13 @@ def _multiply(cupy: Any, a: _Stored, b: _Stored, result: Any, adds: bool, precis
     cupy.cuda.cublas.gemmStridedBatchedEx(cupy.cuda.get_cublas_handle(), *given)
 
 
-__all__ = ["WORKSPACE", "WORKSPACE_VARIABLE", "Factor", "layout", "parameters", "product", "workspace_bytes"]
+__all__ = [
+    "PRODUCT_DTYPES",
+    "WORKSPACE",
+    "WORKSPACE_VARIABLE",
+    "Factor",
+    "layout",
+    "parameters",
+    "product",
+    "workspace_bytes",
+]

@@ -7,7 +7,8 @@ stream) is named in it, and set when the run begins. Between two runs it has no 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,16 @@ from ctrlgrad.ir import Node
 # Words that one kernel writes: each is two of its parameters.
 MOST_WORDS = 64
 HANDLE, FLAG, MEMORY = "handle", "flag", Buffer(0)
+
+
+@dataclass(frozen=True)
+class NumberWord:
+    """One of the words of a number of the host's."""
+
+    number: Fixed
+    position: int
+
+
 _BYTE = np.dtype(np.uint8)
 
 
@@ -210,9 +221,9 @@ class Binding:
         if predicate is not None:
             given.append(self.library.address(self.carried[predicate][0]))
         words = Words()
-        first = words.add(*given, int(np.uint64(handle).astype(np.int64)))
+        given.append(int(np.uint64(handle).astype(np.int64)))
         spec = graphs.condition(predicate is not None)
-        kind, arguments = self._kernel(words, spec, first, (grid_of(spec), BLOCK))
+        kind, arguments = self._kernel(words, spec, _parameters(words, given), (grid_of(spec), BLOCK))
         entry = words.add(kind)
         words.inner(arguments)
         asking = words.made()
@@ -225,32 +236,33 @@ class Binding:
         # Few different kernels: the last word is written again.
         count = 1 << (wanted - 1).bit_length()
         places = [Known(MEMORY, WORD * (start + min(k, wanted - 1))) for k in range(count)]
-        first = self._words.add(*[0] * count, *places)
-        self._set.append((first, count, start))
+        parameters = _parameters(self._words, [*[0] * count, *places])
+        self._set.append((parameters[0], count, start))
         spec = setting(count)
-        return self._kernel(self._words, spec, first, (grid_of(spec), BLOCK))
+        return self._kernel(self._words, spec, parameters, (grid_of(spec), BLOCK))
 
     def _entry(self, launch: Launch, side: int) -> tuple[int, int]:
         if isinstance(launch, ProductLaunch):
             return walker.PRODUCT, self._words.add(Known(HANDLE), *self._product(launch, side))
         spec = launch.spec
-        words: list[int | Known] = [Known(MEMORY)] if spec.is_moving else []
+        given: list[int | Known | tuple[int | Known, ...]] = [Known(MEMORY)] if spec.is_moving else []
         for access, argument in zip(spec.accesses, launch.arguments, strict=True):
             if access.has_parameter:
-                words.append(self._argument(argument, side))
+                given.append(self._argument(argument, side))
         if isinstance(launch, ReductionLaunch):
-            first, grid = self._words.add(*words, *launch.numbers), (launch.blocks, tree.BLOCK)
+            given += launch.numbers
+            grid = launch.blocks, tree.BLOCK
         else:
-            words += [Known(FLAG), Known(launch.checked)] if launch.checked is not None else []
-            first, grid = self._words.add(*words), (grid_of(launch.spec), BLOCK)
-        return self._kernel(self._words, spec, first, grid)
+            given += [Known(FLAG), Known(launch.checked)] if launch.checked is not None else []
+            grid = grid_of(launch.spec), BLOCK
+        return self._kernel(self._words, spec, _parameters(self._words, given), grid)
 
     def _kernel(
-        self, words: Words, spec: KernelSpec | ReductionSpec, first: int, grid: tuple[int, int]
+        self, words: Words, spec: KernelSpec | ReductionSpec, parameters: Sequence[int], grid: tuple[int, int]
     ) -> tuple[int, int]:
-        """An entry of a kernel whose parameters are the words from the first one on, on blocks of so many threads."""
+        """An entry of a kernel whose parameters begin with the words of these numbers, on blocks of so many threads."""
         function = self.library.function(spec, self.precision != "ieee")
-        pointers = words.inner(*range(first, len(words)))
+        pointers = words.inner(*parameters)
         called = words.add(function, *grid)
         words.inner(pointers)
         return walker.KERNEL, called
@@ -265,13 +277,15 @@ class Binding:
         given = parameters(launch.out.dtype, sizes, a, b, marks[-1], count, launch.adds, self.precision)
         return tuple(places[word] if word in marks else word for word in given)
 
-    def _argument(self, argument: Operand, side: int) -> int | Known:
+    def _argument(self, argument: Operand, side: int) -> int | Known | tuple[int | Known, ...]:
         if isinstance(argument, View):
             return self._place(argument, side)
         if isinstance(argument, Affine):
             return argument.constant
         assert isinstance(argument, Fixed)
-        return _bits(argument.dtype, argument.value) if argument.slot is None else Known(argument)
+        if argument.slot is None:
+            return tuple(_bits(argument.dtype, argument.value))
+        return tuple(Known(NumberWord(argument, k)) for k in range(-(-argument.dtype.itemsize // WORD)))
 
     def _place(self, view: View, side: int) -> Known:
         """Where a view begins, for iterations that read the buffers of a side."""
@@ -291,9 +305,9 @@ class Binding:
                 return self.library.address(self._given[slot])
             case Carried(position, is_second):
                 return self.library.address(self.carried[position][is_second])
-            case Fixed(dtype, _, slot):
+            case NumberWord(Fixed(dtype, _, slot), position):
                 assert slot is not None
-                return _bits(dtype, self._given[slot])
+                return _bits(dtype, self._given[slot])[position]
             case Node():
                 return context.site(named)
         if named is MEMORY:
@@ -309,11 +323,16 @@ def _factor(view: View, place: int) -> Factor:
     return Factor(place, *found, view.strides[0] // view.dtype.itemsize if len(view.shape) > 2 else 0)
 
 
-def _bits(dtype: np.dtype, value: Any) -> int:
-    """A number as a word."""
-    word = np.zeros(1, np.int64)
-    word.view(np.uint8)[: dtype.itemsize] = np.asarray(value, dtype).reshape(1).view(np.uint8)
-    return int(word[0])
+def _bits(dtype: np.dtype, value: Any) -> list[int]:
+    """A number as words."""
+    words = np.zeros(-(-dtype.itemsize // WORD), np.int64)
+    words.view(np.uint8)[: dtype.itemsize] = np.asarray(value, dtype).reshape(1).view(np.uint8)
+    return [int(word) for word in words]
+
+
+def _parameters(words: Words, given: Sequence[int | Known | tuple[int | Known, ...]]) -> list[int]:
+    """Add a kernel's parameters, which are a word or several; the number of the first of each."""
+    return [words.add(*(x if isinstance(x, tuple) else (x,))) for x in given]
 
 
 def _buffers(context: Context, its: CarriedArray, carry: list[Any], position: int) -> list[Any]:

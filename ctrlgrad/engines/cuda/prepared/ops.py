@@ -10,10 +10,11 @@ import numpy as np
 from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
 from ctrlgrad.engines.cuda.prepared.choosing import chosen
-from ctrlgrad.engines.cuda.prepared.launches import INT64, binary_text
+from ctrlgrad.engines.cuda.prepared.launches import INT64
 from ctrlgrad.engines.cuda.prepared.model import Affine, CannotPrepare, Converted, Fixed, View
 from ctrlgrad.engines.cuda.prepared.products import matmul
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue
+from ctrlgrad.engines.cuda.prepared.texts import binary_text
 from ctrlgrad.engines.cuda.prepared.views import known_shape, part, viewed
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.reductions.ops import REDUCTIONS, SCANS, node_text, reduced_shape, summed_axes
@@ -33,7 +34,7 @@ def computed(reading: Reading, step: NodeStep) -> tuple[object, ...]:
         found = _AFFINE[step.node.op.name](step.node, *operands)
         if found is not None:
             return (found,)
-    if not is_fusible(step.node) or any(v.tensor.dtype.kind == "c" for v in (*step.node.operands, step.node.result)):
+    if not is_fusible(step.node):
         raise CannotPrepare(f"{step.node.op.name} on the host")
     return (Computed(step.node, tuple(operands)),)
 
@@ -113,7 +114,7 @@ def _basic_key(node: Node) -> tuple[object, ...]:
 # Launches.
 
 
-def _update(operator: str | None) -> Op:
+def _update(name: str | None) -> Op:
     """A part of an array is written, or added to, in place."""
 
     def op(reading: Reading, step: NodeStep) -> tuple[object, ...]:
@@ -126,10 +127,10 @@ def _update(operator: str | None) -> Op:
         whole = reading.own(first, step.operands[1:])
         place, bounds = part(whole, key, indices)
         reading.bounds += bounds
-        if operator is None:
+        if name is None:
             reading.launches.copied(value, place)
         else:
-            reading.launches.kernel(binary_text(operator, whole.dtype), place.shape, [place, value], [place])
+            reading.launches.kernel(binary_text(name, whole.dtype), place.shape, [place, value], [place])
         return (whole,)
 
     return op
@@ -199,7 +200,7 @@ DEVICE: dict[str, Op] = {
     "reshape": _reshape,
     "getitem": _getitem,
     "setitem": _update(None),
-    "additem": _update("+"),
+    "additem": _update("add"),
     **dict.fromkeys((*REDUCTIONS, "sum_to"), _reduction),
     **dict.fromkeys(SCANS, _scan),
     "concat": _concat,

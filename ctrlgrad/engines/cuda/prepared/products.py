@@ -7,7 +7,7 @@ import numpy as np
 from ctrlgrad.engines.cuda.prepared.model import CannotPrepare, View
 from ctrlgrad.engines.cuda.prepared.reading import Reading
 from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped, viewed
-from ctrlgrad.engines.cuda.products import layout
+from ctrlgrad.engines.cuda.products import PRODUCT_DTYPES, layout
 from ctrlgrad.engines.cuda.program import NodeStep
 
 
@@ -28,7 +28,7 @@ def product_sum(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 def _numbers(reading: Reading, slot: int) -> View:
     view = reading.view(slot)
-    if view.dtype.name not in ("float32", "float64"):
+    if view.dtype.name not in PRODUCT_DTYPES:
         raise CannotPrepare(f"a product of {view.dtype}")
     if not view.size:
         raise CannotPrepare("a product without elements")

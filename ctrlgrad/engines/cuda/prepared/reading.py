@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.expressions import statements
 from ctrlgrad.engines.cuda.group_step import GroupStep
-from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels.arrays import add_product
 from ctrlgrad.engines.cuda.prepared.launches import INT64, Launches
 from ctrlgrad.engines.cuda.prepared.model import (
@@ -28,10 +27,10 @@ from ctrlgrad.engines.cuda.prepared.model import (
     View,
     contiguous,
 )
+from ctrlgrad.engines.cuda.prepared.texts import TextBuilder
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
 from ctrlgrad.ir import Node
-from ctrlgrad.plan.elementwise import elementwise_expression
-from ctrlgrad.plan.expression import ExpressionBuilder, Number
+from ctrlgrad.plan.elementwise import Operand as Element
 
 
 @dataclass(frozen=True)
@@ -221,32 +220,24 @@ def _constant(slot: int, x: np.ndarray) -> Any:
 
 def _text_of(number: Computed) -> tuple[KernelText, list[Operand]]:
     """The kernel that computes a number, with all that it is made of, and what it reads."""
-    builder, operands = ExpressionBuilder(), list[Operand]()
-    inputs: list[Parameter] = []
-    found: dict[Computed, Number] = {}
+    builder, operands = TextBuilder(), list[Operand]()
+    found: dict[Computed, Element] = {}
 
-    def expression(x: Computed) -> Number:
+    def element(x: Computed) -> Element:
         if x not in found:
             dtypes = [v.tensor.dtype for v in x.node.operands]
-            numbers = [
-                expression(y) if isinstance(y, Computed) else leaf(y, dtype)
+            read = [
+                element(y) if isinstance(y, Computed) else leaf(y, dtype)
                 for y, dtype in zip(x.operands, dtypes, strict=True)
             ]
-            result = x.node.result.tensor.dtype
-            value = elementwise_expression(x.node.op.name, dtypes, result, builder, numbers)
-            assert isinstance(value, Number)
-            found[x] = value
+            found[x] = builder.elementwise(x.node.op.name, read, dtypes, x.node.result.tensor.dtype)
         return found[x]
 
-    def leaf(operand: Operand, dtype: np.dtype) -> Number:
+    def leaf(operand: Operand, dtype: np.dtype) -> Element:
         operands.append(operand)
-        inputs.append(Parameter(dtype.name, f"a{len(inputs)}"))
-        return builder.emit("load", (), dtype, len(inputs) - 1)
+        return builder.input(dtype)
 
-    text = statements(builder.finish(expression(number)), lambda load: f"a{load.value}")
-    output = Parameter(number.node.result.tensor.dtype.name, "o0")
-    lines = "\n".join([*text.lines, f"o0 = {text.outputs[0]};"])
-    return KernelText(tuple(inputs), (output,), lines, text.functions), operands
+    return builder.text(element(number), number.node.result.tensor.dtype), operands
 
 
 def slots_read(step: Step) -> tuple[int, ...]:
