@@ -117,6 +117,26 @@ def test_a_launch_has_threads_for_all_elements(monkeypatch: pytest.MonkeyPatch) 
     assert found == {2: 1, 128: 1, 129: 2, 1000: 2}
 
 
+def test_kernels_that_differ_in_their_words_are_one() -> None:
+    """Which word tells where a row is, and how far it is to the next one, is no part of the text."""
+    rows = np.linspace(-1.0, 1.0, 24).reshape(8, 3)
+
+    def loop(rate: int, others: int) -> tuple[Graph, list[Any]]:
+        def fn(x: Any, y: Any) -> Any:
+            def body(i: Any, c: Any) -> Any:
+                y, *rest = c
+                return (y * 0.5 + x[rate * i], *(cnp.tanh(z + x[2 * i + k]) for k, z in enumerate(rest)))
+
+            return cg.fori_loop(0, 3, body, (y, *[x[:3]] * others))
+
+        return cg.function(fn).graph(rows, rows[0]), [rows, rows[0]]
+
+    first, other, more = (
+        {spec for spec in specs_of([loop(*given)]) if spec.is_moving} for given in ((1, 0), (2, 0), (1, 2))
+    )
+    assert first and first == other and first < more
+
+
 NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
 
 

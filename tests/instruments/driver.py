@@ -51,6 +51,7 @@ def _sizes(spec: KernelSpec | ReductionSpec) -> list[int]:
     for access, p in zip(spec.accesses, named, strict=True):
         if access.has_parameter:
             found.append(max(8, np.dtype(p.dtype).itemsize) if access.strides is None else 8)
+        found += [8, 8] * access.is_moving
     return found + [8] * (len(spec.numbers) if isinstance(spec, ReductionSpec) else 2 * bool(spec.chosen))
 
 
@@ -165,9 +166,10 @@ class Driver:
             if access.strides is None and access.has_parameter:
                 return np.frombuffer(next(left), dtype, 1)[0]
             word = parameter() if access.has_parameter else 0
-            if access.word is not None:
-                known = self._array(words.ctypes.data, "int64", [access.word + 1], [8])
-                word += int(known[access.word] + words[0] * access.step)
+            if access.is_moving:
+                number, step = parameter(), parameter()
+                known = self._array(words.ctypes.data, "int64", [number + 1], [8])
+                word += int(known[number] + words[0] * step)
             if access.strides is not None:
                 return word
             return np.dtype(dtype).type(word)

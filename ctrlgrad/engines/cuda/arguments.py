@@ -16,35 +16,35 @@ class Access:
     """How a kernel finds an argument's element: `strides` in bytes by the axes of its shape; None for a number.
 
     A kernel whose sizes are parameters has no strides here (()). The address, or the number, is the sum of a parameter
-    (where it has one), and of the word of this number and `step` in each iteration (where it moves). An output that is
-    a number is the condition of a graph, and its parameter the condition's handle.
+    (where it has one), and of a word and what each iteration adds to that (where it moves): which word, and how much,
+    are parameters too. An output that is a number is the condition of a graph, its parameter the condition's handle.
     """
 
     strides: tuple[int, ...] | None
     has_parameter: bool = True
-    word: int | None = None
-    step: int = 0
+    is_moving: bool = False
 
 
-def declared(p: Parameter, access: Access) -> str:
-    """The parameter: a number's is its own value, an array's its address."""
-    return f"const {p.dtype} n_{p.name}" if access.strides is None else f"char* b_{p.name}"
+def declared(p: Parameter, access: Access) -> list[str]:
+    """The parameters: a number's own value or an array's address, then the number of the word, and the step."""
+    found = [f"const {p.dtype} n_{p.name}" if access.strides is None else f"char* b_{p.name}"] * access.has_parameter
+    return found + [f"const long long {letter}_{p.name}" for letter in "ws" if access.is_moving]
 
 
 def address(p: Parameter, access: Access) -> str:
     """Where an array begins."""
-    if access.word is None:
+    if not access.is_moving:
         return f"b_{p.name}"
-    return f"b_{p.name} + {_moved(access)}" if access.has_parameter else f"(char*){_moved(access)}"
+    return f"b_{p.name} + {_moved(p)}" if access.has_parameter else f"(char*){_moved(p)}"
 
 
 def number(p: Parameter, access: Access) -> str:
     """The value of a number."""
-    return f"n_{p.name}" if access.word is None else f"({p.dtype}){_moved(access)}"
+    return f"({p.dtype}){_moved(p)}" if access.is_moving else f"n_{p.name}"
 
 
-def _moved(access: Access) -> str:
-    return f"(words[{access.word}] + iteration * {access.step}LL)"
+def _moved(p: Parameter) -> str:
+    return f"(words[w_{p.name}] + iteration * s_{p.name})"
 
 
 def joined_axes(

@@ -34,6 +34,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Rows,
     View,
     contiguous,
+    movement,
 )
 from ctrlgrad.engines.cuda.prepared.words import WORD, Known, Words
 from ctrlgrad.engines.cuda.products import Factor, layout, parameters
@@ -85,6 +86,8 @@ class Binding:
         self._workspace: Any = None
         self._captured = 0
         self._words = Words()
+        # Word 0 is the counter.
+        self._numbers = {word: number for number, word in enumerate(body.words, 1)}
         # The words that another run of iterations changes: the number of the first, how many, and the first value.
         self._set: list[tuple[int, int, int]] = []
         first = [self._setting(start) for start in range(0, 2 + len(body.words), MOST_WORDS)]
@@ -249,6 +252,8 @@ class Binding:
         for access, argument in zip(spec.accesses, launch.arguments, strict=True):
             if access.has_parameter:
                 given.append(self._argument(argument, side))
+            if (moved := movement(argument)) is not None:
+                given += [self._numbers[moved[0]], moved[1]]
         if isinstance(launch, ReductionLaunch):
             given += launch.numbers
             grid = launch.blocks, tree.BLOCK

@@ -1,7 +1,8 @@
 """A prepared kernel as CUDA C++: where each element lies, around the statements that compute it.
 
 Shapes and strides are numbers in the text. What moves is found by the words that the card has: `words[0]` counts the
-iterations, `words[k]` is an address or a number as it is in the first of them.
+iterations, `words[k]` is an address or a number as it is in the first of them. Which word that is, and how much an
+iteration adds to it, are parameters: kernels that differ in them alone are one.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def source(spec: KernelSpec | ReductionSpec) -> str:
     named = [*zip(text.inputs, spec.inputs, strict=True), *zip(text.outputs, spec.outputs, strict=True)]
     parameters = ["long long* words"] if spec.is_moving else []
     inputs = len(text.inputs)
-    parameters += [declared(p, access) for p, access in named[:inputs] if access.has_parameter]
-    parameters += [_target(p, access) for p, access in named[inputs:] if access.has_parameter]
+    parameters += [text for p, access in named[:inputs] for text in declared(p, access)]
+    parameters += [text for p, access in named[inputs:] for text in _target(p, access)]
     parameters += ["long long* flag", "const long long site"] if spec.chosen else []
     lines = ["const long long iteration = words[0];"] * spec.is_moving
     lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if access.strides is not None]
@@ -55,8 +56,8 @@ def source(spec: KernelSpec | ReductionSpec) -> str:
     return "\n".join([preamble, head, *lines, "}", "}", ""])
 
 
-def _target(p: Parameter, access: Access) -> str:
-    return f"const unsigned long long h_{p.name}" if access.strides is None else declared(p, access)
+def _target(p: Parameter, access: Access) -> list[str]:
+    return [f"const unsigned long long h_{p.name}"] if access.strides is None else declared(p, access)
 
 
 def _store(p: Parameter, access: Access) -> str:

@@ -13,7 +13,6 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
     Buffer,
     ChosenAxis,
-    Converted,
     KernelLaunch,
     KernelSpec,
     Launch,
@@ -24,6 +23,7 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Source,
     View,
     contiguous,
+    movement,
 )
 from ctrlgrad.engines.cuda.prepared.texts import ADVANCE, copy_text
 from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped
@@ -52,7 +52,7 @@ class Launches:
 
     def __init__(self) -> None:
         self.launches: list[Launch] = []
-        self.words: dict[View | Affine, int] = {}
+        self.words: dict[View | Affine, None] = {}
         self.buffers: list[tuple[Shape, np.dtype]] = [((1,), INT64)]
 
     def buffer(self, shape: Shape, dtype: np.dtype) -> View:
@@ -108,18 +108,11 @@ class Launches:
         return found if found.strides is None else replace(found, strides=())
 
     def _access(self, x: Operand) -> Access:
-        if isinstance(x, View):
-            if isinstance(x.source, Rows):
-                # However the elements lie, one word tells where they begin.
-                return Access(x.strides, False, self._word(replace(x, shape=(), strides=())), x.moved.step)
-            return Access(x.strides, True, self._word(x.moved), x.moved.step) if x.is_moving else Access(x.strides)
-        number = x.number if isinstance(x, Converted) else x
-        if isinstance(number, Affine) and number.is_moving:
-            return Access(None, False, self._word(number), number.step)
-        return Access(None)
-
-    def _word(self, x: View | Affine) -> int:
-        return self.words.setdefault(x, len(self.words) + 1)
+        moved = movement(x)
+        if moved is not None:
+            self.words[moved[0]] = None
+        has_parameter = moved is None or (isinstance(x, View) and not isinstance(x.source, Rows))
+        return Access(x.strides if isinstance(x, View) else None, has_parameter, moved is not None)
 
     def copied(self, x: Operand, target: View) -> None:
         dtype = INT64 if isinstance(x, Affine) else x.dtype

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -123,6 +123,16 @@ class View:
 Operand = View | Fixed | Affine | Converted
 
 
+def movement(x: Operand) -> tuple[View | Affine, int] | None:
+    """Of an address or a number that moves the word, and what each iteration adds to it."""
+    if isinstance(x, View):
+        # However the elements of rows lie, one word tells where they begin.
+        word = replace(x, shape=(), strides=()) if isinstance(x.source, Rows) else x.moved
+        return (word, x.moved.step) if x.is_moving else None
+    number = x.number if isinstance(x, Converted) else x
+    return (number, number.step) if isinstance(number, Affine) and number.is_moving else None
+
+
 def contiguous(shape: Shape, dtype: np.dtype) -> Shape:
     """The strides of an array whose elements lie in their order."""
     return tuple(dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
@@ -161,7 +171,7 @@ class KernelSpec:
     @property
     def is_moving(self) -> bool:
         """Whether it reads the counter and words."""
-        return any(access.word is not None for access in self.accesses)
+        return any(access.is_moving for access in self.accesses)
 
 
 @dataclass(frozen=True)
@@ -292,4 +302,5 @@ __all__ = [
     "Unchanged",
     "View",
     "contiguous",
+    "movement",
 ]

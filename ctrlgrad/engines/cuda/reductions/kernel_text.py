@@ -21,7 +21,7 @@ def source(spec: ReductionSpec) -> str:
     text = spec.text
     named = list(zip(spec.parameters, spec.accesses, strict=True))
     parameters = ["long long* words"] if spec.is_moving else []
-    parameters += [declared(p, access) for p, access in named if access.has_parameter]
+    parameters += [text for p, access in named for text in declared(p, access)]
     parameters += [f"const long long {name}" for name in spec.numbers]
     lines = ["const long long iteration = words[0];"] * spec.is_moving
     lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if access.strides is not None]

@@ -101,7 +101,7 @@ class ReductionSpec:
     @property
     def is_moving(self) -> bool:
         """Whether it reads the counter and words."""
-        return any(access.word is not None for access in self.accesses)
+        return any(access.is_moving for access in self.accesses)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
