@@ -1,4 +1,4 @@
-"""Sums and products that grow along an axis: what they give, by one kernel each, and its text as compilers read it."""
+"""Sums and products that grow along an axis: what they give, by which kernels, and their text as compilers read it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from instruments.stand_in_runs import on_reference, on_stand_in
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
+from ctrlgrad.engines.cuda.prepared import runner
 from ctrlgrad.engines.cuda.reductions import tree
 
 DTYPES = ["int8", "uint16", "int64", "float16", "bfloat16", "float32", "float64", "complex64"]
@@ -53,8 +54,8 @@ def _agrees(x: np.ndarray, axis: int) -> None:
     graph = cg.function(lambda x: grown(x, axis)).graph(x)
     ran = on_stand_in(graph, [x], "iufc")
     assert_same(ran.results, on_reference(graph, [x]), {"float16": 5e-3, "bfloat16": 4e-2}.get(x.dtype.name, 1e-4))
-    # Of an operand that is converted first, the conversion.
-    assert ran.counts.kernels <= 2 * len(ran.results) and not ran.counts.host_ops
+    # Of an operand that is converted first, the conversion; and those of parts, if there are any.
+    assert ran.counts.kernels <= 4 * len(ran.results) and not ran.counts.host_ops
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -71,15 +72,58 @@ def test_a_long_one_is_more_exact_than_one_number_after_the_other() -> None:
     assert error < serial / 2 and error < 2e-5
 
 
-def test_in_a_list_of_launches() -> None:
+# How many kernels: of one block a row, or of more.
+@pytest.mark.parametrize(
+    ("shape", "axis", "kernels"),
+    [
+        ((8192,), 0, 1),
+        ((8193,), 0, 3),
+        ((300, 9000), 1, 1),
+        ((130, 9000), 1, 1),
+        ((128, 9000), 1, 3),
+        ((9000, 40), 0, 3),
+        ((300, 3000), 0, 3),
+        ((300, 9000), 0, 1),
+    ],
+)
+def test_blocks_share_a_row_where_there_are_few(shape: tuple[int, ...], axis: int, kernels: int) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, shape)
+    graph = cg.function(lambda x: np.cumsum(x, axis=axis)).graph(x)
+    ran = on_stand_in(graph, [x])
+    np.testing.assert_array_equal(ran.results[0], np.cumsum(x, axis=axis))
+    assert ran.counts.kernels == kernels
+
+
+def test_the_blocks_of_a_row_are_as_many_as_keep_a_card_busy() -> None:
+    for count in (8193, 100_000, 10_000_000, 1 << 33):
+        its = tree.scan_tree(1, count, True)
+        assert min(-(-count // 8192), 128) <= its.blocks(1) <= 256 and its.span % 8192 == 0
+        assert (its.parts - 1) * its.span < count <= its.parts * its.span
+    assert 128 <= tree.scan_tree(64, 10_000_000, True).blocks(64) <= 256
+    # What is found of parts is scanned by one block of a row.
+    for rows in (1, 2, 31, 32, 33, 1000):
+        for is_inner in (True, False):
+            parts = tree.scan_tree(rows, 1 << 33, is_inner).parts
+            assert tree.scan_tree(rows, parts, rows == 1).parts == 1
+
+
+@pytest.mark.parametrize("width", [50, 9000])
+def test_in_a_list_of_launches(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def fn(x: Any) -> Any:
         return cg.fori_loop(0, 3, lambda i, c: np.cumsum(np.sin(c), axis=1) - np.flip(np.cumsum(c, axis=0), 0), x)
 
-    x = numbers((4, 50), "float64")
-    for graph in (cg.function(fn).graph(x), cg.function(cg.grad(lambda x: np.sum(fn(x)))).graph(x)):
+    x = numbers((4, width), "float64")
+    for function in (fn, cg.grad(lambda x: np.sum(fn(x)))):
+        graph = cg.function(function).graph(x)
         ran = on_stand_in(graph, [x])
         assert_same(ran.results, on_reference(graph, [x]), 1e-10)
         assert ran.counts.runs > 0
+        # Step by step it has the same bits.
+        with monkeypatch.context() as patched:
+            patched.setattr(runner.Body, "form", lambda *_: "it was asked for")
+            steps = on_stand_in(cg.function(function).graph(x), [x])
+        assert steps.counts.runs == 0
+        np.testing.assert_array_equal(steps.results[0], ran.results[0])
 
 
 @pytest.fixture
@@ -88,8 +132,11 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
     found = recording(monkeypatch)
     for dtype in DTYPES:
         _agrees(numbers((3, 70, 2), dtype), 1)
-    for shape in ((20_000,), (600,), (40, 5), (5, 40)):
+    for shape in ((20_000,), (600,), (40, 5), (5, 40), (3000, 9)):
         run_all(numbers(shape, "float64"), gradient=True)
+    _agrees(numbers((9000,), "complex64"), 0)
+    monkeypatch.setattr(tree, "SCAN_BLOCKS", 2)
+    _agrees(numbers((30_000,), "float16"), 0)
     return found
 
 
@@ -97,7 +144,8 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
 def test_as_a_compiler_reads_it(launches: list[Record], tmp_path: Path) -> None:
     """The very text, each thread of a block by itself, has the bits of the stand-in; whoever runs first."""
     scans = [launch for launch in launches if launch.spec.is_scan]
-    assert {spec.is_inner for spec in specs_of(scans)} == {True, False}
+    found = {(spec.is_inner, spec.continues) for spec in specs_of(scans)}
+    assert found == {(True, True), (True, False), (False, True), (False, False)}
     assert differing(scans, tmp_path) == (0, 0)
 
 
@@ -108,13 +156,18 @@ MISTAKES = {
     "nobody waits before states change": ("__syncthreads();\nh0[threadIdx.x] = r0;\n}", "h0[threadIdx.x] = r0;\n}"),
     "nobody waits for the last": ("}\n__syncthreads();\nl0", "}\nl0"),
     "nobody waits before the next elements": ("}\n__syncthreads();\nw0", "}\nw0"),
-    "the tail is not masked": ("begin + span < count ? begin + span : count", "begin + span"),
+    "the tail is not masked": ("begin + turn < end ? begin + turn : end", "begin + turn"),
+    "a part goes on beyond its end": ("? count : (part + 1) * span", "? count : count"),
+    "a part begins with nothing": ("if (part && result < results)", "if (0)"),
+    "a part begins with what is up to its end": ("[(part - 1) * results", "[part * results"),
 }
 
 
 @COMPILER
 @pytest.mark.parametrize("mistake", MISTAKES, ids="{}".format)
 def test_a_mistake_in_the_text_shows(mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Parts of two turns, and of one.
+    monkeypatch.setattr(tree, "SCAN_BLOCKS", 2)
     launches, x = recording(monkeypatch), numbers((20_000,), "float64")
     on_stand_in(cg.function(np.cumsum).graph(x), [x])
     right, wrong = MISTAKES[mistake]

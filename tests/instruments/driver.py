@@ -230,12 +230,12 @@ class Driver:
 
     def _reduce(self, spec: ReductionSpec, found: list[Any], numbers: Sequence[int]) -> None:
         its, known = geometry(spec, numbers), iter(range(1 << 20))
-        read = len(spec.text.inputs)
+        read = len(spec.reads)
         arrays = []
-        for k, (x, a, p) in enumerate(zip(found, spec.accesses, spec.parameters, strict=True)):
+        for x, a, p in zip(found, spec.accesses, spec.parameters, strict=True):
             if a.strides is None:
                 arrays.append(x)
-            elif spec.is_scan or k < read + len(spec.text.stored):
+            elif p not in spec.by_part:
                 arrays.append(self._array(x, p.dtype, its.sizes, its.strides[next(known)]))
             else:
                 size = np.dtype(p.dtype).itemsize
@@ -246,13 +246,12 @@ class Driver:
     def reduce(self, spec: ReductionSpec, arguments: Sequence[Any], numbers: Sequence[int]) -> None:
         """A launch outside of lists, on arrays and numbers."""
         its, known = geometry(spec, numbers), iter(range(1 << 20))
-        read, stored = len(spec.text.inputs), len(spec.text.stored)
         arrays = []
-        for k, (x, a, p) in enumerate(zip(arguments, spec.accesses, spec.parameters, strict=True)):
+        for x, a, p in zip(arguments, spec.accesses, spec.parameters, strict=True):
             assert x.dtype == p.dtype, (x.dtype, p)
             if a.strides is None:
                 arrays.append(x)
-            elif spec.is_scan or k < read + stored:
+            elif p not in spec.by_part:
                 arrays.append(_within(x, its.sizes, its.strides[next(known)]))
             else:
                 assert x.flags.c_contiguous and x.size == its.parts * its.results
@@ -266,12 +265,13 @@ class Driver:
 
     def reduced(self, spec: ReductionSpec, arrays: list[Any], its: Geometry) -> None:
         """Compute, and write."""
+        inputs, read = len(spec.text.inputs), len(spec.reads)
         if spec.is_scan:
-            arrays[1][...] = scan(spec, arrays[0], its)
-            return
-        read = len(spec.text.inputs)
-        stored, written = reduction(spec, arrays[:read], its)
-        for out, value in zip(arrays[read:], (*stored, *written), strict=True):
+            computed = scan(spec, arrays[:inputs], arrays[inputs:read], its)
+        else:
+            stored, written = reduction(spec, arrays[:inputs], its)
+            computed = [*stored, *written]
+        for out, value in zip(arrays[read:], computed, strict=True):
             out[...] = value
 
     def _multiply(self, *given: int) -> None:

@@ -39,7 +39,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> list[Record]:
 
     def recorded(self: Driver, spec: ReductionSpec, arguments: Sequence[Any], numbers: Sequence[int]) -> None:
         reduce(self, spec, arguments, numbers)
-        outputs = [np.copy(x) for x in arguments[len(spec.text.inputs) :]]
+        outputs = [np.copy(x) for x in arguments[len(spec.reads) :]]
         found.append(Record(spec, list(arguments), list(numbers), outputs, self.geometry(spec, numbers)))
 
     monkeypatch.setattr(Driver, "reduce", recorded)
@@ -64,7 +64,7 @@ def differing(
 
 
 def _is_same(record: Record, function: Called, backwards: bool) -> bool:
-    spec, read = record.spec, len(record.spec.text.inputs)
+    spec, read = record.spec, len(record.spec.reads)
     given = [x if isinstance(x, np.generic) else _guarded(x) for x in record.arguments]
     words = [
         np.array([x.ctypes.data]) if access.strides is not None else np.atleast_1d(x)

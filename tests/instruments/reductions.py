@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.reductions.model import POSITION, ReductionSpec, ReductionText
-from ctrlgrad.engines.cuda.reductions.tree import Tree
+from ctrlgrad.engines.cuda.reductions.tree import SERIAL, Tree
 from instruments.kernel_functions import MEANING
 from instruments.text import run_text
 
@@ -22,7 +22,7 @@ class Geometry:
     count: int
     span: int
     sizes: tuple[int, ...]
-    # Of each array that is no result, in the order of the accesses.
+    # Of each array that has the elements' sizes, in the order of the accesses.
     strides: tuple[tuple[int, ...], ...]
 
     @property
@@ -34,7 +34,8 @@ def geometry(spec: ReductionSpec, numbers: Sequence[int]) -> Geometry:
     results, count, span, *rest = numbers
     rank = spec.kept + spec.reduced
     arrays = sum(
-        access.strides is not None for access in spec.accesses[: None if spec.is_scan else -len(spec.text.results)]
+        access.strides is not None and p not in spec.by_part
+        for p, access in zip(spec.parameters, spec.accesses, strict=True)
     )
     strides = [tuple(rest[k * rank : (k + 1) * rank]) for k in range(1, arrays + 1)]
     return Geometry(results, count, span, tuple(rest[:rank]), tuple(strides))
@@ -76,24 +77,46 @@ def reduction(spec: ReductionSpec, inputs: Sequence[Any], its: Geometry) -> tupl
     return values[:stored], [_written(result.dtype, [final[k] for k in result.states]) for result in text.results]
 
 
-def scan(spec: ReductionSpec, x: Any, its: Geometry) -> np.ndarray:
-    """What is written, over the sizes."""
-    text, lanes, span = spec.text, spec.lanes, its.span
-    turns = -(-its.count // (lanes * span))
+def scan(spec: ReductionSpec, inputs: Sequence[Any], before: Sequence[np.ndarray], its: Geometry) -> list[np.ndarray]:
+    """What is written, over the sizes. `before` is that of each part, `[part, result]`, where parts go on from it."""
+    text, results = spec.text, its.results
     starts = [np.asarray(eval(s, MEANING)).astype(p.dtype) for p, s in zip(text.states, text.starts, strict=True)]
+    elements = [np.broadcast_to(x, its.sizes).reshape(results, its.count) for x in run_text(text.element, [*inputs])]
+    turn = min(-(-its.span // spec.lanes), SERIAL)
+    found = []
+    for part in range(its.parts):
+        carried = [np.full((results, 1), start) for start in starts]
+        if part and before:
+            carried = [x[part - 1][:, None] for x in before]
+        mine = [x[:, part * its.span : (part + 1) * its.span] for x in elements]
+        found.append(_scanned(text, mine, starts, carried, spec.lanes, turn))
+    whole = [np.concatenate(states, 1).reshape(its.sizes) for states in zip(*found, strict=True)]
+    return [_written(result.dtype, [whole[k] for k in result.states]) for result in text.results]
+
+
+def _scanned(
+    text: ReductionText,
+    part: Sequence[np.ndarray],
+    starts: Sequence[np.ndarray],
+    carried: list[np.ndarray],
+    lanes: int,
+    span: int,
+) -> list[np.ndarray]:
+    """The states up to each element of a part, `[result, element]`, from the states of all before it."""
+    results, count = part[0].shape
+    turns = -(-count // (lanes * span))
     # [result, turn, lane, element]
     elements = []
-    for value, start in zip(run_text(text.element, [x]), starts, strict=True):
-        wide = np.full((its.results, turns * lanes * span), start)
-        wide[:, : its.count] = np.broadcast_to(value, its.sizes).reshape(its.results, its.count)
-        elements.append(wide.reshape(its.results, turns, lanes, span))
+    for value, start in zip(part, starts, strict=True):
+        wide = np.full((results, turns * lanes * span), start)
+        wide[:, :count] = value
+        elements.append(wide.reshape(results, turns, lanes, span))
     totals = _grown(text, [np.full_like(e[..., 0], start) for e, start in zip(elements, starts, strict=True)], elements)
     states, step = [x[..., -1] for x in totals], 1
     while step < lanes:
         after = _combined(text, [x[..., :-step] for x in states], [x[..., step:] for x in states])
         states = [np.concatenate([x[..., :step], y], -1) for x, y in zip(states, after, strict=True)]
         step *= 2
-    carried = [np.full((its.results, 1), start) for start in starts]
     found = []
     for turn in range(turns):
         lanes_before = [
@@ -103,9 +126,7 @@ def scan(spec: ReductionSpec, x: Any, its: Geometry) -> np.ndarray:
         before = _combined(text, [np.repeat(c, lanes, 1) for c in carried], lanes_before)
         found.append(_grown(text, before, [e[:, turn] for e in elements]))
         carried = _combined(text, carried, [x[:, turn, -1:] for x in states])
-    (result,) = text.results
-    whole = [np.stack([f[k] for f in found], 1).reshape(its.results, -1)[:, : its.count] for k in result.states]
-    return _written(result.dtype, [x.reshape(its.sizes) for x in whole])
+    return [np.stack(x, 1).reshape(results, -1)[:, :count] for x in zip(*found, strict=True)]
 
 
 def _grown(text: ReductionText, states: list[np.ndarray], elements: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -128,7 +149,7 @@ def _written(dtype: str, states: Sequence[np.ndarray]) -> np.ndarray:
 
 def blocks_of(spec: ReductionSpec, its: Geometry) -> int:
     """How many blocks a launch has."""
-    return Tree(spec.lanes, spec.is_inner, 1 if spec.is_scan else its.parts, its.span).blocks(its.results)
+    return Tree(spec.lanes, spec.is_inner, its.parts, its.span).blocks(its.results)
 
 
 __all__ = ["Geometry", "blocks_of", "geometry", "reduction", "scan"]

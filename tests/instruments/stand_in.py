@@ -180,7 +180,7 @@ class StandIn(OnDriver):
         self.work += 1
         spec, arguments = launch.spec, launch.arguments
         assert all(isinstance(x, StandInArray | np.generic) for x in arguments)
-        read = len(spec.text.inputs)
+        read = len(spec.reads)
         self.launched(arguments[:read], arguments[read:])
         self.driver.reduce(spec, [operand(x) for x in arguments], launch.numbers)
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ctrlgrad.engines.cuda.context import Context, Counts
-from ctrlgrad.engines.cuda.control import Loop
 from ctrlgrad.engines.cuda.engine import places_of, program_of, run_with
 from ctrlgrad.engines.cuda.group_step import GroupStep
 from ctrlgrad.engines.cuda.library import ArrayLibrary
+from ctrlgrad.engines.cuda.loops import Loop
 from ctrlgrad.engines.cuda.program import NodeStep, Program
 from ctrlgrad.engines.reference.control_kernels import loop_name
 from ctrlgrad.engines.report import LoopReport, Report

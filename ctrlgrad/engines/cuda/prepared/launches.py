@@ -100,7 +100,7 @@ class Launches:
 
     def scan(self, text: ReductionText, axis: int, x: View, result: View) -> None:
         """See `ctrlgrad.engines.cuda.reductions.stages`."""
-        self.launches += scan(text, x.shape, axis, x, result, self._sized)
+        self.launches += scan(text, x.shape, axis, [x], [result], self._sized, self.buffer)
 
     def _sized(self, x: Operand) -> Access:
         """Where the strides are parameters."""

@@ -1,10 +1,9 @@
 """A reduction as CUDA C++: which elements a thread goes through, and the tree that makes their states one.
 
 Parameters are the words' address (where something moves), arrays and numbers in the order of the accesses, and int64s:
-how many results there are, how many elements each has, how many of them are one block's (of a scan, one thread's at a
-time); the sizes of the axes that
+how many results there are, how many elements each has, how many of them are one block's; the sizes of the axes that
 stay and of those that are reduced; and each array's strides along these, in bytes. What is written of all lies as
-[part, result].
+[part, result], and so does what a part of a scan begins with.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from ctrlgrad.engines.cuda.arguments import NAME, address, declared, number
 from ctrlgrad.engines.cuda.expressions import rounded
 from ctrlgrad.engines.cuda.kernel import Parameter
 from ctrlgrad.engines.cuda.reductions.model import POSITION, ReductionSpec, ReductionText, Result
-from ctrlgrad.engines.cuda.reductions.tree import BLOCK
+from ctrlgrad.engines.cuda.reductions.tree import BLOCK, SERIAL
 
 
 def source(spec: ReductionSpec) -> str:
@@ -34,7 +33,7 @@ def source(spec: ReductionSpec) -> str:
     lines += [
         f"const int lane = {along}, group = {across};",
         f"const long long wide = (results + {groups - 1}) / {groups};",
-        f"const long long tiles = wide * ({'1' if spec.is_scan else 'count > span ? (count + span - 1) / span : 1'});",
+        "const long long tiles = wide * (count > span ? (count + span - 1) / span : 1);",
         "for (long long tile = blockIdx.x; tile < tiles; tile += gridDim.x) {",
         f"const long long part = tile / wide, result = tile % wide * {groups} + group;",
         *(f"{state.dtype} {state.name} = {start};" for state, start in zip(text.states, text.starts, strict=True)),
@@ -45,13 +44,17 @@ def source(spec: ReductionSpec) -> str:
     return "\n".join([text.preamble, *_combine(text), head, *lines, "}", ""])
 
 
+# Where a block's part ends.
+_END = "const long long end = count - part * span < span ? count : (part + 1) * span;"
+
+
 def _reduction(spec: ReductionSpec) -> list[str]:
     """What a thread does for a tile: its elements, and the tree."""
     text = spec.text
     return [
         "if (result < results) {",
         *_indices("result", range(spec.kept)),
-        "const long long end = count - part * span < span ? count : (part + 1) * span;",
+        _END,
         f"for (long long position = part * span + lane; position < end; position += {spec.lanes}) {{",
         *_indices("position", range(spec.kept, spec.kept + spec.reduced)),
         *_element(spec),
@@ -69,7 +72,7 @@ def _reduction(spec: ReductionSpec) -> list[str]:
 
 
 def _scan(spec: ReductionSpec) -> list[str]:
-    """What a thread does for a tile: `span` elements of a row at a time, beside those of the other lanes.
+    """What a thread does for a tile: at most `SERIAL` elements of a row at a time, beside those of the other lanes.
 
     The state of its elements becomes that of all up to the last of them, in as many steps as the number of lanes has
     bits. Then it goes through them again, from the state of all before them: that of the row so far, c0, c1, ..., and
@@ -80,7 +83,7 @@ def _scan(spec: ReductionSpec) -> list[str]:
     own = [state.name for state in text.states]
     shared = [f"h{k}[threadIdx.x] = {name};" for k, name in enumerate(own)]
     indices = _indices("position", range(spec.kept, spec.kept + spec.reduced))
-    elements = "for (long long position = begin; position < end; position++) {"
+    elements = "for (long long position = begin; position < last; position++) {"
     added = f"combine({', '.join(_pairs(text, 'e{}'))});"
     stored = [
         f"*({p.dtype}*){_place(spec, p)} = {rounded(p.dtype, ', '.join(own[k] for k in result.states))};"
@@ -121,10 +124,13 @@ def _scan(spec: ReductionSpec) -> list[str]:
             for state, name in zip(text.states, names, strict=True)
         ),
         *_started(text, carried),
+        *(_continued(spec, carried) if spec.continues else []),
         *_indices("result", range(spec.kept)),
-        f"for (long long first = 0; first < count; first += {spec.lanes} * span) {{",
-        "const long long begin = first + lane * span, last = begin + span < count ? begin + span : count;",
-        "const long long end = result < results ? last : begin;",
+        _END,
+        f"const long long turn = span < {spec.lanes * SERIAL} ? (span + {spec.lanes - 1}) / {spec.lanes} : {SERIAL};",
+        f"for (long long first = part * span; first < end; first += {spec.lanes} * turn) {{",
+        "const long long begin = first + lane * turn, next = begin + turn < end ? begin + turn : end;",
+        "const long long last = result < results ? next : begin;",
         *_started(text, own),
         *(elements, *indices, *_element(spec), added, "}"),
         *(steps if spec.lanes > 1 else alone),
@@ -135,6 +141,13 @@ def _scan(spec: ReductionSpec) -> list[str]:
         combined(carried, wholes),
         "}",
     ]
+
+
+def _continued(spec: ReductionSpec, carried: list[str]) -> list[str]:
+    """A part begins with the states of all before it."""
+    places = [f"(({p.dtype}*)p_{p.name})[(part - 1) * results + result]" for p in spec.text.before]
+    read = " ".join(f"{name} = {place};" for name, place in zip(carried, places, strict=True))
+    return [f"if (part && result < results) {{ {read} }}"]
 
 
 def _started(text: ReductionText, names: list[str]) -> list[str]:

@@ -56,6 +56,11 @@ class ReductionText:
         return tuple(Parameter(result.dtype, f"q{k}") for k, result in enumerate(self.results))
 
     @property
+    def before(self) -> tuple[Parameter, ...]:
+        """The states of all before a part, where a scan's blocks share a row."""
+        return tuple(Parameter(state.dtype, f"s{k}") for k, state in enumerate(self.states))
+
+    @property
     def partial(self) -> ReductionText:
         """The same, of which the states are written."""
         results = tuple(Result(state.dtype, (k,)) for k, state in enumerate(self.states))
@@ -86,8 +91,8 @@ class ReductionSpec:
     """A kernel: the text, how many axes stay and are reduced, and who goes through which elements.
 
     `lanes` threads of a block share the elements of one result. Neighbours among them are neighbouring elements where
-    `is_inner`, else neighbouring results. The accesses are those of the inputs, and of what is stored and written. A
-    scan writes at each element what is reduced of those up to it.
+    `is_inner`, else neighbouring results. The accesses are those of the parameters. A scan writes at each element what
+    is reduced of those up to it; where it `continues`, each part of a row begins with the states of all up to it.
     """
 
     text: ReductionText
@@ -97,6 +102,7 @@ class ReductionSpec:
     is_inner: bool
     accesses: tuple[Access, ...]
     is_scan: bool = False
+    continues: bool = False
 
     @property
     def is_moving(self) -> bool:
@@ -104,9 +110,19 @@ class ReductionSpec:
         return any(access.is_moving for access in self.accesses)
 
     @property
+    def reads(self) -> tuple[Parameter, ...]:
+        """The parameters that are read."""
+        return (*self.text.inputs, *(self.text.before if self.continues else ()))
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What the accesses are of."""
-        return (*self.text.inputs, *self.text.stored, *self.text.written)
+        """Those that are read, and those that are written."""
+        return (*self.reads, *self.text.stored, *self.text.written)
+
+    @property
+    def by_part(self) -> tuple[Parameter, ...]:
+        """Parameters whose arrays lie as [part, result], contiguous; others have the elements' sizes."""
+        return self.text.before if self.is_scan else self.text.written
 
     @property
     def numbers(self) -> tuple[str, ...]:
@@ -115,7 +131,7 @@ class ReductionSpec:
         strided = [
             p.name
             for p, access in zip(self.parameters, self.accesses, strict=True)
-            if access.strides is not None and (self.is_scan or p not in self.text.written)
+            if access.strides is not None and p not in self.by_part
         ]
         strides = [f"t_{name}_{axis}" for name in strided for axis in range(self.kept + self.reduced)]
         return ("results", "count", "span", *sizes, *strides)

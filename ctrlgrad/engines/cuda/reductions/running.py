@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.context import Context
-from ctrlgrad.engines.cuda.reductions.model import ReductionText
+from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionText
 from ctrlgrad.engines.cuda.reductions.stages import Shape, scan, stages
 
 _ARRAY, _NUMBER = Access(()), Access(None)
@@ -15,9 +15,7 @@ _ARRAY, _NUMBER = Access(()), Access(None)
 
 def cumulate(context: Context, text: ReductionText, axis: int, x: Any, result: Any) -> None:
     """Put a scan on the library's stream."""
-    for launch in scan(text, tuple(x.shape), axis, x, result, lambda _: _ARRAY):
-        context.counts.kernels += 1
-        context.library.reduce(launch, context.precision != "ieee")
+    _launch(context, scan(text, tuple(x.shape), axis, [x], [result], lambda _: _ARRAY, context.library.empty))
 
 
 def reduce(
@@ -30,14 +28,18 @@ def reduce(
     results: Sequence[Any],
 ) -> None:
     """Put a reduction on the library's stream; see `stages`."""
-    library, contracts = context.library, context.precision != "ieee"
+    library = context.library
 
     def access(x: Any) -> Access:
         return _ARRAY if library.is_array(x) else _NUMBER
 
-    for launch in stages(text, shape, axes, inputs, stored, results, access, library.empty):
+    _launch(context, stages(text, shape, axes, inputs, stored, results, access, library.empty))
+
+
+def _launch(context: Context, launches: Iterable[ReductionLaunch]) -> None:
+    for launch in launches:
         context.counts.kernels += 1
-        library.reduce(launch, contracts)
+        context.library.reduce(launch, context.precision != "ieee")
 
 
 __all__ = ["cumulate", "reduce"]

@@ -1,17 +1,16 @@
-"""The launches of a reduction: one, or more where blocks share the elements of a result. A scan is one."""
+"""The launches of a reduction or a scan: one, or more where blocks share the elements of a result, or of a row."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ctrlgrad.engines.cuda.arguments import Access, joined_axes
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec, ReductionText
-from ctrlgrad.engines.cuda.reductions.tree import SERIAL, Tree, tree
+from ctrlgrad.engines.cuda.reductions.tree import Tree, scan_tree, tree
 
 Shape = tuple[int, ...]
 
@@ -38,7 +37,7 @@ def stages(
     sizes = [shape[axis] for axis in kept]
     if not math.prod(sizes):
         return
-    its = _tree(shape, kept, axes)
+    its = tree(*_extent(shape, kept, axes))
     if its.parts == 1:
         yield _launch(text, shape, kept, axes, inputs, stored, results, access, its)
         return
@@ -48,21 +47,37 @@ def stages(
 
 
 def scan(
-    text: ReductionText, shape: Shape, axis: int, x: Any, result: Any, access: Callable[[Any], Access]
+    text: ReductionText,
+    shape: Shape,
+    axis: int,
+    inputs: Sequence[Any],
+    results: Sequence[Any],
+    access: Callable[[Any], Access],
+    empty: Callable[[Shape, np.dtype], Any],
 ) -> Iterator[ReductionLaunch]:
-    """The launch that writes at each element what is reduced of those up to it along an axis."""
+    """The launches that write at each element what is reduced of those up to it along an axis.
+
+    Where blocks share a row, its parts are reduced first, and what is found of these is scanned: each part begins with
+    what is before it. Arguments are those of `stages`.
+    """
     kept = [other for other in range(len(shape)) if other != axis]
-    if math.prod(shape):
-        its = _tree(shape, kept, [axis])
-        # One block has all the elements of a row, a thread so many of them at a time.
-        its = replace(its, parts=1, span=min(-(-shape[axis] // its.lanes), SERIAL))
-        yield _launch(text, shape, kept, [axis], [x], [], [result], access, its, is_scan=True)
+    if not math.prod(shape):
+        return
+    its = scan_tree(*_extent(shape, kept, [axis]))
+    before: list[Any] = []
+    if its.parts > 1:
+        sizes = (its.parts, *(shape[other] for other in kept))
+        states, before = ([empty(sizes, np.dtype(state.dtype)) for state in text.states] for _ in range(2))
+        yield _launch(text.partial, shape, kept, [axis], inputs, [], states, access, its)
+        yield from scan(text.of_states.partial, sizes, 0, states, before, access, empty)
+    yield _launch(text, shape, kept, [axis], inputs, [], results, access, its, before, is_scan=True)
 
 
-def _tree(shape: Shape, kept: Sequence[int], axes: Sequence[int]) -> Tree:
+def _extent(shape: Shape, kept: Sequence[int], axes: Sequence[int]) -> tuple[int, int, bool]:
+    """How many results there are, of how many elements each, and whether the last axis is reduced."""
     last = max((axis for axis in range(len(shape)) if shape[axis] != 1), default=-1)
     results, count = (math.prod(shape[axis] for axis in chosen) for chosen in (kept, axes))
-    return tree(results, count, last < 0 or last in axes)
+    return results, count, last < 0 or last in axes
 
 
 def _launch(
@@ -75,18 +90,20 @@ def _launch(
     results: Sequence[Any],
     access: Callable[[Any], Access],
     its: Tree,
+    before: Sequence[Any] = (),
     is_scan: bool = False,
 ) -> ReductionLaunch:
-    accesses = [access(x) for x in (*inputs, *stored, *results)]
+    arguments = (*inputs, *before, *stored, *results)
+    accesses = tuple(map(access, arguments))
     strided = (*inputs, *stored, *(results if is_scan else ()))
-    strides = [_strides(x, shape) for x, a in zip(strided, accesses, strict=False) if a.strides is not None]
+    strides = [_strides(x, shape) for x in strided if access(x).strides is not None]
     outer, reduced = (joined_axes(shape, chosen, strides) for chosen in (kept, axes))
-    spec = ReductionSpec(text, len(outer[0]), len(reduced[0]), its.lanes, its.is_inner, tuple(accesses), is_scan)
+    axis_counts = len(outer[0]), len(reduced[0])
+    spec = ReductionSpec(text, *axis_counts, its.lanes, its.is_inner, accesses, is_scan, bool(before))
     results_count, count = (math.prod(sizes) for sizes, _ in (outer, reduced))
     numbers = [results_count, count, its.span, *outer[0], *reduced[0]]
     for mine in zip(outer[1], reduced[1], strict=True):
         numbers += [stride for part in mine for stride in part]
-    arguments = (*inputs, *stored, *results)
     return ReductionLaunch(spec, arguments, tuple(numbers), its.blocks(results_count))
 
 

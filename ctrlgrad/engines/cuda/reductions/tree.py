@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # Threads of a block, the most elements that one goes through where there are more threads, and the most blocks.
 BLOCK, SERIAL, MOST_BLOCKS = 256, 32, 1 << 16
@@ -10,6 +10,8 @@ BLOCK, SERIAL, MOST_BLOCKS = 256, 32, 1 << 16
 _FEW = 4
 # Neighbouring results that a block reads together, at least: as many as a warp has threads.
 _WARP = 32
+# The most blocks of a scan that come from sharing rows: about two for each multiprocessor of a large card.
+SCAN_BLOCKS = 256
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,20 @@ def tree(results: int, count: int, is_inner: bool) -> Tree:
     return Tree(lanes, is_inner, parts, lanes * SERIAL if parts > 1 else count)
 
 
+def scan_tree(results: int, count: int, is_inner: bool) -> Tree:
+    """As `tree`, for scans: a row has several blocks where there are few rows. Each goes on through its part, a turn of
+    as many elements as its threads have at once after the other."""
+    its = tree(results, count, is_inner)
+    turn, groups = its.lanes * SERIAL, -(-results // (BLOCK // its.lanes))
+    turns = -(-count // turn)
+    of_a_part = -(-turns // max(SCAN_BLOCKS // groups, 1))
+    parts = -(-turns // of_a_part)
+    return replace(its, parts=parts, span=of_a_part * turn if parts > 1 else count)
+
+
 def _power(n: int) -> int:
     """The least power of two that is not below n."""
     return 1 << max(n - 1, 0).bit_length()
 
 
-__all__ = ["BLOCK", "SERIAL", "Tree", "tree"]
+__all__ = ["BLOCK", "SERIAL", "Tree", "scan_tree", "tree"]
