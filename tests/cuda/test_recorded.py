@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 from instruments.stand_in import StandIn, StandInArray
 
+from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
+from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
-from ctrlgrad.engines.cuda.library import ArrayLibrary, Rows
+from ctrlgrad.engines.cuda.library import ArrayLibrary
 from ctrlgrad.engines.cuda.reductions.combining import plain_text
 from ctrlgrad.engines.cuda.reductions.running import reduce
+from ctrlgrad.engines.cuda.texts import binary_text
 
 DOUBLE = KernelText((Parameter("float64", "a0"),), (Parameter("float64", "o0"),), "o0 = a0 + a0;")
 
@@ -36,8 +40,28 @@ def _assign(name: str) -> Callable[[Any, Any], Any]:
     return lambda library, x: setattr(x, name, library.upload(np.zeros(4)))
 
 
-def _rows(library: StandIn, x: StandInArray) -> Rows:
-    return Rows(x, 1, library.upload(np.arange(2)), library.upload(np.arange(2)), library.upload(np.ones((2, 1))))
+def _chosen(library: StandIn, x: StandInArray, index: StandInArray) -> tuple[Chosen, Surroundings]:
+    around = Surroundings(lambda _: Access(()), library.empty, library.take_flag(), 1)
+    return chosen(1, (index,), library.is_array, lambda key: x[key]), around
+
+
+def _gathered(library: StandIn, x: StandInArray, index: StandInArray) -> StandInArray:
+    out = library.empty(index.shape, x.dtype)
+    its, around = _chosen(library, x, index)
+    for launch in gather(its, out, around):
+        library.launch(launch, False)
+    return out
+
+
+def _scattered(library: StandIn, x: StandInArray, index: StandInArray, value: StandInArray, adds: bool = False) -> None:
+    text = binary_text("add", x.dtype) if adds else None
+    its, around = _chosen(library, x, index)
+    for launch in scatter(its, value, text, around):
+        library.launch(launch, False)
+
+
+def _places(library: StandIn) -> StandInArray:
+    return library.upload(np.array([0, 2, 0]))
 
 
 def _total(library: StandIn, x: StandInArray) -> StandInArray:
@@ -50,16 +74,18 @@ def _total(library: StandIn, x: StandInArray) -> StandInArray:
 READING: dict[str, Callable[[Any, Any], Any]] = {
     "astype": lambda library, x: x.astype(np.float32),
     "sum": lambda library, x: x.sum(axis=0),
-    "__getitem__": lambda library, x: x[library.upload(np.array([0, 2]))],
+    "gather": lambda library, x: _gathered(library, x, _places(library)),
+    "gather by it": lambda library, x: _gathered(library, library.upload(np.ones(9)), x.view(np.int64)),
+    "scatter by it": lambda library, x: _scattered(library, library.upload(np.ones(9)), x.view(np.int64), x),
+    "scatter and add": lambda library, x: _scattered(library, x, _places(library), library.upload(np.ones(3)), True),
     **{
         name: lambda library, x, name=name: getattr(x, name)(2.0)
         for name in ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__mod__", "__lt__", "__gt__")
     },
     "xp": lambda library, x: library.xp.tanh(x),
     "matmul": lambda library, x: library.matmul(x, x, "ieee"),
-    "reduce": _total,
+    "a reduction": _total,
     "read": lambda library, x: library.read([x]),
-    "check_indices": lambda library, x: library.check_indices(x, 9, 1, library.upload(np.zeros(3))),
     "kernel": lambda library, x: library.kernel(DOUBLE, False)([x], [library.empty((4,), x.dtype)]),
 }
 WRITING: dict[str, Callable[[Any, Any], Any]] = {
@@ -67,14 +93,16 @@ WRITING: dict[str, Callable[[Any, Any], Any]] = {
     "real": _assign("real"),
     "imag": lambda library, x: setattr(x.astype(complex), "imag", x),
     "upload": lambda library, x: x,
-    "add_rows": lambda library, x: library.add_rows(_rows(library, x)),
-    "write_rows": lambda library, x: library.write_rows(_rows(library, x)),
+    "launch": lambda library, x: _scattered(library, x, _places(library), library.upload(np.ones(3))),
     "add_product": lambda library, x: library.add_product(x, library.upload(np.ones((4, 4))), x, "ieee"),
 }
 # Views, questions, what hands memory over, and what is recorded where it happens (`instruments.driver`, copies).
 QUIET = {"reshape", "view", "root", "__init__", "__array__", "__bool__", "__int__", "__float__", "__index__", "__len__"}
 QUIET |= {"__iter__", "__getattr__", "__dlpack__", "__dlpack_device__", "__cuda_array_interface__", "_part"}
 QUIET |= {"name", "running", "is_array", "empty", "borrowed", "lent", "copier", "address", "function", "launcher"}
+QUIET |= {"__getitem__", "take_flag", "give_back_flag"}
+# What roads lead to beside methods.
+KINDS = {"gather", "gather by it", "scatter by it", "scatter and add", "a reduction"}
 
 
 @pytest.fixture
@@ -115,4 +143,4 @@ def test_every_road_is_tested() -> None:
     """A method that arrays or libraries get is in one of the tables above."""
     roads = {name for name, found in vars(StandInArray).items() if isfunction(found) or isinstance(found, property)}
     roads |= {name for name in vars(ArrayLibrary) if not name.startswith("_")}
-    assert roads == (set(READING) | set(WRITING) | QUIET)
+    assert roads == (set(READING) | set(WRITING) | QUIET) - KINDS

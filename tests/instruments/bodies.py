@@ -50,4 +50,20 @@ def chosen(x: Any) -> Any:
     return cg.fori_loop(0, 3, step, x)
 
 
-__all__ = ["chosen", "joined", "multiplied", "reduced"]
+def updated(x: Any) -> Any:
+    """Updates by indices that the body computes, which repeat, beside the loop's counter too."""
+
+    def step(i: Any, c: Any) -> Any:
+        x, total = c
+        rows = cnp.argmax(x, axis=2)
+        low = (cnp.sum(x, axis=(0, 2)) < 0.5).astype("int32")
+        x = cnp.at(x)[low].add(x[::-1] * 0.25)
+        x = cnp.at(x)[i, :, low - 1].set(cnp.tanh(x[:, i]))
+        total = cnp.at(total)[rows - 3, low].add(x[0] * i)
+        total = cnp.at(total)[rows[0, 1]].set(total[i] + x[1, 2])
+        return x * 0.5 + total, total
+
+    return cg.fori_loop(0, 3, step, (x, x[0] * 0.1))
+
+
+__all__ = ["chosen", "joined", "multiplied", "reduced", "updated"]

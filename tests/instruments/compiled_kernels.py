@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.indexing.model import IndexSpec
 from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
@@ -97,7 +98,7 @@ template <class... A> int called(void (*kernel)(A...), void** given, int blocks,
 }
 """
 
-Spec = KernelSpec | ReductionSpec
+Spec = KernelSpec | ReductionSpec | IndexSpec
 Called = Callable[[ctypes.c_void_p, int, int, bool], bool]
 """Takes the address of the parameters' addresses, blocks, threads, and whether the last ones run first.
 

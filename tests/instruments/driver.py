@@ -18,6 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ctrlgrad.engines.cuda.arguments import Access
+from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.prepared.kernel_text import BLOCK, grid_of
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
@@ -26,6 +27,7 @@ from ctrlgrad.engines.cuda.reductions import tree
 from ctrlgrad.engines.cuda.reductions.model import ReductionSpec
 from instruments.cublas import NAMES, Cublas
 from instruments.graph_driver import CAPTURE_STREAM, Graphs, Handle
+from instruments.indexing import dtypes_of, launch_shape, run_indexed
 from instruments.reductions import Geometry, blocks_of, geometry, reduction, scan
 from instruments.text import run_text
 
@@ -33,6 +35,7 @@ _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 _LAUNCH = ctypes.CFUNCTYPE(_I, _P, *[_I] * 7, _P, _P, _P)
 _GEMM = ctypes.CFUNCTYPE(_I, _P, *[_I] * 5, _P, *[_P, _I, _I, _L] * 2, _P, _P, _I, _I, _L, _I, _I, _I)
 STREAM, HANDLE = 11, 7
+Spec = KernelSpec | ReductionSpec | IndexSpec
 
 
 def _within(x: np.ndarray, sizes: Sequence[int], strides: Sequence[int]) -> np.ndarray:
@@ -44,15 +47,15 @@ def _within(x: np.ndarray, sizes: Sequence[int], strides: Sequence[int]) -> np.n
     return found
 
 
-def _sizes(spec: KernelSpec | ReductionSpec) -> list[int]:
+def _sizes(spec: Spec) -> list[int]:
     """The bytes of each parameter of a kernel: a number's are at least a word."""
-    named = spec.parameters if isinstance(spec, ReductionSpec) else (*spec.text.inputs, *spec.text.outputs)
+    named = (*spec.text.inputs, *spec.text.outputs) if isinstance(spec, KernelSpec) else spec.parameters
     found = [8] * spec.is_moving
     for access, p in zip(spec.accesses, named, strict=True):
         if access.has_parameter:
             found.append(max(8, np.dtype(p.dtype).itemsize) if access.strides is None else 8)
         found += [8, 8] * access.is_moving
-    return found + [8] * (len(spec.numbers) if isinstance(spec, ReductionSpec) else 2 * bool(spec.chosen))
+    return found if isinstance(spec, KernelSpec) else found + [8] * len(spec.numbers)
 
 
 class Driver:
@@ -62,7 +65,7 @@ class Driver:
 
     def __init__(self, ran: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]) -> None:
         self._ran = ran
-        self.specs: list[KernelSpec | ReductionSpec] = []
+        self.specs: list[Spec] = []
         self._known: dict[tuple[int, int], weakref.ref[np.ndarray]] = {}
         # Threads share a library.
         self._lock = threading.Lock()
@@ -120,7 +123,7 @@ class Driver:
             self._known[low, high] = weakref.ref(memory)
         return int(array.data.ctypes.data)
 
-    def function(self, spec: KernelSpec | ReductionSpec) -> int:
+    def function(self, spec: Spec) -> int:
         if spec not in self.specs:
             self.graph_calls.forbid("compilation")
             self.specs.append(spec)
@@ -152,7 +155,7 @@ class Driver:
         else:
             graph.nodes.append(lambda: self.run(spec, words, blocks, threads))
 
-    def run(self, spec: KernelSpec | ReductionSpec, given: Sequence[bytes], blocks: int, threads: int) -> None:
+    def run(self, spec: Spec, given: Sequence[bytes], blocks: int, threads: int) -> None:
         """Run a kernel with these parameters."""
         left = iter(given)
 
@@ -175,9 +178,13 @@ class Driver:
             return np.dtype(dtype).type(word)
 
         with np.errstate(all="ignore"):
-            if isinstance(spec, ReductionSpec):
+            if not isinstance(spec, KernelSpec):
                 found = [argument(a, p.dtype) for a, p in zip(spec.accesses, spec.parameters, strict=True)]
                 numbers = [parameter() for _ in spec.numbers]
+                if not isinstance(spec, ReductionSpec):
+                    assert (blocks, threads) == launch_shape(spec, numbers)
+                    self.indexed(spec, found, numbers)
+                    return
                 assert (blocks, threads) == (blocks_of(spec, geometry(spec, numbers)), tree.BLOCK)
                 self._reduce(spec, found, numbers)
                 return
@@ -193,20 +200,11 @@ class Driver:
                 x if a.strides is None else self._array(x, p.dtype, spec.shape, a.strides)
                 for x, a, p in zip(found, spec.accesses, named, strict=True)
             ]
-            if spec.chosen:
-                # All that indices may choose is read.
-                shape = (*spec.shape, *(axis.size for axis in spec.chosen))
-                strides = (*(spec.inputs[0].strides or ()), *(axis.stride for axis in spec.chosen))
-                arrays[0] = self._array(found[0], named[0].dtype, shape, strides)
-                flag, site = self._array(parameter(), "int64", [3], [8]), parameter()
-                self._ran([flag], [flag])
             inputs = arrays[:read]
             conditions = [access.strides is None for access in spec.outputs]
             outputs = [self._condition(x) if c else x for x, c in zip(arrays[read:], conditions, strict=True)]
             written = [x for x, c in zip(outputs, conditions, strict=True) if not c]
             self._ran([x for x in inputs if isinstance(x, np.ndarray)], written)
-            if spec.chosen:
-                inputs = self._chosen(spec, inputs, flag, site)
             for out, value in zip(outputs, self._computed(spec, inputs), strict=False):
                 out[...] = value
 
@@ -214,16 +212,14 @@ class Driver:
         assert self.graph_calls.is_condition(handle), "no condition of a graph"
         return np.ndarray((), np.uint64, (ctypes.c_char * 8).from_address(handle))
 
-    def _chosen(self, spec: KernelSpec, inputs: list[Any], flag: np.ndarray, site: int) -> list[Any]:
-        """What indices choose of the first input, and the indices."""
-        grid = np.indices(spec.shape)
-        places = []
-        for index, axis in zip(inputs[1:], spec.chosen, strict=True):
-            bad = index[(index < -axis.size) | (index >= axis.size)]
-            if bad.size and not flag[0]:
-                flag[:] = site, bad[0], axis.size
-            places.append(index.astype(np.int64) % axis.size)
-        return [inputs[0][(*grid, *places)], *inputs[1:]]
+    def indexed(self, spec: IndexSpec, addresses: Sequence[int], numbers: Sequence[int], computes: bool = True) -> None:
+        """A read or an update by indices."""
+        dtypes = list(dtypes_of(spec))
+
+        def at(k: int, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> np.ndarray:
+            return self._array(addresses[k] + offset, dtypes[k], shape, strides)
+
+        run_indexed(spec, numbers, at, self._ran, computes)
 
     def _computed(self, spec: KernelSpec, inputs: list[Any]) -> list[np.ndarray]:
         return run_text(spec.text, inputs)
@@ -258,6 +254,24 @@ class Driver:
                 arrays.append(x.reshape(its.parts, its.results))
         with np.errstate(all="ignore"):
             self.reduced(spec, arrays, its)
+
+    @staticmethod
+    def index(launch: IndexLaunch, arrays: Sequence[np.ndarray]) -> None:
+        """A read or an update by indices outside of lists, on arrays."""
+        dtypes = list(dtypes_of(launch.spec))
+        for x, dtype, p in zip(arrays, dtypes, launch.spec.parameters, strict=True):
+            assert x.dtype == dtype or p.name in "xvo", (x.dtype, p)
+
+        def at(k: int, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> np.ndarray:
+            low, high = np.lib.array_utils.byte_bounds(arrays[k])
+            first = (ctypes.c_char * dtypes[k].itemsize).from_address(arrays[k].ctypes.data + offset)
+            found = as_strided(np.ndarray((), dtypes[k], first), shape, strides)
+            mine = np.lib.array_utils.byte_bounds(found) if found.size else (low, high)
+            assert low <= mine[0] and mine[1] <= high
+            return found
+
+        assert launch.blocks == launch_shape(launch.spec, launch.numbers)[0]
+        run_indexed(launch.spec, launch.numbers, at, lambda reads, writes: None)
 
     @staticmethod
     def geometry(spec: ReductionSpec, numbers: Sequence[int]) -> Geometry:
@@ -336,10 +350,10 @@ class OnDriver:
     def address(self, array: Any) -> int:
         return self.driver.address(array)
 
-    def function(self, spec: KernelSpec | ReductionSpec, contracts: bool) -> int:
+    def function(self, spec: Spec, contracts: bool) -> int:
         if isinstance(spec, ReductionSpec):
             self.reductions[spec] = None
-        else:
+        elif isinstance(spec, KernelSpec):
             self.texts[spec.text] = None
         return self.driver.function(spec)
 

@@ -65,7 +65,7 @@ def differing(
 
 def _is_same(record: Record, function: Called, backwards: bool) -> bool:
     spec, read = record.spec, len(record.spec.reads)
-    given = [x if isinstance(x, np.generic) else _guarded(x) for x in record.arguments]
+    given = [x if isinstance(x, np.generic) else guarded(x) for x in record.arguments]
     words = [
         np.array([x.ctypes.data]) if access.strides is not None else np.atleast_1d(x)
         for x, access in zip(given, spec.accesses, strict=True)
@@ -75,15 +75,14 @@ def _is_same(record: Record, function: Called, backwards: bool) -> bool:
     if not function(ctypes.cast(pointers, ctypes.c_void_p), blocks_of(spec, record.geometry), BLOCK, backwards):
         return False
     for out, expected in zip(given[read:], record.outputs, strict=True):
-        memory = out.base
-        if (memory[:_MARGIN] != _PATTERN).any() or (memory[-_MARGIN:] != _PATTERN).any():
+        if not is_intact(out):
             return False
         if not np.array_equal(out, expected, equal_nan=out.dtype.kind in "fc"):
             return False
     return True
 
 
-def _guarded(x: np.ndarray) -> Any:
+def guarded(x: np.ndarray) -> Any:
     """An array that lies likewise in memory of its own, with a margin."""
     low, high = np.lib.array_utils.byte_bounds(x)
     memory = np.full(high - low + 2 * _MARGIN, _PATTERN, np.uint8)
@@ -91,4 +90,9 @@ def _guarded(x: np.ndarray) -> Any:
     return np.ndarray(x.shape, x.dtype, memory, _MARGIN + x.ctypes.data - low, x.strides)
 
 
-__all__ = ["Record", "differing", "recording", "specs_of"]
+def is_intact(x: Any) -> bool:
+    """Whether nothing was written to the margin."""
+    return not ((x.base[:_MARGIN] != _PATTERN).any() or (x.base[-_MARGIN:] != _PATTERN).any())
+
+
+__all__ = ["Record", "differing", "guarded", "is_intact", "recording", "specs_of"]

@@ -49,6 +49,10 @@ class RecordedLibrary(StandIn):
         if self.stream is not None:
             self.card.tell("launched", self.stream, self._spans(reads), self._spans(writes))
 
+    def flag_taken(self, flag: StandInArray) -> None:
+        if self._knows(flag.data):
+            self.launched([], [flag])
+
     def lent(self, x: Any) -> StandInArray:
         found = super().lent(x)
         # Whoever lends it has written it.

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.dtypes import BFLOAT16, computed_dtype
+from ctrlgrad.engines.cuda.indexing.model import ChoiceSpec, IndexLaunch, IndexSpec, UpdateSpec
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.library import Memory, Rows
+from ctrlgrad.engines.cuda.library import Memory
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 from ctrlgrad.engines.device_array import type_on_card
 from ctrlgrad.engines.precision import Precision
@@ -65,15 +66,6 @@ class _Namespace:
         return function
 
 
-def _by_row(rows: Rows) -> tuple[np.ndarray, tuple[np.ndarray, ...], np.ndarray]:
-    """An array, the rows of it in their order, and what is for each."""
-    whole, places, order, value = (operand(x) for x in (rows.whole, rows.places, rows.order, rows.value))
-    assert np.all(places[:-1] <= places[1:]) and value.flags.c_contiguous
-    assert value.shape == (len(places), np.prod(whole.shape[rows.axes :]))
-    shape = whole.shape[: rows.axes], whole.shape[rows.axes :]
-    return whole, np.unravel_index(places, shape[0]), value[order].reshape(-1, *shape[1])
-
-
 class StandIn(OnDriver):
     """The library. It refuses work outside of `running`, and remembers the kernels that it was given."""
 
@@ -84,6 +76,9 @@ class StandIn(OnDriver):
         self.name = f"stand-in {next(self._numbers)}"
         self._namespace = _Namespace(np, self)
         self._depths = threading.local()
+        self._flags: list[StandInArray] = []
+        # The kernels of reads and updates by indices outside of lists.
+        self.indexings: dict[IndexSpec, None] = {}
         self.texts: dict[KernelText, None] = {}
         # How the copies beside the computation go: what a simulated device can be told.
         self._copies = copies
@@ -174,31 +169,41 @@ class StandIn(OnDriver):
 
         return run
 
-    def reduce(self, launch: ReductionLaunch, contracts: bool) -> None:
+    def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
         assert self.depth, "work outside of the stream"
-        self.reductions[launch.spec] = None
         self.work += 1
-        spec, arguments = launch.spec, launch.arguments
+        arguments = launch.arguments
         assert all(isinstance(x, StandInArray | np.generic) for x in arguments)
+        if isinstance(launch, IndexLaunch):
+            self._index(launch)
+            return
+        spec = launch.spec
+        self.reductions[spec] = None
         read = len(spec.reads)
         self.launched(arguments[:read], arguments[read:])
         self.driver.reduce(spec, [operand(x) for x in arguments], launch.numbers)
 
-    def check_indices(self, indices: StandInArray, size: int, site: int, flag: StandInArray) -> None:
-        self.launched([indices, flag], [flag])
-        bad = indices.data[(indices.data < -size) | (indices.data >= size)]
-        if bad.size and not flag.data[0]:
-            flag.data[:] = site, bad.reshape(-1)[0], size
+    def _index(self, launch: IndexLaunch) -> None:
+        spec, arguments = launch.spec, launch.arguments
+        self.indexings[spec] = None
+        read = len(spec.read)
+        # What is added to is read, too, and so is a flag.
+        changed = arguments[read:] if isinstance(spec, UpdateSpec) and spec.text is not None else ()
+        changed += arguments[-1:] if isinstance(spec, ChoiceSpec) else ()
+        self.launched((*arguments[:read], *changed), arguments[read:])
+        self.driver.index(launch, [operand(x) for x in arguments])
 
-    def add_rows(self, rows: Rows) -> None:
-        self.launched([rows.whole, rows.places, rows.order, rows.value], [rows.whole])
-        np.add.at(*_by_row(rows))
+    def take_flag(self) -> StandInArray:
+        flag = self._flags.pop() if self._flags else StandInArray(np.zeros(3, np.int64), held="the library's")
+        assert not flag.data.any()
+        self.flag_taken(flag)
+        return flag
 
-    def write_rows(self, rows: Rows) -> None:
-        self.launched([rows.places, rows.order, rows.value], [rows.whole])
-        whole, places, value = _by_row(rows)
-        for place, row in zip(zip(*places, strict=True), value, strict=True):
-            whole[place] = row
+    def flag_taken(self, flag: StandInArray) -> None:
+        """Called with memory that a run has which was there before it."""
+
+    def give_back_flag(self, flag: StandInArray) -> None:
+        self._flags.append(flag)
 
     def matmul(self, a: StandInArray, b: StandInArray, precision: Precision) -> StandInArray:
         dtype = a.dtype

@@ -73,9 +73,7 @@ class StandInArray:
         raise AttributeError(name)
 
     def __getitem__(self, key: Any) -> StandInArray:
-        if _has_array(key):
-            found = self.data[_index(key, self.shape)]
-            return computed(found, [self, *key] if isinstance(key, tuple) else [self, key])
+        assert not _has_array(key), "reads at index arrays are the library's"
         return StandInArray(self._part(key), self.root())
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -155,19 +153,6 @@ def check_home(x: StandInArray) -> None:
 
 def _has_array(key: Any) -> bool:
     return any(isinstance(item, StandInArray) for item in (key if isinstance(key, tuple) else (key,)))
-
-
-def _index(key: Any, shape: tuple[int, ...]) -> Any:
-    """A key for NumPy; index arrays are wrapped around, as CuPy does it instead of raising."""
-    if not isinstance(key, tuple):
-        key = (key,)
-    found, axis = [], 0
-    for item in key:
-        if isinstance(item, StandInArray):
-            item = item.data % shape[axis] if shape[axis] else item.data
-        found.append(item)
-        axis += item is not None
-    return tuple(found)
 
 
 def _tell(reads: Sequence[Any], writes: Sequence[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ctrlgrad.engines.cuda.kernel import Parameter
 
@@ -47,6 +48,12 @@ def _moved(p: Parameter) -> str:
     return f"(words[w_{p.name}] + iteration * s_{p.name})"
 
 
+def broadcast_strides(x: Any, shape: Sequence[int]) -> list[int]:
+    """The strides of an array that is seen with a shape that it broadcasts to."""
+    lead = len(shape) - len(x.shape)
+    return [0] * lead + [0 if n == 1 else step for n, step in zip(x.shape, x.strides, strict=True)]
+
+
 def joined_axes(
     shape: Sequence[int], axes: Iterable[int], strides: Sequence[Sequence[int]]
 ) -> tuple[list[int], list[list[int]]]:
@@ -69,4 +76,4 @@ def joined_axes(
     return sizes, found
 
 
-__all__ = ["NAME", "Access", "address", "declared", "joined_axes", "number"]
+__all__ = ["NAME", "Access", "address", "broadcast_strides", "declared", "joined_axes", "number"]

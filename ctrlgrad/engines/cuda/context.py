@@ -19,6 +19,8 @@ from ctrlgrad.ir import Node
 
 if TYPE_CHECKING:
     from ctrlgrad.engines.cuda.account import RunMemory
+    from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
+    from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 
 INT64 = np.dtype(np.int64)
 
@@ -70,6 +72,7 @@ class Context:
     run: Run = field(default_factory=Run)
     precision: Precision = field(default_factory=current_precision)
     # Where kernels note an index that is out of range: its site (a number of `sites`), the index and the axis's size.
+    # It is the library's, of which a run has it until its end.
     flag: Any = None
     sites: dict[Node, int] = field(default_factory=dict)
     # Whether an error was raised later than it happened: the loops do not know in which iteration that was.
@@ -125,19 +128,24 @@ class Context:
         self.raise_flagged(flag)
         return found
 
-    # Indices that the host does not know.
-
-    def check_indices(self, node: Node, indices: Any, size: int) -> None:
-        """Have the device note an index that is out of range."""
+    def launch(self, launch: ReductionLaunch | IndexLaunch) -> None:
+        """Put one launch of a reduction, or by indices, on the library's stream."""
         self.counts.kernels += 1
-        self.library.check_indices(indices, size, self.site(node), self.index_flag())
+        self.library.launch(launch, self.precision != "ieee")
+
+    # Indices that the host does not know.
 
     def index_flag(self) -> Any:
         """Where kernels note an index that is out of range."""
         if self.flag is None:
-            self.counts.uploads += 1
-            self.flag = self.library.upload(np.zeros(3, INT64))
+            self.flag = self.library.take_flag()
         return self.flag
+
+    def _end_of_flag(self, flag: np.ndarray) -> None:
+        """Nothing is launched any more. One in which nothing was noted is another run's from now on."""
+        self.raise_flagged(flag)
+        self.library.give_back_flag(self.flag)
+        self.flag = None
 
     def site(self, node: Node) -> int:
         """What a kernel notes as the node whose index it is."""
@@ -165,7 +173,7 @@ class Context:
         """
         if self.flag is not None:
             self.counts.results += 1
-            self.raise_flagged(self.library.read([self.flag])[0])
+            self._end_of_flag(self.library.read([self.flag])[0])
         kept: list[Any] = []
         while values:
             if not self.library.is_array(values[0]):
@@ -197,7 +205,7 @@ class Context:
         self.counts.results += 1
         copies = self.library.read(arrays)
         if first:
-            self.raise_flagged(copies[0])
+            self._end_of_flag(copies[0])
         for (position, number), x in zip(places, copies[first:], strict=True):
             if number is None:
                 found[position] = x

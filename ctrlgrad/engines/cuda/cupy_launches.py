@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.indexing.model import BLOCK as INDEX_BLOCK
+from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
 from ctrlgrad.engines.cuda.prepared.graphs import FUNCTIONS, NEEDED
 from ctrlgrad.engines.cuda.prepared.kernel_text import NAME, source
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
@@ -86,7 +88,7 @@ class CupyLaunches:
     def __init__(self, cupy: Any, workspace_bytes: int) -> None:
         self.cupy, self.workspace_bytes = cupy, workspace_bytes
         # CuPy's kernels, which hold the code.
-        self._kernels: dict[tuple[KernelSpec | ReductionSpec, bool], Any] = {}
+        self._kernels: dict[tuple[KernelSpec | ReductionSpec | IndexSpec, bool], Any] = {}
         # One capture at a time: they have one stream.
         self.captures = threading.Lock()
 
@@ -100,16 +102,17 @@ class CupyLaunches:
         """The name of cuBLAS's library, which CuPy has loaded."""
         return f"libcublas.so.{self.cupy.cuda.runtime.runtimeGetVersion() // 1000}"
 
-    def function(self, spec: KernelSpec | ReductionSpec, contracts: bool) -> int:
+    def function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> int:
         """A kernel as the driver knows it; `contracts`: a product and a sum may be rounded once."""
         return int(self._kernel(spec, contracts).kernel.ptr)
 
-    def reduce(self, launch: ReductionLaunch, contracts: bool) -> None:
-        """Launch a reduction on CuPy's current stream."""
+    def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
+        """Launch a kernel on CuPy's current stream."""
         given = (*launch.arguments, *map(np.int64, launch.numbers))
-        self._kernel(launch.spec, contracts)((launch.blocks,), (BLOCK,), given)
+        threads = BLOCK if isinstance(launch, ReductionLaunch) else INDEX_BLOCK
+        self._kernel(launch.spec, contracts)((launch.blocks,), (threads,), given)
 
-    def _kernel(self, spec: KernelSpec | ReductionSpec, contracts: bool) -> Any:
+    def _kernel(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> Any:
         if (spec, contracts) not in self._kernels:
             options = (f"--fmad={str(contracts).lower()}",)
             self._kernels[spec, contracts] = self.cupy.RawKernel(source(spec), NAME, options)

@@ -26,13 +26,12 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.cupy_launches import CupyLaunches
-from ctrlgrad.engines.cuda.index_check import CHECK
+from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
 from ctrlgrad.engines.cuda.kernel import KernelText
-from ctrlgrad.engines.cuda.library import Kernel, Launcher, Memory, Rows
+from ctrlgrad.engines.cuda.library import Kernel, Launcher, Memory
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec
 from ctrlgrad.engines.cuda.products import WORKSPACE, WORKSPACE_VARIABLE, largest_piece, product, workspace_bytes
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec
-from ctrlgrad.engines.cuda.scatter import ADD, WRITE
 from ctrlgrad.engines.precision import Precision
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.memory.budget import Budget
@@ -67,18 +66,14 @@ class CupyLibrary:
         # may not be done, with the event behind it.
         self._of_thread = threading.local()
         self._in_flight: deque[tuple[Any, list[Any]]] = deque()
+        # Where kernels note indices that are out of range, of runs that are over.
+        self._flags: list[Any] = []
         # Of sessions that are over: their pools, with what these hold, serve the next ones, and count there.
         self._pools: list[Any] = []
         with self._device:
             # Compute, out and in, of all sessions too: the arenas of a pool belong to streams.
             self._streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
             self._stream = self._streams[0]
-        self._check = cupy.ElementwiseKernel(
-            "int64 index, int64 n, int64 site", "raw int64 flag", CHECK, "check_indices"
-        )
-        rows = "raw int64 places, raw int64 order, raw T value, int64 count, int64 width"
-        self._add_rows = cupy.ElementwiseKernel(rows, "raw T x", ADD, "add_rows", options=("--fmad=false",))
-        self._write_rows = cupy.ElementwiseKernel(rows, "raw T x", WRITE, "write_rows")
 
     @property
     def xp(self) -> Any:
@@ -219,13 +214,13 @@ class CupyLibrary:
                 self._copier = _CopyDevice(self._number, self._streams)
             return self._copier
 
-    def reduce(self, launch: ReductionLaunch, contracts: bool) -> None:
-        self._launches.reduce(launch, contracts)
+    def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
+        self._launches.launch(launch, contracts)
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
 
-    def function(self, spec: KernelSpec | ReductionSpec, contracts: bool) -> int:
+    def function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> int:
         return self._launches.function(spec, contracts)
 
     def launcher(self, multiplies: bool) -> Launcher:
@@ -233,16 +228,15 @@ class CupyLibrary:
             self._count_workspace()
         return self._launches.launcher(multiplies)
 
-    def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
-        self._check(indices.astype(np.int64, copy=False), size, site, flag)
+    def take_flag(self) -> Any:
+        with suppress(IndexError):
+            return self._flags.pop()
+        # In memory that is no pool's: it outlives sessions, and is none's.
+        with self._cupy.cuda.using_allocator():
+            return self._cupy.zeros(3, np.int64)
 
-    def add_rows(self, rows: Rows) -> None:
-        count, width = rows.value.shape
-        self._add_rows(rows.places, rows.order, rows.value, count, width, rows.whole, size=count * width)
-
-    def write_rows(self, rows: Rows) -> None:
-        count, width = rows.value.shape
-        self._write_rows(rows.places, rows.order, rows.value, count, width, rows.whole, size=count * width)
+    def give_back_flag(self, flag: Any) -> None:
+        self._flags.append(flag)
 
     def _count_workspace(self) -> None:
         """A session in which there are products has their workspace too."""

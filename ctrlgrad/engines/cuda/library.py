@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ from ctrlgrad.engines.precision import Precision
 from ctrlgrad.memory.devices.device import Device, Piece
 
 if TYPE_CHECKING:
+    from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
     from ctrlgrad.engines.cuda.kernel import KernelText
     from ctrlgrad.engines.cuda.prepared.model import KernelSpec
     from ctrlgrad.engines.cuda.prepared.walker import Functions
@@ -25,21 +25,6 @@ if TYPE_CHECKING:
 
 # Takes the inputs (device arrays that broadcast together, or scalars) and the outputs, all of the full shape.
 Kernel = Callable[[Sequence[Any], Sequence[Any]], None]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of an array that a key names.
-
-    `whole` is a view, of which the first `axes` axes number the rows; `places` `[count]` int64 are numbers of rows,
-    ascending, and `order` `[count]` says which row of `value` `[count, width]` is for each.
-    """
-
-    whole: Any
-    axes: int
-    places: Any
-    order: Any
-    value: Any
 
 
 class Memory(Protocol):
@@ -151,26 +136,23 @@ class ArrayLibrary(Protocol):
     def kernel(self, text: KernelText, contracts: bool) -> Kernel:
         """The compiled form of an elementwise kernel; `contracts`: a product and a sum may be rounded once."""
 
-    def reduce(self, launch: ReductionLaunch, contracts: bool) -> None:
-        """Launch a reduction's kernel, on arrays and scalars."""
+    def launch(self, launch: ReductionLaunch | IndexLaunch, contracts: bool) -> None:
+        """Launch a kernel of a reduction, or by indices, on arrays and scalars."""
 
     def address(self, array: Any) -> int:
         """Where an array's first element is."""
 
-    def function(self, spec: KernelSpec | ReductionSpec, contracts: bool) -> int:
-        """The compiled form of a prepared kernel or of a reduction, for CUDA; it lives as long as the library."""
+    def function(self, spec: KernelSpec | ReductionSpec | IndexSpec, contracts: bool) -> int:
+        """The compiled form of a kernel that is launched by its parameters; it lives as long as the library."""
 
     def launcher(self, multiplies: bool) -> Launcher:
         """What a list of launches on the stream calls; `multiplies`: products too."""
 
-    def check_indices(self, indices: Any, size: int, site: int, flag: Any) -> None:
-        """Set `flag`, an int64 array, to (site, index, size) where an index is not in [-size, size), if it is zero."""
+    def take_flag(self) -> Any:
+        """An int64 array of three zeros, for one run: it is kept from run to run."""
 
-    def add_rows(self, rows: Rows) -> None:
-        """Add to rows of an array in place, in their order where they repeat."""
-
-    def write_rows(self, rows: Rows) -> None:
-        """Write rows of an array in place; of those that repeat the last."""
+    def give_back_flag(self, flag: Any) -> None:
+        """A run is over that has left it as it was."""
 
     def matmul(self, a: Any, b: Any, precision: Precision) -> Any:
         """`numpy.matmul`."""
@@ -179,4 +161,4 @@ class ArrayLibrary(Protocol):
         """`total += a @ b` in place, for matrices of one float or complex dtype."""
 
 
-__all__ = ["ArrayLibrary", "CopyDevice", "Kernel", "Launcher", "Memory", "Rows"]
+__all__ = ["ArrayLibrary", "CopyDevice", "Kernel", "Launcher", "Memory"]

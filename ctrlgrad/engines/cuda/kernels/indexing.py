@@ -1,26 +1,32 @@
 """Indexed reads and updates.
 
 An index that is on the host is checked there, and is the reference engine's error. One that is on the device is checked
-on the device: the read or update goes on with the index wrapped around, as CuPy does it, and the error is raised at the
-next place where the host waits for the device anyway (a loop's predicate, the end of the run). Its text names the
-index and the line; in which iteration it happened is not known.
+on the device, by the kernels that go by it (`ctrlgrad.engines.cuda.indexing`): the read or update goes on with another
+element, and the error is raised at the next place where the host waits for the device anyway (a loop's predicate, the
+end of the run). Its text names the index and the line; in which iteration it happened is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
+from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
+from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.kernels.table import DEVICE, Kernel
 from ctrlgrad.engines.cuda.program import explained
-from ctrlgrad.engines.cuda.scatter import rows_of
 from ctrlgrad.engines.cuda.stacks import own_array
+from ctrlgrad.engines.cuda.texts import binary_text
 from ctrlgrad.ir import Node, TensorType, attributes
 from ctrlgrad.ir.attributes import DYNAMIC
 from ctrlgrad.ops.indexing import fill
+
+_ARRAY = Access(())
 
 
 def _filled(context: Context, node: Node, x: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
@@ -41,18 +47,28 @@ def _filled(context: Context, node: Node, x: Any, operands: Sequence[Any]) -> tu
             key.append(item)
     axis = 0
     for item in key:
-        if item is not None and not isinstance(item, slice):
-            _check(context, node, item, axis, x.shape[axis])
+        if isinstance(item, int) and not -x.shape[axis] <= item < x.shape[axis]:
+            raise IndexError(f"index {item} is out of bounds for axis {axis} with size {x.shape[axis]}")
         axis += item is not None
     return tuple(key)
 
 
-def _check(context: Context, node: Node, index: Any, axis: int, size: int) -> None:
-    if isinstance(index, int):
-        if not -size <= index < size:
-            raise IndexError(f"index {index} is out of bounds for axis {axis} with size {size}")
-    elif index.size:
-        context.check_indices(node, index, size)
+def _has_index(context: Context, key: Sequence[Any]) -> bool:
+    """Whether an index is on the device."""
+    return any(context.library.is_array(item) for item in key)
+
+
+def _chosen(context: Context, x: Any, key: Sequence[Any]) -> Chosen:
+    return chosen(x.ndim, key, context.library.is_array, lambda basic: x[(*basic, ...)])
+
+
+def _launch(context: Context, node: Node, its: Chosen, launches: Callable[[Surroundings], Iterator[Any]]) -> None:
+    """Put a read or an update on the stream; nothing where there is no index."""
+    if 0 in its.index_shape:
+        return
+    around = Surroundings(lambda _: _ARRAY, context.library.empty, context.index_flag(), context.site(node))
+    for launch in launches(around):
+        context.launch(launch)
 
 
 def is_view(node: Node) -> bool:
@@ -72,9 +88,12 @@ def _getitem(node: Node) -> Kernel:
             assert isinstance(found, Exception)
             context.speculation.fail(found)
             return _blank(context, node, x, operands[1:])
-        if any(context.library.is_array(item) for item in key):
-            context.counts.calls += 1
-        return x[key]
+        if not _has_index(context, key):
+            return x[key]
+        its = _chosen(context, x, key)
+        found = context.library.empty(its.shape, x.dtype)
+        _launch(context, node, its, lambda around: gather(its, found, around))
+        return found
 
     return kernel
 
@@ -93,34 +112,38 @@ def _setitem(node: Node) -> Kernel:
         x = _owned(context, operands)
         value, *indices = operands
         key = _filled(context, node, x, indices)
-        context.counts.calls += 1
-        value = _scalar_or_array(context, value)
-        if not any(context.library.is_array(item) for item in key):
-            x[key] = value
-        elif (rows := rows_of(context.library, x, key, value.astype(x.dtype, copy=False))) is not None:
-            context.library.write_rows(rows)
+        if _has_index(context, key):
+            _scatter(context, node, x, key, value, None)
+        else:
+            context.counts.calls += 1
+            x[key] = _scalar_or_array(context, value)
         return x
 
     return kernel
 
 
 def _additem(node: Node) -> Kernel:
+    text = binary_text("add", node.result.tensor.dtype)
+
     def kernel(context: Context, operands: list[Any]) -> Any:
         x = _owned(context, operands)
         value, *indices = operands
         key = _filled(context, node, x, indices)
-        context.counts.calls += 1
-        if any(context.library.is_array(item) for item in key):
-            rows = rows_of(context.library, x, key, _scalar_or_array(context, value).astype(x.dtype, copy=False))
-            if rows is not None:
-                context.library.add_rows(rows)
+        if _has_index(context, key):
+            _scatter(context, node, x, key, value, text)
         else:
+            context.counts.calls += 1
             # With an ellipsis, the element of a scalar index is a view too.
             row = x[(*key, ...)]
             context.xp.add(row, _scalar_or_array(context, value), out=row)
         return x
 
     return kernel
+
+
+def _scatter(context: Context, node: Node, x: Any, key: Sequence[Any], value: Any, text: KernelText | None) -> None:
+    its, value = _chosen(context, x, key), context.on_device(value)
+    _launch(context, node, its, lambda around: scatter(its, value, text, around))
 
 
 def _owned(context: Context, operands: list[Any]) -> Any:

@@ -15,6 +15,8 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.arguments import Access
 from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.indexing.model import BLOCK as INDEX_BLOCK
+from ctrlgrad.engines.cuda.indexing.model import IndexLaunch, IndexSpec
 from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
 from ctrlgrad.engines.cuda.library import Launcher
 from ctrlgrad.engines.cuda.prepared import graphs, walker
@@ -25,7 +27,9 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Carried,
     CarriedArray,
     Fixed,
+    Flag,
     Given,
+    KernelLaunch,
     KernelSpec,
     Launch,
     Operand,
@@ -46,7 +50,7 @@ from ctrlgrad.ir import Node
 
 # Words that one kernel writes: each is two of its parameters.
 MOST_WORDS = 64
-HANDLE, FLAG, MEMORY = "handle", "flag", Buffer(0)
+HANDLE, MEMORY = "handle", Buffer(0)
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class Binding:
         self._given, self.carried, self.odd = given, {}, 0
         try:
             self._memory = self.library.empty((self.body.placement.nbytes,), _BYTE)
-            if FLAG in self.list.named:
+            if Flag() in self.list.named:
                 context.index_flag()
             for position, its in enumerate(self.body.carries):
                 if isinstance(its, CarriedArray):
@@ -254,16 +258,23 @@ class Binding:
                 given.append(self._argument(argument, side))
             if (moved := movement(argument)) is not None:
                 given += [self._numbers[moved[0]], moved[1]]
-        if isinstance(launch, ReductionLaunch):
-            given += launch.numbers
-            grid = launch.blocks, tree.BLOCK
-        else:
-            given += [Known(FLAG), Known(launch.checked)] if launch.checked is not None else []
-            grid = grid_of(launch.spec), BLOCK
+        match launch:
+            case ReductionLaunch():
+                given += launch.numbers
+                grid = launch.blocks, tree.BLOCK
+            case IndexLaunch():
+                given += [Known(number) if isinstance(number, Node) else number for number in launch.numbers]
+                grid = launch.blocks, INDEX_BLOCK
+            case KernelLaunch():
+                grid = grid_of(launch.spec), BLOCK
         return self._kernel(self._words, spec, _parameters(self._words, given), grid)
 
     def _kernel(
-        self, words: Words, spec: KernelSpec | ReductionSpec, parameters: Sequence[int], grid: tuple[int, int]
+        self,
+        words: Words,
+        spec: KernelSpec | ReductionSpec | IndexSpec,
+        parameters: Sequence[int],
+        grid: tuple[int, int],
     ) -> tuple[int, int]:
         """An entry of a kernel whose parameters begin with the words of these numbers, on blocks of so many threads."""
         function = self.library.function(spec, self.precision != "ieee")
@@ -315,10 +326,10 @@ class Binding:
                 return _bits(dtype, self._given[slot])[position]
             case Node():
                 return context.site(named)
+            case Flag():
+                return self.library.address(context.index_flag())
         if named is MEMORY:
             return self.library.address(self._memory)
-        if named is FLAG:
-            return self.library.address(context.index_flag())
         return self._called.handle
 
 

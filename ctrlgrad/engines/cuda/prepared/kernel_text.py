@@ -8,7 +8,8 @@ iteration adds to it, are parameters: kernels that differ in them alone are one.
 from __future__ import annotations
 
 from ctrlgrad.engines.cuda.arguments import NAME, Access, address, declared, number
-from ctrlgrad.engines.cuda.index_check import CHECK
+from ctrlgrad.engines.cuda.indexing.kernel_text import source as index_source
+from ctrlgrad.engines.cuda.indexing.model import IndexSpec
 from ctrlgrad.engines.cuda.kernel import Parameter
 from ctrlgrad.engines.cuda.prepared.model import KernelSpec, Shape
 from ctrlgrad.engines.cuda.reductions.kernel_text import source as reduction_source
@@ -25,30 +26,26 @@ def grid_of(spec: KernelSpec) -> int:
     return min(-(-spec.threads // BLOCK), MOST_BLOCKS)
 
 
-def source(spec: KernelSpec | ReductionSpec) -> str:
-    """The text of a kernel named `NAME`: its parameters are the words' address, those of its accesses in order,
-    and where indices of the card choose, the flag's address and the site (see `ctrlgrad.engines.cuda.index_check`).
-    """
+def source(spec: KernelSpec | ReductionSpec | IndexSpec) -> str:
+    """The text of a kernel named `NAME`: its parameters are the words' address, and those of its accesses in order."""
     if isinstance(spec, ReductionSpec):
         return reduction_source(spec)
+    if not isinstance(spec, KernelSpec):
+        return index_source(spec)
     text = spec.text
     named = [*zip(text.inputs, spec.inputs, strict=True), *zip(text.outputs, spec.outputs, strict=True)]
     parameters = ["long long* words"] if spec.is_moving else []
     inputs = len(text.inputs)
     parameters += [text for p, access in named[:inputs] for text in declared(p, access)]
     parameters += [text for p, access in named[inputs:] for text in _target(p, access)]
-    parameters += ["long long* flag", "const long long site"] if spec.chosen else []
     lines = ["const long long iteration = words[0];"] * spec.is_moving
     lines += [f"char* const p_{p.name} = {address(p, access)};" for p, access in named if access.strides is not None]
     lines += ["const long long stride = (long long)blockDim.x * gridDim.x;"]
     first = "(long long)blockIdx.x * blockDim.x + threadIdx.x"
     lines += [f"for (long long i = {first}; i < {spec.threads}LL; i += stride) {{"]
     lines += _indices("i", spec.shape)
-    loads = [_load(p, access) for p, access in zip(text.inputs, spec.inputs, strict=True)]
-    if spec.chosen:
-        lines += [*loads[1:], *_choice(spec)]
-        loads = [_load(text.inputs[0], spec.inputs[0], " + chosen")]
-    lines += [*loads, *(f"{p.dtype} {p.name};" for p in text.outputs), text.operation]
+    lines += [_load(p, access) for p, access in zip(text.inputs, spec.inputs, strict=True)]
+    lines += [*(f"{p.dtype} {p.name};" for p in text.outputs), text.operation]
     stores = zip(text.outputs, spec.outputs, strict=True)
     lines += [_store(p, access) for p, access in stores]
     preamble = text.preamble + (_SET_CONDITION if any(access.strides is None for access in spec.outputs) else "")
@@ -66,25 +63,16 @@ def _store(p: Parameter, access: Access) -> str:
     return f"*({p.dtype}*){_element(p, access)} = {p.name};"
 
 
-def _choice(spec: KernelSpec) -> list[str]:
-    """How far indices from the card choose, in bytes; each is checked, and wrapped around."""
-    lines = ["long long chosen = 0;"]
-    for p, axis in zip(spec.text.inputs[1:], spec.chosen, strict=True):
-        lines += [f"{{ const long long index = (long long){p.name}, n = {axis.size}LL;", CHECK]
-        lines += [f"chosen += (index % n + n) % n * {axis.stride}LL; }}"]
-    return lines
-
-
-def _load(p: Parameter, access: Access, plus: str = "") -> str:
+def _load(p: Parameter, access: Access) -> str:
     if access.strides is not None:
-        return f"const {p.dtype} {p.name} = *(const {p.dtype}*){_element(p, access, plus)};"
+        return f"const {p.dtype} {p.name} = *(const {p.dtype}*){_element(p, access)};"
     return f"const {p.dtype} {p.name} = {number(p, access)};"
 
 
-def _element(p: Parameter, access: Access, plus: str = "") -> str:
+def _element(p: Parameter, access: Access) -> str:
     assert access.strides is not None
     terms = [f" + i{axis} * {stride}LL" for axis, stride in enumerate(access.strides) if stride]
-    return f"(p_{p.name}{''.join(terms)}{plus})"
+    return f"(p_{p.name}{''.join(terms)})"
 
 
 def _indices(flat: str, shape: Shape) -> list[str]:

@@ -8,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from ctrlgrad.engines.cuda.arguments import Access, joined_axes
-from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+from ctrlgrad.engines.cuda.indexing.keys import Chosen
+from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
+from ctrlgrad.engines.cuda.indexing.stages import Surroundings, gather, scatter
+from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.prepared.model import (
     Affine,
     Buffer,
-    ChosenAxis,
+    Flag,
     KernelLaunch,
     KernelSpec,
     Launch,
@@ -25,10 +28,10 @@ from ctrlgrad.engines.cuda.prepared.model import (
     contiguous,
     movement,
 )
-from ctrlgrad.engines.cuda.prepared.texts import ADVANCE, copy_text
 from ctrlgrad.engines.cuda.prepared.views import broadcast, reshaped
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionText
 from ctrlgrad.engines.cuda.reductions.stages import scan, stages
+from ctrlgrad.engines.cuda.texts import ADVANCE, copy_text
 from ctrlgrad.ir import Node
 
 INT64 = np.dtype(np.int64)
@@ -71,19 +74,18 @@ class Launches:
         spec = KernelSpec(text, shape, tuple(accesses[: len(seen)]), tuple(accesses[len(seen) :]))
         self.launches.append(KernelLaunch(spec, (*seen, *outputs)))
 
-    def gather(self, x: View, chosen: Sequence[ChosenAxis], indices: Sequence[View], node: Node) -> View:
-        """A buffer with what indices choose: each further along an axis of its own from where an element of `x` is.
-
-        `x` and the indices have the shape of the result. Like arrays of the library they count from the end below zero.
-        """
-        found = self.buffer(x.shape, x.dtype)
-        inputs = (Parameter(view.dtype.name, f"a{k}") for k, view in enumerate((x, *indices)))
-        text = KernelText(tuple(inputs), (Parameter(x.dtype.name, "o0"),), "o0 = a0;")
-        self.kernel(text, x.shape, [x, *indices], [found])
-        launch = self.launches[-1]
-        assert isinstance(launch, KernelLaunch)
-        self.launches[-1] = replace(launch, spec=replace(launch.spec, chosen=tuple(chosen)), checked=node)
+    def gather(self, its: Chosen, node: Node) -> View:
+        """A buffer with what indices choose; see `ctrlgrad.engines.cuda.indexing.stages`."""
+        found = self.buffer(its.shape, its.whole.dtype)
+        self.launches += gather(its, found, self._around(node))
         return found
+
+    def scatter(self, its: Chosen, value: View, text: KernelText | None, node: Node) -> None:
+        """See `ctrlgrad.engines.cuda.indexing.stages`."""
+        self.launches += scatter(its, value, text, self._around(node))
+
+    def _around(self, node: Node) -> Surroundings:
+        return Surroundings(self._sized, self.buffer, View(Flag(), INT64, (3,), contiguous((3,), INT64)), node)
 
     def reduction(
         self,
@@ -148,7 +150,7 @@ class Launches:
             return replace(x, source=after) if isinstance(x, View) and x.source == before else x
 
         def named(launch: Launch) -> Launch:
-            if isinstance(launch, KernelLaunch | ReductionLaunch):
+            if isinstance(launch, KernelLaunch | ReductionLaunch | IndexLaunch):
                 return replace(launch, arguments=tuple(map(view, launch.arguments)))
             a, b, out = (view(x) for x in (launch.a, launch.b, launch.out))
             assert isinstance(a, View) and isinstance(b, View) and isinstance(out, View)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ctrlgrad.engines.cuda.arguments import Access
+from ctrlgrad.engines.cuda.indexing.model import IndexLaunch
 from ctrlgrad.engines.cuda.kernel import KernelText
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 from ctrlgrad.ir import Node
@@ -46,7 +47,12 @@ class Rows:
     position: int
 
 
-Source = Given | Buffer | Carried | Rows
+@dataclass(frozen=True)
+class Flag:
+    """The words of the run in which kernels note an index that is out of range."""
+
+
+Source = Given | Buffer | Carried | Rows | Flag
 
 
 @dataclass(frozen=True)
@@ -142,14 +148,6 @@ def contiguous(shape: Shape, dtype: np.dtype) -> Shape:
 
 
 @dataclass(frozen=True)
-class ChosenAxis:
-    """An axis along which an array of indices chooses: its size, and its stride in bytes."""
-
-    size: int
-    stride: int
-
-
-@dataclass(frozen=True)
 class KernelSpec:
     """A kernel with all that stays from launch to launch: what it computes, and over which elements."""
 
@@ -157,8 +155,6 @@ class KernelSpec:
     shape: Shape
     inputs: tuple[Access, ...]
     outputs: tuple[Access, ...]
-    # More axes of the first input, along each of which the input behind it, or the next one, is the index.
-    chosen: tuple[ChosenAxis, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -176,14 +172,10 @@ class KernelSpec:
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch: the arguments in the order of the text's inputs and outputs.
-
-    Where it has indices from the card, those out of range are noted as `checked`'s.
-    """
+    """One launch: the arguments in the order of the text's inputs and outputs."""
 
     spec: KernelSpec
     arguments: tuple[Operand, ...]
-    checked: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -199,7 +191,7 @@ class ProductLaunch:
     adds: bool
 
 
-Launch = KernelLaunch | ReductionLaunch | ProductLaunch
+Launch = KernelLaunch | ReductionLaunch | IndexLaunch | ProductLaunch
 
 
 # Carries.
@@ -285,9 +277,9 @@ __all__ = [
     "CarriedNumber",
     "CarriedRows",
     "Carry",
-    "ChosenAxis",
     "Converted",
     "Fixed",
+    "Flag",
     "Given",
     "KernelLaunch",
     "KernelSpec",

@@ -9,16 +9,17 @@ import numpy as np
 
 from ctrlgrad.engines.cuda.expressions import is_fusible
 from ctrlgrad.engines.cuda.functions import C_TYPES
-from ctrlgrad.engines.cuda.prepared.choosing import chosen
+from ctrlgrad.engines.cuda.indexing.keys import Chosen, chosen
 from ctrlgrad.engines.cuda.prepared.launches import INT64
 from ctrlgrad.engines.cuda.prepared.model import Affine, CannotPrepare, Converted, Fixed, View
 from ctrlgrad.engines.cuda.prepared.products import matmul
 from ctrlgrad.engines.cuda.prepared.reading import Computed, Reading, StackValue
-from ctrlgrad.engines.cuda.prepared.texts import binary_text
 from ctrlgrad.engines.cuda.prepared.views import known_shape, part, viewed
 from ctrlgrad.engines.cuda.program import NodeStep
 from ctrlgrad.engines.cuda.reductions.ops import REDUCTIONS, SCANS, node_text, reduced_shape, summed_axes
+from ctrlgrad.engines.cuda.texts import binary_text
 from ctrlgrad.ir import Node, attributes
+from ctrlgrad.ir.attributes import DYNAMIC
 
 # Takes the reading so far and gives the values of the results.
 Op = Callable[[Reading, NodeStep], tuple[object, ...]]
@@ -100,9 +101,27 @@ def _getitem(reading: Reading, step: NodeStep) -> tuple[object, ...]:
 
 def _gathered(reading: Reading, node: Node, x: View, indices: Sequence[object]) -> View:
     """What a key names in which there are indices from the card."""
-    its = chosen(x, attributes.Index.of(node).key, indices)
-    reading.bounds += its.bounds
-    return reading.launches.gather(its.part, its.axes, its.indices, node)
+    its = _chosen(reading, node, x, indices)
+    if not its.has_elements:
+        raise CannotPrepare("an array without elements")
+    return reading.launches.gather(its, node)
+
+
+def _chosen(reading: Reading, node: Node, x: View, indices: Sequence[object]) -> Chosen:
+    key = attributes.Index.of(node).key
+    if any(isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step) for item in key):
+        raise CannotPrepare("a slice's bounds are values")
+
+    def whole(key: tuple[object, ...]) -> View:
+        is_static = [item is None or isinstance(item, slice | int) for item in key]
+        basic = [item if known else DYNAMIC for item, known in zip(key, is_static, strict=True)]
+        found, bounds = part(x, basic, [item for item, known in zip(key, is_static, strict=True) if not known])
+        reading.bounds += bounds
+        return found
+
+    rest = iter(indices)
+    named = [next(rest) if item is DYNAMIC else item for item in key]
+    return chosen(len(x.shape), named, lambda item: isinstance(item, View), whole)
 
 
 def _basic_key(node: Node) -> tuple[object, ...]:
@@ -119,13 +138,19 @@ def _update(name: str | None) -> Op:
 
     def op(reading: Reading, step: NodeStep) -> tuple[object, ...]:
         first, value_slot, *rest = step.operands
-        key = _basic_key(step.node)
         indices = [reading.value(slot) for slot in rest]
         value = reading.operand(value_slot)
         if (INT64 if isinstance(value, Affine) else value.dtype) != reading.view(first).dtype:
             raise CannotPrepare(f"{step.node.op.name} converts what it writes")
         whole = reading.own(first, step.operands[1:])
-        place, bounds = part(whole, key, indices)
+        if any(isinstance(index, View) for index in indices):
+            its = _chosen(reading, step.node, whole, indices)
+            if not its.has_elements:
+                raise CannotPrepare("an array without elements")
+            text = None if name is None else binary_text(name, whole.dtype)
+            reading.launches.scatter(its, reading.view(value_slot), text, step.node)
+            return (whole,)
+        place, bounds = part(whole, _basic_key(step.node), indices)
         reading.bounds += bounds
         if name is None:
             reading.launches.copied(value, place)

@@ -19,14 +19,13 @@ from ctrlgrad.engines.cuda.prepared.model import (
     Carried,
     CarriedArray,
     Carry,
-    KernelLaunch,
     Launch,
     Placement,
+    ProductLaunch,
     Shape,
     Source,
     View,
 )
-from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch
 
 # Where an array may begin: what the driver promises of memory that it allocates.
 ALIGNMENT = 256
@@ -34,7 +33,7 @@ ALIGNMENT = 256
 
 def views_of(launch: Launch) -> Iterator[View]:
     """What a launch reads and writes."""
-    named = launch.arguments if isinstance(launch, KernelLaunch | ReductionLaunch) else (launch.a, launch.b, launch.out)
+    named = (launch.a, launch.b, launch.out) if isinstance(launch, ProductLaunch) else launch.arguments
     return (x for x in named if isinstance(x, View))
 
 

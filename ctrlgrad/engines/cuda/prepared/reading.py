@@ -27,8 +27,8 @@ from ctrlgrad.engines.cuda.prepared.model import (
     View,
     contiguous,
 )
-from ctrlgrad.engines.cuda.prepared.texts import TextBuilder
 from ctrlgrad.engines.cuda.program import NodeStep, Program, Step
+from ctrlgrad.engines.cuda.texts import TextBuilder
 from ctrlgrad.ir import Node
 from ctrlgrad.plan.elementwise import Operand as Element
 

@@ -38,8 +38,7 @@ def reduce(
 
 def _launch(context: Context, launches: Iterable[ReductionLaunch]) -> None:
     for launch in launches:
-        context.counts.kernels += 1
-        context.library.reduce(launch, context.precision != "ieee")
+        context.launch(launch)
 
 
 __all__ = ["cumulate", "reduce"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.engines.cuda.arguments import Access, joined_axes
+from ctrlgrad.engines.cuda.arguments import Access, broadcast_strides, joined_axes
 from ctrlgrad.engines.cuda.reductions.model import ReductionLaunch, ReductionSpec, ReductionText
 from ctrlgrad.engines.cuda.reductions.tree import Tree, scan_tree, tree
 
@@ -96,7 +96,7 @@ def _launch(
     arguments = (*inputs, *before, *stored, *results)
     accesses = tuple(map(access, arguments))
     strided = (*inputs, *stored, *(results if is_scan else ()))
-    strides = [_strides(x, shape) for x in strided if access(x).strides is not None]
+    strides = [broadcast_strides(x, shape) for x in strided if access(x).strides is not None]
     outer, reduced = (joined_axes(shape, chosen, strides) for chosen in (kept, axes))
     axis_counts = len(outer[0]), len(reduced[0])
     spec = ReductionSpec(text, *axis_counts, its.lanes, its.is_inner, accesses, is_scan, bool(before))
@@ -105,12 +105,6 @@ def _launch(
     for mine in zip(outer[1], reduced[1], strict=True):
         numbers += [stride for part in mine for stride in part]
     return ReductionLaunch(spec, arguments, tuple(numbers), its.blocks(results_count))
-
-
-def _strides(x: Any, shape: Shape) -> list[int]:
-    """Of an array that is seen with a shape that it broadcasts to."""
-    lead = len(shape) - len(x.shape)
-    return [0] * lead + [0 if n == 1 else step for n, step in zip(x.shape, x.strides, strict=True)]
 
 
 __all__ = ["scan", "stages"]

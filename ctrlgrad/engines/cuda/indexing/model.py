@@ -1,0 +1,168 @@
+"""What reads and updates by indices are made of, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ctrlgrad.engines.cuda.arguments import Access
+from ctrlgrad.engines.cuda.functions import preamble
+from ctrlgrad.engines.cuda.kernel import KernelText, Parameter
+
+# Threads of a block, and the most blocks: a thread goes on with what is behind the whole grid.
+BLOCK, MOST_BLOCKS = 128, 1 << 16
+# Positions that a thread looks at one by one for the rank of its own.
+RUN = 256
+
+FLAG = Parameter("int64", "flag")
+"""Three words: the site of an index that is out of range, the index, and the size of its axis; or zeros."""
+
+
+def names(letter: str, count: int) -> tuple[str, ...]:
+    """A letter with so many numbers."""
+    return tuple(f"{letter}{k}" for k in range(count))
+
+
+def strides_of(name: str, rank: int) -> tuple[str, ...]:
+    """What the strides of an array are called."""
+    return names(f"t_{name}_", rank)
+
+
+class _Sized:
+    """A kernel whose parameters are arrays, those that it only reads before those that it writes, then numbers."""
+
+    accesses: tuple[Access, ...]
+
+    @property
+    def read(self) -> tuple[Parameter, ...]:
+        raise NotImplementedError
+
+    @property
+    def written(self) -> tuple[Parameter, ...]:
+        raise NotImplementedError
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What the accesses are of."""
+        return (*self.read, *self.written)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether it reads the counter and words."""
+        return any(access.is_moving for access in self.accesses)
+
+    @property
+    def preamble(self) -> str:
+        return preamble("")
+
+
+@dataclass(frozen=True)
+class ChoiceSpec(_Sized):
+    """Elements that indices choose are read, or (`element` is None) where they lie is written: bytes, int64.
+
+    `rank` axes, `indices` dtypes of arrays of indices, `element` the unsigned integer of as many bytes.
+    """
+
+    rank: int
+    indices: tuple[str, ...]
+    element: str | None
+    accesses: tuple[Access, ...]
+
+    @property
+    def read(self) -> tuple[Parameter, ...]:
+        indices = [Parameter(dtype, f"a{k}") for k, dtype in enumerate(self.indices)]
+        return (*([Parameter(self.element, "x")] if self.element else []), *indices)
+
+    @property
+    def written(self) -> tuple[Parameter, ...]:
+        return Parameter(self.element or "int64", "o"), FLAG
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        strided = [p.name for p in (*self.read, *self.written[: self.element is not None])]
+        strides = [stride for name in strided for stride in strides_of(name, self.rank)]
+        chosen = [name for k in range(len(self.indices)) for name in (f"size{k}", f"step{k}")]
+        return ("count", *names("n", self.rank), *strides, *chosen, "site")
+
+
+@dataclass(frozen=True)
+class SortSpec(_Sized):
+    """Positions are sorted in each run, and told where they were; or two runs that are sorted become one."""
+
+    merges: bool
+    accesses: tuple[Access, ...]
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return "count", "run"
+
+    @property
+    def read(self) -> tuple[Parameter, ...]:
+        return (Parameter("int64", "places"), *([Parameter("int64", "order")] if self.merges else []))
+
+    @property
+    def written(self) -> tuple[Parameter, ...]:
+        return Parameter("int64", "sorted"), Parameter("int64", "found")
+
+
+@dataclass(frozen=True)
+class UpdateSpec(_Sized):
+    """Rows of an array are written, or (`text`) what `text` computes of them, a0, and of values, a1.
+
+    Where rows lie is sorted; `is_sorted`: there is one alone, else `order` tells which row of the values is for each. A
+    row of values is found by `rows` axes, a column by `columns` ones.
+    """
+
+    rows: int
+    columns: int
+    is_sorted: bool
+    element: str
+    text: KernelText | None
+    accesses: tuple[Access, ...]
+
+    @property
+    def read(self) -> tuple[Parameter, ...]:
+        listed = ["places", *([] if self.is_sorted else ["order"])]
+        return (*(Parameter("int64", name) for name in listed), Parameter(self.element, "v"))
+
+    @property
+    def written(self) -> tuple[Parameter, ...]:
+        return (Parameter(self.element, "x"),)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        rows = *names("r", self.rows), *strides_of("row", self.rows)
+        columns = *names("n", self.columns), *strides_of("v", self.columns), *strides_of("x", self.columns)
+        return ("count", "width", *rows, *columns)
+
+    @property
+    def preamble(self) -> str:
+        return preamble("") if self.text is None else self.text.preamble
+
+
+IndexSpec = ChoiceSpec | SortSpec | UpdateSpec
+
+
+@dataclass(frozen=True)
+class IndexLaunch:
+    """One launch: arguments in the order of the accesses, then numbers. In a list the site is the node itself."""
+
+    spec: IndexSpec
+    arguments: tuple[Any, ...]
+    numbers: tuple[Any, ...]
+    blocks: int
+
+
+__all__ = [
+    "BLOCK",
+    "FLAG",
+    "MOST_BLOCKS",
+    "RUN",
+    "ChoiceSpec",
+    "IndexLaunch",
+    "IndexSpec",
+    "SortSpec",
+    "UpdateSpec",
+    "names",
+    "strides_of",
+]

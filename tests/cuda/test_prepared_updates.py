@@ -1,0 +1,135 @@
+"""Updates by indices from the card in prepared iterations: NumPy's order where positions repeat, and its bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda.test_prepared_bodies import all_from_lists, launching_of
+from instruments.bodies import chosen, updated
+from instruments.comparing import assert_same
+from instruments.order import Judge
+from instruments.recorded import recorded_run
+from instruments.stand_in import StandIn
+from instruments.stand_in_runs import on_reference, on_stand_in
+
+import ctrlgrad as cg
+import ctrlgrad.numpy as cnp
+from ctrlgrad.engines import optimised_graph
+from ctrlgrad.engines.cuda.context import Context
+from ctrlgrad.engines.cuda.engine import run_with
+from ctrlgrad.engines.cuda.indexing import stages
+from ctrlgrad.engines.cuda.indexing.model import SortSpec
+from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
+from ctrlgrad.execution import run_on
+
+X = np.linspace(-1.0, 1.0, 60).reshape(3, 4, 5)
+ROWS, COLUMNS = np.array([[2, 0], [-1, 2]]), np.array([3, -4, 3], np.int32)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda x, i, rows, columns: cnp.at(x)[rows].set(x[:2, None] * 0.5),
+        lambda x, i, rows, columns: cnp.at(x)[rows].add(1.0),
+        lambda x, i, rows, columns: cnp.at(x)[:, columns].add(cnp.sin(x[:, :3])),
+        lambda x, i, rows, columns: cnp.at(x)[rows, columns[0]].add(x[:2, :2]),
+        lambda x, i, rows, columns: cnp.at(x)[columns % 3, :, columns].set(x[0, :3, :4]),
+        lambda x, i, rows, columns: cnp.at(x)[i, columns].add(x[i, columns]),
+        lambda x, i, rows, columns: cnp.at(x)[None, ::-1, columns, 1:4:2].add(x[1, :3, :2]),
+        lambda x, i, rows, columns: cnp.at(x)[rows[0, 0]].set(x[i] * 0.5),
+        lambda x, i, rows, columns: cnp.at(x)[:, columns[0], rows[1, 1]].add(i * 1.0),
+        lambda x, i, rows, columns: cnp.at(x)[rows[1, 0]].set(i * 0.5),
+    ],
+)
+def test_updates(update: Callable[..., Any]) -> None:
+    def loop(x: Any, rows: Any, columns: Any) -> Any:
+        return cg.fori_loop(0, 3, lambda i, x: cnp.sin(update(x, i, rows, columns)), x)
+
+    assert launching_of(loop, X, ROWS, COLUMNS)[0].startswith("from a list")
+
+
+@pytest.mark.parametrize("fn", [chosen, updated])
+def test_gradients(fn: Callable[[Any], Any]) -> None:
+    """What reads by indices adds by them on its way back."""
+    x = np.linspace(-0.5, 1.0, 27).reshape(3, 3, 3) ** 2
+    loss = lambda x: sum(cnp.sum(cnp.sin(y)) for y in cg.tree.leaves(fn(x)))
+    assert all_from_lists(loss, x)
+    assert all_from_lists(lambda x: cnp.sum(cnp.cos(cg.grad(loss)(x))), x)
+
+
+@pytest.mark.parametrize("size", [3, 41], ids=["list", "graph"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64", "int8"])
+def test_bits_are_those_of_the_order_of_the_list(dtype: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of many sizes, whose last bits depend on the order, in runs that are merged."""
+    monkeypatch.setattr(stages, "RUN", 4)
+    rng = np.random.default_rng(3)
+    x = (rng.normal(size=(5, 2)) * 10.0 ** rng.integers(-3, 2, (5, 1))).astype(dtype)
+    value = (rng.normal(size=(size, 23, 2)) * 10.0 ** rng.integers(-3, 2, (size, 23, 1))).astype(dtype)
+    index = rng.integers(-5, 5, (size, 23))
+
+    def loop(x: Any, v: Any, i: Any) -> Any:
+        body = lambda k, c: (cnp.at(c[0])[i[k]].add(v[k]), cnp.at(c[1])[i[k], 1].set(v[k, :, 0]))
+        return cg.fori_loop(0, size, body, (x, x))
+
+    graph, library = cg.function(loop).graph(x, value, index), StandIn()
+    context = Context(library)
+    with np.errstate(all="ignore"):
+        found = run_with(context, optimised_graph(graph), [x, value, index])
+        assert_same(found, on_reference(graph, [x, value, index]), 0.0)
+    assert {spec.merges for spec in library.driver.specs if isinstance(spec, SortSpec)} == {False, True}
+    assert context.counts.graphs == (size > 3)
+
+
+def test_python_has_a_part_in_two_runs_however_long_they_are() -> None:
+    index = np.arange(6) % 4
+
+    def counts(size: int) -> tuple[int, int]:
+        x = np.ones(4)
+        loop = lambda x, i: cg.fori_loop(0, size, lambda k, x: cnp.at(x)[i].add(x[i] * 0.5), x)
+        graph, context = cg.function(loop).graph(x, index), Context(StandIn())
+        context.library.driver.without_graphs = "none"  # type: ignore[attr-defined]
+        run_with(context, optimised_graph(graph), [x, index])
+        return context.counts.runs, context.counts.calls
+
+    # The first run is a short one, in which kernels may be loaded.
+    assert counts(40) == counts(300) == (2, 0)
+
+
+@pytest.mark.parametrize("size", [3, 40], ids=["list", "graph"])
+@pytest.mark.parametrize("bad", [4, -5, 2**40])
+@pytest.mark.parametrize("how", ["set", "add"])
+def test_an_index_out_of_range_is_named_with_its_line(bad: int, size: int, how: str) -> None:
+    rows = np.ones((size, 2), np.int64)
+    rows[size - 2, 1] = bad
+    loop = lambda x, rows: cg.fori_loop(0, size, lambda i, x: getattr(cnp.at(x)[rows[i]], how)(x[0] * 2.0), x)
+    arguments = X[0], rows
+    graph = cg.function(loop).graph(*arguments)
+    with pytest.raises(ExecutionError) as plain:
+        run_on("reference", graph, arguments)
+    with pytest.raises(IndexOutOfRangeError, match=f"index {bad} is out of bounds for an axis with size 4") as found:
+        on_stand_in(graph, arguments)
+    assert found.value.source == plain.value.source
+
+
+def test_what_is_read_again_is_copied_before_it_is_updated() -> None:
+    def loop(x: Any, i: Any) -> Any:
+        def body(k: Any, c: Any) -> Any:
+            x, before = c
+            return cnp.at(x)[i].add(before[0]), x
+
+        return cg.fori_loop(0, 5, body, (x, x))
+
+    assert launching_of(loop, X[0], np.array([1, 1, 3]))[0].startswith("from a list")
+
+
+@pytest.mark.parametrize("limit", [None, 1 << 14])
+def test_a_recorded_run(monkeypatch: pytest.MonkeyPatch, limit: int | None) -> None:
+    """Who waits for whom where positions are sorted, and with blocks of what was pushed that leave the card."""
+    x = np.linspace(-0.5, 1.0, 27).reshape(3, 3, 3) ** 2
+    graph = cg.function(cg.grad(lambda x: cnp.sum(cnp.sin(updated(x)[0])))).graph(x)
+    results, entries, _ = recorded_run(monkeypatch, graph, [x], limit, 0.3)
+    assert_same(results, on_reference(graph, [x]), 1e-11)
+    assert Judge().judge(entries) > 100
