@@ -49,6 +49,16 @@ def test_a_step_of_an_lstm_and_of_its_gradient() -> None:
     assert per_step(1) == {"kernels": 3 + 4 + 3, "products": 2 + 4} | NOTHING
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "bool"])
+def test_parts_of_unequal_sizes_are_copied_one_by_one(dtype: str) -> None:
+    """Those without elements are not."""
+    parts = [np.arange(3 * n).reshape(3, n).astype(dtype) for n in (2, 0, 1, 4)]
+    graph = cg.function(lambda *xs: cnp.concatenate(xs, axis=1)).graph(*parts)
+    found = on_stand_in(graph, parts)
+    np.testing.assert_array_equal(found.results[0], np.concatenate(parts, axis=1))
+    assert (found.counts.kernels, found.counts.calls) == (3, 0)
+
+
 def test_a_loop_of_scalars_launches_nothing() -> None:
     program = BY_NAME["newton_iteration"]
     leaves = program.leaves

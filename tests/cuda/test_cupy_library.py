@@ -133,6 +133,25 @@ def test_kernels_round_after_each_operation_unless_they_may_not(card: Card, monk
     assert compiled[text.name] == [("--fmad=false",), ("--fmad=true",)]
 
 
+def test_the_flag_of_indices_outlives_sessions_and_is_kept(card: Card, memory: RunMemory) -> None:
+    """Its memory is no session's: it does not count, and is asked for once."""
+    cupy = sys.modules["cupy"]
+
+    def zeros(size: int, dtype: Any) -> Any:
+        return cupy.ndarray((size,), dtype, cupy.cuda.alloc(8 * size))  # type: ignore[attr-defined]
+
+    cupy.zeros = zeros  # type: ignore[attr-defined]
+    account = memory.manager.accounts[0]
+    flags = []
+    for _ in range(2):
+        flags.append(memory.library.take_flag())
+        assert account.used == 0 and memory.manager.device.pool.taken == 0  # type: ignore[attr-defined]
+        memory.library.give_back_flag(flags[-1])
+    assert flags[0] is flags[1] and flags[0].dtype == np.int64
+    # Runs at the same time have one each.
+    assert memory.library.take_flag() is flags[0] and memory.library.take_flag() is not flags[0]
+
+
 def test_uncounted_memory(memory: RunMemory) -> None:
     with memory.uncounted():
         kept = alloc(9000)

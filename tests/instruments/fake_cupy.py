@@ -336,7 +336,7 @@ def install_with_arrays(monkeypatch: pytest.MonkeyPatch) -> Card:
     allocators: list[Callable[[int], Any]] = [make]
 
     @contextmanager
-    def using_allocator(allocator: Callable[[int], Any]) -> Iterator[None]:
+    def using_allocator(allocator: Callable[[int], Any] = make) -> Iterator[None]:
         allocators.append(allocator)
         try:
             yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ctrlgrad.engines.cuda.reductions.ops import (
 )
 from ctrlgrad.engines.cuda.reductions.running import cumulate, reduce
 from ctrlgrad.engines.cuda.stacks import own_array
+from ctrlgrad.engines.cuda.texts import copy_text
 from ctrlgrad.ir import Node, attributes
 
 
@@ -94,8 +96,22 @@ def _sum_to(node: Node) -> Kernel:
 
 
 def _concat(node: Node) -> Kernel:
-    axis = attributes.Axis.of(node).axis
-    return call(lambda context, xs: context.xp.concatenate([context.on_device(x) for x in xs], axis=axis))
+    """Parts that are written one by one: those of one shape are outputs of the kernels that make them."""
+    axis, dtype = attributes.Axis.of(node).axis, node.result.tensor.dtype
+    text = copy_text(dtype, dtype)
+
+    def kernel(context: Context, operands: list[Any]) -> Any:
+        parts = [context.on_device(x) for x in operands]
+        first, ends = parts[0].shape, list(itertools.accumulate(x.shape[axis] for x in parts))
+        whole = context.library.empty((*first[:axis], ends[-1], *first[axis + 1 :]), dtype)
+        copy = context.library.kernel(text, context.precision != "ieee")
+        for part, end in zip(parts, ends, strict=True):
+            if part.size:
+                context.counts.kernels += 1
+                copy([part], [whole[(*(slice(None),) * axis, slice(end - part.shape[axis], end))]])
+        return whole
+
+    return kernel
 
 
 def _iota(node: Node) -> Kernel:
