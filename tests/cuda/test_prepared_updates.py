@@ -133,3 +133,13 @@ def test_a_recorded_run(monkeypatch: pytest.MonkeyPatch, limit: int | None) -> N
     results, entries, _ = recorded_run(monkeypatch, graph, [x], limit, 0.3)
     assert_same(results, on_reference(graph, [x]), 1e-11)
     assert Judge().judge(entries) > 100
+
+
+@pytest.mark.parametrize("method", ["max", "min", "multiply", "divide", "power"])
+def test_a_loop_over_positions_that_repeat(method: str) -> None:
+    """What is neither written nor added is combined position by position, in a loop of its own."""
+    fn = lambda x, i, v: getattr(cnp.at(x)[i], method)(v)
+    x, value = np.linspace(0.5, 2.0, 12).reshape(4, 3), np.linspace(0.7, 1.6, 18).reshape(6, 3)
+    index = np.array([0, 3, 3, -4, 1, 3])
+    assert launching_of(fn, x, index, value)[0].startswith("from a list")
+    assert all_from_lists(lambda *given: cnp.sum(cnp.sin(fn(*given))), x, index, value)
