@@ -11,9 +11,9 @@ The body of a loop on the card is read once, by the shapes that it runs with (`b
   from the first one, or an integer of the host's that goes by the same step in each iteration. The last launch of an
   iteration adds 1 to the counter.
 
-A read by indices from the card is a kernel, and an update by them is several (`ctrlgrad.engines.cuda.indexing`). One that
-is out of range is noted in the run's flag, with the number by which the run knows the node: both are arguments, set
-when a run begins.
+A read by indices from the card is a kernel, and an update by them is several (`ctrlgrad.engines.cuda.indexing`). An
+index that is out of range is noted in the run's flag, with the number by which the run knows the node: both are
+arguments, set when a run begins.
 
 What is bound (`binding`) is a list in the processor's memory: of each launch the function, the grid, and packed
 arguments that stay as they are while a loop runs, but for those of the first launch: it writes counter and words, so
