@@ -97,7 +97,7 @@ class Executor:
             self.ready.append((iteration, step))
         for (its, targets), value in zip(self.plan.inputs, arguments, strict=True):
             if targets:
-                deliver(iteration, targets, self.device.entered(value, its), self.ready)
+                deliver(iteration, targets, self.device.entered(value, its), self)
         if not iteration.remaining:
             self.completed(iteration)
 
@@ -198,14 +198,16 @@ class Executor:
         if frame.total is None:
             if frame.slots is frame.plan.slots:
                 frame.slots, frame.pending = frame.slots.copy(), frame.pending.copy()
-            for slot, step in targets.data:
+            for slot, index, _ in targets.data:
                 frame.slots[slot] = value
-                frame.pending[step.index] -= 1
-            for step in targets.controls:
-                frame.pending[step.index] -= 1
+                frame.pending[index] -= 1
+            for index, _ in targets.controls:
+                frame.pending[index] -= 1
+            for switch in targets.switches:
+                frame.slots[switch.slot] = value
         iteration: Iteration | None = frame.oldest
         while iteration is not None:
-            deliver(iteration, targets, value, self.ready)
+            deliver(iteration, targets, value, self)
             iteration = iteration.next
 
     def end_at(self, iteration: Iteration) -> None:
@@ -247,7 +249,7 @@ class Executor:
         self.register(following)
         while waiting:
             targets, value = waiting.pop(0)
-            deliver(following, targets, value, self.ready)
+            deliver(following, targets, value, self)
 
     def _report(self, frame: FrameRun) -> None:
         """Tell the loop's owner how many iterations are done here: at the end, and a few times per window."""
@@ -321,7 +323,7 @@ class Executor:
         key = (plan.number, message.tag)
         if message.dead is None:
             # It may start on its way to the device at once, though its iteration has not begun.
-            step = plan.receives[message.edge]
+            step, _ = plan.receives[message.edge]
             try:
                 value = self.device.arrive(message.value, step.node.results[0].type)
             except CtrlgradError as error:
@@ -336,12 +338,11 @@ class Executor:
             self._deliver(iteration, message)
 
     def _deliver(self, iteration: Iteration, message: Message) -> None:
-        step = iteration.frame.plan.receives[message.edge]
-        targets = Targets(((step.first, step),))
+        _, targets = iteration.frame.plan.receives[message.edge]
         if message.dead is None:
-            deliver(iteration, targets, message.value, self.ready)
+            deliver(iteration, targets, message.value, self)
         else:
-            deliver_dead(iteration, targets, message.dead, self.ready)
+            deliver_dead(iteration, targets, message.dead, self)
 
     # At the end.
 

@@ -5,11 +5,16 @@ in the iteration that it will fire in, so a token needs no tag of its own. A val
 and nowhere else: when a step has emptied its slots and its kernel finds the only reference to an array, it may
 overwrite it, in flight or not.
 
+What only hands a carry on is no step. A NextIteration and the Merge that it feeds are where the value goes, in the
+following iteration. A Switch on the frame's predicate is a slot, in which a value waits until the LoopCond has fired;
+what comes later passes it at once (`LoopSwitch`).
+
 A `FrameRun` is one execution of a loop on a device, in one iteration of the loop around it. Its iterations form a list
 from the oldest that is not done to the newest. Invariants:
 
-- every step of a frame fires exactly once in every iteration, dead or alive; `remaining` counts those that have not,
-  the inner frames that are not released, and in iteration 0 the Enters that have not come; an iteration is done at 0;
+- every step of a frame fires exactly once in every iteration, dead or alive, an Exit where a LoopSwitch has told it
+  something; `remaining` counts those that have not, the inner frames that are not released, and in iteration 0 the
+  Enters that have not come; an iteration is done when it is at 0 and the one before is done;
 - iteration n + 1 begins when a value arrives in it and fewer than `window` iterations are open: n + 1 - floor < window,
   where iterations below `floor` are done here (and, on the device that owns the loop, on all participants). Values that
   come too early wait in `waiting`;
@@ -28,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ctrlgrad.dataflow.devices import DeviceRun
-from ctrlgrad.dataflow.graph import FlatNode, Recv
+from ctrlgrad.dataflow.graph import EXIT, FlatNode, Recv
 from ctrlgrad.dataflow.scopes import describe
 from ctrlgrad.engines.reference.control_kernels import in_iteration
 from ctrlgrad.errors import ExecutionError
@@ -75,7 +80,7 @@ class Step(ABC):
         execution.counts.dead += 1
         iteration.slots[self.first : self.last] = [None] * (self.last - self.first)
         for targets in self.results:
-            deliver_dead(iteration, targets, dead, execution.ready)
+            deliver_dead(iteration, targets, dead, execution)
         return True
 
 
@@ -84,46 +89,100 @@ class Step(ABC):
 
 @record
 class Dead:
-    """Why a value is dead: which Switch, in which iteration, chose another side."""
+    """Why a value is dead: which Switch or LoopCond, in which iteration, chose another side."""
 
     switch: Step
     tag: Tag
     chosen: int
 
 
-@record
-class Targets:
-    """The consumers of one value: operands with their slots, controls, and operands of Merges with their slots."""
+# A consumer's slot, its index, and itself.
+Operand = tuple[int, int, Step]
 
-    data: tuple[tuple[int, Step], ...] = ()
-    controls: tuple[Step, ...] = ()
-    merges: tuple[tuple[int, Step], ...] = ()
+
+@record(eq=False)
+class Targets:
+    """The consumers of one value: operands, controls, operands of Merges, Switches of the frame's predicate, and what
+    takes it in the following iteration."""
+
+    data: tuple[Operand, ...] = ()
+    controls: tuple[tuple[int, Step], ...] = ()
+    merges: tuple[Operand, ...] = ()
+    switches: tuple[LoopSwitch, ...] = ()
+    following: Targets | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.data or self.controls or self.merges)
+        return bool(self.data or self.controls or self.merges or self.switches or self.following is not None)
 
 
 NOWHERE = Targets()
+# Stands in the slot of a LoopSwitch that has fired.
+PASSED = object()
 
 
-def deliver(iteration: Iteration, targets: Targets, value: Any, ready: Ready) -> None:
+@record(eq=False)
+class LoopSwitch:
+    """A Switch on its frame's predicate, `condition`: the slot in which its operand waits, and who takes its sides.
+
+    The Exits of an iteration that goes on are told nothing: they are dead, and nobody waits for that.
+    """
+
+    node: FlatNode
+    condition: Step
+    slot: int
+    true: Targets
+    false: Targets
+    exits: Targets
+
+    def fire(self, iteration: Iteration, value: Any, execution: Execution) -> None:
+        """Hand a value on, the predicate being there; where that is dead, both sides have been told."""
+        iteration.slots[self.slot] = PASSED
+        if iteration.predicate is True:
+            deliver(iteration, self.true, value, execution)
+            if self.false:
+                deliver_dead(iteration, self.false, Dead(self.condition, iteration.tag, 1), execution)
+        elif iteration.predicate is False:
+            iteration.remaining += len(self.exits.data)
+            deliver(iteration, self.exits, value, execution)
+            deliver(iteration, self.false, value, execution)
+            deliver_dead(iteration, self.true, Dead(self.condition, iteration.tag, 0), execution)
+
+    def fire_dead(self, iteration: Iteration, dead: Dead, execution: Execution) -> None:
+        """The operand or the predicate is dead, and so are both sides."""
+        if iteration.slots[self.slot] is PASSED:
+            return
+        iteration.slots[self.slot] = PASSED
+        iteration.remaining += len(self.exits.data)
+        for targets in (self.exits, self.false, self.true):
+            deliver_dead(iteration, targets, dead, execution)
+
+
+def deliver(iteration: Iteration, targets: Targets, value: Any, execution: Execution) -> None:
     """Put a value into the slots of its consumers in an iteration; those that wait for nothing more become ready."""
     slots, pending = iteration.slots, iteration.pending
-    for slot, step in targets.data:
+    for slot, index, step in targets.data:
         slots[slot] = value
-        index = step.index
         count = pending[index] - 1
         pending[index] = count
         if not count:
-            ready.append((iteration, step))
-    for step in targets.controls:
-        index = step.index
+            execution.ready.append((iteration, step))
+    for switch in targets.switches:
+        if iteration.predicate is None:
+            slots[switch.slot] = value
+        else:
+            switch.fire(iteration, value, execution)
+    if targets.following is not None:
+        following = iteration.next or execution.following(iteration.frame)
+        if following is None:
+            iteration.frame.waiting.append((targets.following, value))
+        else:
+            deliver(following, targets.following, value, execution)
+    for index, step in targets.controls:
         count = pending[index] - 1
         pending[index] = count
         if not count:
-            ready.append((iteration, step))
-    for slot, step in targets.merges:
-        index = step.index
+            execution.ready.append((iteration, step))
+    for slot, index, step in targets.merges:
         if pending[index] < 0:
             raise ExecutionError(
                 f"{step.name}: two of its operands are alive",
@@ -134,27 +193,29 @@ def deliver(iteration: Iteration, targets: Targets, value: Any, ready: Ready) ->
             )
         slots[slot] = value
         pending[index] = FIRED
-        ready.append((iteration, step))
+        execution.ready.append((iteration, step))
 
 
-def deliver_dead(iteration: Iteration, targets: Targets, dead: Dead, ready: Ready) -> None:
-    """Tell the consumers that the value is dead. They fire first: nothing is computed, and references are dropped."""
-    pending = iteration.pending
-    consumers = [step for _, step in targets.data]
-    for slot, _ in targets.data:
-        iteration.slots[slot] = dead
-    consumers += targets.controls
-    for step in consumers:
-        iteration.dead[step.index] = dead
+def deliver_dead(iteration: Iteration, targets: Targets, dead: Dead, execution: Execution) -> None:
+    """Tell the consumers that the value is dead. They fire first: nothing is computed, and references are dropped.
+
+    Nobody takes it in the following iteration.
+    """
+    slots, pending = iteration.slots, iteration.pending
+    for slot, index, _ in targets.data:
+        slots[slot] = iteration.dead[index] = dead
+    for index, _ in targets.controls:
+        iteration.dead[index] = dead
     # A Merge is dead when all of its operands are.
-    consumers += [step for _, step in targets.merges]
-    for step in consumers:
-        index = step.index
+    consumers = [(index, step) for _, index, step in (*targets.data, *targets.merges)]
+    for index, step in (*consumers, *targets.controls):
         count = pending[index] - 1
         pending[index] = count
         if not count:
             iteration.dead[index] = dead
-            ready.appendleft((iteration, step))
+            execution.ready.appendleft((iteration, step))
+    for switch in targets.switches:
+        switch.fire_dead(iteration, dead, execution)
 
 
 # Frames and their iterations.
@@ -177,8 +238,11 @@ class FramePlan:
     expected: int = 0
     # How many Enters come into it.
     enters: int = 0
-    # The Recvs by edge; the edge to report on and those that others report on.
-    receives: dict[int, Step] = field(default_factory=dict)
+    # The Switches of its carries, and the NextIterations that are no steps.
+    switches: list[LoopSwitch] = field(default_factory=list)
+    backs: list[FlatNode] = field(default_factory=list)
+    # The Recvs by edge, and where a message goes; the edge to report on and those that others report on.
+    receives: dict[int, tuple[Step, Targets]] = field(default_factory=dict)
     report: int | None = None
     reported: tuple[int, ...] = ()
 
@@ -196,7 +260,19 @@ class FramePlan:
 class Iteration:
     """One iteration of a frame: the slots of its steps, and what each of them still waits for."""
 
-    __slots__ = ("children", "dead", "frame", "is_last", "next", "number", "pending", "remaining", "slots", "tag")
+    __slots__ = (
+        "children",
+        "dead",
+        "frame",
+        "is_last",
+        "next",
+        "number",
+        "pending",
+        "predicate",
+        "remaining",
+        "slots",
+        "tag",
+    )
 
     def __init__(self, frame: FrameRun, number: int) -> None:
         self.frame = frame
@@ -207,6 +283,8 @@ class Iteration:
         self.remaining: int = frame.plan.expected
         self.dead: dict[int, Dead] = {}
         self.next: Iteration | None = None
+        # What the LoopCond has said, None before it has.
+        self.predicate: bool | Dead | None = None
         self.is_last = False
         self.children: dict[int, FrameRun] = {}
 
@@ -298,10 +376,8 @@ class FrameRun:
         """Which step, here or in a frame inside, waits for which operand, in which iteration; a line each."""
         iteration: Iteration | None = self.oldest
         while iteration is not None:
-            for step in self.plan.steps:
-                if iteration.pending[step.index] > 0:
-                    missing = _missing(step, iteration)
-                    yield f"{step.name} on {device} waits for {missing} at {iteration.describe()}"
+            for name, missing in _waiting(iteration):
+                yield f"{name} on {device} waits for {missing} at {iteration.describe()}"
             for child in iteration.children.values():
                 yield from child.blocked(device)
             iteration = iteration.next
@@ -311,12 +387,28 @@ class FrameRun:
                 yield f"{self.plan.name} on {device} waits for {what}"
 
 
+def _waiting(iteration: Iteration) -> Iterator[tuple[str, str]]:
+    """What waits in an iteration, and for what."""
+    plan = iteration.frame.plan
+    for step in plan.steps:
+        if iteration.pending[step.index] > 0 and (step.node.op is not EXIT or iteration.predicate is False):
+            yield step.name, _missing(step, iteration)
+    for switch in plan.switches:
+        if iteration.slots[switch.slot] is None:
+            yield describe(switch.node), _operand(switch.node, 1)
+    if iteration.predicate is True and iteration.next is None:
+        for node in plan.backs:
+            yield describe(node), _operand(node, 0)
+
+
+def _operand(node: FlatNode, place: int) -> str:
+    hint = node.operands[place].hint
+    return f"operand {place}{f' ({hint})' if hint else ''}"
+
+
 def _missing(step: Step, iteration: Iteration) -> str:
-    missing = [
-        f"operand {k}{f' ({value.hint})' if value.hint else ''}"
-        for k, value in enumerate(step.node.operands)
-        if iteration.slots[step.first + k] is None
-    ]
+    empty = [k for k in range(len(step.node.operands)) if iteration.slots[step.first + k] is None]
+    missing = [_operand(step.node, k) for k in empty]
     received = Recv.find(step.node)
     if received is not None and iteration.slots[step.first] is None:
         missing.append(f"a message on edge {received.edge}")
