@@ -25,19 +25,17 @@ Steps know what runs them as an `Execution`, and nothing more of it.
 
 from __future__ import annotations
 
-import heapq
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ctrlgrad.dataflow.devices import DeviceRun
-from ctrlgrad.dataflow.graph import EXIT, FlatNode, Recv
+from ctrlgrad.dataflow.graph import FlatNode
 from ctrlgrad.dataflow.scopes import describe
 from ctrlgrad.engines.reference.control_kernels import in_iteration
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, Type
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
@@ -53,11 +51,8 @@ class Step(ABC):
     __slots__ = ("first", "index", "last", "name", "node", "results", "source")
 
     def __init__(self, node: FlatNode, index: int, first: int) -> None:
-        self.node = node
-        self.name = describe(node)
-        self.source = node.source
-        self.index = index
-        self.first = first
+        self.node, self.name, self.source = node, describe(node), node.source
+        self.index, self.first = index, first
         self.last = first + len(node.operands)
         # The consumers of each result; filled when all steps are there.
         self.results: list[Targets] = [NOWHERE] * len(node.results)
@@ -72,16 +67,10 @@ class Step(ABC):
         iteration.slots[self.first] = None
         return value
 
-    def forwards_deadness(self, iteration: Iteration, execution: Execution) -> bool:
-        """Whether an operand is dead; then the results are dead too, and their consumers have been told."""
-        dead = iteration.dead.pop(self.index, None)
-        if dead is None:
-            return False
-        execution.counts.dead += 1
-        iteration.slots[self.first : self.last] = [None] * (self.last - self.first)
+    def fire_dead(self, iteration: Iteration, dead: Dead, execution: Execution) -> None:
+        """An operand or a control is dead, and so are the results."""
         for targets in self.results:
             deliver_dead(iteration, targets, dead, execution)
-        return True
 
 
 # Tokens.
@@ -227,7 +216,6 @@ class FramePlan:
 
     name: str
     number: int
-    parent: int
     # How many iterations may be open.
     window: int = 1
     loop: Node | None = None
@@ -257,6 +245,20 @@ class FramePlan:
         return bool(self.receives or self.reported)
 
 
+@dataclass
+class DevicePlan:
+    """All frames of a device, where its inputs go, and where messages belong."""
+
+    device: str
+    frames: list[FramePlan]
+    # Of each input of the graph its type, and its consumers on this device; steps of the root that wait for nothing.
+    inputs: list[tuple[Type, Targets]]
+    starters: list[Step]
+    # The frame that each edge is received in, for data and for reports.
+    arrivals: dict[int, FramePlan]
+    outputs: tuple[int, ...]
+
+
 class Iteration:
     """One iteration of a frame: the slots of its steps, and what each of them still waits for."""
 
@@ -275,8 +277,7 @@ class Iteration:
     )
 
     def __init__(self, frame: FrameRun, number: int) -> None:
-        self.frame = frame
-        self.number = number
+        self.frame, self.number = frame, number
         self.tag: Tag = (*frame.tag, number)
         self.slots: list[Any] = frame.slots.copy()
         self.pending: list[int] = frame.pending.copy()
@@ -354,9 +355,7 @@ class FrameRun:
     @property
     def may_advance(self) -> bool:
         """Whether the window lets another iteration begin."""
-        floor = self.floor
-        for done in self.reported.values():
-            floor = min(floor, done)
+        floor = min((self.floor, *self.reported.values())) if self.reported else self.floor
         return self.newest.number + 1 - floor < self.plan.window
 
     @property
@@ -372,95 +371,20 @@ class FrameRun:
         self.newest = following
         return following
 
-    def blocked(self, device: str) -> Iterator[str]:
-        """Which step, here or in a frame inside, waits for which operand, in which iteration; a line each."""
-        iteration: Iteration | None = self.oldest
-        while iteration is not None:
-            for name, missing in _waiting(iteration):
-                yield f"{name} on {device} waits for {missing} at {iteration.describe()}"
-            for child in iteration.children.values():
-                yield from child.blocked(device)
-            iteration = iteration.next
-        for edge, done in self.reported.items():
-            if self.total is not None and self.reports != self.expected_reports:
-                what = f"reports on edge {edge}: {done} of {self.total} done"
-                yield f"{self.plan.name} on {device} waits for {what}"
-
-
-def _waiting(iteration: Iteration) -> Iterator[tuple[str, str]]:
-    """What waits in an iteration, and for what."""
-    plan = iteration.frame.plan
-    for step in plan.steps:
-        if iteration.pending[step.index] > 0 and (step.node.op is not EXIT or iteration.predicate is False):
-            yield step.name, _missing(step, iteration)
-    for switch in plan.switches:
-        if iteration.slots[switch.slot] is None:
-            yield describe(switch.node), _operand(switch.node, 1)
-    if iteration.predicate is True and iteration.next is None:
-        for node in plan.backs:
-            yield describe(node), _operand(node, 0)
-
-
-def _operand(node: FlatNode, place: int) -> str:
-    hint = node.operands[place].hint
-    return f"operand {place}{f' ({hint})' if hint else ''}"
-
-
-def _missing(step: Step, iteration: Iteration) -> str:
-    empty = [k for k in range(len(step.node.operands)) if iteration.slots[step.first + k] is None]
-    missing = [_operand(step.node, k) for k in empty]
-    received = Recv.find(step.node)
-    if received is not None and iteration.slots[step.first] is None:
-        missing.append(f"a message on edge {received.edge}")
-    return ", ".join(missing) or "a control"
-
 
 # What runs the steps.
+
 
 Entry = tuple[Iteration, Step]
 
 
-class OldestFirst:
-    """What is ready, the oldest iteration first, where a deque has it in the order in which it came.
+class Ready(Protocol):
+    """The steps that are ready; what goes in on the left goes before all others."""
 
-    A device that others wait for must not work far ahead while they wait for something old.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[Tag, int, Entry]] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def append(self, entry: Entry) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (entry[0].tag, self._count, entry))
-
-    def appendleft(self, entry: Entry) -> None:
-        """In front of everything."""
-        self._count += 1
-        heapq.heappush(self._heap, ((), -self._count, entry))
-
-    def popleft(self) -> Entry:
-        return heapq.heappop(self._heap)[2]
-
-
-Ready = deque[Entry] | OldestFirst
-
-
-@dataclass
-class Counts:
-    """What a run did on one device."""
-
-    firings: int = 0
-    dead: int = 0
-    iterations: int = 0
-    most_in_flight: int = 0
-    frames_opened: int = 0
-    frames_released: int = 0
-    sent: int = 0
-    received: int = 0
+    def __len__(self) -> int: ...
+    def append(self, entry: Entry, /) -> None: ...
+    def appendleft(self, entry: Entry, /) -> None: ...
+    def popleft(self) -> Entry: ...
 
 
 class Execution(Protocol):
@@ -468,7 +392,6 @@ class Execution(Protocol):
 
     device: DeviceRun
     ready: Ready
-    counts: Counts
     outputs: dict[int, Any]
 
     def child(self, iteration: Iteration, number: int) -> FrameRun:

@@ -1,23 +1,21 @@
-"""A device's flat graph, ready to run: the rule of each node, and per frame its steps and what each of them waits for.
+"""A device's flat graph, ready to run: what each node does when it fires, and per frame what its steps wait for.
 
-    Switch(p, d)      the side that p chooses gets d, the others are dead; all are, where p or d is
-    Merge(d0, d1..)   the operand that is alive, as soon as it is there; dead only when all are
-    Enter(d)          d in iteration 0 of the child frame; a constant, in all its iterations
-    Exit(d)           d in the parent frame; in an iteration that goes on it is dead and stops here
-    NextIteration(d)  d in the next iteration; deadness stops here
-    anything else     when all operands are there; a dead one makes the results dead and nothing is computed
+A step fires when all its operands are there; where one is dead its results are, and nothing is computed. Else:
 
-What a node does when it fires is a `Step`, one class each. The nodes of a loop's carry only hand a value on: they are
-`Targets` of what makes it, see `frames`, and need a step where they wait for something else too. A plan is computed
-once and holds nothing of a run.
+    Merge of a branch    the operand that is alive, as soon as it is there; dead only when all are
+    Exit                 in an iteration that goes on it is dead, and stops there
+    Send                 a message in every iteration, dead or alive
+
+The nodes of a loop's carry only hand a value on: they are `Targets` of what makes it, see `frames`. One that waits for
+something else too is a step. A plan is computed once and holds nothing of a run.
 
 Sources: "Implementation of Control Flow in TensorFlow" (2017), section 4.2; Yu et al., EuroSys 2018, section 4.3.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.devices import Piece, PieceOf
@@ -25,6 +23,7 @@ from ctrlgrad.dataflow.frames import (
     NOWHERE,
     PASSED,
     Dead,
+    DevicePlan,
     Execution,
     FramePlan,
     Iteration,
@@ -40,7 +39,7 @@ from ctrlgrad.dataflow.scopes import ROOT
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.engines.reference.control_kernels import too_many_iterations
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.ir import Op, Type, Value
+from ctrlgrad.ir import Op, Value
 
 
 class ClusterStep(Step):
@@ -57,8 +56,6 @@ class ClusterStep(Step):
         self.needs_iterations = self.has_effect or any(n.regions for n in node.regions[0].nodes)
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
-        if iteration.dead and self.forwards_deadness(iteration, execution):
-            return
         slots = iteration.slots
         values = slots[self.first : self.last]
         slots[self.first : self.last] = self.blank
@@ -77,8 +74,6 @@ class SwitchStep(Step):
     __slots__ = ()
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
-        if iteration.dead and self.forwards_deadness(iteration, execution):
-            return
         predicate, value = iteration.slots[self.first : self.last]
         iteration.slots[self.first : self.last] = (None, None)
         chosen = min(max(int(execution.device.on_host(predicate)), 0), len(self.results) - 1)
@@ -95,40 +90,36 @@ class PassStep(Step):
     __slots__ = ()
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
-        if iteration.dead and self.forwards_deadness(iteration, execution):
-            return
         deliver(iteration, self.results[0], self.operand(iteration), execution)
 
 
 class EnterStep(Step):
     """An Enter; it fires in the frame that it comes from."""
 
-    __slots__ = ("frame", "is_constant", "is_count")
+    __slots__ = ("entered", "frame")
 
     def __init__(self, node: FlatNode, index: int, first: int, frame: int) -> None:
         super().__init__(node, index, first)
-        self.frame = frame
-        entered = Enter.of(node)
-        self.is_constant = entered.constant
-        # Whether this is the number of iterations of a reversed loop.
-        self.is_count = entered.count
+        self.entered, self.frame = Enter.of(node), frame
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
         value = self.operand(iteration)
-        dead = iteration.dead.pop(self.index, None)
         child = execution.child(iteration, self.frame)
-        first = child.oldest
-        if dead is not None:
-            execution.counts.dead += 1
-            deliver_dead(first, self.results[0], dead, execution)
+        if self.entered.count:
+            child.counts_from = int(execution.device.on_host(value))
+        if self.entered.constant:
+            execution.broadcast(child, self.results[0], value)
         else:
-            if self.is_count:
-                child.counts_from = int(execution.device.on_host(value))
-            if self.is_constant:
-                execution.broadcast(child, self.results[0], value)
-            else:
-                deliver(first, self.results[0], value, execution)
-        # Iteration 0 is not done before all has entered.
+            deliver(child.oldest, self.results[0], value, execution)
+        self.has_entered(child.oldest, execution)
+
+    def fire_dead(self, iteration: Iteration, dead: Dead, execution: Execution) -> None:
+        first = execution.child(iteration, self.frame).oldest
+        deliver_dead(first, self.results[0], dead, execution)
+        self.has_entered(first, execution)
+
+    def has_entered(self, first: Iteration, execution: Execution) -> None:
+        """Iteration 0 is not done before all has entered."""
         first.remaining -= 1
         if not first.remaining:
             execution.completed(first)
@@ -140,37 +131,27 @@ class ExitStep(Step):
     __slots__ = ()
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
-        value = self.operand(iteration)
         parent = iteration.frame.parent
-        assert parent is not None
-        dead = iteration.dead.pop(self.index, None)
-        if dead is None:
-            deliver(parent, self.results[0], value, execution)
-        else:
-            execution.counts.dead += 1
-            deliver_dead(parent, self.results[0], dead, execution)
+        assert parent is not None, "the root has no Exit"
+        deliver(parent, self.results[0], self.operand(iteration), execution)
+
+    def fire_dead(self, iteration: Iteration, dead: Dead, execution: Execution) -> None:
+        parent = iteration.frame.parent
+        assert parent is not None, "the root has no Exit"
+        deliver_dead(parent, self.results[0], dead, execution)
 
 
 class LoopCondStep(Step):
     """The predicate of a frame; what waits for it in the frame's Switches passes."""
 
-    __slots__ = ("loop", "maximum", "switches")
+    __slots__ = ("loop", "maximum")
 
     def __init__(self, node: FlatNode, index: int, first: int) -> None:
         super().__init__(node, index, first)
         condition = LoopCond.of(node)
         self.loop, self.maximum = condition.loop, condition.maximum_iterations
-        self.switches: list[LoopSwitch] = []
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
-        dead = iteration.dead.get(self.index)
-        if dead is not None:
-            iteration.predicate = dead
-            execution.end_at(iteration)
-            self.forwards_deadness(iteration, execution)
-            for switch in self.switches:
-                switch.fire_dead(iteration, dead, execution)
-            return
         continues = execution.device.on_host(self.operand(iteration))
         iteration.predicate = bool(continues)
         if not continues:
@@ -179,11 +160,18 @@ class LoopCondStep(Step):
             assert self.loop is not None, "a loop that was lowered has its node"
             raise too_many_iterations(self.loop, self.maximum, iteration.number)
         slots = iteration.slots
-        for switch in self.switches:
+        for switch in iteration.frame.plan.switches:
             value = slots[switch.slot]
             if value is not None and value is not PASSED:
                 switch.fire(iteration, value, execution)
         deliver(iteration, self.results[0], continues, execution)
+
+    def fire_dead(self, iteration: Iteration, dead: Dead, execution: Execution) -> None:
+        iteration.predicate = dead
+        execution.end_at(iteration)
+        super().fire_dead(iteration, dead, execution)
+        for switch in iteration.frame.plan.switches:
+            switch.fire_dead(iteration, dead, execution)
 
 
 class SendStep(Step):
@@ -196,10 +184,10 @@ class SendStep(Step):
         self.edge = Send.of(node).edge
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
-        value = self.operand(iteration)
-        dead = iteration.dead.pop(self.index, None)
-        execution.counts.dead += dead is not None
-        execution.send(self.edge, iteration.tag, dead, None if dead else value, self.source)
+        execution.send(self.edge, iteration.tag, None, self.operand(iteration), self.source)
+
+    def fire_dead(self, iteration: Iteration, dead: Dead, execution: Execution) -> None:
+        execution.send(self.edge, iteration.tag, dead, None, self.source)
 
 
 class RecvStep(Step):
@@ -212,8 +200,6 @@ class RecvStep(Step):
         self.last = first + 1
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
-        if iteration.dead and self.forwards_deadness(iteration, execution):
-            return
         deliver(iteration, self.results[0], execution.device.landed(self.operand(iteration)), execution)
 
 
@@ -227,17 +213,14 @@ class OutputStep(Step):
         self.position = position
 
     def fire(self, iteration: Iteration, execution: Execution) -> None:
-        dead = iteration.dead.get(self.index)
-        if dead is not None:
-            raise self._dead_output(dead)
         execution.outputs[self.position] = self.operand(iteration)
 
-    def _dead_output(self, dead: Dead) -> ExecutionError:
+    def fire_dead(self, iteration: Iteration, dead: Dead, execution: Execution) -> None:
         switch = dead.switch
         name = (switch.node.operands and switch.node.operands[0].hint) or "of a Switch"
         sides = ("false", "true") if len(switch.results) <= 2 else tuple(map(str, range(len(switch.results))))
         where = "" if len(dead.tag) < 2 else f" at iteration {', '.join(map(str, dead.tag[1:]))}"
-        return ExecutionError(
+        raise ExecutionError(
             f"output {self.position} is dead: the predicate {name} was {sides[dead.chosen]}{where}",
             source=switch.source,
             expected="an output that is alive whatever the predicates are",
@@ -251,26 +234,10 @@ _STEPS: Mapping[Op, type[Step]] = {
     flat.SWITCH: SwitchStep,
     flat.MERGE: PassStep,
     flat.EXIT: ExitStep,
-    flat.NEXT_ITERATION: PassStep,
     flat.LOOP_COND: LoopCondStep,
     flat.SEND: SendStep,
     flat.RECV: RecvStep,
 }
-
-
-@dataclass
-class DevicePlan:
-    """All frames of a device, where its inputs go, and where messages belong."""
-
-    device: str
-    frames: list[FramePlan]
-    # Of each input of the graph its type, and its consumers on this device.
-    inputs: list[tuple[Type, Targets]]
-    # Steps of the root that wait for nothing.
-    starters: list[Step]
-    # The frame that each edge is received in, for data and for reports.
-    arrivals: dict[int, FramePlan]
-    outputs: tuple[int, ...]
 
 
 def plan_part(part: Part, piece_of: PieceOf, window: int | None) -> DevicePlan:
@@ -280,65 +247,63 @@ def plan_part(part: Part, piece_of: PieceOf, window: int | None) -> DevicePlan:
 
 class _Planner:
     def __init__(self, part: Part, piece_of: PieceOf, window: int | None) -> None:
-        self.part = part
-        self.graph = part.graph
+        self.part, self.graph = part, part.graph
         self.piece_of = piece_of
         self.window = window
         self.frames_of = verify_flat(self.graph)
         self.producer_of = producers(self.graph)
-        self.numbers: dict[str, int] = {}
-        self.frames: list[FramePlan] = []
+        self.frames = {ROOT: FramePlan(ROOT, 0)}
         self.step_of: dict[FlatNode, Step] = {}
-        # Of each frame the step of its LoopCond. Of each value who takes it: nodes with the operand's place, and waits.
-        self.conditions: dict[str, LoopCondStep] = {}
-        self.users: dict[Value, list[tuple[FlatNode, int]]] = {}
-        self.waiting: dict[Value, list[FlatNode]] = {}
+        # Who takes each value: as an operand, as a control.
+        self.users: dict[Value, list[tuple[FlatNode, int]]] = defaultdict(list)
+        self.waiting: dict[Value, list[FlatNode]] = defaultdict(list)
+        for node in self.graph.nodes:
+            for place, value in enumerate(node.operands):
+                self.users[value].append((node, place))
+            for value in (*node.controls, *node.orders):
+                self.waiting[value].append(node)
         self.found: dict[Value, Targets] = {}
 
     def run(self) -> DevicePlan:
-        self.open(ROOT, -1)
         for node in self.graph.nodes:
-            if node.op is flat.ENTER and Enter.of(node).frame not in self.numbers:
-                self.open(Enter.of(node).frame, self.numbers[self.frames_of.of_node[node]], node)
+            if node.op is flat.ENTER:
+                self.open(Enter.of(node)).enters += 1
         for node in self.graph.nodes:
             if self.is_step(node):
                 self.put(node, self.frame(node))
-            if node.op is flat.ENTER:
-                self.frames[self.numbers[Enter.of(node).frame]].enters += 1
-            self.use(node)
-        root = self.frames[0]
+        root = self.frames[ROOT]
         for place, value in zip(self.part.outputs, self.graph.outputs, strict=True):
             output = OutputStep(value, len(root.steps), len(root.slots), place)
             self.add(output, root, 1)
-            self.use(output.node)
+            self.users[value].append((output.node, 0))
         for node, step in self.step_of.items():
             step.results = [self.handed_on(node)] if self.is_passing(node) else [self.targets(v) for v in node.results]
-        for node in self.graph.nodes:
             if node.op is flat.RECV:
-                step = self.step_of[node]
                 self.frame(node).receives[Recv.of(node).edge] = step, Targets(((step.first, step.index, step),))
-        for frame in self.frames:
+        frames = list(self.frames.values())
+        for frame in frames:
             fired = sum(not isinstance(step, ExitStep) for step in frame.steps)
-            frame.expected = fired + sum(f.parent == frame.number for f in self.frames)
+            frame.expected = fired + list(self.frames_of.parent.values()).count(frame.name)
         starters = [step for step in root.steps if not root.pending[step.index]]
-        arrivals = {edge: frame for frame in self.frames for edge in (*frame.receives, *frame.reported)}
+        arrivals = {edge: frame for frame in frames for edge in (*frame.receives, *frame.reported)}
         inputs = [(v.type, self.targets(v)) for v in self.graph.inputs]
-        return DevicePlan(self.part.device, self.frames, inputs, starters, arrivals, self.part.outputs)
+        return DevicePlan(self.part.device, frames, inputs, starters, arrivals, self.part.outputs)
 
     # Frames and steps.
 
-    def open(self, name: str, parent: int, enter: FlatNode | None = None) -> None:
-        frame = FramePlan(name, len(self.frames), parent)
-        self.numbers[name] = frame.number
-        self.frames.append(frame)
-        if enter is not None:
-            frame.window = self.window or Enter.of(enter).parallel_iterations
-            report = self.part.reports.get(name)
+    def open(self, entered: Enter) -> FramePlan:
+        """The frame that an Enter leads to."""
+        name = entered.frame
+        if name not in self.frames:
+            report, reported = self.part.reports.get(name), self.part.reported.get(name, ())
+            self.frames[name] = frame = FramePlan(name, len(self.frames))
+            frame.window = self.window or entered.parallel_iterations
             frame.report = None if report is None else report.number
-            frame.reported = tuple(edge.number for edge in self.part.reported.get(name, ()))
+            frame.reported = tuple(edge.number for edge in reported)
+        return self.frames[name]
 
     def frame(self, node: FlatNode) -> FramePlan:
-        return self.frames[self.numbers[self.frames_of.of_node[node]]]
+        return self.frames[self.frames_of.of_node[node]]
 
     def is_passing(self, node: FlatNode) -> bool:
         """Whether a node only hands a loop's carry on."""
@@ -358,19 +323,21 @@ class _Planner:
         return node.op is flat.NEXT_ITERATION and self.is_passing(self.producer_of[node.operands[0]])
 
     def put(self, node: FlatNode, frame: FramePlan) -> None:
-        index, first = len(frame.steps), len(frame.slots)
+        """Give a node its step."""
+        index, first, pending = len(frame.steps), len(frame.slots), len(node.inputs)
+        step: Step
         if node.op is flat.CLUSTER:
-            self.add(ClusterStep(node, index, first, self.piece_of(node.regions[0])), frame, len(node.inputs))
+            step = ClusterStep(node, index, first, self.piece_of(node.regions[0]))
         elif node.op is flat.ENTER:
-            self.add(EnterStep(node, index, first, self.numbers[Enter.of(node).frame]), frame, len(node.inputs))
+            step = EnterStep(node, index, first, self.frames[Enter.of(node).frame].number)
         elif self.is_passing(node):
-            # One operand: that of its two which comes, or not the predicate.
-            self.add(PassStep(node, index, first), frame, 1 + len(node.controls) + len(node.orders))
+            # Of a Merge's operands one comes; a Switch's predicate is asked for later.
+            step, pending = PassStep(node, index, first), 1 + len(node.controls) + len(node.orders)
         else:
             step = _STEPS[node.op](node, index, first)
-            self.add(step, frame, len(node.inputs) + (node.op is flat.RECV))
-            if isinstance(step, LoopCondStep):
-                frame.loop, self.conditions[frame.name] = step.loop, step
+        if isinstance(step, LoopCondStep):
+            frame.loop = step.loop
+        self.add(step, frame, pending + (node.op is flat.RECV))
 
     def add(self, step: Step, frame: FramePlan, pending: int) -> None:
         self.step_of[step.node] = step
@@ -380,18 +347,11 @@ class _Planner:
 
     # Who takes a value.
 
-    def use(self, node: FlatNode) -> None:
-        for place, value in enumerate(node.operands):
-            if not (place == 0 and node.op is flat.SWITCH and self.is_passing(node)):
-                self.users.setdefault(value, []).append((node, place))
-        for value in (*node.controls, *node.orders):
-            self.waiting.setdefault(value, []).append(node)
-
     def targets(self, value: Value) -> Targets:
         """The consumers of a value."""
         if value not in self.found:
-            passed = [self.taken(node, place) for node, place in self.users.get(value, ())]
-            waiting = [self.step_of[node] for node in self.waiting.get(value, ())]
+            passed = [self.taken(node, place) for node, place in self.users[value]]
+            waiting = [self.step_of[node] for node in self.waiting[value]]
             controls = Targets(controls=tuple((step.index, step) for step in waiting))
             self.found[value] = _joined([*passed, controls])
         return self.found[value]
@@ -399,6 +359,8 @@ class _Planner:
     def taken(self, node: FlatNode, place: int) -> Targets:
         """What a node that has a value as an operand does with it."""
         step = self.step_of.get(node)
+        if node.op is flat.SWITCH and place == 0 and self.is_passing(node):
+            return NOWHERE  # its LoopCond tells it
         if step is None:
             return self.handed_on(node)
         if self.is_passing(node):
@@ -420,12 +382,11 @@ class _Planner:
         false, true = map(self.targets, node.results)
         exits = tuple(operand for operand in false.data if isinstance(operand[2], ExitStep))
         rest = tuple(operand for operand in false.data if operand not in exits)
-        condition = self.conditions[frame.name]
+        condition = self.step_of[self.producer_of[node.operands[0]]]
         others = Targets(rest, false.controls, false.merges, false.switches, false.following)
         switch = LoopSwitch(node, condition, len(frame.slots), true, others, Targets(exits))
         frame.slots.append(None)
         frame.switches.append(switch)
-        condition.switches.append(switch)
         return Targets(switches=(switch,))
 
 
@@ -444,4 +405,4 @@ def _joined(found: Sequence[Targets]) -> Targets:
     )
 
 
-__all__ = ["ClusterStep", "DevicePlan", "plan_part"]
+__all__ = ["ClusterStep", "plan_part"]

@@ -17,13 +17,12 @@ from instruments.dataflow_runs import at_random, run
 import ctrlgrad as cg
 from ctrlgrad import dataflow
 from ctrlgrad.dataflow import Recorder, Settings
-from ctrlgrad.dataflow.engine import Exchange, Mailbox
-from ctrlgrad.dataflow.executor import Executor
-from ctrlgrad.dataflow.frames import Execution, Iteration, OldestFirst, Tag
-from ctrlgrad.dataflow.messages import Message
+from ctrlgrad.dataflow.executor import Executor, OldestFirst
+from ctrlgrad.dataflow.frames import Execution, Iteration, Tag
+from ctrlgrad.dataflow.messages import Exchange, Mailbox, Message
 from ctrlgrad.dataflow.partition import partition
-from ctrlgrad.dataflow.settings import Prepared, placed, prepare
 from ctrlgrad.dataflow.plan import ClusterStep
+from ctrlgrad.dataflow.settings import Prepared, placed, prepare
 from ctrlgrad.errors import CtrlgradError, ExecutionError, MaximumIterationsError, NonFiniteError
 from ctrlgrad.execution import run_on
 
