@@ -3,7 +3,7 @@
 A `Step` is a node, ready to run. It has a slot for each operand, and a count of what it still waits for; both live
 in the iteration that it will fire in, so a token needs no tag of its own. A value stands in the slots of its consumers
 and nowhere else: when a step has emptied its slots and its kernel finds the only reference to an array, it may
-overwrite it, in flight or not.
+overwrite it, in flight or not. A step knows what runs it as an `Execution`, and nothing more of it.
 
 What only hands a carry on is no step. A NextIteration and the Merge that it feeds are where the value goes, in the
 following iteration. A Switch on the frame's predicate is a slot, in which a value waits until the LoopCond has fired;
@@ -19,8 +19,6 @@ from the oldest that is not done to the newest. Invariants:
   where iterations below `floor` are done here (and, on the device that owns the loop, on all participants). Values that
   come too early wait in `waiting`;
 - an iteration whose predicate is not true is the last; a frame is released when that one and all before it are done.
-
-Steps know what runs them as an `Execution`, and nothing more of it.
 """
 
 from __future__ import annotations
@@ -128,7 +126,7 @@ class LoopSwitch:
         iteration.slots[self.slot] = PASSED
         if iteration.predicate is True:
             deliver(iteration, self.true, value, execution)
-            if self.false:
+            if self.false is not NOWHERE:
                 deliver_dead(iteration, self.false, Dead(self.condition, iteration.tag, 1), execution)
         elif iteration.predicate is False:
             iteration.remaining += len(self.exits.data)

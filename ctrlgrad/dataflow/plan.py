@@ -383,7 +383,7 @@ class _Planner:
         exits = tuple(operand for operand in false.data if isinstance(operand[2], ExitStep))
         rest = tuple(operand for operand in false.data if operand not in exits)
         condition = self.step_of[self.producer_of[node.operands[0]]]
-        others = Targets(rest, false.controls, false.merges, false.switches, false.following)
+        others = _joined([Targets(rest, false.controls, false.merges, false.switches, false.following)])
         switch = LoopSwitch(node, condition, len(frame.slots), true, others, Targets(exits))
         frame.slots.append(None)
         frame.switches.append(switch)
