@@ -170,7 +170,8 @@ class Executor:
         messages = self.transport.receive_now()
         if messages:
             self.accept_all(messages)
-        self.outbox.send_arrived()
+        if self.outbox.departures and self.outbox.departures[0].value.is_done():
+            self.outbox.send_oldest()
 
     def _fire(self, iteration: Iteration, step: Step) -> None:
         dead = iteration.dead.pop(step.index, None)

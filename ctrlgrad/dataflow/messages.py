@@ -76,7 +76,7 @@ class Departure:
 
 
 class Outbox:
-    """What a device sends: a message leaves as soon as its value is on the host. A device alone has no transport."""
+    """What a device sends: a message leaves as soon as its value is on the host."""
 
     def __init__(self, device: DeviceRun, transport: Transport | None) -> None:
         self.device = device
@@ -86,15 +86,10 @@ class Outbox:
 
     def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any, source: Source | None) -> None:
         leaving = self.device.leave(value)
-        if leaving is not None:
+        if leaving is None:
+            self._hand_over(edge, tag, dead, value)
+        else:
             self.departures.append(Departure(edge, tag, leaving, source))
-        elif self.transport is not None:
-            self.transport.send(edge, tag, dead, value)
-
-    def send_arrived(self) -> None:
-        """Hand over the oldest message, if its value is on the host by now."""
-        if self.departures and self.departures[0].value.is_done():
-            self.send_oldest()
 
     def send_oldest(self) -> None:
         """Give the oldest message whose value was under way to the transport; waits for the value."""
@@ -104,8 +99,11 @@ class Outbox:
         except CtrlgradError as error:
             error.source = error.source or departure.source
             raise
-        if self.transport is not None:
-            self.transport.send(departure.edge, departure.tag, None, value)
+        self._hand_over(departure.edge, departure.tag, None, value)
+
+    def _hand_over(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
+        assert self.transport is not None, "a device alone has nobody to send to"
+        self.transport.send(edge, tag, dead, value)
 
 
 # Devices of one process.
