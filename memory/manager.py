@@ -277,23 +277,16 @@ class Manager:
         while True:
             with self.lock:
                 self._enter()
-                try:
+                with self.throttle.settling():
                     array = self.reader.open(block)
-                except Exception:
-                    self.throttle.settle()
-                    raise
                 if array is not None:
                     return array
             self.recoverer.recover(block)
 
     def synchronize(self) -> None:
         """Wait for the copies that computation was put behind, and raise the first error among them."""
-        with self.lock:
-            try:
-                self.throttle.synchronize()
-            except Exception:
-                self.throttle.settle()
-                raise
+        with self.lock, self.throttle.settling():
+            self.throttle.synchronize()
 
     def close_block(self, block: BlockRecord) -> None:
         """A reader is done; `Block.close` calls it."""

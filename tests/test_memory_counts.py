@@ -387,6 +387,16 @@ def test_bytes_copied_per_row_do_not_depend_on_the_number_of_rows(kind: str, ord
     assert per_row[1] <= per_row[0] + 1.0
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_of_several_results_is_overwritten_where_it_lies(which: int) -> None:
+    def f(p: Any, x: Any) -> Any:
+        both = cg.cond(p, lambda: (x * 2.0, x + 1.0), lambda: (x + 3.0, x * 5.0))
+        return both[which].at[0].set(7.0), both[1 - which][1]
+
+    args = (np.True_, np.ones(5))
+    assert count(cg.function(f).graph(*args), *args).copied_bytes == 0
+
+
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("kind", ROW_LOOPS)
 def test_no_loop_body_makes_an_array_of_all_rows(kind: str, order: int) -> None:

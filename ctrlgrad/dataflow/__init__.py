@@ -5,17 +5,17 @@
     scopes             what a node has to be by itself, which frame it is in, when it is alive
     lowering           structured graph -> flat graph
     devices            names of devices; what an executor needs of one
-    placement          where each node goes; which loops stay one node
+    placement          where each node goes, on which rank; which loops stay one node
     clusters           ordinary ops joined, to run as one piece
     partition          a flat graph per device, Send and Recv, control loops
     drawing            flat graphs as Graphviz, runs as Chrome traces
-    frames, steps      tokens, iterations; the rule of each primitive
-    plan               a device's graph, ready to run
-    messages           what goes between devices, and its bytes between ranks
+    frames             tokens and iterations; how a loop's carry goes on
+    plan               a device's graph, ready to run: what each node does, and what it waits for
+    messages           what goes between devices; mailboxes of a process
     executor           one device's run
-    settings, engine   what may be chosen, and what is prepared for it; a call from start to end
+    settings, engine   what may be chosen, and what is prepared for it; a call from start to end, on every rank
     cuda               a GPU in one run
-    mpi_transport, mpi_run  devices of several ranks; a call on every rank
+    mpi_transport      messages between devices of several ranks
 
 Sources: "Implementation of Control Flow in TensorFlow" (whitepaper, 2017); Yu et al., "Dynamic Control Flow in
 Large-Scale Machine Learning", EuroSys 2018 (arXiv 1805.01772).

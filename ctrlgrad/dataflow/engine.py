@@ -1,32 +1,46 @@
-"""The engine "dataflow": a call from start to end, on one or more devices.
+"""The engine "dataflow": a call from start to end, on one or more devices, of this process or of several ranks.
 
 With one device everything runs on the calling thread. With several each has a thread and a mailbox, and products are
 single-threaded. A device that fails stops all others; so does Ctrl-C, and the next call starts afresh.
+
+Over ranks every rank calls the same function, and each runs the devices that are its own. The ranks do not send each
+other graphs. Each traces the function, and so has the same graph and the same partition; a digest of both is in every
+message, so that ranks which call different functions, or the same with arguments of other shapes, find out. Constants
+are in the digest, arguments only by dtype and shape: every rank passes the same ones, and each device takes an argument
+from its own rank. Every rank gets all outputs. Calls over ranks go one at a time: a second thread waits for the first.
+All ranks make them in the same order.
 """
 
 from __future__ import annotations
 
 import contextvars
-import heapq
-import itertools
+import hashlib
 import math
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ctrlgrad import memory
-from ctrlgrad.dataflow.devices import DeviceRun, HostRun, parse_device, quick_turns, single_threaded_products
-from ctrlgrad.dataflow.executor import Executor
-from ctrlgrad.dataflow.frames import Counts, Dead, Tag
+from ctrlgrad.dataflow.devices import (
+    DeviceRun,
+    HostRun,
+    check_devices,
+    parse_device,
+    quick_turns,
+    single_threaded_products,
+)
+from ctrlgrad.dataflow.executor import Counts, Executor
+from ctrlgrad.dataflow.frames import DevicePlan
 from ctrlgrad.dataflow.graph import FlatGraph
-from ctrlgrad.dataflow.messages import Message, StoppedError, StuckError, Transport, stuck_error
-from ctrlgrad.dataflow.mpi_run import run_over_ranks
+from ctrlgrad.dataflow.messages import Exchange, StoppedError, StuckError, Transport, stuck_error
+from ctrlgrad.dataflow.mpi_transport import FIRST_TAG
 from ctrlgrad.dataflow.mpi_transport import Run as RankRun
-from ctrlgrad.dataflow.partition import Edge
+from ctrlgrad.dataflow.partition import Edge, Partition
 from ctrlgrad.dataflow.settings import Prepared, Settings, current_settings, is_cuda, prepare
 from ctrlgrad.engines import asks_for_memory, refuse_checkpoint
 from ctrlgrad.engines.block_kernels import as_lists
@@ -34,6 +48,14 @@ from ctrlgrad.engines.reference import FiniteCheck, Run
 from ctrlgrad.engines.row_blocks import rows_in_blocks
 from ctrlgrad.errors import ExecutionError, UserInputError
 from ctrlgrad.ir import Graph
+from ctrlgrad.mpi.launch import join
+from ctrlgrad.mpi.wire import IDENTITY
+
+if TYPE_CHECKING:
+    from ctrlgrad.mpi.world import Arrived, World
+
+# Runs the devices of this rank with the ends of a transport, and gives the outputs that they have.
+RunLocal = Callable[[RankRun], Mapping[int, Any]]
 
 
 @dataclass
@@ -83,10 +105,9 @@ def run_prepared(
     outcome = outcome or Outcome()
     devices = _Devices(prepared, list(arguments), settings, outcome)
     with _noted(prepared, settings):
-        if prepared.identity is not None:
+        if prepared.over_ranks is not None:
             _refuse_latency(settings)
-            over = (prepared.partition, prepared.plans, prepared.identity)
-            outputs = run_over_ranks(*over, arguments, lambda run: devices.run(sorted(run.boxes), run))
+            outputs = run_over_ranks(prepared, arguments, lambda run: devices.run(sorted(run.boxes), run))
         else:
             names = sorted(prepared.plans)
             exchange = Exchange(names, prepared.partition.edges, delay_of(settings)) if len(names) > 1 else None
@@ -156,101 +177,6 @@ def _device_run(device: str, run: Run) -> DeviceRun:
     from ctrlgrad.engines.cuda.devices import library_of
 
     return CudaRun(library_of(parse_device(device).number), run)
-
-
-# The devices of this process: a mailbox and a thread each.
-
-
-class Exchange:
-    """The mailboxes of the devices of one process. `delay(edge)` is how many seconds a message takes."""
-
-    def __init__(self, devices: Sequence[str], edges: Sequence[Edge], delay: Callable[[Edge], float] | None) -> None:
-        self.edges = edges
-        self.delay = delay
-        self.lock = threading.Lock()
-        self.boxes = {device: Mailbox(self) for device in devices}
-        self.running = len(devices)
-        self.idle = 0
-        # Messages that were sent and not received.
-        self.in_flight = 0
-        self.is_stuck = False
-        self.is_stopped = False
-        self.numbers = itertools.count()
-
-    def send(self, message: Message) -> None:
-        edge = self.edges[message.edge]
-        due = 0.0 if self.delay is None else time.monotonic() + self.delay(edge)
-        box = self.boxes[edge.receiver]
-        with self.lock:
-            self.in_flight += 1
-            heapq.heappush(box.heap, (due, next(self.numbers), message))
-            box.arrived.notify()
-
-    def stop(self) -> None:
-        """Wake every device up to end."""
-        with self.lock:
-            self.is_stopped = True
-            self._wake()
-
-    def check_stuck(self) -> None:
-        """Called with the lock held, when a device has nothing to do."""
-        if self.running and self.idle == self.running and not self.in_flight:
-            self.is_stuck = True
-            self._wake()
-
-    def _wake(self) -> None:
-        for box in self.boxes.values():
-            box.arrived.notify_all()
-
-
-class Mailbox:
-    """A device's end of an exchange."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.heap: list[tuple[float, int, Message]] = []
-        self.arrived = threading.Condition(exchange.lock)
-
-    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
-        self.exchange.send(Message(edge, tag, dead, value))
-
-    def receive(self) -> list[Message]:
-        exchange = self.exchange
-        with exchange.lock:
-            while True:
-                if exchange.is_stopped:
-                    raise StoppedError
-                if exchange.is_stuck:
-                    raise StuckError
-                messages = self._due()
-                if messages:
-                    return messages
-                exchange.idle += 1
-                exchange.check_stuck()
-                try:
-                    if not exchange.is_stuck:
-                        self.arrived.wait(None if not self.heap else max(0.0, self.heap[0][0] - time.monotonic()))
-                finally:
-                    exchange.idle -= 1
-
-    def receive_now(self) -> list[Message]:
-        if not self.heap:
-            return []
-        with self.exchange.lock:
-            return self._due()
-
-    def _due(self) -> list[Message]:
-        found = []
-        now = time.monotonic()
-        while self.heap and self.heap[0][0] <= now:
-            found.append(heapq.heappop(self.heap)[2])
-        self.exchange.in_flight -= len(found)
-        return found
-
-    def done(self) -> None:
-        with self.exchange.lock:
-            self.exchange.running -= 1
-            self.exchange.check_stuck()
 
 
 def delay_of(settings: Settings) -> Callable[[Edge], float] | None:
@@ -356,13 +282,13 @@ def drive(executor: Executor, transport: Transport, arguments: Sequence[Any]) ->
     with executor.device.running():
         executor.start(arguments)
         executor.drain()
-        while not executor.finished or executor.departures:
+        while not executor.finished or executor.outbox.departures:
             if executor.stopped:
                 raise StoppedError
-            messages = transport.receive_now() if executor.departures else transport.receive()
+            messages = transport.receive_now() if executor.outbox.departures else transport.receive()
             if not messages:
                 # There is nothing to do but to wait for what is to be sent.
-                executor.send_oldest()
+                executor.outbox.send_oldest()
             executor.accept_all(messages)
             executor.drain()
         executor.finish()
@@ -373,4 +299,104 @@ def _waiting(executors: Mapping[str, Executor]) -> list[str]:
     return [line for executor in executors.values() for line in executor.blocked()]
 
 
-__all__ = ["Exchange", "Mailbox", "Outcome", "run_dataflow", "run_flat", "run_prepared"]
+# Over ranks.
+
+
+class _Calls:
+    """The calls over ranks of this process: how many there were, and what has come for the next one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self.early: list[Arrived] = []
+
+
+_CALLS = _Calls()
+
+
+def run_over_ranks(prepared: Prepared, arguments: Sequence[Any], run_local: RunLocal) -> dict[int, Any]:
+    """Run this rank's part of a graph beside the others; all outputs, by their place.
+
+    Raises:
+        UserInputError: a rank lacks a device; on all ranks.
+        ExecutionError: an op has failed on some rank, or the ranks do not run the same; on all ranks.
+    """
+    partition, over_ranks = prepared.partition, prepared.over_ranks
+    assert over_ranks is not None
+    if not over_ranks.has_agreed:
+        _agree_on_devices(partition)
+        over_ranks.has_agreed = True
+    _check_edges(partition, join().world)
+
+    def run_own(run: RankRun) -> Mapping[int, Any]:
+        return run_local(run) if run.boxes else {}
+
+    return _call(_for_arguments(over_ranks.identity, arguments), partition.edges, prepared.plans, run_own)
+
+
+def _agree_on_devices(partition: Partition) -> None:
+    """Find out whether each rank has the GPUs that are its own; a call of all ranks, which one that lacks any fails."""
+    if all(parse_device(name).kind == "cpu" for name in partition.parts):
+        return
+
+    def check(run: RankRun) -> Mapping[int, Any]:
+        for text, part in partition.parts.items():
+            name = parse_device(text)
+            if name.kind == "cpu" or name.rank != run.rank:
+                continue
+            local = str(replace(name, rank=None))
+            source = next((node.source for node in part.graph.nodes if node.source is not None), None)
+            try:
+                check_devices([(local, source)])
+            except UserInputError as error:
+                raise UserInputError(
+                    f"rank {run.rank} has no device {local}",
+                    source=source,
+                    expected=error.expected,
+                    got=error.got,
+                    hint=error.hint,
+                ) from None
+        return {}
+
+    _call(hashlib.sha256(repr(sorted(partition.parts)).encode()).digest()[:IDENTITY], (), {}, check)
+
+
+def _call(identity: bytes, edges: Sequence[Edge], plans: dict[str, DevicePlan], run_local: RunLocal) -> dict[int, Any]:
+    """Run this rank's part of a call that all ranks make; all outputs, by their place."""
+    joined = join()
+    with _CALLS.lock:
+        _CALLS.count += 1
+        run = RankRun(joined, _CALLS.count, identity, edges, plans)
+        early, _CALLS.early = _CALLS.early, []
+        outputs: dict[int, Any] = {}
+        try:
+            for arrived in early:
+                run.take(arrived)
+            outputs = dict(run_local(run))
+        except StoppedError:
+            pass  # another rank has failed, or `take` has found something wrong; `end` says which
+        except BaseException as error:  # told to all ranks, and raised by `end`
+            run.fail(error)
+        try:
+            return run.end(outputs)
+        finally:
+            _CALLS.early = run.early
+
+
+def _for_arguments(identity: bytes, arguments: Sequence[Any]) -> bytes:
+    """The digest of a graph together with the arguments' dtypes and shapes."""
+    said = [len(x) if isinstance(x, list) else (str(np.asarray(x).dtype), np.shape(x)) for x in arguments]
+    return hashlib.sha256(identity + repr(said).encode()).digest()[:IDENTITY]
+
+
+def _check_edges(partition: Partition, world: World) -> None:
+    if FIRST_TAG + len(partition.edges) > world.largest_tag:
+        raise UserInputError(
+            "the graph has more edges between devices than MPI has tags",
+            expected=f"at most {world.largest_tag - FIRST_TAG}",
+            got=str(len(partition.edges)),
+            hint="put larger parts of the graph on each device",
+        )
+
+
+__all__ = ["Outcome", "run_dataflow", "run_flat", "run_prepared"]

@@ -13,6 +13,7 @@ The executor counts what it makes and what it releases. At the end nothing may b
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -21,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from ctrlgrad.dataflow.devices import DeviceRun, Leaving
+from ctrlgrad.dataflow.devices import DeviceRun
 from ctrlgrad.dataflow.drawing import Recorder
 from ctrlgrad.dataflow.frames import (
-    Counts,
     Dead,
+    DevicePlan,
+    Entry,
     FrameRun,
     Iteration,
-    OldestFirst,
     Ready,
     Step,
     Tag,
@@ -36,21 +37,50 @@ from ctrlgrad.dataflow.frames import (
     deliver,
     deliver_dead,
 )
-from ctrlgrad.dataflow.messages import Message, StoppedError, Transport
-from ctrlgrad.dataflow.plan import DevicePlan
+from ctrlgrad.dataflow.messages import Message, Outbox, StoppedError, Transport, waiting_in
 from ctrlgrad.engines.reference.interpreter import explained
 from ctrlgrad.errors import CtrlgradError, MaximumIterationsError, locate
 from ctrlgrad.source import Source
 
 
-@dataclass(frozen=True)
-class Departure:
-    """A message whose value is on its way to the host; `source` is the place in the user's code that it is of."""
+@dataclass
+class Counts:
+    """What a run did on one device."""
 
-    edge: int
-    tag: Tag
-    value: Leaving
-    source: Source | None
+    firings: int = 0
+    dead: int = 0
+    iterations: int = 0
+    most_in_flight: int = 0
+    frames_opened: int = 0
+    frames_released: int = 0
+    sent: int = 0
+    received: int = 0
+
+
+class OldestFirst:
+    """What is ready, the oldest iteration first, where a deque has it in the order in which it came.
+
+    A device that others wait for must not work far ahead while they wait for something old.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Tag, int, Entry]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def append(self, entry: Entry) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (entry[0].tag, self._count, entry))
+
+    def appendleft(self, entry: Entry) -> None:
+        """In front of everything."""
+        self._count += 1
+        heapq.heappush(self._heap, ((), -self._count, entry))
+
+    def popleft(self) -> Entry:
+        return heapq.heappop(self._heap)[2]
 
 
 class Executor:
@@ -64,9 +94,7 @@ class Executor:
         order: random.Random | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self.plan = plan
-        self.device = device
-        self.transport = transport
+        self.plan, self.device, self.transport = plan, device, transport
         self.order = order
         self.recorder = recorder
         self.counts = Counts()
@@ -80,8 +108,7 @@ class Executor:
         self.frames: dict[tuple[int, Tag], FrameRun] = {}
         self.iterations: dict[tuple[int, Tag], Iteration] = {}
         self.early: dict[tuple[int, Tag], list[Message]] = {}
-        # The oldest first: copies end in the order in which they were begun.
-        self.departures: deque[Departure] = deque()
+        self.outbox = Outbox(device, transport)
         self.root: FrameRun | None = None
         self.finished = False
 
@@ -97,7 +124,7 @@ class Executor:
             self.ready.append((iteration, step))
         for (its, targets), value in zip(self.plan.inputs, arguments, strict=True):
             if targets:
-                deliver(iteration, targets, self.device.entered(value, its), self.ready)
+                deliver(iteration, targets, self.device.entered(value, its), self)
         if not iteration.remaining:
             self.completed(iteration)
 
@@ -116,7 +143,7 @@ class Executor:
                     iteration, step = ready.popleft()
                     fired += 1
                     if self.recorder is None:
-                        step.fire(iteration, self)
+                        self._fire(iteration, step) if iteration.dead else step.fire(iteration, self)
                     else:
                         self._recorded(iteration, step)
                     remaining = iteration.remaining - 1
@@ -143,14 +170,23 @@ class Executor:
         messages = self.transport.receive_now()
         if messages:
             self.accept_all(messages)
-        if self.departures and self.departures[0].value.is_done():
-            self.send_oldest()
+        if self.outbox.departures and self.outbox.departures[0].value.is_done():
+            self.outbox.send_oldest()
+
+    def _fire(self, iteration: Iteration, step: Step) -> None:
+        dead = iteration.dead.pop(step.index, None)
+        if dead is None:
+            step.fire(iteration, self)
+            return
+        self.counts.dead += 1
+        iteration.slots[step.first : step.last] = [None] * (step.last - step.first)
+        step.fire_dead(iteration, dead, self)
 
     def _recorded(self, iteration: Iteration, step: Step) -> None:
         assert self.recorder is not None
         began = self.recorder.now()
         is_dead = step.index in iteration.dead
-        step.fire(iteration, self)
+        self._fire(iteration, step)
         frame = iteration.frame.plan.name
         self.recorder.fired(self.plan.device, step.name, step.node, frame, iteration.tag, began, is_dead)
 
@@ -198,14 +234,16 @@ class Executor:
         if frame.total is None:
             if frame.slots is frame.plan.slots:
                 frame.slots, frame.pending = frame.slots.copy(), frame.pending.copy()
-            for slot, step in targets.data:
+            for slot, index, _ in targets.data:
                 frame.slots[slot] = value
-                frame.pending[step.index] -= 1
-            for step in targets.controls:
-                frame.pending[step.index] -= 1
+                frame.pending[index] -= 1
+            for index, _ in targets.controls:
+                frame.pending[index] -= 1
+            for switch in targets.switches:
+                frame.slots[switch.slot] = value
         iteration: Iteration | None = frame.oldest
         while iteration is not None:
-            deliver(iteration, targets, value, self.ready)
+            deliver(iteration, targets, value, self)
             iteration = iteration.next
 
     def end_at(self, iteration: Iteration) -> None:
@@ -247,7 +285,7 @@ class Executor:
         self.register(following)
         while waiting:
             targets, value = waiting.pop(0)
-            deliver(following, targets, value, self.ready)
+            deliver(following, targets, value, self)
 
     def _report(self, frame: FrameRun) -> None:
         """Tell the loop's owner how many iterations are done here: at the end, and a few times per window."""
@@ -275,26 +313,10 @@ class Executor:
 
     def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any, source: Source | None) -> None:
         """Send a message, as soon as its value is on the host."""
-        assert self.transport is not None
         self.counts.sent += 1
         if self.recorder is not None:
             self.recorder.sent(self.plan.device, edge, tag)
-        leaving = self.device.leave(value)
-        if leaving is None:
-            self.transport.send(edge, tag, dead, value)
-        else:
-            self.departures.append(Departure(edge, tag, leaving, source))
-
-    def send_oldest(self) -> None:
-        """Give the oldest message whose value was under way to the transport; waits for the value."""
-        assert self.transport is not None
-        departure = self.departures.popleft()
-        try:
-            value = departure.value.value()
-        except CtrlgradError as error:
-            error.source = error.source or departure.source
-            raise
-        self.transport.send(departure.edge, departure.tag, None, value)
+        self.outbox.send(edge, tag, dead, value, source)
 
     def accept_all(self, messages: list[Message]) -> None:
         """Take messages in, in their order. The list is emptied, so that what is computed holds the only references."""
@@ -321,7 +343,7 @@ class Executor:
         key = (plan.number, message.tag)
         if message.dead is None:
             # It may start on its way to the device at once, though its iteration has not begun.
-            step = plan.receives[message.edge]
+            step, _ = plan.receives[message.edge]
             try:
                 value = self.device.arrive(message.value, step.node.results[0].type)
             except CtrlgradError as error:
@@ -336,12 +358,11 @@ class Executor:
             self._deliver(iteration, message)
 
     def _deliver(self, iteration: Iteration, message: Message) -> None:
-        step = iteration.frame.plan.receives[message.edge]
-        targets = Targets(((step.first, step),))
+        _, targets = iteration.frame.plan.receives[message.edge]
         if message.dead is None:
-            deliver(iteration, targets, message.value, self.ready)
+            deliver(iteration, targets, message.value, self)
         else:
-            deliver_dead(iteration, targets, message.dead, self.ready)
+            deliver_dead(iteration, targets, message.dead, self)
 
     # At the end.
 
@@ -356,14 +377,14 @@ class Executor:
             "frames to be found": len(self.frames),
             "iterations to be found": len(self.iterations),
             "early messages": sum(map(len, self.early.values())),
-            "messages under way": len(self.departures),
+            "messages under way": len(self.outbox.departures),
             "ready steps": len(self.ready),
         }
 
     def blocked(self) -> Iterator[str]:
         """Which step waits for which operand, in which iteration: what a run that cannot go on reports."""
         if self.root is not None and not self.finished:
-            yield from self.root.blocked(self.plan.device)
+            yield from waiting_in(self.root, self.plan.device)
 
 
 def _explained(error: BaseException, step: Step, iteration: Iteration, is_late: bool) -> BaseException:
@@ -388,4 +409,4 @@ def _explained(error: BaseException, step: Step, iteration: Iteration, is_late: 
     return found
 
 
-__all__ = ["Executor"]
+__all__ = ["Counts", "Executor", "OldestFirst"]

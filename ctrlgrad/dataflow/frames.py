@@ -3,36 +3,37 @@
 A `Step` is a node, ready to run. It has a slot for each operand, and a count of what it still waits for; both live
 in the iteration that it will fire in, so a token needs no tag of its own. A value stands in the slots of its consumers
 and nowhere else: when a step has emptied its slots and its kernel finds the only reference to an array, it may
-overwrite it, in flight or not.
+overwrite it, in flight or not. A step knows what runs it as an `Execution`, and nothing more of it.
+
+What only hands a carry on is no step. A NextIteration and the Merge that it feeds are where the value goes, in the
+following iteration. A Switch on the frame's predicate is a slot, in which a value waits until the LoopCond has fired;
+what comes later passes it at once (`LoopSwitch`).
 
 A `FrameRun` is one execution of a loop on a device, in one iteration of the loop around it. Its iterations form a list
 from the oldest that is not done to the newest. Invariants:
 
-- every step of a frame fires exactly once in every iteration, dead or alive; `remaining` counts those that have not,
-  the inner frames that are not released, and in iteration 0 the Enters that have not come; an iteration is done at 0;
+- every step of a frame fires exactly once in every iteration, dead or alive, an Exit where a LoopSwitch has told it
+  something; `remaining` counts those that have not, the inner frames that are not released, and in iteration 0 the
+  Enters that have not come; an iteration is done when it is at 0 and the one before is done;
 - iteration n + 1 begins when a value arrives in it and fewer than `window` iterations are open: n + 1 - floor < window,
   where iterations below `floor` are done here (and, on the device that owns the loop, on all participants). Values that
   come too early wait in `waiting`;
 - an iteration whose predicate is not true is the last; a frame is released when that one and all before it are done.
-
-Steps know what runs them as an `Execution`, and nothing more of it.
 """
 
 from __future__ import annotations
 
-import heapq
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ctrlgrad.dataflow.devices import DeviceRun
-from ctrlgrad.dataflow.graph import FlatNode, Recv
+from ctrlgrad.dataflow.graph import FlatNode
 from ctrlgrad.dataflow.scopes import describe
 from ctrlgrad.engines.reference.control_kernels import in_iteration
 from ctrlgrad.errors import ExecutionError
-from ctrlgrad.ir import Node
+from ctrlgrad.ir import Node, Type
 from ctrlgrad.records import record
 from ctrlgrad.source import Source
 
@@ -48,11 +49,8 @@ class Step(ABC):
     __slots__ = ("first", "index", "last", "name", "node", "results", "source")
 
     def __init__(self, node: FlatNode, index: int, first: int) -> None:
-        self.node = node
-        self.name = describe(node)
-        self.source = node.source
-        self.index = index
-        self.first = first
+        self.node, self.name, self.source = node, describe(node), node.source
+        self.index, self.first = index, first
         self.last = first + len(node.operands)
         # The consumers of each result; filled when all steps are there.
         self.results: list[Targets] = [NOWHERE] * len(node.results)
@@ -67,16 +65,10 @@ class Step(ABC):
         iteration.slots[self.first] = None
         return value
 
-    def forwards_deadness(self, iteration: Iteration, execution: Execution) -> bool:
-        """Whether an operand is dead; then the results are dead too, and their consumers have been told."""
-        dead = iteration.dead.pop(self.index, None)
-        if dead is None:
-            return False
-        execution.counts.dead += 1
-        iteration.slots[self.first : self.last] = [None] * (self.last - self.first)
+    def fire_dead(self, iteration: Iteration, dead: Dead, execution: Execution) -> None:
+        """An operand or a control is dead, and so are the results."""
         for targets in self.results:
-            deliver_dead(iteration, targets, dead, execution.ready)
-        return True
+            deliver_dead(iteration, targets, dead, execution)
 
 
 # Tokens.
@@ -84,46 +76,100 @@ class Step(ABC):
 
 @record
 class Dead:
-    """Why a value is dead: which Switch, in which iteration, chose another side."""
+    """Why a value is dead: which Switch or LoopCond, in which iteration, chose another side."""
 
     switch: Step
     tag: Tag
     chosen: int
 
 
-@record
-class Targets:
-    """The consumers of one value: operands with their slots, controls, and operands of Merges with their slots."""
+# A consumer's slot, its index, and itself.
+Operand = tuple[int, int, Step]
 
-    data: tuple[tuple[int, Step], ...] = ()
-    controls: tuple[Step, ...] = ()
-    merges: tuple[tuple[int, Step], ...] = ()
+
+@record(eq=False)
+class Targets:
+    """The consumers of one value: operands, controls, operands of Merges, Switches of the frame's predicate, and what
+    takes it in the following iteration."""
+
+    data: tuple[Operand, ...] = ()
+    controls: tuple[tuple[int, Step], ...] = ()
+    merges: tuple[Operand, ...] = ()
+    switches: tuple[LoopSwitch, ...] = ()
+    following: Targets | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.data or self.controls or self.merges)
+        return bool(self.data or self.controls or self.merges or self.switches or self.following is not None)
 
 
 NOWHERE = Targets()
+# Stands in the slot of a LoopSwitch that has fired.
+PASSED = object()
 
 
-def deliver(iteration: Iteration, targets: Targets, value: Any, ready: Ready) -> None:
+@record(eq=False)
+class LoopSwitch:
+    """A Switch on its frame's predicate, `condition`: the slot in which its operand waits, and who takes its sides.
+
+    The Exits of an iteration that goes on are told nothing: they are dead, and nobody waits for that.
+    """
+
+    node: FlatNode
+    condition: Step
+    slot: int
+    true: Targets
+    false: Targets
+    exits: Targets
+
+    def fire(self, iteration: Iteration, value: Any, execution: Execution) -> None:
+        """Hand a value on, the predicate being there; where that is dead, both sides have been told."""
+        iteration.slots[self.slot] = PASSED
+        if iteration.predicate is True:
+            deliver(iteration, self.true, value, execution)
+            if self.false is not NOWHERE:
+                deliver_dead(iteration, self.false, Dead(self.condition, iteration.tag, 1), execution)
+        elif iteration.predicate is False:
+            iteration.remaining += len(self.exits.data)
+            deliver(iteration, self.exits, value, execution)
+            deliver(iteration, self.false, value, execution)
+            deliver_dead(iteration, self.true, Dead(self.condition, iteration.tag, 0), execution)
+
+    def fire_dead(self, iteration: Iteration, dead: Dead, execution: Execution) -> None:
+        """The operand or the predicate is dead, and so are both sides."""
+        if iteration.slots[self.slot] is PASSED:
+            return
+        iteration.slots[self.slot] = PASSED
+        iteration.remaining += len(self.exits.data)
+        for targets in (self.exits, self.false, self.true):
+            deliver_dead(iteration, targets, dead, execution)
+
+
+def deliver(iteration: Iteration, targets: Targets, value: Any, execution: Execution) -> None:
     """Put a value into the slots of its consumers in an iteration; those that wait for nothing more become ready."""
     slots, pending = iteration.slots, iteration.pending
-    for slot, step in targets.data:
+    for slot, index, step in targets.data:
         slots[slot] = value
-        index = step.index
         count = pending[index] - 1
         pending[index] = count
         if not count:
-            ready.append((iteration, step))
-    for step in targets.controls:
-        index = step.index
+            execution.ready.append((iteration, step))
+    for switch in targets.switches:
+        if iteration.predicate is None:
+            slots[switch.slot] = value
+        else:
+            switch.fire(iteration, value, execution)
+    if targets.following is not None:
+        following = iteration.next or execution.following(iteration.frame)
+        if following is None:
+            iteration.frame.waiting.append((targets.following, value))
+        else:
+            deliver(following, targets.following, value, execution)
+    for index, step in targets.controls:
         count = pending[index] - 1
         pending[index] = count
         if not count:
-            ready.append((iteration, step))
-    for slot, step in targets.merges:
-        index = step.index
+            execution.ready.append((iteration, step))
+    for slot, index, step in targets.merges:
         if pending[index] < 0:
             raise ExecutionError(
                 f"{step.name}: two of its operands are alive",
@@ -134,27 +180,29 @@ def deliver(iteration: Iteration, targets: Targets, value: Any, ready: Ready) ->
             )
         slots[slot] = value
         pending[index] = FIRED
-        ready.append((iteration, step))
+        execution.ready.append((iteration, step))
 
 
-def deliver_dead(iteration: Iteration, targets: Targets, dead: Dead, ready: Ready) -> None:
-    """Tell the consumers that the value is dead. They fire first: nothing is computed, and references are dropped."""
-    pending = iteration.pending
-    consumers = [step for _, step in targets.data]
-    for slot, _ in targets.data:
-        iteration.slots[slot] = dead
-    consumers += targets.controls
-    for step in consumers:
-        iteration.dead[step.index] = dead
+def deliver_dead(iteration: Iteration, targets: Targets, dead: Dead, execution: Execution) -> None:
+    """Tell the consumers that the value is dead. They fire first: nothing is computed, and references are dropped.
+
+    Nobody takes it in the following iteration.
+    """
+    slots, pending = iteration.slots, iteration.pending
+    for slot, index, _ in targets.data:
+        slots[slot] = iteration.dead[index] = dead
+    for index, _ in targets.controls:
+        iteration.dead[index] = dead
     # A Merge is dead when all of its operands are.
-    consumers += [step for _, step in targets.merges]
-    for step in consumers:
-        index = step.index
+    consumers = [(index, step) for _, index, step in (*targets.data, *targets.merges)]
+    for index, step in (*consumers, *targets.controls):
         count = pending[index] - 1
         pending[index] = count
         if not count:
             iteration.dead[index] = dead
-            ready.appendleft((iteration, step))
+            execution.ready.appendleft((iteration, step))
+    for switch in targets.switches:
+        switch.fire_dead(iteration, dead, execution)
 
 
 # Frames and their iterations.
@@ -166,7 +214,6 @@ class FramePlan:
 
     name: str
     number: int
-    parent: int
     # How many iterations may be open.
     window: int = 1
     loop: Node | None = None
@@ -177,8 +224,11 @@ class FramePlan:
     expected: int = 0
     # How many Enters come into it.
     enters: int = 0
-    # The Recvs by edge; the edge to report on and those that others report on.
-    receives: dict[int, Step] = field(default_factory=dict)
+    # The Switches of its carries, and the NextIterations that are no steps.
+    switches: list[LoopSwitch] = field(default_factory=list)
+    backs: list[FlatNode] = field(default_factory=list)
+    # The Recvs by edge, and where a message goes; the edge to report on and those that others report on.
+    receives: dict[int, tuple[Step, Targets]] = field(default_factory=dict)
     report: int | None = None
     reported: tuple[int, ...] = ()
 
@@ -193,20 +243,47 @@ class FramePlan:
         return bool(self.receives or self.reported)
 
 
+@dataclass
+class DevicePlan:
+    """All frames of a device, where its inputs go, and where messages belong."""
+
+    device: str
+    frames: list[FramePlan]
+    # Of each input of the graph its type, and its consumers on this device; steps of the root that wait for nothing.
+    inputs: list[tuple[Type, Targets]]
+    starters: list[Step]
+    # The frame that each edge is received in, for data and for reports.
+    arrivals: dict[int, FramePlan]
+    outputs: tuple[int, ...]
+
+
 class Iteration:
     """One iteration of a frame: the slots of its steps, and what each of them still waits for."""
 
-    __slots__ = ("children", "dead", "frame", "is_last", "next", "number", "pending", "remaining", "slots", "tag")
+    __slots__ = (
+        "children",
+        "dead",
+        "frame",
+        "is_last",
+        "next",
+        "number",
+        "pending",
+        "predicate",
+        "remaining",
+        "slots",
+        "tag",
+    )
 
     def __init__(self, frame: FrameRun, number: int) -> None:
-        self.frame = frame
-        self.number = number
+        self.frame, self.number = frame, number
         self.tag: Tag = (*frame.tag, number)
         self.slots: list[Any] = frame.slots.copy()
         self.pending: list[int] = frame.pending.copy()
         self.remaining: int = frame.plan.expected
         self.dead: dict[int, Dead] = {}
         self.next: Iteration | None = None
+        # What the LoopCond has said, None before it has.
+        self.predicate: bool | Dead | None = None
         self.is_last = False
         self.children: dict[int, FrameRun] = {}
 
@@ -276,9 +353,7 @@ class FrameRun:
     @property
     def may_advance(self) -> bool:
         """Whether the window lets another iteration begin."""
-        floor = self.floor
-        for done in self.reported.values():
-            floor = min(floor, done)
+        floor = min((self.floor, *self.reported.values())) if self.reported else self.floor
         return self.newest.number + 1 - floor < self.plan.window
 
     @property
@@ -294,81 +369,20 @@ class FrameRun:
         self.newest = following
         return following
 
-    def blocked(self, device: str) -> Iterator[str]:
-        """Which step, here or in a frame inside, waits for which operand, in which iteration; a line each."""
-        iteration: Iteration | None = self.oldest
-        while iteration is not None:
-            for step in self.plan.steps:
-                if iteration.pending[step.index] > 0:
-                    missing = _missing(step, iteration)
-                    yield f"{step.name} on {device} waits for {missing} at {iteration.describe()}"
-            for child in iteration.children.values():
-                yield from child.blocked(device)
-            iteration = iteration.next
-        for edge, done in self.reported.items():
-            if self.total is not None and self.reports != self.expected_reports:
-                what = f"reports on edge {edge}: {done} of {self.total} done"
-                yield f"{self.plan.name} on {device} waits for {what}"
-
-
-def _missing(step: Step, iteration: Iteration) -> str:
-    missing = [
-        f"operand {k}{f' ({value.hint})' if value.hint else ''}"
-        for k, value in enumerate(step.node.operands)
-        if iteration.slots[step.first + k] is None
-    ]
-    received = Recv.find(step.node)
-    if received is not None and iteration.slots[step.first] is None:
-        missing.append(f"a message on edge {received.edge}")
-    return ", ".join(missing) or "a control"
-
 
 # What runs the steps.
+
 
 Entry = tuple[Iteration, Step]
 
 
-class OldestFirst:
-    """What is ready, the oldest iteration first, where a deque has it in the order in which it came.
+class Ready(Protocol):
+    """The steps that are ready; what goes in on the left goes before all others."""
 
-    A device that others wait for must not work far ahead while they wait for something old.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[Tag, int, Entry]] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def append(self, entry: Entry) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (entry[0].tag, self._count, entry))
-
-    def appendleft(self, entry: Entry) -> None:
-        """In front of everything."""
-        self._count += 1
-        heapq.heappush(self._heap, ((), -self._count, entry))
-
-    def popleft(self) -> Entry:
-        return heapq.heappop(self._heap)[2]
-
-
-Ready = deque[Entry] | OldestFirst
-
-
-@dataclass
-class Counts:
-    """What a run did on one device."""
-
-    firings: int = 0
-    dead: int = 0
-    iterations: int = 0
-    most_in_flight: int = 0
-    frames_opened: int = 0
-    frames_released: int = 0
-    sent: int = 0
-    received: int = 0
+    def __len__(self) -> int: ...
+    def append(self, entry: Entry, /) -> None: ...
+    def appendleft(self, entry: Entry, /) -> None: ...
+    def popleft(self) -> Entry: ...
 
 
 class Execution(Protocol):
@@ -376,7 +390,6 @@ class Execution(Protocol):
 
     device: DeviceRun
     ready: Ready
-    counts: Counts
     outputs: dict[int, Any]
 
     def child(self, iteration: Iteration, number: int) -> FrameRun:

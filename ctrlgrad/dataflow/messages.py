@@ -1,36 +1,37 @@
-"""Messages between devices: what a message is, how an executor sends and receives them, and their bytes between ranks.
+"""Messages between devices: what a message is, how an executor sends and receives them, and the mailboxes of a process.
 
 A message belongs to an edge of the partition and to a tag: the number of the iteration of each frame around, the root's
-0 first. One message per edge and tag is sent and received, dead or alive; messages may overtake each other.
+0 first. One message per edge and tag is sent and received, dead or alive; messages may overtake each other. Where none
+can come any more, an error says what waits for which.
 
-What goes from one rank to another is a header that the receiver checks, and the value as it lies in memory:
-
-    prefix      what the message is, which run and graph it belongs to, its edge and frame, the value's dtype
-    numbers     the iteration of each frame around; the value's shape (of a dead value, what its deadness comes from)
-    payload     the array; of a stack, its arrays one after the other, each with a small header of its own
-
-Each part begins at a multiple of 64 bytes. Nothing is pickled. The receiver knows from the partition what an edge
-carries, and in which frame: a message that says anything else is an error, never a wrong number.
+Between ranks they go as bytes, `ctrlgrad.mpi.wire`. The receiver knows from the partition what an edge carries, and in
+which frame: a message that says anything else is an error, never a wrong number.
 """
 
 from __future__ import annotations
 
-import json
-import struct
-import zlib
-from collections.abc import Sequence
-from dataclasses import replace
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from ctrlgrad import errors
-from ctrlgrad.dataflow.frames import Dead, Tag
+from ctrlgrad.dataflow.devices import DeviceRun, Leaving
+from ctrlgrad.dataflow.frames import Dead, FrameRun, Iteration, Step, Tag
+from ctrlgrad.dataflow.graph import EXIT, FlatNode, Recv
 from ctrlgrad.dataflow.partition import Edge
+from ctrlgrad.dataflow.scopes import describe
 from ctrlgrad.dtypes import dtype_code
 from ctrlgrad.errors import CtrlgradError, ExecutionError
 from ctrlgrad.ir import StackType, TensorType
+from ctrlgrad.mpi.wire import DEAD, KINDS, REPORT, VALUE, Header, decode_stack, frame_number
 from ctrlgrad.records import record
+from ctrlgrad.source import Source
 
 
 @record
@@ -41,10 +42,6 @@ class Message:
     tag: Tag
     dead: Dead | None
     value: Any
-
-
-class StuckError(Exception):
-    """All devices wait and no message is on its way."""
 
 
 class Transport(Protocol):
@@ -68,6 +65,149 @@ class Transport(Protocol):
         """This device waits for nothing more."""
 
 
+@dataclass(frozen=True)
+class Departure:
+    """A message whose value is on its way to the host; `source` is the place in the user's code that it is of."""
+
+    edge: int
+    tag: Tag
+    value: Leaving
+    source: Source | None
+
+
+class Outbox:
+    """What a device sends: a message leaves as soon as its value is on the host."""
+
+    def __init__(self, device: DeviceRun, transport: Transport | None) -> None:
+        self.device = device
+        self.transport = transport
+        # The oldest first: copies end in the order in which they were begun.
+        self.departures: deque[Departure] = deque()
+
+    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any, source: Source | None) -> None:
+        leaving = self.device.leave(value)
+        if leaving is None:
+            self._hand_over(edge, tag, dead, value)
+        else:
+            self.departures.append(Departure(edge, tag, leaving, source))
+
+    def send_oldest(self) -> None:
+        """Give the oldest message whose value was under way to the transport; waits for the value."""
+        departure = self.departures.popleft()
+        try:
+            value = departure.value.value()
+        except CtrlgradError as error:
+            error.source = error.source or departure.source
+            raise
+        self._hand_over(departure.edge, departure.tag, None, value)
+
+    def _hand_over(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
+        assert self.transport is not None, "a device alone has nobody to send to"
+        self.transport.send(edge, tag, dead, value)
+
+
+# Devices of one process.
+
+
+class Exchange:
+    """The mailboxes of the devices of one process. `delay(edge)` is how many seconds a message takes."""
+
+    def __init__(self, devices: Sequence[str], edges: Sequence[Edge], delay: Callable[[Edge], float] | None) -> None:
+        self.edges = edges
+        self.delay = delay
+        self.lock = threading.Lock()
+        self.boxes = {device: Mailbox(self) for device in devices}
+        self.running = len(devices)
+        self.idle = 0
+        # Messages that were sent and not received.
+        self.in_flight = 0
+        self.is_stuck = False
+        self.is_stopped = False
+        self.numbers = itertools.count()
+
+    def send(self, message: Message) -> None:
+        edge = self.edges[message.edge]
+        due = 0.0 if self.delay is None else time.monotonic() + self.delay(edge)
+        box = self.boxes[edge.receiver]
+        with self.lock:
+            self.in_flight += 1
+            heapq.heappush(box.heap, (due, next(self.numbers), message))
+            box.arrived.notify()
+
+    def stop(self) -> None:
+        """Wake every device up to end."""
+        with self.lock:
+            self.is_stopped = True
+            self._wake()
+
+    def check_stuck(self) -> None:
+        """Called with the lock held, when a device has nothing to do."""
+        if self.running and self.idle == self.running and not self.in_flight:
+            self.is_stuck = True
+            self._wake()
+
+    def _wake(self) -> None:
+        for box in self.boxes.values():
+            box.arrived.notify_all()
+
+
+class Mailbox:
+    """A device's end of an exchange."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.heap: list[tuple[float, int, Message]] = []
+        self.arrived = threading.Condition(exchange.lock)
+
+    def send(self, edge: int, tag: Tag, dead: Dead | None, value: Any) -> None:
+        self.exchange.send(Message(edge, tag, dead, value))
+
+    def receive(self) -> list[Message]:
+        exchange = self.exchange
+        with exchange.lock:
+            while True:
+                if exchange.is_stopped:
+                    raise StoppedError
+                if exchange.is_stuck:
+                    raise StuckError
+                messages = self._due()
+                if messages:
+                    return messages
+                exchange.idle += 1
+                exchange.check_stuck()
+                try:
+                    if not exchange.is_stuck:
+                        self.arrived.wait(None if not self.heap else max(0.0, self.heap[0][0] - time.monotonic()))
+                finally:
+                    exchange.idle -= 1
+
+    def receive_now(self) -> list[Message]:
+        if not self.heap:
+            return []
+        with self.exchange.lock:
+            return self._due()
+
+    def _due(self) -> list[Message]:
+        found = []
+        now = time.monotonic()
+        while self.heap and self.heap[0][0] <= now:
+            found.append(heapq.heappop(self.heap)[2])
+        self.exchange.in_flight -= len(found)
+        return found
+
+    def done(self) -> None:
+        with self.exchange.lock:
+            self.exchange.running -= 1
+            self.exchange.check_stuck()
+
+
+# Where none comes.
+
+
+class StuckError(Exception):
+    """All devices wait and no message is on its way."""
+
+
 class StoppedError(Exception):
     """Another device has failed, or the user has interrupted: this one gives up."""
 
@@ -83,111 +223,50 @@ def stuck_error(waiting: Sequence[str]) -> ExecutionError:
     )
 
 
+def waiting_in(frame: FrameRun, device: str) -> Iterator[str]:
+    """Which node, in a frame or in one inside, waits for which operand, in which iteration; a line each."""
+    iteration: Iteration | None = frame.oldest
+    while iteration is not None:
+        for name, missing in _waiting(iteration):
+            yield f"{name} on {device} waits for {missing} at {iteration.describe()}"
+        for child in iteration.children.values():
+            yield from waiting_in(child, device)
+        iteration = iteration.next
+    for edge, done in frame.reported.items():
+        if frame.total is not None and frame.reports != frame.expected_reports:
+            what = f"reports on edge {edge}: {done} of {frame.total} done"
+            yield f"{frame.plan.name} on {device} waits for {what}"
+
+
+def _waiting(iteration: Iteration) -> Iterator[tuple[str, str]]:
+    """What waits in an iteration, and for what: steps, Switches of a carry, and NextIterations that begin the next."""
+    frame = iteration.frame
+    for step in frame.plan.steps:
+        if iteration.pending[step.index] > 0 and (step.node.op is not EXIT or iteration.predicate is False):
+            yield step.name, _missing(step, iteration)
+    for switch in frame.plan.switches:
+        if iteration.slots[switch.slot] is None:
+            yield describe(switch.node), _operand(switch.node, 1)
+    if iteration.predicate is True and iteration.next is None and not frame.waiting:
+        for node in frame.plan.backs:
+            yield describe(node), _operand(node, 0)
+
+
+def _operand(node: FlatNode, place: int) -> str:
+    hint = node.operands[place].hint
+    return f"operand {place}{f' ({hint})' if hint else ''}"
+
+
+def _missing(step: Step, iteration: Iteration) -> str:
+    empty = [k for k in range(len(step.node.operands)) if iteration.slots[step.first + k] is None]
+    missing = [_operand(step.node, k) for k in empty]
+    received = Recv.find(step.node)
+    if received is not None and iteration.slots[step.first] is None:
+        missing.append(f"a message on edge {received.edge}")
+    return ", ".join(missing) or "a control"
+
+
 # Between ranks.
-
-# The kinds of messages. A report and a death carry no value; those from the output on belong to no edge.
-VALUE, DEAD, REPORT, OUTPUT, DONE, AGREED, FAILED, IDLE = range(8)
-KINDS = ("value", "death", "report", "output", "end", "agreement", "failure", "report of an idle rank")
-NO_EDGE = 0xFFFFFFFF
-IDENTITY = 8
-
-_MAGIC = b"cgdf"
-_VERSION = 2
-_ALIGN = 64
-_MOST_DIMS = 64
-# Magic, version, kind, how many tag numbers, how many of shape; identity; run; edge; frame; dtype; form; payload bytes.
-_PREFIX = struct.Struct("<4sBBBB8sQII8siQ")
-# A value's form: an array, a NumPy scalar, or a stack of so many arrays (0 or more).
-_ARRAY, _SCALAR = -1, -2
-_ELEMENT = struct.Struct("<8sQ")
-
-
-@record
-class Header:
-    """What a message says of itself."""
-
-    kind: int
-    identity: bytes
-    run: int
-    edge: int = NO_EDGE
-    frame: int = 0
-    tag: tuple[int, ...] = ()
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    form: int = _ARRAY
-
-
-def frame_number(frame: Sequence[str]) -> int:
-    """A number that stands for the path of a frame in a header."""
-    return zlib.crc32("/".join(frame).encode())
-
-
-def encode(header: Header, payload: Sequence[Any] = ()) -> list[Any]:
-    """The buffers of a message, in order."""
-    size = sum(memoryview(part).nbytes for part in payload)
-    dtype = header.dtype.encode()
-    if len(dtype) > 8:
-        raise ExecutionError("an array of this dtype cannot be sent to another rank", got=header.dtype)
-    prefix = _PREFIX.pack(
-        _MAGIC,
-        _VERSION,
-        header.kind,
-        len(header.tag),
-        len(header.shape),
-        header.identity,
-        header.run,
-        header.edge,
-        header.frame,
-        dtype,
-        header.form,
-        size,
-    )
-    numbers = struct.pack(f"<{len(header.tag) + len(header.shape)}q", *header.tag, *header.shape)
-    return [_padded(_padded(prefix) + numbers), *payload]
-
-
-def encode_value(header: Header, value: Any) -> list[Any]:
-    """The buffers of a message with a value: an array, a NumPy scalar, or a stack's list of arrays."""
-    if isinstance(value, list):
-        parts: list[Any] = []
-        for element in value:
-            array = np.asarray(element, order="C")
-            parts += [_element_header(array), _padded(array.tobytes())]
-        return encode(replace(header, form=len(value)), parts)
-    array = np.asarray(value, order="C")
-    form = _ARRAY if isinstance(value, np.ndarray) else _SCALAR
-    # The buffer keeps the array itself alive while it is sent, so no kernel takes it for its own and overwrites it.
-    header = replace(header, dtype=dtype_code(array.dtype), shape=array.shape, form=form)
-    return encode(header, [array.reshape(-1).view(np.uint8).data] if array.nbytes else [])
-
-
-def decode(data: np.ndarray) -> tuple[Header, np.ndarray]:
-    """A message's header and payload; `data` is uint8 `[bytes]`.
-
-    Raises:
-        ExecutionError: it is no message of this library and version, or not a whole one.
-    """
-    raw = data.data
-    start = _aligned(_PREFIX.size)
-    if len(raw) < start:
-        raise _broken(f"{len(raw)} bytes")
-    magic, version, kind, tags, dims, identity, run, edge, frame, dtype, form, size = _PREFIX.unpack_from(raw)
-    if (magic, version) != (_MAGIC, _VERSION) or kind >= len(KINDS) or dims > _MOST_DIMS:
-        raise _broken(f"a header that begins with {bytes(raw[:8])!r}")
-    end = _aligned(start + 8 * (tags + dims))
-    if len(raw) != end + size:
-        raise _broken(f"{len(raw)} bytes instead of {end + size}")
-    numbers = struct.unpack_from(f"<{tags + dims}q", raw, start)
-    name = dtype.rstrip(b"\0").decode("ascii", "replace")
-    return Header(kind, identity, run, edge, frame, numbers[:tags], name, numbers[tags:], form), data[end:]
-
-
-def decode_value(header: Header, payload: np.ndarray) -> Any:
-    """The value of a message; an array is a view of the payload."""
-    if header.form >= 0:
-        return _decode_stack(header.form, payload)
-    array = payload.view(np.dtype(header.dtype)).reshape(header.shape)
-    return array if header.form == _ARRAY else array[()]
 
 
 def check(header: Header, payload: np.ndarray, edge: Edge | None, sender: int) -> None:
@@ -215,7 +294,7 @@ def check(header: Header, payload: np.ndarray, edge: Edge | None, sender: int) -
 def _fits(header: Header, payload: np.ndarray, type: TensorType | StackType | None) -> bool:
     if isinstance(type, StackType):
         return header.form >= 0 and all(
-            type.element.accepts(TensorType(a.dtype, a.shape)) for a in _decode_stack(header.form, payload)
+            type.element.accepts(TensorType(a.dtype, a.shape)) for a in decode_stack(header.form, payload)
         )
     if type is None or header.form >= 0 or min(header.shape, default=0) < 0:
         return False
@@ -225,37 +304,6 @@ def _fits(header: Header, payload: np.ndarray, type: TensorType | StackType | No
         and type.accepts(TensorType(type.dtype, header.shape))
         and payload.nbytes == size
     )
-
-
-def _decode_stack(count: int, payload: np.ndarray) -> list[np.ndarray]:
-    found = []
-    raw = payload.data
-    at = 0
-    try:
-        for _ in range(count):
-            dtype, dims = _ELEMENT.unpack_from(raw, at)
-            shape = struct.unpack_from(f"<{min(dims, _MOST_DIMS)}q", raw, at + _ELEMENT.size)
-            at += _aligned(_ELEMENT.size + 8 * dims)
-            size = np.dtype(dtype.rstrip(b"\0").decode()).itemsize * int(np.prod(shape, dtype=np.int64))
-            array = payload[at : at + size].view(np.dtype(dtype.rstrip(b"\0").decode())).reshape(shape)
-            found.append(array)
-            at += _aligned(size)
-    except (struct.error, ValueError, TypeError) as error:
-        raise _broken(f"a stack whose bytes do not fit its headers ({error})") from None
-    return found
-
-
-def _element_header(array: np.ndarray) -> bytes:
-    fixed = _ELEMENT.pack(dtype_code(array.dtype).encode(), array.ndim)
-    return _padded(fixed + struct.pack(f"<{array.ndim}q", *array.shape))
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN
-
-
-def _padded(data: bytes) -> bytes:
-    return data.ljust(_aligned(len(data)), b"\0")
 
 
 def _said_of_edge(edge: Edge | None) -> str:
@@ -286,67 +334,16 @@ def _mismatch(header: Header, expected: str, got: str) -> ExecutionError:
     )
 
 
-def _broken(got: str) -> ExecutionError:
-    return ExecutionError(
-        "a message from another rank cannot be read",
-        expected=f"a message of format {_MAGIC.decode()} {_VERSION}",
-        got=got,
-        hint="start the same version of ctrlgrad on every rank",
-    )
-
-
-# An error of one rank, as the others raise it: its class by name and its text in JSON.
-
-
-def encode_error(error: BaseException) -> bytes:
-    """The bytes of an error."""
-    if isinstance(error, CtrlgradError):
-        parts = {name: getattr(error, name) for name in ("problem", "expected", "got", "hint", "notes")}
-        parts["source"] = None if error.source is None else str(error.source)
-    else:
-        parts = {"problem": f"{type(error).__name__}: {error}".rstrip(": ")}
-    return json.dumps({"class": type(error).__name__, **parts}).encode()
-
-
-def decode_error(data: bytes, rank: int) -> BaseException:
-    """The error that a rank has had: of the same class if it is one of the library's, else an `ExecutionError`."""
-    parts = json.loads(data)
-    name = parts.pop("class")
-    notes = [*parts.pop("notes", ()), f"on rank {rank}"]
-    if name == KeyboardInterrupt.__name__:
-        return KeyboardInterrupt(f"on rank {rank}")
-    kind = getattr(errors, name, None)
-    if not isinstance(kind, type) or not issubclass(kind, CtrlgradError):
-        kind = ExecutionError
-    error = kind(**parts)
-    error.notes += notes
-    return error
-
-
 __all__ = [
-    "AGREED",
-    "DEAD",
-    "DONE",
-    "FAILED",
-    "IDENTITY",
-    "IDLE",
-    "KINDS",
-    "NO_EDGE",
-    "OUTPUT",
-    "REPORT",
-    "VALUE",
-    "Header",
+    "Departure",
+    "Exchange",
+    "Mailbox",
     "Message",
+    "Outbox",
     "StoppedError",
     "StuckError",
     "Transport",
     "check",
-    "decode",
-    "decode_error",
-    "decode_value",
-    "encode",
-    "encode_error",
-    "encode_value",
-    "frame_number",
     "stuck_error",
+    "waiting_in",
 ]

@@ -22,16 +22,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ctrlgrad.dataflow import messages as wire
 from ctrlgrad.dataflow.devices import parse_device
-from ctrlgrad.dataflow.frames import Dead, Tag
-from ctrlgrad.dataflow.messages import Header, Message, StoppedError, decode_error, encode_error, stuck_error
+from ctrlgrad.dataflow.frames import Dead, DevicePlan, Tag
+from ctrlgrad.dataflow.messages import Message, StoppedError, check, stuck_error
 from ctrlgrad.dataflow.partition import Edge
-from ctrlgrad.dataflow.plan import DevicePlan
 from ctrlgrad.engines.block_kernels import as_lists
 from ctrlgrad.errors import ExecutionError
+from ctrlgrad.mpi import wire
 from ctrlgrad.mpi.launch import Joined
 from ctrlgrad.mpi.termination import IDLE_SECONDS, IdleReport, Quiescence
+from ctrlgrad.mpi.wire import Header, decode_error, encode_error
 
 if TYPE_CHECKING:
     from ctrlgrad.mpi.world import Arrived
@@ -185,7 +185,7 @@ class Run:
     def _take_message(self, header: Header, payload: Any, arrived: Arrived) -> None:
         is_ours = header.edge < len(self.edges) and self.rank_of[header.edge] == (arrived.rank, self.rank)
         edge = self.edges[header.edge] if is_ours and arrived.tag == FIRST_TAG + header.edge else None
-        wire.check(header, payload, edge, arrived.rank)
+        check(header, payload, edge, arrived.rank)
         with self.lock:
             self.received += 1
         dead = self._dead_at(header.shape) if header.kind == wire.DEAD else None

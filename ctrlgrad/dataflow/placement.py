@@ -8,7 +8,8 @@ the same source. For everything else:
 - a Switch and a Merge sit with what they take;
 - a constant, and a constant Enter, is there once on each device that needs it: a loop that uses a captured array on
   another device gets it once, not in every iteration;
-- an op that was put nowhere sits on `cpu:0`.
+- an op that was put nowhere sits on `cpu:0`;
+- in a graph that names a rank, what was put on a device without one is on rank 0 (`on_ranks`).
 
 Where the setting `loops="whole"` asks for it, a loop that sits on one device, all of it, stays one node there: nothing
 of it overlaps with anything else, and in exchange it runs as one piece, in machine code where the native engine can.
@@ -20,10 +21,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ctrlgrad.dataflow import graph as flat
-from ctrlgrad.dataflow.devices import DEFAULT
+from ctrlgrad.dataflow.devices import DEFAULT, parse_device
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, carry_switches, consumers, is_loop_merge, producers
 from ctrlgrad.dataflow.scopes import frames_of
+from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, Node, StackType, Use, Value, is_loop, walk
+from ctrlgrad.mpi.launch import launched, number_of_ranks
 
 Choice = Callable[[FlatNode], str | None]
 
@@ -224,6 +227,53 @@ def _copied(graph: FlatGraph, device: Mapping[FlatNode, str], needed: Mapping[Va
     return FlatGraph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
 
 
+# Ranks.
+
+
+def names_ranks(devices: Iterable[str]) -> bool:
+    """Whether a device is one of a rank."""
+    return any(parse_device(name).rank is not None for name in devices)
+
+
+def on_ranks(graph: FlatGraph) -> FlatGraph:
+    """A placed graph in which every device has a rank, if any has; started alone, rank 0 is this process.
+
+    Raises:
+        UserInputError: a rank does not exist, or a device is simulated; on all ranks.
+    """
+    if not names_ranks(str(node.device) for node in graph.nodes):
+        return graph
+    size, is_alone = number_of_ranks(), launched() is None
+    nodes: list[FlatNode] = []
+    for node in graph.nodes:
+        name = parse_device(node.device, node.source)
+        rank = name.rank or 0
+        if rank >= size or name.kind == "sim":
+            # A copied constant does not say where the user wrote it.
+            like = (n for n in graph.nodes if n.device == node.device and n.source is not None)
+            raise _refused(next(like, node), rank, size)
+        nodes.append(replace(node, device=str(replace(name, rank=None if is_alone else rank))))
+    return FlatGraph(graph.inputs, tuple(nodes), graph.outputs, graph.name)
+
+
+def _refused(node: FlatNode, rank: int, size: int) -> UserInputError:
+    if rank >= size:
+        return UserInputError(
+            f"the device {node.device} does not exist here",
+            source=node.source,
+            expected=f"/rank:R/cpu:N or /rank:R/cuda:N with R below {size}, the number of ranks",
+            got=str(node.device),
+            hint=f"start enough ranks, with mpirun -n {rank + 1} in front of the command",
+        )
+    return UserInputError(
+        f"the device {node.device} cannot be used over ranks: its latency is simulated inside of one process",
+        source=node.source,
+        expected="/rank:R/cpu:N or /rank:R/cuda:N in a graph that names ranks",
+        got=str(node.device),
+        hint="give it a device cpu:N, or leave /rank:R/ out of all names",
+    )
+
+
 # Loops that stay whole.
 
 
@@ -246,4 +296,4 @@ def _home(node: Node, choose: Choice) -> str:
     return choose(FlatNode(node.op, node.operands, node.results, node.attrs, node.regions, node.source)) or DEFAULT
 
 
-__all__ = ["Choice", "as_written", "place", "whole_loops"]
+__all__ = ["Choice", "as_written", "names_ranks", "on_ranks", "place", "whole_loops"]

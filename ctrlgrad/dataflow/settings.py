@@ -10,25 +10,28 @@ stack on at once, and the copies of the blocks run beside the computation, see `
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import numpy as np
 
 from ctrlgrad import memory
 from ctrlgrad.dataflow import graph as flat
 from ctrlgrad.dataflow.clusters import CUTS, cluster
 from ctrlgrad.dataflow.devices import PieceOf, check_devices, interpreted, parse_device
 from ctrlgrad.dataflow.drawing import Recorder
+from ctrlgrad.dataflow.frames import DevicePlan
 from ctrlgrad.dataflow.graph import FlatGraph, FlatNode, LoopCond
 from ctrlgrad.dataflow.lowering import lower
-from ctrlgrad.dataflow.mpi_run import identity_of, names_ranks, on_ranks
-from ctrlgrad.dataflow.partition import Partition, partition
-from ctrlgrad.dataflow.placement import as_written, place, whole_loops
-from ctrlgrad.dataflow.plan import DevicePlan, plan_part
+from ctrlgrad.dataflow.partition import Part, Partition, partition
+from ctrlgrad.dataflow.placement import as_written, names_ranks, on_ranks, place, whole_loops
+from ctrlgrad.dataflow.plan import plan_part
 from ctrlgrad.dataflow.scopes import Frames, frames_of
 from ctrlgrad.dataflow.verifier import verify_flat
 from ctrlgrad.engines.block_kernels import IN_BLOCKS
@@ -37,6 +40,8 @@ from ctrlgrad.engines.reference import REFERENCE, Kernels
 from ctrlgrad.errors import UserInputError
 from ctrlgrad.ir import Graph, Node, attributes
 from ctrlgrad.ir.caching import Cache
+from ctrlgrad.ir.walk import walk
+from ctrlgrad.mpi.wire import IDENTITY
 from ctrlgrad.source import here
 
 LOOPS = ("lowered", "whole")
@@ -143,13 +148,21 @@ def settings(**changes: Any) -> Iterator[Settings]:
 # What is prepared for them.
 
 
+@dataclass
+class OverRanks:
+    """A graph that runs over ranks: its digest, and whether every rank has said that it has its devices."""
+
+    identity: bytes
+    has_agreed: bool = False
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """A graph as it runs for some settings; `identity`, where it runs over ranks, is its digest."""
+    """A graph as it runs for some settings."""
 
     partition: Partition
     plans: dict[str, DevicePlan]
-    identity: bytes | None
+    over_ranks: OverRanks | None
     check_nans: bool
     # Its kernels count bytes, for a session.
     is_counted: bool
@@ -231,8 +244,28 @@ def _prepare(graph: Graph, settings: Settings, choices: _Choices) -> Prepared:
     if is_counted:
         refuse_gpus(split)
     plans = {d: plan_part(part, _pieces_of(d, settings, check_nans), window) for d, part in split.parts.items()}
-    identity = identity_of(split, window) if names_ranks(plans) else None
-    return Prepared(split, plans, identity, check_nans, is_counted)
+    over_ranks = OverRanks(identity_of(split, window)) if names_ranks(plans) else None
+    return Prepared(split, plans, over_ranks, check_nans, is_counted)
+
+
+def identity_of(partition: Partition, window: int | None) -> bytes:
+    """A digest of all that the ranks must agree on before they run."""
+    digest = hashlib.sha256(repr(window).encode())
+    for name, part in sorted(partition.parts.items()):
+        digest.update(f"{name} {part.outputs}\n{part.graph}\n".encode())
+        for array in _constants(part):
+            digest.update(np.asarray(array, order="C").tobytes())
+    for edge in partition.edges:
+        digest.update(f"{edge.number} {edge.sender} {edge.receiver} {edge.frame} {edge.type}\n".encode())
+    return digest.digest()[:IDENTITY]
+
+
+def _constants(part: Part) -> Iterable[Any]:
+    regions: list[Graph] = [region for node in part.graph.nodes for region in node.regions]
+    for region in regions:
+        for node in walk(region):
+            if node.op.name == "constant":
+                yield attributes.Constant.of(node).value
 
 
 def _pieces_of(device: str, settings: Settings, check_nans: bool) -> PieceOf:

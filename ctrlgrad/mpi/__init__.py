@@ -3,6 +3,7 @@
     watch        notices a rank that dies, and ends all ranks together
     launch       how many ranks were started, read from the environment; joining them
     world        what they exchange; the one module that imports mpi4py
+    wire         messages as bytes
     sums         sums over ranks, beside the computation
     termination  finding out that all ranks wait for each other
 

@@ -299,18 +299,23 @@ class _Placement:
                 place.number, result
             ):
                 return place.number
+        return self.unused_buffer(step, inside, result, others)
+
+    def unused_buffer(self, step: Loop | Branch, array: Array, result: Array, others: Sequence[int]) -> int:
+        """A buffer for an array of a loop or branch that becomes its result, nothing of it needed in the step or after
+        it: the one where the result is wanted, else another that is free, else a new one."""
+        needed = self.live.after[step] | self.live.reads[step]
         wanted = self.wanted.get(result)
-        if wanted is not None and wanted.buffer not in others and self.fits(inside, wanted.buffer):
-            read = self.live.reads[step]
+        if wanted is not None and wanted.buffer not in others and self.fits(array, wanted.buffer):
             blocked = self.holds[wanted.buffer] | wanted.blocked
-            if not any(other in after or other in read for other in blocked):
+            if needed.isdisjoint(blocked):
                 return wanted.buffer
         for buffer in range(len(self.buffers)):
-            if buffer in self.reserved or buffer in others or not self.fits(inside, buffer):
+            if buffer in self.reserved or buffer in others or not self.fits(array, buffer):
                 continue
-            if not any(other in after or other in self.live.reads[step] for other in self.holds[buffer]):
+            if needed.isdisjoint(self.holds[buffer]):
                 return buffer
-        return self.new_buffer(inside)
+        return self.new_buffer(array)
 
     def _is_mine(self, buffer: int, result: Array) -> bool:
         """Whether a reserved buffer is reserved for this value."""
@@ -376,17 +381,7 @@ class _Placement:
             # Others that lie there must not be needed in the branches at all.
             if all(other is root or other not in read for other in holds):
                 return buffer
-        wanted = self.wanted.get(result)
-        if wanted is not None and wanted.buffer not in others and self.fits(result, wanted.buffer):
-            blocked = self.holds[wanted.buffer] | wanted.blocked
-            if not any(other in after or other in read for other in blocked):
-                return wanted.buffer
-        for buffer in range(len(self.buffers)):
-            if buffer in self.reserved or buffer in others or not self.fits(result, buffer):
-                continue
-            if not any(other in after or other in read for other in self.holds[buffer]):
-                return buffer
-        return self.new_buffer(result)
+        return self.unused_buffer(step, result, result, others)
 
     def rename(self, old: Step, new: Step) -> None:
         """A step was rebuilt: what is known of it holds for the new one."""

@@ -222,6 +222,14 @@ def test_an_exception_between_chunks(when: str) -> None:
     trial.runs(checkpoint=True)
 
 
+def test_a_read_that_fails_leaves_nothing_under_way() -> None:
+    trial = Trial(Fault("fail", "in", 4), blocking=False)
+    with pytest.raises(ExecutionError):
+        Driver(trial.manager, chunks(LENGTH)).run(swap=True)
+    streams = (trial.device.compute, trial.device.out, trial.device.into)
+    assert all(stream.record().is_done() for stream in streams)
+
+
 def test_blocks_of_a_failed_run_are_freed_when_they_are_forgotten() -> None:
     trial = Trial()
 

@@ -147,8 +147,8 @@ import json, sys
 import numpy as np
 import ctrlgrad as cg
 from ctrlgrad.dataflow import mpi_transport
-from ctrlgrad.dataflow import messages as wire
 from ctrlgrad.errors import CtrlgradError
+from ctrlgrad.mpi import wire
 from ctrlgrad.mpi.launch import launched
 
 rank = launched().rank

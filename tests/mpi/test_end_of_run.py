@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ctrlgrad.dataflow import messages as wire
-from ctrlgrad.dataflow.messages import Header, encode_error
 from ctrlgrad.dataflow.mpi_transport import Run
 from ctrlgrad.errors import ExecutionError, IndexOutOfRangeError
+from ctrlgrad.mpi import wire
+from ctrlgrad.mpi.wire import Header, encode_error
 from ctrlgrad.mpi.world import Arrived
 
 IDENTITY = b"identity"

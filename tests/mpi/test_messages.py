@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ctrlgrad.dataflow import messages as wire
-from ctrlgrad.dataflow.messages import Header, decode_error, encode_error
+from ctrlgrad.dataflow.messages import check
 from ctrlgrad.dataflow.partition import Edge
 from ctrlgrad.errors import ExecutionError, ShapeError
 from ctrlgrad.ir import StackType, TensorType
+from ctrlgrad.mpi import wire
+from ctrlgrad.mpi.wire import Header, decode_error, encode_error
 
 MATRIX = TensorType(np.dtype(np.float32), (2, None))
 EDGE = Edge(3, "/rank:0/cpu:0", "/rank:1/cpu:0", ("while_1", "while_2"), MATRIX)
@@ -49,7 +50,7 @@ def test_a_stack_arrives_as_it_was(count):
     rng = np.random.default_rng(count)
     stack = [rng.standard_normal((2, n)).astype(np.float32) for n in range(count)]
     header, payload = wire.decode(sent(wire.encode_value(HEADER, stack)))
-    wire.check(header, payload, replace(EDGE, type=StackType(MATRIX)), 0)
+    check(header, payload, replace(EDGE, type=StackType(MATRIX)), 0)
     found = wire.decode_value(header, payload)
     assert len(found) == count
     for a, b in zip(found, stack, strict=True):
@@ -59,18 +60,18 @@ def test_a_stack_arrives_as_it_was(count):
 def test_a_death_and_a_report_carry_no_value():
     dead = replace(HEADER, kind=wire.DEAD, shape=(0, 1, 2, 1, 0, 4))
     header, payload = wire.decode(sent(wire.encode(dead)))
-    wire.check(header, payload, EDGE, 0)
+    check(header, payload, EDGE, 0)
     assert header == dead and payload.size == 0
     report = replace(HEADER, kind=wire.REPORT)
     header, payload = wire.decode(sent(wire.encode(report)))
-    wire.check(header, payload, replace(EDGE, type=None), 0)
+    check(header, payload, replace(EDGE, type=None), 0)
 
 
 GOOD = np.ones((2, 3), np.float32)
 
 
 def test_what_fits_is_taken():
-    wire.check(*wire.decode(sent(wire.encode_value(HEADER, GOOD))), EDGE, 0)
+    check(*wire.decode(sent(wire.encode_value(HEADER, GOOD))), EDGE, 0)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_what_fits_is_taken():
 )
 def test_what_does_not_fit_its_edge_is_refused(header, value, edge):
     with pytest.raises(ExecutionError, match="does not match its edge"):
-        wire.check(*wire.decode(sent(wire.encode_value(header, value))), edge, 0)
+        check(*wire.decode(sent(wire.encode_value(header, value))), edge, 0)
 
 
 def test_bytes_that_are_no_whole_message_are_refused():
@@ -111,7 +112,7 @@ def test_bytes_that_are_no_whole_message_are_refused():
 def test_a_stack_whose_bytes_do_not_fit_is_refused():
     header, payload = wire.decode(sent(wire.encode_value(HEADER, [GOOD, GOOD])))
     with pytest.raises(ExecutionError, match="cannot be read"):
-        wire.check(header, payload[:100], replace(EDGE, type=StackType(MATRIX)), 0)
+        check(header, payload[:100], replace(EDGE, type=StackType(MATRIX)), 0)
 
 
 def test_an_error_keeps_its_class_and_text():

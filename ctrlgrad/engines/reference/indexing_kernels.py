@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,31 +10,58 @@ import numpy as np
 from ctrlgrad.engines.reference.run import Run
 from ctrlgrad.engines.reference.table import IN_PLACE, PURE, own
 from ctrlgrad.ir import Node, TensorType, attributes
+from ctrlgrad.ir.attributes import DYNAMIC, Key
 from ctrlgrad.ops.indexing import fill
 
-PURE["getitem"] = lambda node: lambda x, *indices: x[fill(attributes.Index.of(node).key, indices)]
+
+def _filler(key: Key) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """`fill` of one key, with all done that does not need the operands."""
+    whole = [place for place, item in enumerate(key) if item is DYNAMIC]
+    if any(isinstance(item, slice) and DYNAMIC in (item.start, item.stop, item.step) for item in key):
+        return lambda operands: fill(key, operands)
+    if not whole:
+        return lambda operands: key
+    if whole == [0]:
+        rest = key[1:]
+        return lambda operands: (operands[0], *rest)
+
+    def filled(operands: Sequence[Any]) -> tuple[Any, ...]:
+        items: list[Any] = list(key)
+        for place, operand in zip(whole, operands, strict=True):
+            items[place] = operand
+        return tuple(items)
+
+    return filled
+
+
+def _getitem(node: Node) -> Callable[..., Any]:
+    filled = _filler(attributes.Index.of(node).key)
+    return lambda x, *indices: x[filled(indices)]
+
+
+PURE["getitem"] = _getitem
 
 
 def _setitem(node: Node) -> Callable[[list[Any], Run], Any]:
-    key = attributes.Index.of(node).key
+    filled = _filler(attributes.Index.of(node).key)
 
     def kernel(operands: list[Any], run: Run) -> Any:
         x = own(operands, run)
         value, *indices = operands
-        x[fill(key, indices)] = value
+        x[filled(indices)] = value
         return x
 
     return kernel
 
 
 def _additem(node: Node) -> Callable[[list[Any], Run], Any]:
-    key = attributes.Index.of(node).key
+    filled = _filler(attributes.Index.of(node).key)
     repeats = any(isinstance(v.type, TensorType) and v.type.rank > 0 for v in node.operands[2:])
 
     def kernel(operands: list[Any], run: Run) -> Any:
         x = own(operands, run)
         value, *indices = operands
-        where = fill(key, indices)
+        where = filled(indices)
         if repeats:
             np.add.at(x, where, value)
         else:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,21 @@ Values = list[Any]
 
 @record(frozen=False)
 class Step:
-    """One node over slots: read `operands`, clear `dead`, call, write `results`, clear `unused`."""
+    """One node over slots: `read` its operands, clear `dead`, call, write `results`, clear `unused`."""
 
     node: Node
-    pure: Callable[..., Any] | None
-    effect: Callable[[Values, Run], Any] | None
-    operands: tuple[int, ...]
+    read: Callable[[Values], tuple[Any, ...]]
     dead: tuple[int, ...]
+    # Takes the operands; one that is not pure takes their list over, and the run.
+    kernel: Callable[..., Any]
+    is_pure: bool
     results: tuple[int, ...]
     unused: tuple[int, ...]
+    # The slot of the only result; None where there are none or several.
+    result: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.result = self.results[0] if len(self.results) == 1 else None
 
 
 @record(frozen=False)
@@ -51,20 +58,34 @@ class Program:
         values += [None] * (self.size - self.inputs)
         for slot in self.unused_inputs:
             values[slot] = None
-        node = None
+        watch = _Watch(run) if run.is_watched else None
+        step = None
         try:
-            if run.is_watched:
-                for step in self.steps:
-                    node = step.node
-                    _watched(step, values, run)
-            else:
-                for step in self.steps:
-                    node = step.node
-                    _execute(step, values, run)
+            for step in self.steps:
+                operands: Any = step.read(values)
+                if watch is not None:
+                    watch.before(step, operands)
+                for slot in step.dead:
+                    values[slot] = None
+                if not step.is_pure:
+                    # A list that alone holds them: what the kernel takes off it may be its own.
+                    operands = list(operands)
+                # No variable keeps a result: a later step may overwrite it.
+                if step.result is not None:
+                    values[step.result] = step.kernel(*operands) if step.is_pure else step.kernel(operands, run)
+                else:
+                    results: Any = step.kernel(*operands) if step.is_pure else step.kernel(operands, run)
+                    for slot, value in zip(step.results, results, strict=True):
+                        values[slot] = value
+                    results = value = None
+                for slot in step.unused:
+                    values[slot] = None
+                if watch is not None:
+                    watch.after(step, values)
         except BaseException as error:
-            if node is None:
+            if step is None:
                 raise
-            found = explained(error, node)
+            found = explained(error, step.node)
             if found is error:
                 raise
             raise found from error
@@ -72,36 +93,35 @@ class Program:
         return [values[slot] for slot in self.outputs]
 
 
-def _execute(step: Step, values: Values, run: Run) -> None:
-    operands = [values[slot] for slot in step.operands]
-    for slot in step.dead:
-        values[slot] = None
-    if step.pure is not None:
-        result = step.pure(*operands)
-    else:
-        assert step.effect is not None
-        result = step.effect(operands, run)
-    if len(step.results) == 1:
-        values[step.results[0]] = result
-    else:
-        for slot, value in zip(step.results, result, strict=True):
-            values[slot] = value
-    for slot in step.unused:
-        values[slot] = None
+class _Watch:
+    """What looks in before and after each node."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.given: Any = None
+
+    def before(self, step: Step, operands: Sequence[Any]) -> None:
+        if self.run.observer is not None:
+            self.run.observer(step.node, operands)
+        if self.run.finite is not None:
+            self.given = self.run.finite.before(step.node, operands)
+
+    def after(self, step: Step, values: Values) -> None:
+        if self.run.finite is not None and self.given is not None:
+            results = [values[slot] for slot in step.results]
+            self.run.finite.after(step.node, self.given, results, self.run.iterations)
+        if self.run.check_types:
+            _check_types(step, values)
 
 
-def _watched(step: Step, values: Values, run: Run) -> None:
-    """As `_execute`, with everything that looks in before and after."""
-    operands = [values[slot] for slot in step.operands]
-    if run.observer is not None:
-        run.observer(step.node, operands)
-    given = run.finite.before(step.node, operands) if run.finite is not None else None
-    del operands
-    _execute(step, values, run)
-    if run.finite is not None and given is not None:
-        run.finite.after(step.node, given, [values[slot] for slot in step.results], run.iterations)
-    if run.check_types:
-        _check_types(step, values)
+def _reader(slots: tuple[int, ...]) -> Callable[[Values], tuple[Any, ...]]:
+    """From values to those of some slots."""
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    if not slots:
+        return lambda values: ()
+    (slot,) = slots
+    return lambda values: (values[slot],)
 
 
 @dataclass(frozen=True)
@@ -145,14 +165,14 @@ def _compile(graph: Graph, kernels: Kernels) -> Program:
     steps = []
     for position, node in enumerate(graph.nodes):
         name = node.op.name
-        pure = kernels.pure[name](node) if name in kernels.pure else None
-        effect = None if pure else kernels.effect(node)
+        is_pure = name in kernels.pure
+        kernel = kernels.pure[name](node) if is_pure else kernels.effect(node)
         if name == "getitem" and (updated.get(node.operands[0], -1) > position or node.result in graph.outputs):
-            pure = _copied(kernels.pure[name](node))
+            kernel = _copied(kernel)
         dead = tuple(dict.fromkeys(slots[v] for v in node.operands if last[v] == position))
         unused = tuple(slots[v] for v in node.results if last[v] < 0)
-        operands = tuple(slots[v] for v in node.operands)
-        steps.append(Step(node, pure, effect, operands, dead, tuple(slots[v] for v in node.results), unused))
+        read = _reader(tuple(slots[v] for v in node.operands))
+        steps.append(Step(node, read, dead, kernel, is_pure, tuple(slots[v] for v in node.results), unused))
     unused_inputs = tuple(slots[v] for v in graph.inputs if last[v] < 0)
     return Program(len(slots), len(graph.inputs), unused_inputs, steps, tuple(slots[v] for v in graph.outputs))
 
