@@ -9,7 +9,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import pytest
 from corpus.python_forms import FORMS
 from instruments.tables import in_turn, programs_at_orders
 from programs import BY_NAME, PROGRAMS, Program
