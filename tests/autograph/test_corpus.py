@@ -9,8 +9,9 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pytest
 from corpus.python_forms import FORMS
-from instruments.tables import in_turn, programs_at_orders
+from instruments.tables import programs_at_orders
 from programs import BY_NAME, PROGRAMS, Program
 
 import ctrlgrad as cg
@@ -37,10 +38,9 @@ def written(program: Program) -> Program:
     return dataclasses.replace(program, fn=cg.function(plain, autograph=True))
 
 
-@in_turn("program, engine", PROGRAMS, ["native", "reference"])
-def test_program(program: Program, engine: str) -> None:
-    with cg.options(engine=engine):
-        _same(written(program).function()(*program.args), program.expected(), 1e-10)
+@pytest.mark.parametrize("program", PROGRAMS, ids=repr)
+def test_program(program: Program) -> None:
+    _same(written(program).function()(*program.args), program.expected(), 1e-10)
 
 
 @programs_at_orders(1, 2, share=(0, 3))
