@@ -39,25 +39,27 @@ def run_checked(graph: Graph, program: Program) -> list[np.ndarray]:
     return run_graph(graph, tree.leaves(program.args), Run(check_types=True))
 
 
-@every_program
-def test_value_is_that_of_the_python_twin(program: Program) -> None:
+@in_turn("program, engine", PROGRAMS, ["native", "reference"])
+def test_value_is_that_of_the_python_twin(program: Program, engine: str) -> None:
+    """By the reference engine or in machine code: tests/native holds one to the other."""
     expected = program.numpy_fn(*program.args)
-    result = program.function()(*program.args)
+    with cg.options(engine=engine):
+        result = program.function()(*program.args)
     assert_same_trees(result, expected)
     assert all(np.asarray(leaf).dtype == np.float64 for leaf in tree.leaves(result))
 
 
-@every_program
-def test_value_is_the_same_outside_of_a_trace(program: Program) -> None:
-    if program.name in INDEXES_AN_ARGUMENT:
-        with pytest.raises(TracingError, match="asarray"):
-            program.fn(*program.args)
-    else:
-        assert_same_trees(program.fn(*program.args), program.numpy_fn(*program.args))
+@in_turn("program, engine", PROGRAMS, ["native", "reference"])
+def test_value_is_the_same_outside_of_a_trace(program: Program, engine: str) -> None:
+    with cg.options(engine=engine):
+        if program.name in INDEXES_AN_ARGUMENT:
+            with pytest.raises(TracingError, match="asarray"):
+                program.fn(*program.args)
+        else:
+            assert_same_trees(program.fn(*program.args), program.numpy_fn(*program.args))
 
 
-@every_program
-@pytest.mark.parametrize("order", [0, 1, 2])
+@in_turn("program, order", PROGRAMS, [1, 2])
 def test_graph_is_valid_and_runs_as_typed(program: Program, order: int) -> None:
     graph = verify(program.graph(order), f"order {order}")
     for leaf in run_checked(graph, program):
@@ -83,7 +85,7 @@ def test_running_a_graph_leaves_its_arguments_alone(program: Program) -> None:
 @every_program
 def test_small_changes_keep_trip_counts_and_branches(program: Program) -> None:
     """What finite differences need: within their reach the number of executed nodes does not change."""
-    graph = program.graph(0)
+    graph = verify(program.graph(0), "forward")
     counts = set()
     for step in (0.0, 1e-4, -1e-4):
         args = [x * (1.0 + step) + step if np.asarray(x).dtype.kind == "f" else x for x in tree.leaves(program.args)]

@@ -18,6 +18,7 @@ from ctrlgrad.records import record
 Dim = int | None
 Shape = tuple[Dim, ...]
 
+_KNOWN_OR_NOT = frozenset([int, type(None)])
 _SHORT = {"bool": "bool", "int": "i", "uint": "u", "float": "f", "complex": "c"}
 
 
@@ -40,8 +41,11 @@ class TensorType:
     shape: Shape = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", np.dtype(self.dtype))
-        object.__setattr__(self, "shape", tuple(None if d is None else int(d) for d in self.shape))
+        # Most types are made of those of others: what is right already is not made anew.
+        if not isinstance(self.dtype, np.dtype):
+            object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        if type(self.shape) is not tuple or not _KNOWN_OR_NOT.issuperset(map(type, self.shape)):
+            object.__setattr__(self, "shape", tuple(None if d is None else int(d) for d in self.shape))
 
     @property
     def rank(self) -> int:

@@ -24,6 +24,12 @@ def by_hand(fn: Callable[..., Any], *args: Any, axes: Sequence[int | None] | Non
     return np.stack([np.asarray(r) for r in rows])
 
 
+def at_once(*calls: tuple[Any, ...]) -> list[Any]:
+    """The results of several calls, each a function and its arguments, by one program: that is compiled once."""
+    together = lambda arguments: [fn(*args) for (fn, *_), args in zip(calls, arguments, strict=True)]
+    return cg.function(together)([args for _, *args in calls])  # type: ignore[no-any-return]
+
+
 def checked(fn: Callable[..., Any], *args: Any) -> Any:
     """`fn(*args)` run with every result's type checked, on a graph that the verifier accepts."""
     graph = cg.function(fn).graph(*args)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from batching.rows import CLOSE, by_hand, check, checked, unknown_sizes
+from batching.rows import CLOSE, at_once, by_hand, check, checked, unknown_sizes
 
 import ctrlgrad as cg
 import ctrlgrad.numpy as cnp
@@ -55,14 +55,15 @@ remainder"""
 @pytest.mark.parametrize("name", BINARY.split())
 def test_binary_with_every_broadcasting(name: str) -> None:
     f = lambda a, b: apply(name, [a, b])
+    shared: list[tuple[Any, ...]] = []
     for a in (X, X[:, 0], X[:, 0, 0], X[:, :1], X[:, :, :1]):
         for b in (X + 1, X[:, 0] + 1, X[:, 0, 0] + 1, X[:, :, :1] + 1):
             np.testing.assert_allclose(checked(cg.vmap(f), a, b), by_hand(f, a, b), **CLOSE)
         for b in (X[0] + 1, X[0, 0] + 1, X[0, :, :1] + 1, np.float64(0.7)):
-            for first in (True, False):
-                order = (lambda u, v: f(u, v)) if first else (lambda u, v: f(v, u))
-                found = cg.vmap(order, in_axes=(0, None))(a, b)
-                np.testing.assert_allclose(found, by_hand(order, a, b, axes=(0, None)), **CLOSE)
+            shared += [(f, a, b), (lambda u, v: f(v, u), a, b)]
+    found = at_once(*((cg.vmap(order, in_axes=(0, None)), a, b) for order, a, b in shared))
+    for rows, (order, a, b) in zip(found, shared, strict=True):
+        np.testing.assert_allclose(rows, by_hand(order, a, b, axes=(0, None)), **CLOSE)
 
 
 KEYS: dict[str, Callable[..., Any]] = {
@@ -88,14 +89,20 @@ KEYS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _of_rows(axes: tuple[int | None, ...], *arrays: Any) -> list[Any]:
+    """The arguments for `in_axes`: where an array is not mapped, one of its rows."""
+    return [a if axis == 0 else a[0] for a, axis in zip(arrays, axes, strict=True)]
+
+
 @pytest.mark.parametrize("name", KEYS)
 def test_reads(name: str) -> None:
     f = KEYS[name]
     traced = lambda x, i, j, k: f(cnp.asarray(x) + 0.0, *(apply("add", [v, np.int64(0)]) for v in (i, j, k)))
-    for axes in ((0, 0, 0, 0), (None, 0, 0, 0), (0, None, None, None), (0, 0, None, None), (0, None, 0, None)):
-        args = [a if axis == 0 else a[0] for a, axis in zip((X, ROW, ROWS, COLUMN), axes, strict=True)]
-        found = cg.vmap(traced, in_axes=axes)(*args)
-        np.testing.assert_allclose(found, by_hand(traced, *args, axes=axes), **CLOSE, err_msg=str(axes))
+    every_axes = ((0, 0, 0, 0), (None, 0, 0, 0), (0, None, None, None), (0, 0, None, None), (0, None, 0, None))
+    mapped = [(axes, _of_rows(axes, X, ROW, ROWS, COLUMN)) for axes in every_axes]
+    found = at_once(*((cg.vmap(traced, in_axes=axes), *args) for axes, args in mapped))
+    for rows, (axes, args) in zip(found, mapped, strict=True):
+        np.testing.assert_allclose(rows, by_hand(traced, *args, axes=axes), **CLOSE, err_msg=str(axes))
     everything = (X, ROW, ROWS, COLUMN)
     np.testing.assert_allclose(unknown_sizes(cg.vmap(traced), *everything), by_hand(traced, *everything), **CLOSE)
 
@@ -119,12 +126,12 @@ def test_updates(name: str, method: str) -> None:
         return getattr(cnp.at(x)[key], method)(value), getattr(cnp.at(x)[key], method)(v)
 
     v = RNG.standard_normal(3)
-    for axes in ((0, 0, 0, 0, 0), (None, 0, 0, 0, 0), (None, 0, None, None, None), (0, None, 0, None, None)):
-        args = [a if axis == 0 else a[0] for a, axis in zip((X, v, ROW, ROWS, COLUMN), axes, strict=True)]
-        for part in (0, 1):
-            one = lambda *a, part=part: f(*a)[part]
-            found = cg.vmap(one, in_axes=axes)(*args)
-            np.testing.assert_allclose(found, by_hand(one, *args, axes=axes), **CLOSE, err_msg=str(axes))
+    every_axes = ((0, 0, 0, 0, 0), (None, 0, 0, 0, 0), (None, 0, None, None, None), (0, None, 0, None, None))
+    parts = [lambda *a, part=part: f(*a)[part] for part in (0, 1)]
+    mapped = [(one, axes, _of_rows(axes, X, v, ROW, ROWS, COLUMN)) for axes in every_axes for one in parts]
+    found = at_once(*((cg.vmap(one, in_axes=axes), *args) for one, axes, args in mapped))
+    for rows, (one, axes, args) in zip(found, mapped, strict=True):
+        np.testing.assert_allclose(rows, by_hand(one, *args, axes=axes), **CLOSE, err_msg=str(axes))
 
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
