@@ -35,9 +35,7 @@ def kernel() -> Iterator[NotebookClient]:
     with warnings.catch_warnings():
         # What the Jupyter packages warn of when they start a kernel says nothing about the notebooks.
         warnings.simplefilter("ignore")
-        client = NotebookClient(
-            new, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
-        )
+        client = NotebookClient(new, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}})
         with client.setup_kernel():
             yield client
 
