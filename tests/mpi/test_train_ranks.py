@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from ctrlgrad.cli import app
 from ctrlgrad.train import metrics
 
-# Rank RANK does something in the middle of step STEP: the first argument says what. Only with "draw" is a picture drawn,
+# Rank RANK does something in the middle of step STEP: the first argument says what. With "draw" the picture is drawn,
 # which takes longer than the training.
 PROGRAM = """
 import os, signal, sys
