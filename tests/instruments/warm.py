@@ -35,7 +35,7 @@ def server(*modules: str) -> Iterator[str]:
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryDirectory() as folder:
         address = os.path.join(folder, "server")
-        given = [sys.executable, __file__, "server", address, str(theirs.fileno()), *modules]
+        given = [sys.executable, "-P", __file__, "server", address, str(theirs.fileno()), *modules]
         files = {"pass_fds": [theirs.fileno()], "stdin": subprocess.DEVNULL}
         with subprocess.Popen(given, start_new_session=True, **files), ours:
             theirs.close()
@@ -139,9 +139,7 @@ if __name__ == "__main__":
     import importlib
     import runpy
 
-    sys.path.pop(0)
     for name in rest[1:]:
         importlib.import_module(name)
     sys.argv = serve(place, socket.socket(fileno=int(rest[0])))
-    sys.path.insert(0, os.path.dirname(sys.argv[0]))
     runpy.run_path(sys.argv[0], run_name="__main__")

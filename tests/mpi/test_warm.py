@@ -31,7 +31,8 @@ def start(address: str, tmp_path: Path) -> object:
 
 SEES = """
 import os, sys
-print(sys.argv[1:], os.getcwd() == sys.path[0], os.environ["OF_ITS_OWN"], "json" in sys.modules, input())
+in_its_folder = os.path.samefile(os.getcwd(), os.path.dirname(__file__))
+print(sys.argv[1:], in_its_folder, os.environ["OF_ITS_OWN"], "json" in sys.modules, input())
 print(__name__, file=sys.stderr)
 sys.exit(7)
 """
